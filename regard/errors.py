@@ -1,0 +1,43 @@
+"""Errors that a user can act on. Each says what is wrong, where, and what to do.
+
+RegardError
+├── DataError         a file of data: names file, line and field
+├── ConfigError       a recipe, an option, a model's configuration
+├── CheckpointError   a run folder or a file of weights
+└── MissingExtra      an optional package is needed: names its install line
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RegardError(ValueError):
+    """What the user gave cannot be honoured; the message says why and what to do."""
+
+
+class DataError(RegardError):
+    """A data file is missing, malformed or of the wrong shape."""
+
+    def __init__(self, path: str | Path, line: int | None, problem: str, hint: str = ""):
+        self.path, self.line, self.problem, self.hint = str(path), line, problem, hint
+        where = f"{path}:{line}" if line is not None else str(path)
+        super().__init__(f"{where}: {problem}" + (f" {hint}" if hint else ""))
+
+
+class ConfigError(RegardError):
+    """A recipe, an option or a configuration is wrong."""
+
+
+class CheckpointError(RegardError):
+    """A run folder or weights cannot be read or written."""
+
+
+class MissingExtra(RegardError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str):
+        super().__init__(
+            f"{purpose} needs `{package}`, which is not installed. "
+            f"Install it with: pip install 'regard[{extra}]'"
+        )

@@ -1,0 +1,23 @@
+"""Shared fixtures: where the real data lies, and one thread for exact comparisons."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture
+def shared():
+    """`shared("multi30k/tok")` gives the path of real data, or skips the test by name."""
+
+    def find(name: str) -> Path:
+        for path in (SHARED / "data" / name, SHARED / name):
+            if path.exists():
+                return path
+        pytest.skip(f"real data {name} is not on this machine (set REGARD_SHARED)")
+
+    return find
