@@ -1,0 +1,20 @@
+"""Tokens to batches: read files, keep token ids in flat arrays, batch them, stream them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "Batches": "batches",
+    "PairBatch": "batches",
+    "Sequences": "batches",
+    "StreamBatch": "batches",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,128 @@
+"""What a model is given: token ids and lengths, side by side, as values that never change.
+
+Every batch is a frozen dataclass of int64 tensors. Rows are padded on the right; the lengths, not
+the padding id, say where a row ends, so that a padding id inside a text can do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IGNORE = -100  # a target with this value is not predicted: no loss, no count
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Rows of token ids, padded on the right: `ids` (B, T) int64, `lengths` (B,) int64."""
+
+    ids: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]], pad: int) -> Sequences:
+        """Rows of any lengths (empty ones too), padded with the id `pad` to the longest."""
+        rows = list(rows)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.full((len(rows), int(lengths.max(initial=0))), pad, np.int64)
+        for row, values in zip(ids, rows, strict=True):
+            row[: len(values)] = values
+        return cls(torch.from_numpy(ids), torch.from_numpy(lengths))
+
+    @property
+    def keep(self) -> Tensor:
+        """(B, T) bool, True where there is a token and False where there is padding."""
+        positions = torch.arange(self.ids.shape[1], device=self.ids.device)
+        return positions < self.lengths[:, None]
+
+    def __len__(self) -> int:
+        """The number of rows, B."""
+        return self.ids.shape[0]
+
+    def select(self, rows: Tensor) -> Sequences:
+        """The rows of these indices: repeated, dropped or in another order; the width stays."""
+        return Sequences(self.ids[rows], self.lengths[rows])
+
+    def to(self, device: torch.device | str) -> Sequences:
+        """The same rows on another device."""
+        return Sequences(self.ids.to(device), self.lengths.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """Sentences and their translations, row by row.
+
+    A target row is `bos … eos`: the decoder reads `target.ids[:, :-1]` and is to predict
+    `target.ids[:, 1:]`.
+    """
+
+    source: Sequences
+    target: Sequences
+
+    @cached_property
+    def count(self) -> int:
+        """Predicted tokens: the sum over rows of the target's length minus one."""
+        return int(self.target.lengths.sum()) - len(self.target)
+
+    def __len__(self) -> int:
+        """The number of pairs, B."""
+        return len(self.target)
+
+    def to(self, device: torch.device | str) -> PairBatch:
+        """The same pairs on another device; the count goes along, so that nobody waits for it."""
+        return _with_count(PairBatch(self.source.to(device), self.target.to(device)), self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamBatch:
+    """A window over B texts read in parallel: `tokens` (B, T) and `targets` (B, T), the next ones.
+
+    `fresh` says that the streams start (again): a state carried from the batch before must be
+    dropped. Otherwise row b continues row b of the batch before. Targets of `IGNORE` do not count;
+    they occur in the last column of a pass, where some streams are one token shorter.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    fresh: bool
+
+    @cached_property
+    def count(self) -> int:
+        """Predicted tokens: B * T, less the targets to ignore."""
+        return int((self.targets != IGNORE).sum())
+
+    def __len__(self) -> int:
+        """The number of streams, B."""
+        return self.tokens.shape[0]
+
+    def to(self, device: torch.device | str) -> StreamBatch:
+        """The same window on another device; the count goes along, so that nobody waits for it."""
+        moved = StreamBatch(self.tokens.to(device), self.targets.to(device), self.fresh)
+        return _with_count(moved, self.count)
+
+
+class Batches(Protocol):
+    """Batches without end, epoch after epoch, that can stop anywhere and go on from there.
+
+    The order depends on the seed alone. `restore(position())` on a source made with the same
+    arguments gives exactly the batches that would have come, without computing those before.
+    """
+
+    epoch: int  # epochs begun before the next batch, from 0
+    batches_per_epoch: int
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def position(self) -> dict[str, Any]: ...
+    def restore(self, position: dict[str, Any]) -> None: ...
+
+
+def _with_count(batch: Any, count: int) -> Any:
+    vars(batch)["count"] = count
+    return batch
