@@ -1,3 +1,34 @@
-"""Regard: every sequence model between the LSTM and GPT, in one small package."""
+"""Regard: every sequence model between the LSTM and GPT, in one small package.
+
+The public names are a table and are imported when first used: `import regard` loads neither
+torch nor numpy.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+# name: where it lives. Sorted, so that this table is also the list of what is public.
+_PUBLIC = {
+    "CheckpointError": "errors:CheckpointError",
+    "ConfigError": "errors:ConfigError",
+    "DataError": "errors:DataError",
+    "MissingExtra": "errors:MissingExtra",
+    "RegardError": "errors:RegardError",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    value = getattr(import_module(f"regard.{module}"), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,58 @@
+# Each target does all its own set-up: a virtual environment, the pinned packages, this package.
+# It needs Python 3.11 or newer and make; the second time it starts at once.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+PINS   := constraints.txt
+TORCH  := $(shell grep '^torch==' $(PINS))
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: help demo test lint bench weight clean
+
+help:
+	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
+	@echo "make test   all tests"
+	@echo "make lint   style and types"
+	@echo "make bench  our speed beside the peers', as ratios"
+	@echo "make weight what the core brings beside torch"
+	@echo "make clean  remove the environment and what the tools cached"
+
+demo: $(VENV)/.core
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+weight: $(VENV)/.core
+	$(BIN)/python tools/weight.py
+
+# PyTorch comes first and by its exact version: a range could pull other builds and gigabytes.
+$(VENV)/.torch: $(PINS)
+	@test -n "$(PYTHON)" || { echo "Regard needs Python 3.11 or newer: none is on the PATH."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing $(TORCH): the largest download, a few minutes the first time"
+	$(PIP) install --quiet "$(TORCH)"
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.torch pyproject.toml
+	@echo "installing regard and its core"
+	$(PIP) install --quiet --constraint $(PINS) pip setuptools
+	$(PIP) install --quiet --constraint $(PINS) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "installing what the tests need"
+	$(PIP) install --quiet --constraint $(PINS) --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,52 @@
+"""The command line: one function per verb; the signature is the flags.
+
+Heavy parts are imported inside the verbs, so that `regard --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from regard import __version__
+from regard.errors import RegardError
+
+app = typer.Typer(
+    name="regard",
+    help="Train sequence models on your text, look into them, compare them fairly.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: loading rich would take longer than answering
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """What every verb has."""
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line and exit code 2, no traceback."""
+    try:
+        app()
+    except RegardError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
