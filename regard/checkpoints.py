@@ -1,0 +1,287 @@
+"""Weights on disk: read and written safely, published names through one table.
+
+Three things live here, and nothing about models or training:
+
+- `Names`: a two-column table between our parameter names and published ones, strict both ways.
+- `read_tensors`, `write_tensors`: safetensors files (never pickle), written atomically.
+- `write_folder`, `read_folder`: a folder of tensors and facts that is either complete or absent,
+  with a manifest of sha256 sums that is verified when the folder is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import CheckpointError
+
+# ----------------------------------------------------------------------------------------------
+# Transforms: how the tensors of one row of the table become each other
+# ----------------------------------------------------------------------------------------------
+
+Tensors = list[Tensor]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Two functions that undo each other: `read` published -> ours, `write` ours -> published.
+
+    Both take and give a list, because one published tensor may hold several of ours.
+    """
+
+    read: Callable[[Tensors], Tensors]
+    write: Callable[[Tensors], Tensors]
+
+    def then(self, after: Transform) -> Transform:
+        """Reading applies this transform and then `after`; writing goes the way back."""
+        return Transform(
+            read=lambda tensors: after.read(self.read(tensors)),
+            write=lambda tensors: self.write(after.write(tensors)),
+        )
+
+    def reversed(self) -> Transform:
+        """The same transform with the roles of ours and published exchanged."""
+        return Transform(read=self.write, write=self.read)
+
+
+def _transposed(tensors: Tensors) -> Tensors:
+    return [tensor.t() for tensor in tensors]
+
+
+keep = Transform(read=list, write=list)
+"""The tensors are equal on both sides."""
+
+transpose = Transform(read=_transposed, write=_transposed)
+"""Matrices stored (in, out) there and (out, in) here, as in GPT-2's Conv1D."""
+
+
+def split(parts: int, dim: int = 0) -> Transform:
+    """One published tensor holds `parts` equal blocks along `dim`, each a tensor of ours.
+
+    `split(3)` reads a fused query-key-value matrix; `split(3).reversed()` is for a model whose own
+    tensor is fused while the published ones are apart.
+    """
+
+    def read(tensors: Tensors) -> Tensors:
+        (fused,) = tensors
+        if fused.shape[dim] % parts:
+            raise ValueError(f"dimension {dim} of {tuple(fused.shape)} has no {parts} equal parts")
+        return list(fused.chunk(parts, dim))
+
+    return Transform(read, write=lambda tensors: [torch.cat(tensors, dim)])
+
+
+def reorder(order: Sequence[int], dim: int = 0) -> Transform:
+    """Equal blocks along `dim` come in another order: block i of ours is their block `order[i]`.
+
+    A gate order of (input, forget, cell, output) against (input, forget, output, cell) is
+    `reorder((0, 1, 3, 2))`.
+    """
+    back = [order.index(i) for i in range(len(order))]
+
+    def moved(tensors: Tensors, places: Sequence[int]) -> Tensors:
+        (tensor,) = tensors
+        blocks = tensor.chunk(len(places), dim)
+        return [torch.cat([blocks[i] for i in places], dim)]
+
+    return Transform(lambda tensors: moved(tensors, order), lambda tensors: moved(tensors, back))
+
+
+# ----------------------------------------------------------------------------------------------
+# Names: the table
+# ----------------------------------------------------------------------------------------------
+
+Column = str | tuple[str, ...]
+Indices = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Row:
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    transform: Transform
+
+
+class Names:
+    """A table between our parameter names and published ones, strict in both directions.
+
+    >>> names = Names([
+    ...     ("embedding.weight", "shared.weight"),
+    ...     ("layers.{layer}.out.weight", "h.{layer}.c_proj.weight", transpose),
+    ...     (("layers.{layer}.query.weight", "layers.{layer}.key.weight"),
+    ...      "h.{layer}.qk.weight", split(2)),
+    ... ], duplicates={"lm_head.weight": "shared.weight"}, ignored=["h.{layer}.mask"])
+
+    A word in braces stands for a number and must be the same across the row.
+
+    rows: (ours, theirs) or (ours, theirs, transform); a column is a name or a tuple of names.
+    tied: names of ours that hold the same tensor as another name of ours; never published.
+    duplicates: published names that must equal another published name, where they are present.
+    ignored: published names that carry nothing (buffers, computed tables); may be present.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[tuple],
+        *,
+        tied: Mapping[str, str] | None = None,
+        duplicates: Mapping[str, str] | None = None,
+        ignored: Sequence[str] = (),
+    ):
+        self.rows = [_row(*row) for row in rows]
+        self.tied = dict(tied or {})
+        self.duplicates = dict(duplicates or {})
+        self.ignored = [_pattern(name) for name in ignored]
+
+    def read(self, published: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> dict:
+        """Published tensors under our names, ready for `load_state_dict`.
+
+        ours: the state dict of the model to fill; gives the names and shapes to expect (tensors on
+            the meta device will do).
+        Raises CheckpointError naming every tensor that is missing, left over or of a wrong shape.
+        """
+        problems = _Problems("published weights do not fit the model")
+        result: dict[str, Tensor] = {}
+        used = set(self.duplicates)
+        for row, here, there in self._pairs(ours, problems):
+            used.update(there)
+            absent = [name for name in there if name not in published]
+            if absent:
+                problems.add("missing", *(f"{name} (for {', '.join(here)})" for name in absent))
+                continue
+            tensors = _converted(row.transform.read, published, there, here, problems)
+            result.update(zip(here, tensors, strict=False))
+        problems.add("extra", *(n for n in published if n not in used and not self._ignores(n)))
+        self._check_duplicates(published, problems)
+        for name, original in self.tied.items():
+            if name in ours and original in result:
+                result[name] = result[original]
+        for name, tensor in result.items():
+            if tensor.shape != ours[name].shape:
+                expected, got = tuple(ours[name].shape), tuple(tensor.shape)
+                problems.add("wrong shape", f"{name} must be {expected}, but is {got}")
+        problems.raise_any()
+        return result
+
+    def write(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our tensors under their published names: the way back of `read`, and as strict.
+
+        Duplicates are left out, as `save_pretrained` does with tied weights.
+        """
+        problems = _Problems("weights do not fit the table of published names")
+        result: dict[str, Tensor] = {}
+        for row, here, there in self._pairs(ours, problems):
+            tensors = _converted(row.transform.write, ours, here, there, problems)
+            result.update(zip(there, (t.contiguous() for t in tensors), strict=False))
+        for name, original in self.tied.items():
+            if name in ours and not _equal(ours[name], ours.get(original)):
+                problems.add("differs", f"{name} must equal {original}: they are tied")
+        problems.raise_any()
+        return result
+
+    def _pairs(
+        self, ours: Mapping[str, Tensor], problems: _Problems
+    ) -> Iterator[tuple[_Row, tuple[str, ...], tuple[str, ...]]]:
+        """Each row with the names that its placeholders give for this model."""
+        covered = set(self.tied)
+        for row in self.rows:
+            found = _bindings(row.ours[0], ours)
+            if not found and "{" not in row.ours[0]:
+                problems.add("missing here", row.ours[0])
+            for indices in found:
+                here, there = _filled(row.ours, indices), _filled(row.theirs, indices)
+                absent = [name for name in here if name not in ours]
+                covered.update(here)
+                problems.add("missing here", *absent)
+                if not absent:
+                    yield row, here, there
+        problems.add("not in the table", *(name for name in ours if name not in covered))
+
+    def _ignores(self, name: str) -> bool:
+        return any(pattern.fullmatch(name) for pattern in self.ignored)
+
+    def _check_duplicates(self, published: Mapping[str, Tensor], problems: _Problems) -> None:
+        for name, original in self.duplicates.items():
+            if name in published and original in published:
+                if not _equal(published[name], published[original]):
+                    problems.add("differs", f"{name} must equal {original}: they are tied")
+
+
+class _Problems:
+    """Collects every misfit, so that the user sees them at once and not one per attempt."""
+
+    def __init__(self, title: str, limit: int = 8):
+        self.title, self.limit = title, limit
+        self.kinds: dict[str, list[str]] = {}
+
+    def add(self, kind: str, *names: str) -> None:
+        if names:
+            self.kinds.setdefault(kind, []).extend(names)
+
+    def raise_any(self) -> None:
+        if not self.kinds:
+            return
+        lines = [self.title + ":"]
+        for kind, names in self.kinds.items():
+            more = f", and {len(names) - self.limit} more" if len(names) > self.limit else ""
+            lines.append(f"  {kind}: {', '.join(names[: self.limit])}{more}")
+        raise CheckpointError("\n".join(lines))
+
+
+def _row(ours: Column, theirs: Column, transform: Transform = keep) -> _Row:
+    def column(names: Column) -> tuple[str, ...]:
+        return (names,) if isinstance(names, str) else tuple(names)
+
+    return _Row(column(ours), column(theirs), transform)
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """`a.{n}.b` matches `a.12.b`; a placeholder that comes twice must match the same number."""
+    seen: set[str] = set()
+    parts = []
+    for text, name in re.findall(r"([^{]*)(?:\{(\w+)\})?", template):
+        parts.append(re.escape(text))
+        if name:
+            parts.append(f"(?P={name})" if name in seen else rf"(?P<{name}>\d+)")
+            seen.add(name)
+    return re.compile("".join(parts))
+
+
+def _bindings(template: str, names: Iterable[str]) -> list[Indices]:
+    pattern = _pattern(template)
+    matches = (pattern.fullmatch(name) for name in names)
+    return [tuple(match.groupdict().items()) for match in matches if match]
+
+
+def _filled(templates: tuple[str, ...], indices: Indices) -> tuple[str, ...]:
+    return tuple(template.format(**dict(indices)) for template in templates)
+
+
+def _equal(first: Tensor, second: Tensor | None) -> bool:
+    return second is not None and torch.equal(first, second)
+
+
+def _converted(
+    change: Callable[[Tensors], Tensors],
+    source: Mapping[str, Tensor],
+    names: tuple[str, ...],
+    into: tuple[str, ...],
+    problems: _Problems,
+) -> Tensors:
+    """The tensors of one row after its transform; a transform that fails is a wrong shape."""
+    tensors = [source[name] for name in names]
+    try:
+        changed = change(tensors)
+    except (RuntimeError, ValueError, IndexError) as error:
+        problems.add("wrong shape", f"{', '.join(names)} -> {', '.join(into)}: {error}")
+        return []
+    if len(changed) != len(into):
+        raise CheckpointError(
+            f"row {names} -> {into} of the name table must give {len(into)} tensors, "
+            f"but its transform gives {len(changed)}"
+        )
+    return changed
