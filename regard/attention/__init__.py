@@ -1,0 +1,1 @@
+"""Attention: each equation once, all of it ending in `attend`."""

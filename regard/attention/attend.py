@@ -1,0 +1,149 @@
+"""The one key softmax. Every attention in the library ends here.
+
+    context = softmax(score(query, key) + bias) value         over the keys that the mask allows
+
+The leading dimensions are free: heads, blocks, streams. Dot-product scores have a fused twin
+(torch's scaled_dot_product_attention); it runs unless somebody is looking, and it is left where it
+cannot honour what is asked (another score, a reweighting after the softmax).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.attention.scores import Dot
+from regard.layers.dropout import dropout as drop
+from regard.masks import Allowed
+
+Score = Callable[[Tensor, Tensor], Tensor]
+Reweight = Callable[[Tensor], Tensor]
+
+
+class Listener(Protocol):
+    """Whoever looks: decides which taps it wants, and takes their weights."""
+
+    def wants(self, tap: Tap) -> bool: ...
+
+    def take(self, tap: Tap, weights: Tensor) -> None: ...
+
+
+# A context variable and not an attribute: two requests that share a model do not see each other.
+listening: ContextVar[Listener | None] = ContextVar("listening", default=None)
+
+
+class Tap(nn.Module):
+    """A named place through which attention weights pass: a module, so it has a path in its model.
+
+    `kind` says which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
+    self-attention), "cross" (decoder to encoder).
+    """
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+
+    @property
+    def open(self) -> bool:
+        listener = listening.get()
+        return listener is not None and listener.wants(self)
+
+    def forward(self, weights: Tensor) -> None:
+        listener = listening.get()
+        if listener is not None:
+            listener.take(self, weights)
+
+    def extra_repr(self) -> str:
+        return self.kind
+
+
+SCALED = Dot()
+FREE = Allowed()
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = SCALED,
+    allowed: Allowed = FREE,
+    bias: Tensor | None = None,
+    reweight: Reweight | None = None,
+    dropout: float = 0.0,
+    tap: Tap | None = None,
+) -> Tensor:
+    """Weighted mean of the values, by how well each key answers the query.
+
+    Attention(Q, K, V) = softmax(QK^T / sqrt(d_k)) V            (Vaswani et al. 2017, eq. 1)
+
+    Args:
+        query, key, value: (..., T, K), (..., S, K), (..., S, V).
+        score: part that gives (..., T, S) from query and key.
+        allowed: which keys each query may see. A query that may see none gets zeros.
+        bias: (..., T, S) real numbers added to the scores.
+        reweight: part that changes the weights after the softmax (Luong's Gaussian, a hard sample).
+        dropout: probability with which a weight is dropped; give 0 in evaluation.
+        tap: where the weights can be seen.
+
+    Returns:
+        The context, (..., T, V).
+    """
+    looking = tap is not None and tap.open
+    if isinstance(score, Dot) and reweight is None and not looking and _fusible(query, dropout):
+        return _fused(query, key, value, score, allowed, bias, dropout)
+    weights = softmax_of_keys(score(query, key), allowed, bias)
+    if reweight is not None:
+        weights = reweight(weights)
+    if looking and tap is not None:
+        tap(weights)
+    return drop(weights, dropout) @ value
+
+
+def softmax_of_keys(scores: Tensor, allowed: Allowed = FREE, bias: Tensor | None = None) -> Tensor:
+    """Weights (..., T, S) that sum to one over the allowed keys, or are all zero if there is none.
+
+    The softmax is taken in float32 at least, whatever the scores' type: bfloat16 has 8 bits.
+    """
+    wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+    if bias is not None:
+        wide = wide + bias
+    if allowed.grid is None:
+        return wide.softmax(-1).to(scores.dtype)
+    # The lowest finite number and not -inf: the gradient of a row of only -inf would be NaN.
+    wide = wide.masked_fill(~allowed.grid, torch.finfo(wide.dtype).min)
+    return wide.softmax(-1).masked_fill(~allowed.grid, 0.0).to(scores.dtype)
+
+
+def _fusible(query: Tensor, dropout: float) -> bool:
+    # On the CPU torch has no fused kernel with dropout; the explicit path's dropout is faster.
+    return dropout == 0.0 or query.is_cuda
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Dot,
+    allowed: Allowed,
+    bias: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    grid = None if allowed.is_causal and bias is None else allowed.grid
+    if bias is not None:
+        bias = bias.to(query.dtype)
+        grid = bias if grid is None else bias.masked_fill(~grid, -torch.inf)
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=grid,
+        dropout_p=dropout,
+        is_causal=allowed.is_causal and bias is None,
+        scale=score.scale,
+    )

@@ -1,0 +1,122 @@
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): project, split, attend, merge.
+
+MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O,  head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
+
+Projections that read the same input are one matrix, since one large product is faster than three
+small ones; the name tables of published weights split them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from regard.attention.attend import FREE, Tap, attend
+from regard.masks import Allowed
+
+# What a decoder does with new keys and values: stores them, gives back all that it has.
+Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, H * K) -> (B, H, T, K)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, H, T, K) -> (B, T, H * K)"""
+    return x.transpose(1, 2).flatten(2)
+
+
+class Joined(nn.Linear):
+    """Several projections of one input side by side: (..., D) -> `parts` times (..., D')."""
+
+    def __init__(self, d_in: int, d_out: int, parts: int):
+        self.parts = parts
+        super().__init__(d_in, parts * d_out)
+
+    def reset_parameters(self) -> None:
+        """Each part as if it stood alone: Glorot's bound depends on the shape."""
+        for part in self.weight.chunk(self.parts):
+            nn.init.xavier_uniform_(part)
+        nn.init.zeros_(self.bias)
+
+
+class SelfAttention(nn.Module):
+    """Every position attends to the positions of its own sequence."""
+
+    def __init__(self, d_model: int, heads: int, *, kind: str, dropout: float = 0.0):
+        super().__init__()
+        check_heads(d_model, heads)
+        self.heads, self.dropout = heads, dropout
+        self.query_key_value = Joined(d_model, d_model, parts=3)
+        self.output = Joined(d_model, d_model, parts=1)
+        self.tap = Tap(kind)
+
+    def forward(
+        self, hidden: Tensor, allowed: Allowed = FREE, remember: Remember | None = None
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D); `remember` brings the keys and values of earlier positions."""
+        joined = split_heads(self.query_key_value(hidden), 3 * self.heads)
+        query, key, value = joined.chunk(3, dim=1)  # (B, 3H, T, K) -> 3 times (B, H, T, K)
+        if remember is not None:
+            key, value = remember(key, value)
+        dropout = self.dropout if self.training else 0.0
+        context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=self.tap)
+        return self.output(merge_heads(context))
+
+
+class CrossAttention(nn.Module):
+    """Every position attends to the positions of a memory."""
+
+    def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0):
+        super().__init__()
+        check_heads(d_model, heads)
+        self.heads, self.dropout = heads, dropout
+        self.query = Joined(d_model, d_model, parts=1)
+        self.key_value = Joined(d_model, d_model, parts=2)
+        self.output = Joined(d_model, d_model, parts=1)
+        self.tap = Tap("cross")
+
+    def read(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of a memory (N, S, D), computed once: 2 times (N, H, S, K)."""
+        key, value = split_heads(self.key_value(memory), 2 * self.heads).chunk(2, dim=1)
+        return key, value
+
+    def forward(
+        self, hidden: Tensor, key: Tensor, value: Tensor, allowed: Allowed = FREE
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D), reading keys and values (N, H, S, K) where N divides B.
+
+        B/N neighbouring rows read the same memory (the hypotheses of a beam): they become further
+        queries of one attention instead of copies of the memory.
+        """
+        query = share(split_heads(self.query(hidden), self.heads), key.size(0))
+        dropout = self.dropout if self.training else 0.0
+        context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=self.tap)
+        return self.output(merge_heads(unshare(context, hidden.size(0))))
+
+
+def share(query: Tensor, memories: int) -> Tensor:
+    """Rows that read the same memory side by side: (N * R, H, T, K) -> (N, H, R * T, K)."""
+    if query.size(0) == memories:
+        return query
+    rows, heads, count, width = query.shape
+    split = query.reshape(memories, rows // memories, heads, count, width)
+    return split.transpose(1, 2).reshape(memories, heads, -1, width)
+
+
+def unshare(context: Tensor, rows: int) -> Tensor:
+    """The inverse of `share`: (N, H, R * T, K) -> (N * R, H, T, K)."""
+    memories, heads, queries, width = context.shape
+    if rows == memories:
+        return context
+    split = context.reshape(memories, heads, rows // memories, -1, width)
+    return split.transpose(1, 2).reshape(rows, heads, -1, width)
+
+
+def check_heads(d_model: int, heads: int) -> None:
+    """The heads must share the width evenly."""
+    if heads < 1 or d_model % heads:
+        raise ValueError(f"`heads` must divide `d_model`, but they are {heads} and {d_model}.")

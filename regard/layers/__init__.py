@@ -1,0 +1,1 @@
+"""The other bricks: recurrent layers, feed-forward layers, dropout, output heads."""

@@ -1,0 +1,143 @@
+"""From hidden states to words: scores to decode with, and a loss that never holds them all.
+
+A batch of 4,096 tokens and a vocabulary of 50,000 words make 800 MB of logits and as much again of
+gradients. `loss` goes through the tokens in slices and computes, while a slice's logits exist, both
+its loss and its gradients; so memory is one slice, and the backward pass is a multiplication.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data.batches import IGNORE
+
+SLICE = 2**22  # logits that exist at one moment: 16 MB in float32
+
+
+class Softmax(nn.Module):
+    """log p(word) = log softmax(W h + b), with W shared with an embedding where it is given."""
+
+    def __init__(self, d_model: int, vocab_size: int, *, tied: nn.Embedding | None, bias: bool):
+        super().__init__()
+        if tied is not None and tied.weight.shape != (vocab_size, d_model):
+            raise ValueError(
+                f"A tied output needs an embedding of shape {(vocab_size, d_model)}, "
+                f"but it is {tuple(tied.weight.shape)}."
+            )
+        weight = torch.empty(vocab_size, d_model) if tied is None else tied.weight
+        self.weight = nn.Parameter(weight) if tied is None else tied.weight
+        if tied is None:
+            nn.init.normal_(self.weight, std=d_model**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)"""
+        return F.linear(hidden, self.weight, self.bias)
+
+    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+        """Sum of the cross-entropies in nats, and how many targets counted.
+
+        Args:
+            hidden: (N, D).
+            targets: (N,) word ids; -100 does not count.
+            smoothing: share e of the target's probability spread evenly over all words
+                (Szegedy et al. 2016, section 7): (1 - e) * -log p(target) + e * mean(-log p).
+        """
+        counted = targets != IGNORE
+        if not bool(counted.all()):
+            hidden, targets = hidden[counted], targets[counted]
+        total = _SlicedCrossEntropy.apply(hidden, self.weight, self.bias, targets, smoothing)
+        return total, targets.numel()
+
+
+class _SlicedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+    ) -> Tensor:
+        kind = _compute_type(hidden)
+        weight_here, total = weight.to(kind), hidden.new_zeros((), dtype=torch.float64)
+        gradients = _Gradients(hidden, weight, bias) if any(ctx.needs_input_grad) else None
+        rows = max(1, SLICE // weight.size(0))
+        for start in range(0, hidden.size(0), rows):
+            part = slice(start, start + rows)
+            piece = hidden[part].to(kind)
+            logits = _widen(F.linear(piece, weight_here))  # (n, V)
+            logits = logits if bias is None else logits + bias
+            total += _loss(logits, targets[part], smoothing)
+            if gradients is not None:
+                gradients.add(part, piece, weight_here, logits.to(kind))
+        if gradients is not None:
+            ctx.save_for_backward(*gradients.found())
+        return total.to(_widen(hidden).dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias = ctx.saved_tensors
+        scale = grads[0]
+        # The bias's place is empty, not missing, where the head has none.
+        return (
+            hidden * scale.to(hidden.dtype),
+            weight * scale,
+            bias * scale if bias.numel() else None,
+            None,
+            None,
+        )
+
+
+class _Gradients:
+    """Gradients gathered slice by slice; those of the parameters in their own precision."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None):
+        self.hidden = torch.empty_like(hidden)
+        self.weight = torch.zeros_like(weight)
+        self.bias = weight.new_zeros(0) if bias is None else torch.zeros_like(bias)
+
+    def add(self, part: slice, piece: Tensor, weight: Tensor, slope: Tensor) -> None:
+        """`slope` is d loss / d logits of one slice, (n, V)."""
+        self.hidden[part] = slope @ weight
+        if slope.dtype == self.weight.dtype:
+            self.weight.addmm_(slope.t(), piece)
+        else:
+            self.weight += slope.t() @ piece
+        if self.bias.numel():
+            self.bias += _widen(slope).sum(0)
+
+    def found(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.hidden, self.weight, self.bias
+
+
+def _loss(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Sum of the losses of a slice; `logits` is overwritten with d loss / d logits.
+
+    d/dz of (1 - e) * (lse - z_t) + e * (lse - mean z)  is  softmax - (1 - e) * onehot - e / V.
+    """
+    norm = logits.logsumexp(-1)  # (n,)
+    loss = norm.double() - (1 - smoothing) * logits.gather(1, targets[:, None])[:, 0].double()
+    if smoothing:
+        loss -= smoothing * logits.mean(-1).double()
+    logits.sub_(norm[:, None]).exp_()
+    if smoothing:
+        logits -= smoothing / logits.size(-1)
+    rows = torch.arange(targets.numel(), device=targets.device)
+    logits[rows, targets] -= 1 - smoothing
+    return loss.sum()
+
+
+def _compute_type(hidden: Tensor) -> torch.dtype:
+    """Autocast does not reach inside a custom function: ask it what it would do."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,0 +1,260 @@
+"""Which query may attend to which key.
+
+A mask is a predicate on (row, head, query, key) positions, True = may attend. Masks combine with
+`&` and `|`:
+
+    causal() & padding(lengths)          a decoder over a padded batch
+    window(256) | global_(first=2)       a sparse pattern
+
+`mask.resolve(...)` evaluates the predicate once for a whole stack of layers; the result knows its
+dense boolean grid and what the fused kernel is told. Biases (real numbers added to the scores) are
+another type and never pass here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Device = torch.device | str | None
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The coordinates at which a mask is asked, shaped so that they broadcast to (B, H, T, S)."""
+
+    row: Tensor  # (B, 1, 1, 1)
+    head: Tensor  # (1, H, 1, 1)
+    query: Tensor  # (1 or B, 1, T, 1)
+    key: Tensor  # (1, 1, 1, S)
+
+    @classmethod
+    def of(
+        cls, rows: int, heads: int, queries: Tensor | int, keys: int, device: Device
+    ) -> Positions:
+        """`queries`: how many positions from 0, or the positions themselves, (T,) or (B, T)."""
+        if isinstance(queries, int):
+            queries = torch.arange(queries, device=device)
+        if queries.dim() == 1:
+            queries = queries[None]
+        return cls(
+            row=torch.arange(rows, device=device)[:, None, None, None],
+            head=torch.arange(heads, device=device)[None, :, None, None],
+            query=queries[:, None, :, None],  # (B, T) -> (B, 1, T, 1)
+            key=torch.arange(keys, device=device)[None, None, None, :],
+        )
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A mask evaluated for one call: what every layer of a stack shares.
+
+    `grid` is boolean and broadcasts to (B, H, T, S); None means that everything is allowed.
+    `is_causal` is true where the grid is exactly `key <= query` with as many queries as keys, which
+    fused kernels know by themselves.
+    """
+
+    grid: Tensor | None = None
+    is_causal: bool = False
+
+
+class Mask(ABC):
+    """A predicate on positions. Subclasses say `allows`; `trivial` saves a grid of only True."""
+
+    @abstractmethod
+    def allows(self, at: Positions) -> Tensor:
+        """Boolean, broadcastable to (B, H, T, S)."""
+
+    def trivial(self, keys: int) -> bool:
+        """Whether the mask surely allows everything, given that there are `keys` keys."""
+        return False
+
+    def __and__(self, other: Mask) -> Mask:
+        return Both(self, other)
+
+    def __or__(self, other: Mask) -> Mask:
+        return Either(self, other)
+
+    def grid(
+        self,
+        queries: Tensor | int,
+        keys: int,
+        *,
+        rows: int = 1,
+        heads: int = 1,
+        device: Device = None,
+    ) -> Tensor:
+        """The dense boolean grid (B, H, T, S); slow and obvious, for pictures, tests, kernels.
+
+        Args:
+            queries: how many query positions (counted from 0), or the positions: (T,) or (B, T).
+            keys: how many key positions, S.
+        """
+        at = Positions.of(rows, heads, queries, keys, device)
+        count = at.query.size(2)
+        return self.allows(at).expand(rows, heads, count, keys)
+
+    def resolve(
+        self,
+        queries: Tensor | int,
+        keys: int,
+        *,
+        rows: int = 1,
+        heads: int = 1,
+        device: Device = None,
+    ) -> Allowed:
+        """Evaluate once, without expanding the dimensions that do not matter."""
+        if self.trivial(keys):
+            return Allowed()
+        at = Positions.of(rows, heads, queries, keys, device)
+        square = isinstance(queries, int) and queries == keys
+        return Allowed(self.allows(at), is_causal=square and isinstance(self, Causal))
+
+
+@dataclass(frozen=True)
+class Both(Mask):
+    left: Mask
+    right: Mask
+
+    def allows(self, at: Positions) -> Tensor:
+        return self.left.allows(at) & self.right.allows(at)
+
+    def trivial(self, keys: int) -> bool:
+        return self.left.trivial(keys) and self.right.trivial(keys)
+
+    def resolve(
+        self,
+        queries: Tensor | int,
+        keys: int,
+        *,
+        rows: int = 1,
+        heads: int = 1,
+        device: Device = None,
+    ) -> Allowed:
+        """`m & everything` is `m`, so that a batch without padding keeps the causal kernel."""
+        for one, other in ((self.left, self.right), (self.right, self.left)):
+            if one.trivial(keys):
+                return other.resolve(queries, keys, rows=rows, heads=heads, device=device)
+        return super().resolve(queries, keys, rows=rows, heads=heads, device=device)
+
+
+@dataclass(frozen=True)
+class Either(Mask):
+    left: Mask
+    right: Mask
+
+    def allows(self, at: Positions) -> Tensor:
+        return self.left.allows(at) | self.right.allows(at)
+
+    def trivial(self, keys: int) -> bool:
+        return self.left.trivial(keys) or self.right.trivial(keys)
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    def allows(self, at: Positions) -> Tensor:
+        return at.key <= at.query
+
+
+@dataclass(frozen=True)
+class Padding(Mask):
+    lengths: Tensor  # (B,)
+
+    def allows(self, at: Positions) -> Tensor:
+        return at.key < self.lengths.to(at.key.device)[at.row]
+
+    def trivial(self, keys: int) -> bool:
+        # Asking a GPU tensor for its smallest value would stall the queue: only ask on the CPU.
+        if self.lengths.device.type != "cpu" or self.lengths.numel() == 0:
+            return False
+        return bool(self.lengths.min() >= keys)
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    before: int
+    after: int
+
+    def allows(self, at: Positions) -> Tensor:
+        distance = at.query - at.key
+        return (distance <= self.before) & (distance >= -self.after)
+
+
+@dataclass(frozen=True)
+class Global(Mask):
+    first: int
+
+    def allows(self, at: Positions) -> Tensor:
+        return (at.key < self.first) | (at.query < self.first)
+
+
+@dataclass(frozen=True)
+class Given(Mask):
+    table: Tensor  # (T, S), (B, T, S) or (B, H, T, S)
+
+    def allows(self, at: Positions) -> Tensor:
+        table = self.table
+        while table.dim() < 4:  # (T, S) -> (1, 1, T, S); (B, T, S) -> (B, 1, T, S)
+            table = table.unsqueeze(0 if table.dim() == 2 else 1)
+        row = at.row.clamp(max=table.size(0) - 1)
+        head = at.head.clamp(max=table.size(1) - 1)
+        return table[row, head, at.query, at.key]
+
+
+@dataclass(frozen=True)
+class Everything(Mask):
+    def allows(self, at: Positions) -> Tensor:
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=at.key.device)
+
+    def trivial(self, keys: int) -> bool:
+        return True
+
+
+def causal() -> Mask:
+    """Position t sees positions 0 … t (Vaswani et al. 2017, section 3.2.3)."""
+    return Causal()
+
+
+def padding(lengths: Tensor) -> Mask:
+    """Row b sees its first `lengths[b]` keys: (B,) integers."""
+    if lengths.dim() != 1 or lengths.is_floating_point():
+        raise ValueError(
+            f"`lengths` must be a vector of integers, one a row, but is {lengths.dtype} "
+            f"of shape {tuple(lengths.shape)}."
+        )
+    return Padding(lengths)
+
+
+def window(before: int, after: int | None = None) -> Mask:
+    """Position t sees t - before … t + after; one number means the same on both sides."""
+    after = before if after is None else after
+    if before < 0 or after < 0:
+        raise ValueError(f"`before` and `after` must not be negative, but are {before}, {after}.")
+    return Window(before, after)
+
+
+def global_(first: int) -> Mask:
+    """The first positions see everything and are seen by everything (BigBird, section 2)."""
+    if first < 0:
+        raise ValueError(f"`first` must not be negative, but is {first}.")
+    return Global(first)
+
+
+def given(grid: Tensor) -> Mask:
+    """A grid of one's own, boolean: (T, S), (B, T, S) or (B, H, T, S)."""
+    if grid.dtype != torch.bool:
+        raise ValueError(
+            f"`grid` must be boolean (True = may attend), but is {grid.dtype}. "
+            "Numbers that are added to the scores are a bias: pass them as `bias`."
+        )
+    if not 2 <= grid.dim() <= 4:
+        raise ValueError(f"`grid` must have 2 to 4 dimensions, but has {grid.dim()}.")
+    return Given(grid)
+
+
+def everything() -> Mask:
+    """No restriction."""
+    return Everything()

@@ -1,0 +1,26 @@
+"""The architectures, one a file, in the order of history. A new model is one file and one line."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from regard.errors import ConfigError
+from regard.suggest import nearest
+
+# name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
+MODELS = {
+    "transformer": "regard.models.transformer:Transformer",
+    "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",
+}
+
+
+def model_class(name: str) -> type:
+    """The class of this name, imported now.
+
+    Raises:
+        ConfigError: no model has this name; the nearest one is offered.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"There is no model {name!r}. {nearest(name, MODELS)}")
+    module, attribute = MODELS[name].split(":")
+    return getattr(import_module(module), attribute)

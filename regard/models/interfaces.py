@@ -1,0 +1,69 @@
+"""The shapes a model can have, as protocols: what tasks, decoders and pictures may rely on.
+
+`forward` returns hidden states; the head turns them into scores or a loss. Decoding needs three
+verbs and no model's name:
+
+    state, tokens = model.start(source)         a memory, and the first tokens to feed
+    scores, state = model.step(tokens, state)   (R, T) -> (R, T, V), up to a constant per position
+    state = state.select(rows)                  rows reordered, repeated or dropped
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.state import State
+
+
+@dataclass(frozen=True)
+class Output:
+    """What every model's `forward` returns.
+
+    hidden: (B, T, D), what the head reads.
+    state: what a recurrent model carries to the next window.
+    extras: named auxiliaries that an objective needs.
+    """
+
+    hidden: Tensor
+    state: State | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Head(Protocol):
+    """From hidden states to words."""
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+        """Sum of the losses over (N, D) hidden states, and how many targets counted."""
+        ...
+
+
+class Generator(Protocol):
+    """What can be decoded."""
+
+    config: Any  # with vocab_size, bos, eos and max_length (None: any length)
+
+    def start(self, source: Sequences | None) -> tuple[State, Tensor]: ...
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]: ...
+
+
+class LanguageModel(Generator, Protocol):
+    """Predicts each token from those before it. `start` takes prompts, or None."""
+
+    head: Head
+
+    def forward(self, ids: Tensor, state: Any = None) -> Output: ...
+
+
+class EncoderDecoder(Generator, Protocol):
+    """Predicts each target token from a source and the target tokens before it."""
+
+    head: Head
+
+    def forward(self, source: Sequences, target_ids: Tensor) -> Output: ...

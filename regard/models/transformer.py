@@ -1,0 +1,213 @@
+"""The Transformer: "Attention Is All You Need" (Vaswani et al. 2017).
+
+    source -> embed + positions -> N x [self-attention, feed-forward] -> memory
+    target -> embed + positions -> N x [masked self-attention, cross-attention, feed-forward]
+
+Each sub-layer is followed by dropout, the residual sum and a layer norm ("post-norm"). One
+embedding serves source, target and output (section 3.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.attend import FREE
+from regard.attention.multihead import CrossAttention, Remember, SelfAttention
+from regard.data.batches import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.layers.output import Softmax
+from regard.masks import Allowed, causal, padding
+from regard.models.interfaces import Output
+from regard.positions import SinusoidalPositions
+from regard.state import KeyValueCache, SourceMemory, State
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Names as in table 3 of the paper; the defaults are its base model."""
+
+    vocab_size: int
+    d_model: int = 512
+    d_ff: int = 2048
+    heads: int = 8
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    activation: str = "relu"
+    max_length: int = 1024
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+
+
+# Table 3 of the paper prints 65M and 213M parameters, with 37,000 shared subwords.
+SIZES = {
+    "tiny": dict(d_model=128, d_ff=256, heads=4, encoder_layers=4, decoder_layers=4, dropout=0.3),
+    "base": dict(d_model=512, d_ff=2048, heads=8, encoder_layers=6, decoder_layers=6, dropout=0.1),
+    "big": dict(d_model=1024, d_ff=4096, heads=16, encoder_layers=6, decoder_layers=6, dropout=0.3),
+}
+
+
+class EncoderBlock(nn.Module):
+    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.attention = SelfAttention(
+            config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
+        )
+        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.feed = feed_forward(config)
+        self.feed_norm = nn.LayerNorm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+        attended = self.attention(hidden, allowed)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+
+
+class DecoderBlock(nn.Module):
+    """x = norm(x + attend(x)); x = norm(x + cross(x, memory)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.attention = SelfAttention(
+            config.d_model, config.heads, kind="decoder", dropout=config.attention_dropout
+        )
+        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.cross = CrossAttention(config.d_model, config.heads, dropout=config.attention_dropout)
+        self.cross_norm = nn.LayerNorm(config.d_model)
+        self.feed = feed_forward(config)
+        self.feed_norm = nn.LayerNorm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None
+    ) -> Tensor:
+        attended = self.attention(hidden, allowed, remember)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        read = self.cross(hidden, memory.key, memory.value, memory.allowed)
+        hidden = self.cross_norm(hidden + self.dropout(read))
+        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one decoder layer reads of the source: (N, H, S, K) twice, and which keys are words."""
+
+    key: Tensor
+    value: Tensor
+    allowed: Allowed
+
+
+@dataclass
+class TransformerState(State):
+    """Keys and values of the target so far, and of the source."""
+
+    cache: KeyValueCache
+    source: SourceMemory
+
+
+class Transformer(nn.Module):
+    """The post-norm Transformer, an `EncoderDecoder`."""
+
+    Config = TransformerConfig
+    encoder_block: type[EncoderBlock] = EncoderBlock
+    decoder_block: type[DecoderBlock] = DecoderBlock
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
+        self.positions = SinusoidalPositions(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        encoder = [self.encoder_block(config) for _ in range(config.encoder_layers)]
+        decoder = [self.decoder_block(config) for _ in range(config.decoder_layers)]
+        self.encoder = cast("Sequence[EncoderBlock]", nn.ModuleList(encoder))
+        self.decoder = cast("Sequence[DecoderBlock]", nn.ModuleList(decoder))
+        self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
+
+    def forward(self, source: Sequences, target_ids: Tensor) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
+        memory, words = self.encode(source), self._words(source.lengths, source.ids.size(1))
+        hidden = self._embed(target_ids)
+        count = target_ids.size(1)
+        allowed = causal().resolve(count, count, device=target_ids.device)
+        for block in self.decoder:
+            key, value = block.cross.read(memory)
+            hidden = block(hidden, allowed, Memory(key, value, words))
+        return Output(self._finish_decoder(hidden))
+
+    def encode(self, source: Sequences) -> Tensor:
+        """What the decoder reads, (B, S, D)."""
+        allowed = self._words(source.lengths, source.ids.size(1))
+        hidden = self._embed(source.ids)
+        for block in self.encoder:
+            hidden = block(hidden, allowed)
+        return self._finish_encoder(hidden)
+
+    def start(self, source: Sequences) -> tuple[TransformerState, Tensor]:
+        """Read the source; decoding begins with `bos`."""
+        memory = self.encode(source)
+        read = [block.cross.read(memory) for block in self.decoder]
+        keys = torch.stack([key for key, _ in read], 1)  # L times (B, H, S, K) -> (B, L, H, S, K)
+        values = torch.stack([value for _, value in read], 1)
+        rows, layers, heads, _, head_dim = keys.shape
+        cache = KeyValueCache.empty(rows, layers, heads, head_dim, like=keys)
+        first = source.ids.new_full((rows, 1), self.config.bos)
+        return TransformerState(cache, SourceMemory(keys, values, source.lengths)), first
+
+    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        count, source = tokens.size(1), state.source
+        cache = state.cache.reserve(count)
+        hidden = self._embed(tokens, cache.longest)
+        allowed = FREE  # one token may see all that is in the cache
+        if count > 1:
+            longest = cache.longest + count
+            allowed = causal().resolve(cache.positions(count), longest, device=tokens.device)
+        words = self._words(source.lengths, source.keys.size(3))
+        for layer, block in enumerate(self.decoder):
+            memory = Memory(source.keys[:, layer], source.values[:, layer], words)
+            hidden = block(hidden, allowed, memory, _into(cache, layer))
+        scores = self.head.logits(self._finish_decoder(hidden))
+        return scores, TransformerState(cache.advance(count), source)
+
+    def _embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        # Section 3.4: the embedding is scaled up to the size of the positions.
+        scaled = self.embedding(ids) * math.sqrt(self.config.d_model)
+        return self.dropout(scaled + self.positions(ids.size(1), start))
+
+    def _words(self, lengths: Tensor, longest: int) -> Allowed:
+        return padding(lengths).resolve(1, longest, rows=lengths.size(0), device=lengths.device)
+
+    def _finish_encoder(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def _finish_decoder(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+def feed_forward(config: TransformerConfig) -> FeedForward:
+    """The feed-forward layer of this configuration."""
+    return FeedForward(
+        config.d_model,
+        config.d_ff,
+        activation=config.activation,
+        dropout=config.activation_dropout,
+    )
+
+
+def _into(cache: KeyValueCache, layer: int) -> Remember:
+    return lambda key, value: cache.write(layer, key, value)

@@ -1,0 +1,59 @@
+"""The Transformer with the norm before each sub-layer ("pre-norm", Wang et al. 2019).
+
+x = x + f(norm(x)), and one norm after the last layer. The residual path is never normalized, so
+that deep stacks train without warm-up; everything else is the Transformer's.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.attention.multihead import Remember
+from regard.masks import Allowed
+from regard.models.transformer import (
+    DecoderBlock,
+    EncoderBlock,
+    Memory,
+    Transformer,
+    TransformerConfig,
+)
+
+
+class PreNormEncoderBlock(EncoderBlock):
+    """x = x + attend(norm(x)); x = x + feed(norm(x))"""
+
+    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), allowed)
+        hidden = hidden + self.dropout(attended)
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+
+class PreNormDecoderBlock(DecoderBlock):
+    """x = x + attend(norm(x)); x = x + cross(norm(x), memory); x = x + feed(norm(x))"""
+
+    def forward(
+        self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None
+    ) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), allowed, remember)
+        hidden = hidden + self.dropout(attended)
+        read = self.cross(self.cross_norm(hidden), memory.key, memory.value, memory.allowed)
+        hidden = hidden + self.dropout(read)
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+
+class PreNormTransformer(Transformer):
+    """The pre-norm Transformer, an `EncoderDecoder`."""
+
+    encoder_block = PreNormEncoderBlock
+    decoder_block = PreNormDecoderBlock
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.encoder_norm = nn.LayerNorm(config.d_model)
+        self.decoder_norm = nn.LayerNorm(config.d_model)
+
+    def _finish_encoder(self, hidden: Tensor) -> Tensor:
+        return self.encoder_norm(hidden)
+
+    def _finish_decoder(self, hidden: Tensor) -> Tensor:
+        return self.decoder_norm(hidden)

@@ -1,0 +1,67 @@
+"""How a model without recurrence knows the order of its input."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def sinusoid(positions: Tensor, d_model: int) -> Tensor:
+    """Sinusoidal position vectors, (...,) -> (..., D), float32.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/D)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/D))
+                                                     (Vaswani et al. 2017, section 3.5)
+
+    The angles are computed in float64: in float32 position 10,000 is already off by 1e-3.
+    """
+    if d_model % 2:
+        raise ValueError(f"`d_model` must be even for pairs of sine and cosine, but is {d_model}.")
+    pairs = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
+    angles = positions.double().unsqueeze(-1) * torch.exp(pairs * (-math.log(10000.0) / d_model))
+    # (..., D/2, 2) -> (..., D): sine and cosine of one frequency stand next to each other
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
+
+
+class SinusoidalPositions(nn.Module):
+    """The table of `sinusoid`, grown as far as positions come; it has no parameters."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.d_model = d_model
+        self.register_buffer("table", sinusoid(torch.arange(256), d_model), persistent=False)
+
+    def reserve(self, count: int) -> None:
+        """Make sure that positions 0 … count - 1 are in the table."""
+        if count > self.table.size(0):
+            longer = torch.arange(2 * count, device=self.table.device)
+            self.table = sinusoid(longer, self.d_model).to(self.table.dtype)
+
+    def forward(self, count: int, start: int = 0) -> Tensor:
+        """Vectors of `count` positions from `start`: (T, D)."""
+        self.reserve(start + count)
+        return self.table[start : start + count]
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector for each of the first `max_length` positions (GPT, BERT)."""
+
+    def __init__(self, max_length: int, d_model: int):
+        super().__init__()
+        self.vectors = nn.Embedding(max_length, d_model)
+
+    def forward(self, count: int, start: int = 0) -> Tensor:
+        """Vectors of `count` positions from `start`: (T, D).
+
+        Raises:
+            ValueError: a position lies beyond the table.
+        """
+        if start + count > self.vectors.num_embeddings:
+            raise ValueError(
+                f"The input reaches position {start + count}, but this model has learned only "
+                f"{self.vectors.num_embeddings} positions. Shorten the input."
+            )
+        return self.vectors.weight[start : start + count]
