@@ -10,56 +10,18 @@ cannot honour what is asked (another score, a reweighting after the softmax).
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.scores import Dot
+from regard.attention.tap import Tap
 from regard.layers.dropout import dropout as drop
 from regard.masks import Allowed
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Reweight = Callable[[Tensor], Tensor]
-
-
-class Listener(Protocol):
-    """Whoever looks: decides which taps it wants, and takes their weights."""
-
-    def wants(self, tap: Tap) -> bool: ...
-
-    def take(self, tap: Tap, weights: Tensor) -> None: ...
-
-
-# A context variable and not an attribute: two requests that share a model do not see each other.
-listening: ContextVar[Listener | None] = ContextVar("listening", default=None)
-
-
-class Tap(nn.Module):
-    """A named place through which attention weights pass: a module, so it has a path in its model.
-
-    `kind` says which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
-    self-attention), "cross" (decoder to encoder).
-    """
-
-    def __init__(self, kind: str):
-        super().__init__()
-        self.kind = kind
-
-    @property
-    def open(self) -> bool:
-        listener = listening.get()
-        return listener is not None and listener.wants(self)
-
-    def forward(self, weights: Tensor) -> None:
-        listener = listening.get()
-        if listener is not None:
-            listener.take(self, weights)
-
-    def extra_repr(self) -> str:
-        return self.kind
 
 
 SCALED = Dot()

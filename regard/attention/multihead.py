@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from regard.attention.attend import FREE, Tap, attend
+from regard.attention.attend import FREE, attend
+from regard.attention.tap import Tap
 from regard.masks import Allowed
 
 # What a decoder does with new keys and values: stores them, gives back all that it has.
