@@ -1,0 +1,444 @@
+"""Recipes: TOML files <-> typed options.
+
+A recipe is read in two steps, because the task and the model decide which options exist:
+
+    source = read("recipes/small.toml", ["training.updates=100"])   # the tables of the file
+    task = source.choice("task", TASKS)                             # refuses an unknown name
+    options = source.check(schema_of(task))                         # frozen, typed, complete
+
+A schema is a subclass of `Recipe` whose fields are the sections; a section is a subclass of
+`Options` or a frozen dataclass. Unknown names, wrong types and unset environment variables are
+refused with the place (file, line) and, where there is one, the nearest name; all at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
+
+from regard.errors import ConfigError, DataError
+
+COMMAND_LINE = "command line"
+
+
+# ------------------------------------------------------------------------------- schemas
+
+
+class Options(BaseModel):
+    """A section of a recipe: frozen, and no name beyond its fields.
+
+    TOML knows no null: an option that may be absent has None as its default.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="constants", protected_namespaces=()
+    )
+
+
+class Recipe(Options):
+    """What every recipe has at its top; a task adds its sections as fields."""
+
+    task: str
+    name: str = ""
+    seed: int = 1
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
+
+
+def options_of(config: type, omit: Iterable[str] = (), **more: Any) -> type[Options]:
+    """The section whose options are the fields of a dataclass (a model's config).
+
+    omit: fields that follow from something else and that no recipe sets (vocab_size).
+    more: further options as (type, default), such as `name=(str, ...)`, where ... is "required".
+    """
+    hints = get_type_hints(config, include_extras=True)
+    fields = {
+        field.name: (hints[field.name], _default(field))
+        for field in dataclasses.fields(config)
+        if field.name not in {*omit, *more}
+    }
+    return create_model(config.__name__, __base__=Options, **more, **fields)  # type: ignore
+
+
+def with_section(schema: type[AnyRecipe], name: str, section: type) -> type[AnyRecipe]:
+    """`schema` with one section replaced: the [model] table of the model that was named."""
+    return create_model(schema.__name__, __base__=schema, **{name: (section, ...)})  # type: ignore
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return ... if field.default is dataclasses.MISSING else field.default
+
+
+# --------------------------------------------------------------------------------- paths
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+def _from_folder(value: Any, info: ValidationInfo) -> Any:
+    """Expand `~`, `$NAME` and `${NAME}`; a relative path starts at the recipe's folder."""
+    if not isinstance(value, str):
+        return value
+    for found in _VARIABLE.finditer(value):
+        name = found.group(1) or found.group(2)
+        if name not in os.environ:
+            raise ValueError(
+                f"needs the environment variable {name}, which is not set. "
+                f"Set it with: export {name}=..."
+            )
+    path = Path(os.path.expandvars(value)).expanduser()
+    return str((info.context or {}).get("folder", Path()) / path)
+
+
+RecipePath = Annotated[Path, BeforeValidator(_from_folder)]
+"""A path in a recipe: relative to the recipe's file, environment variables expanded."""
+
+
+# ------------------------------------------------------------------------------- reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The tables of a recipe before they are checked, with all that names a place in it."""
+
+    path: Path | None
+    text: str
+    tables: dict[str, Any]
+    overrides: dict[str, str] = dataclasses.field(default_factory=dict)
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)  # the record of a run folder
+
+    def choice(self, key: str, allowed: Iterable[str], default: str | None = None) -> str:
+        """The string at the dotted `key`, which must be one of `allowed`."""
+        names = list(allowed)
+        value = _value_at(self.tables, key)
+        if key in self.overrides:
+            value = _readings(self.overrides[key])[0]
+        if value is None and default is not None:
+            return default
+        if value in names:
+            return str(value)
+        was = "is missing" if value is None else f"is {_toml(value)}"
+        hint = _nearest(str(value), names) or f"It must be {_either(names)}."
+        raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
+
+    def check(self, schema: type[AnyRecipe]) -> AnyRecipe:
+        """The typed options, or a ConfigError with all that is wrong, one problem a line."""
+        tables = json.loads(json.dumps(self.tables, default=str))
+        for key, text in self.overrides.items():
+            _put(tables, key, _override(schema, key, text))
+        folder = self.path.absolute().parent if self.path else Path.cwd()
+        try:
+            # JSON's strict mode has just TOML's types: lists become tuples and strings paths,
+            # but "3" is no number and 1 is no boolean.
+            return schema.model_validate_json(
+                json.dumps(tables), strict=True, context={"folder": folder}
+            )
+        except ValidationError as refused:
+            problems = list(_problems(schema, refused))
+        raise ConfigError("\n".join(f"{self.place(key)}: {what}" for key, what in problems))
+
+    def place(self, key: str) -> str:
+        """Where the dotted `key` stands: `file:line`, or the file where no line is found."""
+        if key in self.overrides:
+            return COMMAND_LINE
+        file = str(self.path) if self.path else "recipe"
+        line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
+        return f"{file}:{line}" if line else file
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
+    """Read a TOML recipe; `overrides` are `dotted.name=value`, as on the command line."""
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        raise DataError(
+            path, None, "there is no such recipe.", _nearest(path.name, beside)
+        ) from None
+    except IsADirectoryError:
+        raise DataError(path, None, "is a folder; a recipe is a TOML file.") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise DataError(path, line, "is not UTF-8 text.", "Save the recipe as UTF-8.") from None
+    return parse(text, overrides, path)
+
+
+def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) -> Source:
+    """The same for a text; `path` is named in errors, and paths start in its folder."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found.group(1)) if found else None
+        raise DataError(path or "recipe", line, f"is not TOML: {error}.") from None
+    return Source(path, text, tables, dict(map(_split, overrides)), tables.pop("run", {}))
+
+
+def _split(item: str) -> tuple[str, str]:
+    key, equals, value = (part.strip() for part in item.partition("="))
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
+        raise ConfigError(
+            f"{COMMAND_LINE}: {item!r} must be name=value, such as training.updates=100"
+        )
+    return key, value
+
+
+def _override(schema: type, key: str, text: str) -> Any:
+    """What `key=text` puts into the tables, read with the option's own type.
+
+    The text is read as TOML (100, true, [1, 2], "a") and, where the option takes no such value,
+    as a bare string, so that the shell needs no inner quotes. Paths start where the user is.
+    """
+    option = _option(schema, key)
+    if option is None:
+        raise ConfigError(f"{COMMAND_LINE}: {_unknown(schema, key)}")
+    adapter: TypeAdapter[Any] = TypeAdapter(option)
+    refusals = []
+    for value in _readings(text):
+        try:
+            given = json.dumps(value, default=str)
+            typed = adapter.validate_json(given, strict=True, context={"folder": Path.cwd()})
+            return adapter.dump_python(typed, mode="json")
+        except ValidationError as refused:
+            refusals.append(refused.errors()[0])
+    raise ConfigError(f"{COMMAND_LINE}: {_refusal(key, refusals[:1])}")
+
+
+def _readings(text: str) -> list[Any]:
+    try:
+        return [tomllib.loads(f"value = {text}")["value"], text]
+    except tomllib.TOMLDecodeError:
+        return [text]
+
+
+def _put(tables: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        tables = tables.setdefault(section, {})
+    tables[name] = value
+
+
+def _value_at(tables: Any, key: str) -> Any:
+    """The value at a dotted name, None where the name is absent (TOML has no null)."""
+    for part in key.split("."):
+        tables = tables.get(part) if isinstance(tables, dict) else None
+    return tables
+
+
+# ------------------------------------------------------------------------------ refusing
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "path_type": "a path (a string)",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a section",
+    "model_type": "a section",
+    "dataclass_type": "a section",
+}
+
+
+def _names(section: Any) -> dict[str, Any]:
+    """The options of a section, with their types: of `Options` or of a dataclass."""
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        return {
+            name: Annotated[field.annotation, field] for name, field in section.model_fields.items()
+        }
+    if isinstance(section, type) and dataclasses.is_dataclass(section):
+        return get_type_hints(section, include_extras=True)
+    return {}
+
+
+def _plain(option: Any) -> Any:
+    """The class of a section, where the type is `Section`, `Section | None` or annotated."""
+    parts = [option.__origin__] if hasattr(option, "__metadata__") else [option]
+    parts += [p for part in parts for p in getattr(part, "__args__", ())]
+    return next((part for part in parts if _names(part)), None)
+
+
+def _option(schema: Any, key: str) -> Any:
+    """The type of the option at a dotted name, None where there is no such option."""
+    option = schema
+    for part in key.split("."):
+        option = _names(_plain(option)).get(part)
+    return option
+
+
+def _unknown(schema: Any, key: str) -> str:
+    """Say that the dotted `key` is no option, with the nearest one that is."""
+    section, _, name = key.rpartition(".")
+    while section and _plain(_option(schema, section)) is None:  # [trainig] is what is misspelt
+        section, _, name = section.rpartition(".")
+    names = list(_names(_plain(_option(schema, section) if section else schema)))
+    where = f"[{section}]" if section else "a recipe"
+    elsewhere = [
+        f"[{other}]" for other in _names(schema) if name in _names(_plain(_option(schema, other)))
+    ]
+    hint = _nearest(name, names)
+    if not hint and elsewhere:
+        hint = f"It belongs to {_either(elsewhere)}."
+    return f"{where} has no `{name}`. {hint or 'It has ' + ', '.join(names) + '.'}"
+
+
+def _problems(schema: Any, refused: ValidationError) -> Iterator[tuple[str, str]]:
+    """(dotted name, what is wrong) for each option; a union's several refusals are one."""
+    by_key: dict[str, list[Any]] = {}
+    for error in refused.errors():
+        by_key.setdefault(_key_of(schema, error), []).append(error)
+    for key, errors in by_key.items():
+        if errors[0]["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            yield key, _unknown(schema, key)
+        elif errors[0]["type"] in ("missing", "missing_argument"):
+            yield key, f"`{key}` is missing; it has no default."
+        else:
+            yield key, _refusal(key, errors)
+
+
+def _key_of(schema: Any, error: Any) -> str:
+    """The dotted name: pydantic's location without the names of a union's members."""
+    key: list[str] = []
+    for part in map(str, error["loc"]):
+        if _option(schema, ".".join([*key, part])) is not None:
+            key.append(part)
+        elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            key.append(part)
+    return ".".join(key)
+
+
+def _refusal(key: str, errors: Sequence[Any]) -> str:
+    """ "`key` must be ..., but is ..."; a validator's own sentence stands as it is."""
+    first = errors[0]
+    if first["type"] in ("value_error", "assertion_error"):
+        said = str(first["ctx"]["error"])
+        return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
+    expected = [
+        _EXPECTED.get(e["type"], re.sub("^Input should (be )?|^Value error, ", "", e["msg"]))
+        for e in errors
+    ]
+    index = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+    text = f"`{key}{index}` must be {_either(dict.fromkeys(expected))}, but is"
+    hint = ""
+    if first["type"] in ("literal_error", "enum"):
+        hint = _nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+    return f"{text} {_toml(first['input'])}. {hint}".rstrip()
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"Did you mean `{near[0]}`?" if near else ""
+
+
+def _either(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _line_of(text: str, key: str) -> int | None:
+    """The line of a dotted name in a TOML text, as far as a search by lines can tell."""
+    section, _, name = key.rpartition(".")
+    here = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([\w.\- \"']+?)\s*\]", line):
+            here = re.sub(r"[\s\"']", "", header.group(1))
+            if here == key:
+                return number
+        elif here == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.]", line):
+            return number
+    return None
+
+
+# ------------------------------------------------------------------------------- writing
+
+
+def write(path: str | Path, recipe: Recipe, run: Mapping[str, Any] | None = None) -> None:
+    """Write the options, fully resolved, and the record of the run; `read` gives both back.
+
+    The file appears whole or not at all.
+    """
+    tables = recipe.model_dump(mode="json", exclude_none=True)
+    text = dumps({**tables, "run": run} if run else tables)
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def record(seed: int, data: Iterable[str | Path]) -> dict[str, Any]:
+    """What a run notes so that it can be repeated: versions, seed, SHA-256 of each data file."""
+    versions = {"python": platform.python_version()}
+    for package in ("regard", "torch", "numpy", "tokenizers", "sacrebleu"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # such as a checkout on the path that was never installed
+            continue
+    return {"seed": seed, "versions": versions, "data": {str(p): sha256(p) for p in data}}
+
+
+def sha256(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def dumps(tables: Mapping[str, Any]) -> str:
+    """The TOML text of nested mappings; what is None is left out."""
+    return "\n".join(_lines(tables, ())).strip() + "\n"
+
+
+def _lines(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[str]:
+    present = {key: value for key, value in table.items() if value is not None}
+    for key, value in present.items():
+        if not isinstance(value, Mapping):
+            yield f"{_key(key)} = {_toml(value)}"
+    for key, value in present.items():
+        if isinstance(value, Mapping):
+            yield f"\n[{'.'.join(map(_key, (*name, key)))}]"
+            yield from _lines(value, (*name, key))
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _toml(value: Any) -> str:
+    """One value in TOML's notation."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        # JSON's escapes are TOML's; only DEL may stand bare in JSON and not in TOML.
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        items = (f"{_key(key)} = {_toml(item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    raise ConfigError(f"a recipe cannot hold {value!r}: TOML has no {type(value).__name__}")

@@ -1,0 +1,272 @@
+"""Recipes: what is refused and how, overrides, paths, and the way there and back."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from regard import recipe
+from regard.errors import ConfigError, DataError, RegardError
+
+
+class Data(recipe.Options):
+    train: recipe.RecipePath
+    valid: recipe.RecipePath | None = None
+    columns: tuple[int, ...] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Training:
+    updates: int = 1000
+    rate: float = 1e-3
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    bf16: bool = False
+    clip: Annotated[float, Field(gt=0)] | None = None
+    budget: int | list[int] = 4096
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab_size: int
+    d_model: int
+    layers: int = 2
+
+
+class Schema(recipe.Recipe):
+    data: Data
+    training: Training = Training()
+    model: recipe.options_of(Config, omit=["vocab_size"], name=(str, ...))  # type: ignore
+
+
+TEXT = """\
+task = "translation"
+seed = 7
+
+[data]
+train = "train.tsv"
+
+[model]
+name = "transformer"
+d_model = 64
+layers = 3
+
+[training]
+updates = 100
+"""
+
+
+def check(text: str = TEXT, *overrides: str, path: Path = Path("small.toml")) -> Schema:
+    return recipe.parse(text, overrides, path).check(Schema)
+
+
+def refusal(text: str, *overrides: str) -> str:
+    with pytest.raises(RegardError) as caught:
+        check(text, *overrides)
+    return str(caught.value)
+
+
+def test_sections_are_typed_and_frozen():
+    options = check()
+    assert (options.task, options.seed, options.training.updates) == ("translation", 7, 100)
+    assert isinstance(options.training, Training)
+    assert options.model.model_dump() == {"name": "transformer", "d_model": 64, "layers": 3}
+    with pytest.raises(ValueError, match="frozen"):
+        options.seed = 8
+
+
+WHOLE = "`training.updates` must be a whole number, but is"
+WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the words
+    ("updates", "updatse", 13, "[training] has no `updatse`. Did you mean `updates`?"),
+    ("layers", "leyers", 10, "[model] has no `leyers`. Did you mean `layers`?"),
+    ("[training]", "[trainig]", 12, "a recipe has no `trainig`. Did you mean `training`?"),
+    ("layers", "rate", 10, "[model] has no `rate`. It belongs to [training]."),
+    ("layers", "vocab_size", 10, "[model] has no `vocab_size`. It has name, d_model, layers."),
+    ("100", '"many"', 13, WHOLE + ' "many".'),
+    ("100", "1.5", 13, WHOLE + " 1.5."),
+    ("100", "true", 13, WHOLE + " true."),
+    ("updates", "bf16", 13, "`training.bf16` must be true or false, but is 100."),
+    ("updates = ", "clip = -", 13, "`training.clip` must be greater than 0, but is -100."),
+    (
+        "updates = 100",
+        "budget = 'all'",
+        13,
+        '`training.budget` must be a whole number or a list, but is "all".',
+    ),
+    (
+        "updates = 100",
+        "schedule = 'cosin'",
+        13,
+        "`training.schedule` must be 'constant', 'cosine' or 'linear', but is \"cosin\". "
+        "Did you mean `cosine`?",
+    ),
+    ("d_model = 64", "", 7, "`model.d_model` is missing; it has no default."),
+    ("seed = 7", "seed = '7'", 2, '`seed` must be a whole number, but is "7".'),
+    (
+        "train.tsv",
+        "${NOT_SET}/a",
+        5,
+        "`data.train` needs the environment variable NOT_SET, which is not set. "
+        "Set it with: export NOT_SET=...",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), WRONG)
+def test_what_is_wrong_is_named_with_its_place(old, new, line, words):
+    assert old in TEXT
+    assert refusal(TEXT.replace(old, new)) == f"small.toml:{line}: {words}"
+
+
+def test_a_dataclass_that_refuses_its_values_is_heard_with_the_place():
+    @dataclass(frozen=True)
+    class Heads:
+        heads: int
+        d_model: int
+
+        def __post_init__(self):
+            if self.d_model % self.heads:
+                raise ConfigError("`d_model` must be a multiple of `heads`, but is 10")
+
+    class Wide(recipe.Recipe):
+        model: Heads
+
+    source = recipe.parse('task = "x"\n[model]\nheads = 4\nd_model = 10\n', path=Path("w.toml"))
+    with pytest.raises(ConfigError) as caught:
+        source.check(Wide)
+    assert str(caught.value).startswith("w.toml:2: [model] `d_model` must be a multiple of")
+
+
+def test_all_problems_are_told_at_once():
+    said = refusal(TEXT.replace("updates", "updatse").replace("seed = 7", "sede = 7"))
+    assert len(said.splitlines()) == 2
+
+
+def test_overrides_are_read_with_the_options_own_type():
+    options = check(
+        TEXT,
+        "training.updates=5",
+        "training.rate=1",
+        "training.bf16=true",
+        "training.schedule=cosine",
+        "training.budget=[1, 2]",
+        "data.columns=[2,0]",
+        "name=2024",
+        'task="language_modeling"',
+    )
+    assert options.training == Training(5, 1.0, "cosine", True, None, [1, 2])
+    assert options.data.columns == (2, 0)
+    assert (options.name, options.task) == ("2024", "language_modeling")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.updatse=5", "[training] has no `updatse`. Did you mean `updates`?"),
+        ("trainig.updates=5", "a recipe has no `trainig`. Did you mean `training`?"),
+        ("training.updates=many", WHOLE + ' "many".'),
+        ("updates=100", "a recipe has no `updates`. It belongs to [training]."),
+        (
+            "training.updates",
+            "'training.updates' must be name=value, such as training.updates=100",
+        ),
+    ],
+)
+def test_overrides_are_refused_as_the_file_is(override, words):
+    assert refusal(TEXT, override) == f"command line: {words}"
+
+
+def test_paths_start_at_the_recipe_and_overridden_ones_where_the_user_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORPUS", "/data/corpus")
+    monkeypatch.setenv("HOME", "/somebody")
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "recipes" / "small.toml"
+    assert check(path=here).data.train == tmp_path / "recipes" / "train.tsv"
+    assert check(TEXT, "data.train=a.tsv", path=here).data.train == tmp_path / "a.tsv"
+    for given_path, expected in {
+        "${CORPUS}/a": "/data/corpus/a",
+        "$CORPUS/a": "/data/corpus/a",
+        "~/a": "/somebody/a",
+        "/abs/a": "/abs/a",
+    }.items():
+        text = TEXT.replace("train.tsv", given_path)
+        assert check(text, path=here).data.train == Path(expected)
+
+
+def test_choice_refuses_an_unknown_name_with_the_nearest():
+    source = recipe.parse(TEXT, ["model.name=transfromer"], Path("small.toml"))
+    assert source.choice("task", ["translation", "language_modeling"]) == "translation"
+    assert source.choice("tokenizer.kind", ["bpe"], default="bpe") == "bpe"
+    with pytest.raises(ConfigError, match="command line: `model.name` is .* mean `transformer`?"):
+        source.choice("model.name", ["lstm", "transformer"])
+    with pytest.raises(ConfigError, match="`tokenizer.kind` is missing. It must be bpe or words"):
+        source.choice("tokenizer.kind", ["bpe", "words"])
+
+
+def test_the_model_that_is_named_decides_what_the_model_section_holds():
+    @dataclass(frozen=True)
+    class Recurrent:
+        vocab_size: int
+        cell: str = "lstm"
+
+    section = recipe.options_of(Recurrent, omit=["vocab_size"], name=(str, ...))
+    schema = recipe.with_section(Schema, "model", section)
+    text = TEXT.replace("d_model = 64\nlayers = 3", "cell = 'gru'")
+    assert recipe.parse(text).check(schema).model.cell == "gru"
+    with pytest.raises(ConfigError, match=r"\[model\] has no `d_model`"):
+        recipe.parse(TEXT).check(schema)
+
+
+def test_files_that_are_no_recipes_are_refused_by_name_and_line(tmp_path):
+    (tmp_path / "small.toml").write_bytes(b"task = 'x'\nname = '\xff'\n")
+    with pytest.raises(DataError, match=r"small.toml:2: is not UTF-8"):
+        recipe.read(tmp_path / "small.toml")
+    with pytest.raises(DataError, match=r"no such recipe. Did you mean `small.toml`\?"):
+        recipe.read(tmp_path / "smal.toml")
+    with pytest.raises(DataError, match="is a folder"):
+        recipe.read(tmp_path)
+    with pytest.raises(DataError, match="broken.toml:3: is not TOML"):
+        recipe.parse("a = 1\nb = 2\nc = = 3\n", path=Path("broken.toml"))
+
+
+def test_a_written_recipe_reads_back_equal_with_the_record_of_its_run(tmp_path):
+    (tmp_path / "train.tsv").write_text("a\tb\n")
+    options = check(path=tmp_path / "small.toml")
+    record = recipe.record(options.seed, [tmp_path / "train.tsv"])
+    recipe.write(tmp_path / "recipe.toml", options, record)
+    again = recipe.read(tmp_path / "recipe.toml")
+    assert again.check(Schema) == options
+    assert again.run["data"] == {str(tmp_path / "train.tsv"): hashlib.sha256(b"a\tb\n").hexdigest()}
+    assert again.run["seed"] == 7
+    assert again.run["versions"]["torch"].startswith("2.")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.toml", "train.tsv"]
+
+
+characters = st.characters(exclude_categories=["Cs"])  # a file in UTF-8 holds no surrogates
+words = st.text(characters, max_size=8)
+scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | words
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(words, values, max_size=4))
+def test_toml_is_read_back_by_the_standard_library(tables):
+    assert tomllib.loads(recipe.dumps(tables)) == tables
+
+
+def test_toml_leaves_out_none_and_refuses_what_toml_has_not():
+    assert recipe.dumps({"a": None, "b": {"c": None}}) == "[b]\n"
+    assert math.isnan(tomllib.loads(recipe.dumps({"a": math.nan}))["a"])
+    with pytest.raises(ConfigError, match="TOML has no NoneType"):
+        recipe.dumps({"a": [None]})
