@@ -10,6 +10,9 @@ _HOME = {
     "PairBatch": "batches",
     "Sequences": "batches",
     "StreamBatch": "batches",
+    "hash_of": "files",
+    "read": "readers",
+    "read_parallel": "readers",
 }
 __all__ = sorted(_HOME)
 

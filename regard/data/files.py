@@ -1,0 +1,175 @@
+"""Files of text as streams of lines: compressed or not, strictly UTF-8, every fault located.
+
+A path may name a member of an archive: `corpus.zip!train/fra.txt`. Endings `.gz`, `.bz2` and `.xz`
+are decompressed on the way. A line ends with `\\n` or `\\r\\n` and with nothing else: form feeds,
+U+2028, lone `\\r` and NUL are characters like all others. A byte order mark is dropped.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from regard.errors import DataError
+
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
+_MAGIC = {
+    b"\x1f\x8b": "looks like gzip data: give it the ending .gz",
+    b"BZh": "looks like bzip2 data: give it the ending .bz2",
+    b"\xfd7zXZ": "looks like xz data: give it the ending .xz",
+    b"PK\x03\x04": "looks like a zip archive: give it the ending .zip",
+    b"\xff\xfe": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
+}
+_BLOCK = 1 << 20
+
+
+@contextmanager
+def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
+    """The decompressed bytes of a file, or of a member of a zip archive (`x.zip!member`)."""
+    archive, member = split_member(path)
+    check_file(archive)
+    with _faults_named(path), _opened(archive, member) as stream:
+        yield stream
+
+
+def lines(path: str | Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, without their ends, one at a time."""
+    with open_bytes(path) as stream:
+        yield from lines_of(stream, path)
+
+
+def lines_of(stream: IO[bytes], name: str | Path) -> Iterator[str]:
+    """The lines of an open stream of bytes, such as `sys.stdin.buffer`, without their ends."""
+    for line in whole_lines_of(stream, name):
+        yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+
+
+def whole_lines_of(stream: IO[bytes], name: str | Path) -> Iterator[str]:
+    """As `lines_of`, each line with its end as it stands in the file."""
+    before, number = 0, 0
+    try:
+        for number, raw in enumerate(stream, 1):
+            text = raw.decode("utf-8")
+            yield text.removeprefix("\ufeff") if number == 1 else text
+            before += len(raw)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, number, before, error) from error
+    except _DAMAGED as error:
+        raise _damaged(name, error, number) from error
+
+
+def hash_of(path: str | Path) -> str:
+    """SHA-256 (hex) of a file as it lies on the disk; of `x.zip!member`, of the member's bytes."""
+    archive, member = split_member(path)
+    check_file(archive)
+    digest = hashlib.sha256()
+    with _faults_named(path), open_bytes(path) if member else open(archive, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def split_member(path: str | Path) -> tuple[Path, str]:
+    """`("x.zip", "member")` of the path "x.zip!member"; `(path, "")` of any other."""
+    archive, mark, member = str(path).partition(".zip!")
+    return (Path(archive + ".zip"), member) if mark else (Path(path), "")
+
+
+def ending(path: str | Path) -> str:
+    """The ending that tells the format, in lower case: ".tsv" of "a.tsv.gz" and "b.zip!c.tsv"."""
+    archive, member = split_member(path)
+    name = Path(member) if member else archive
+    name = name.with_suffix("") if name.suffix.lower() in _OPENERS else name
+    return name.suffix.lower()
+
+
+def check_file(path: Path) -> None:
+    """Raise a DataError unless the path is a file; offers the nearest name that exists."""
+    if path.is_dir():
+        held = ", ".join(sorted(child.name for child in path.iterdir())[:5])
+        raise DataError(path, None, "is a folder, not a file.", f"It holds: {held or 'nothing'}.")
+    if path.exists():
+        return
+    missing = path
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    siblings = [child.name for child in missing.parent.iterdir()]
+    raise DataError(path, None, "does not exist.", _nearest(missing.name, siblings, missing.parent))
+
+
+@contextmanager
+def _faults_named(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise _damaged(path, error) from error
+    except OSError as error:
+        if error.strerror is None:  # what bz2 raises for bad data
+            raise _damaged(path, error) from error
+        raise DataError(path, None, f"cannot be read: {error.strerror}.") from error
+
+
+@contextmanager
+def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
+    if path.suffix.lower() != ".zip":
+        opener = _OPENERS.get(path.suffix.lower(), open)
+        with opener(path, "rb") as stream:
+            yield stream
+        return
+    with zipfile.ZipFile(path) as archive:
+        with archive.open(_member(path, member, archive)) as stream:
+            yield io.BufferedReader(stream)  # type: ignore[type-var]
+
+
+def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:
+    names = [name for name in archive.namelist() if not name.endswith("/")]
+    if member in names:
+        return member
+    if not member and len(names) == 1:
+        return names[0]
+    if not member:
+        problem = f"holds {len(names)} files; say which one."
+        raise DataError(
+            path, None, problem, f"For example: {path.name}!{names[0]}" if names else ""
+        )
+    raise DataError(path, None, f"has no member {member!r}.", _nearest(member, names, path))
+
+
+def _nearest(name: str, names: list[str], where: Path) -> str:
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    listed = ", ".join(sorted(names)[:5])
+    return f"{where} holds: {listed or 'nothing'}{', …' if len(names) > 5 else ''}."
+
+
+def _not_utf8(name: str | Path, line: int, before: int, error: UnicodeDecodeError) -> DataError:
+    at = error.start
+    problem = (
+        f"byte 0x{error.object[at]:02X} at place {at + 1} of the line "
+        f"(byte {before + at} of the text) is not UTF-8."
+    )
+    if line == 1:
+        for magic, what in _MAGIC.items():
+            if error.object.startswith(magic):
+                return DataError(name, line, problem, f"The file {what}.")
+    hint = "Convert the file first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"
+    return DataError(name, line, problem, hint)
+
+
+def _damaged(name: str | Path, error: Exception, lines_read: int | None = None) -> DataError:
+    after = "" if lines_read is None else f" after line {lines_read}"
+    problem = f"cannot be decompressed{after}: {error}."
+    return DataError(name, None, problem, "The file is damaged or cut short; fetch it again.")

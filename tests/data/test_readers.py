@@ -1,0 +1,355 @@
+"""Rows come out as they stand in the files, and every fault is named with file and line."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import hashlib
+import json
+import lzma
+import sys
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import hash_of, read, read_parallel
+from regard.data.files import lines
+from regard.data.readers import Csv
+from regard.errors import ConfigError, DataError, MissingExtra
+
+ODD = "a\x0cb\u2028c\rd\x85e\x1cf\x00g"  # str.splitlines would cut at each of these
+
+
+def write(path, data):
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+# --- lines -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"one\ntwo\n", ["one", "two"]),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"\xef\xbb\xbfone\ntwo\n", ["one", "two"]),
+        (b"one\n\ntwo\n\n", ["one", "", "two", ""]),
+        (b"\n", [""]),
+        (ODD.encode() + b"\nnext", [ODD, "next"]),
+        ("Ça va\u202f!\n".encode(), ["Ça va\u202f!"]),
+    ],
+)
+def test_only_newlines_end_a_line(tmp_path, data, expected):
+    path = write(tmp_path / "x.txt", data)
+    assert list(lines(path)) == expected
+    assert list(read(path)) == [(line,) for line in expected]
+
+
+@pytest.mark.parametrize("text", ["a\nb\n", "a\nb", "a \n\n b\r\n\r\n", "\n\nx", ODD + "\n\n"])
+def test_verbatim_rows_joined_are_the_file(tmp_path, text):
+    rows = read(write(tmp_path / "x.txt", text), format="text")
+    assert "".join(rows.texts()) == text
+    for before, after in zip(list(rows.texts()), list(rows.texts())[1:], strict=False):
+        assert after[0] in "\r\n" and not before[-1].isspace()
+
+
+def test_compressed_files_and_members_read_alike(tmp_path):
+    text = b"eins\nzwei\n"
+    for ending, module in ((".gz", gzip), (".bz2", bz2), (".xz", lzma)):
+        path = write(tmp_path / f"x.txt{ending}", module.compress(text))
+        assert list(lines(path)) == ["eins", "zwei"]
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("in/de.tsv", "eins\tone\n")
+    assert list(lines(tmp_path / "x.zip")) == ["eins\tone"]
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:
+        archive.writestr("about.txt", "x")
+    assert list(read(f"{tmp_path}/x.zip!in/de.tsv", (1, 0))) == [("one", "eins")]
+    with pytest.raises(DataError, match=r"x\.zip: holds 2 files; say which one\..*x\.zip!in/de"):
+        list(lines(tmp_path / "x.zip"))
+    with pytest.raises(DataError, match=r"has no member 'in/fr.tsv'\. Did you mean 'in/de.tsv'"):
+        list(lines(f"{tmp_path}/x.zip!in/fr.tsv"))
+
+
+def test_readers_can_be_read_again(tmp_path):
+    rows = read(write(tmp_path / "x.txt", "a\nb\n"))
+    assert list(rows) == list(rows) == [("a",), ("b",)]
+
+
+def test_hashes_are_those_of_sha256sum(tmp_path):
+    path = write(tmp_path / "x.txt", b"abc")
+    assert hash_of(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("x", "abc")
+    assert hash_of(f"{tmp_path}/x.zip!x") == hash_of(path)
+    whole = hashlib.sha256((tmp_path / "x.zip").read_bytes()).hexdigest()
+    assert hash_of(tmp_path / "x.zip") == whole
+
+
+# --- faults of files ---------------------------------------------------------------------------
+
+
+def test_a_byte_that_is_not_utf8_is_located(tmp_path):
+    path = write(tmp_path / "x.txt", b"one\ntwo\nth\xe9ree\n")
+    message = r"x\.txt:3: byte 0xE9 at place 3 of the line \(byte 10 of the text\) is not UTF-8"
+    with pytest.raises(DataError, match=message) as caught:
+        list(lines(path))
+    assert (caught.value.path, caught.value.line) == (str(path), 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        ("text".encode("utf-16"), "UTF-16"),
+        (gzip.compress(b"text"), "ending .gz"),
+        (lzma.compress(b"text"), "ending .xz"),
+    ],
+)
+def test_what_is_no_text_is_recognized(tmp_path, data, hint):
+    with pytest.raises(DataError, match=hint):
+        list(lines(write(tmp_path / "x.txt", data)))
+
+
+def test_a_missing_file_offers_the_nearest_name(tmp_path):
+    write(tmp_path / "train.en", "a\n")
+    with pytest.raises(DataError, match=r"train\.fr: does not exist\. Did you mean 'train\.en'"):
+        list(lines(tmp_path / "train.fr"))
+    with pytest.raises(DataError, match=r"does not exist\. .* holds: train\.en\."):
+        list(lines(tmp_path / "nowhere" / "train.en"))
+    with pytest.raises(DataError, match="does not exist"):
+        hash_of(tmp_path / "nothing")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    write(tmp_path / "train.en", "a\n")
+    with pytest.raises(DataError, match=r"is a folder, not a file\. It holds: train\.en"):
+        list(read(tmp_path))
+
+
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "x.txt", "a\n")
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    for reading in (lambda: list(lines(path)), lambda: hash_of(path)):
+        with pytest.raises(DataError, match=r"x\.txt: cannot be read: Permission denied"):
+            reading()
+
+
+def test_a_damaged_archive_is_noticed(tmp_path):
+    text = "".join(f"line {i}\n" for i in range(20_000)).encode()
+    for ending, module in ((".gz", gzip), (".bz2", bz2), (".xz", lzma)):
+        whole = module.compress(text)
+        cut = write(tmp_path / f"cut.txt{ending}", whole[: len(whole) // 2])
+        with pytest.raises(DataError, match=r"cannot be decompressed after line \d+.*cut short"):
+            list(lines(cut))
+        wrong = write(tmp_path / f"wrong.txt{ending}", b"this is plain text\n")
+        with pytest.raises(DataError, match="cannot be decompressed"):
+            list(lines(wrong))
+    with pytest.raises(DataError, match="cannot be decompressed"):
+        list(lines(write(tmp_path / "x.zip", b"PK no zip")))
+
+
+def test_an_empty_file_is_an_error(tmp_path):
+    for name, fields in (("x.txt", ()), ("x.tsv", (0,)), ("x.jsonl", ("a",)), ("x.csv", ("a",))):
+        with pytest.raises(DataError, match="is empty"):
+            list(read(write(tmp_path / name, b""), fields))
+    with pytest.raises(DataError, match="is empty: it has not one row"):
+        list(read(write(tmp_path / "header.csv", b"a,b\n"), ("a",)))
+
+
+# --- parallel files ----------------------------------------------------------------------------
+
+
+def test_parallel_files_pair_their_lines(tmp_path):
+    de, en = write(tmp_path / "t.de", "eins\n\nzwei\n"), tmp_path / "t.en.gz"
+    en.write_bytes(gzip.compress(b"one\n\ntwo"))
+    rows = read_parallel(de, en)
+    assert list(rows) == [("eins", "one"), ("", ""), ("zwei", "two")]
+    assert list(rows.texts()) == ["eins", "one", "", "", "zwei", "two"]
+    assert rows.file_of(1) == str(en)
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (1, 2)])
+def test_unequal_parallel_files_name_both_counts(tmp_path, left, right):
+    de, en = write(tmp_path / "t.de", "x\n" * left), write(tmp_path / "t.en", "x\n" * right)
+    with pytest.raises(DataError, match=rf"t\.de has {left} lines and \S*t\.en has {right} lines"):
+        list(read_parallel(de, en))
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def test_tsv_keeps_quotes_and_odd_characters(tmp_path):
+    path = write(tmp_path / "x.tsv", f'say "hi\t{ODD}\tcredit\r\n\nb\tc\td\n')
+    assert list(read(path, (1, 0))) == [(ODD, 'say "hi'), ("c", "b")]
+    assert [number for number, _ in read(path, (0,)).numbered()] == [1, 3]
+
+
+def test_columns_by_name_or_by_number_under_a_header(tmp_path):
+    path = write(tmp_path / "x.tsv", "id\tde\ten\n1\teins\tone\n")
+    assert list(read(path, ("en", "de"))) == [("one", "eins")]
+    assert list(read(path, (2,), header=True)) == [("one",)]
+    assert list(read(path, (2,))) == [("en",), ("one",)]
+
+
+def test_a_wrong_column_lists_the_columns(tmp_path):
+    path = write(tmp_path / "x.csv", "id,german,english\n1,eins,one\n")
+    message = r"has no field 'germn'. It has: id, german, english. Did you mean 'german'\?"
+    with pytest.raises(DataError, match=message):
+        list(read(path, ("germn",)))
+    with pytest.raises(DataError, match=r"x\.csv:1: has 3 fields, but column 7 is wanted"):
+        list(read(path, (7,)))
+    with pytest.raises(DataError, match=r"no column was chosen. It has: 0 to 2"):
+        list(read(path))
+    with pytest.raises(DataError, match=r"no column was chosen. It has: id, german, english"):
+        list(read(path, header=True))
+    with pytest.raises(DataError, match=r"no column 'german': it has no header"):
+        list(read(path, ("german",), header=False))
+    with pytest.raises(DataError, match=r"has no column -1"):
+        list(read(path, (-1,)))
+    with pytest.raises(DataError, match=r"plain text, which has no columns"):
+        read(write(tmp_path / "x.txt", "a\tb\n"), (0, 1))
+    with pytest.raises(ConfigError, match=r"`format` must be one of .*tsv.*, but is 'tvs'"):
+        read(path, (0,), format="tvs")
+
+
+def test_ragged_tables_name_the_line(tmp_path):
+    path = write(tmp_path / "x.tsv", "de\ten\neins\tone\nzwei\n")
+    with pytest.raises(DataError, match=r"x\.tsv:3: has 1 fields, but the header has 2"):
+        list(read(path, ("en",)))
+    with pytest.raises(DataError, match=r"x\.tsv:3: has 1 field, but column 1 is wanted"):
+        list(read(path, (1,)))
+
+
+FIELDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@given(st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=5))
+def test_csv_gives_back_what_python_wrote(tmp_path_factory, table):
+    path = tmp_path_factory.mktemp("csv") / "x.csv"
+    with open(path, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
+        writer.writerows([("a", "b"), *table])
+    assert list(read(path, ("a", "b"))) == table
+
+
+def test_csv_quotes_newlines_and_line_numbers(tmp_path):
+    path = write(tmp_path / "x.csv", '"two\nlines","say ""hi"""\r\nb,c\r\n\n"broken,d\n')
+    rows = read(path, (0, 1)).numbered()
+    assert next(rows) == (1, ("two\nlines", 'say "hi"'))
+    assert next(rows) == (3, ("b", "c"))
+    with pytest.raises(DataError, match=r"x\.csv:5: the row that begins here is not CSV.*quote"):
+        next(rows)
+
+
+def test_csv_with_another_delimiter(tmp_path):
+    path = write(tmp_path / "x.csv", 'de;en\n"a;b";c\n')
+    assert list(Csv(path, ("en", "de"), header=True, delimiter=";")) == [("c", "a;b")]
+
+
+def test_a_long_csv_field_is_read(tmp_path):
+    path = write(tmp_path / "x.csv", "a,b\n" + "x" * 200_000 + ",y\n")
+    assert len(next(iter(read(path, ("a",))))[0]) == 200_000
+
+
+# --- records -----------------------------------------------------------------------------------
+
+
+def test_jsonl_fields_nest_by_dots(tmp_path):
+    record = {"translation": {"de": f"eins {ODD}", "en": "one"}, "a.b": "dotted", "n": 3}
+    path = write(tmp_path / "x.jsonl", json.dumps(record, ensure_ascii=False) + "\n\n")
+    fields = ("translation.de", "translation.en", "a.b", "n")
+    assert list(read(path, fields)) == [(f"eins {ODD}", "one", "dotted", "3")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"de": "x"', r"x\.jsonl:2: is not JSON"),
+        ('["x"]', r"x\.jsonl:2: must be a JSON object, but is a list"),
+        ('{"d": "x"}', r"x\.jsonl:2: has no field 'de'. It has: d. Did you mean 'd'"),
+        ('{"de": null}', r"x\.jsonl:2: field 'de' must be text, but is missing \(null\)"),
+        ('{"de": ["x"]}', r"x\.jsonl:2: field 'de' must be text, but is a list"),
+        (r'{"de": "x\ud800"}', r"x\.jsonl:2: field 'de' holds half of a surrogate pair at char"),
+    ],
+)
+def test_faults_of_records_are_located(tmp_path, line, message):
+    path = write(tmp_path / "x.jsonl", '{"de": "ok"}\n' + line + "\n")
+    with pytest.raises(DataError, match=message):
+        list(read(path, ("de",)))
+    with pytest.raises(DataError, match="none was chosen. Name some of: de"):
+        list(read(path))
+
+
+def test_parquet_reads_nested_columns(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [{"id": i, "t": {"de": f"d{i}", "en": f"e{i}"}, "a.b": "x"} for i in range(3000)]
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    read_back = list(read(path, ("t.en", "t.de", "id", "a.b")))
+    assert read_back == [(f"e{i}", f"d{i}", str(i), "x") for i in range(3000)]
+    with pytest.raises(DataError, match=r"has no field 'tt'. It has: id, t, a.b"):
+        list(read(path, ("tt.en",)))
+    with pytest.raises(DataError, match=r"has no field 't.fr'"):
+        list(read(path, ("t.fr",)))
+    with pytest.raises(DataError, match=r"cannot be read as Parquet"):
+        list(read(write(tmp_path / "y.parquet", b"no parquet"), ("a",)))
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[data\]'"):
+        list(read(write(tmp_path / "x.parquet", b""), ("a",)))
+
+
+# --- anything one can loop over ----------------------------------------------------------------
+
+
+def test_iterables_of_strings_tuples_and_mappings():
+    assert list(read(["a", "b"])) == [("a",), ("b",)]
+    assert list(read([("a", "b"), ["c", "d"]])) == [("a", "b"), ("c", "d")]
+    assert list(read([("a", "b")], (1,))) == [("b",)]
+    assert list(read([{"t": {"de": "a"}}], ("t.de",))) == [("a",)]
+
+
+def test_a_generator_gives_its_rows_once():
+    rows = read(text for text in ("a", "b"))
+    assert list(rows) == [("a",), ("b",)]
+    with pytest.raises(DataError, match="can be read only once"):
+        list(rows)
+
+
+@pytest.mark.parametrize(
+    ("item", "fields", "message"),
+    [
+        (3, (), "<list>:1: must be a string, a tuple or a mapping, but is a int"),
+        (b"x", (), "but is a bytes"),
+        ("x", ("de",), "must be a tuple or a mapping, but is a str"),
+        (("x", None), (), "field 1 must be text, but is missing"),
+        (("x",), (1,), "has 1 field, but column 1 is wanted"),
+        ({"a": "x"}, ("b",), "has no field 'b'. It has: a"),
+    ],
+)
+def test_faults_of_items_are_numbered(item, fields, message):
+    with pytest.raises(DataError, match=message):
+        list(read([item], fields))
+
+
+def test_tatoeba_is_read_from_its_zip(shared):
+    rows = read(f"{shared('tatoeba_fra_eng/fra-eng.zip')}!fra.txt", (0, 1), format="tsv")
+    pairs = list(rows)
+    assert len(pairs) == 142_787 and pairs[1] == ("Run!", "Cours\u202f!")
+
+
+def test_multi30k_is_read_as_published(shared):
+    folder = shared("multi30k/data/task1/raw")
+    assert sum(1 for _ in read_parallel(folder / "train.en.gz", folder / "train.de.gz")) == 29_000
