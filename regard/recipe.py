@@ -21,7 +21,6 @@ import platform
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -37,6 +36,7 @@ from pydantic import (
 )
 
 from regard.errors import ConfigError, DataError
+from regard.suggest import nearest
 
 COMMAND_LINE = "command line"
 
@@ -139,9 +139,8 @@ class Source:
             return default
         if value in names:
             return str(value)
-        was = "is missing" if value is None else f"is {_toml(value)}"
-        hint = _nearest(str(value), names) or f"It must be {_either(names)}."
-        raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
+        was = "is missing" if value is None else f"is {_toml(value)}, which is unknown"
+        raise ConfigError(f"{self.place(key)}: `{key}` {was}. {nearest(str(value or ""), names)}")
 
     def check(self, schema: type[AnyRecipe]) -> AnyRecipe:
         """The typed options, or a ConfigError with all that is wrong, one problem a line."""
@@ -174,10 +173,9 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        raise DataError(
-            path, None, "there is no such recipe.", _nearest(path.name, beside)
-        ) from None
+        beside = sorted(other.name for other in path.parent.glob("*.toml"))
+        hint = nearest(path.name, beside) if beside else ""
+        raise DataError(path, None, "there is no such recipe.", hint) from None
     except IsADirectoryError:
         raise DataError(path, None, "is a folder; a recipe is a TOML file.") from None
     except UnicodeDecodeError as error:
@@ -301,10 +299,8 @@ def _unknown(schema: Any, key: str) -> str:
     elsewhere = [
         f"[{other}]" for other in _names(schema) if name in _names(_plain(_option(schema, other)))
     ]
-    hint = _nearest(name, names)
-    if not hint and elsewhere:
-        hint = f"It belongs to {_either(elsewhere)}."
-    return f"{where} has no `{name}`. {hint or 'It has ' + ', '.join(names) + '.'}"
+    hint = f"It belongs to {_either(elsewhere)}." if elsewhere else nearest(name, names)
+    return f"{where} has no `{name}`. {hint}"
 
 
 def _problems(schema: Any, refused: ValidationError) -> Iterator[tuple[str, str]]:
@@ -346,13 +342,8 @@ def _refusal(key: str, errors: Sequence[Any]) -> str:
     text = f"`{key}{index}` must be {_either(dict.fromkeys(expected))}, but is"
     hint = ""
     if first["type"] in ("literal_error", "enum"):
-        hint = _nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+        hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     return f"{text} {_toml(first['input'])}. {hint}".rstrip()
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"Did you mean `{near[0]}`?" if near else ""
 
 
 def _either(names: Iterable[str]) -> str:

@@ -85,11 +85,11 @@ def test_sections_are_typed_and_frozen():
 
 WHOLE = "`training.updates` must be a whole number, but is"
 WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the words
-    ("updates", "updatse", 13, "[training] has no `updatse`. Did you mean `updates`?"),
-    ("layers", "leyers", 10, "[model] has no `leyers`. Did you mean `layers`?"),
-    ("[training]", "[trainig]", 12, "a recipe has no `trainig`. Did you mean `training`?"),
+    ("updates", "updatse", 13, "[training] has no `updatse`. Did you mean 'updates'?"),
+    ("layers", "leyers", 10, "[model] has no `leyers`. Did you mean 'layers'?"),
+    ("[training]", "[trainig]", 12, "a recipe has no `trainig`. Did you mean 'training'?"),
     ("layers", "rate", 10, "[model] has no `rate`. It belongs to [training]."),
-    ("layers", "vocab_size", 10, "[model] has no `vocab_size`. It has name, d_model, layers."),
+    ("layers", "vocab_size", 10, "[model] has no `vocab_size`. Known are: name, d_model, layers."),
     ("100", '"many"', 13, WHOLE + ' "many".'),
     ("100", "1.5", 13, WHOLE + " 1.5."),
     ("100", "true", 13, WHOLE + " true."),
@@ -106,7 +106,7 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
         "schedule = 'cosin'",
         13,
         "`training.schedule` must be 'constant', 'cosine' or 'linear', but is \"cosin\". "
-        "Did you mean `cosine`?",
+        "Did you mean 'cosine'?",
     ),
     ("d_model = 64", "", 7, "`model.d_model` is missing; it has no default."),
     ("seed = 7", "seed = '7'", 2, '`seed` must be a whole number, but is "7".'),
@@ -170,8 +170,8 @@ def test_overrides_are_read_with_the_options_own_type():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("training.updatse=5", "[training] has no `updatse`. Did you mean `updates`?"),
-        ("trainig.updates=5", "a recipe has no `trainig`. Did you mean `training`?"),
+        ("training.updatse=5", "[training] has no `updatse`. Did you mean 'updates'?"),
+        ("trainig.updates=5", "a recipe has no `trainig`. Did you mean 'training'?"),
         ("training.updates=many", WHOLE + ' "many".'),
         ("updates=100", "a recipe has no `updates`. It belongs to [training]."),
         (
@@ -205,9 +205,9 @@ def test_choice_refuses_an_unknown_name_with_the_nearest():
     source = recipe.parse(TEXT, ["model.name=transfromer"], Path("small.toml"))
     assert source.choice("task", ["translation", "language_modeling"]) == "translation"
     assert source.choice("tokenizer.kind", ["bpe"], default="bpe") == "bpe"
-    with pytest.raises(ConfigError, match="command line: `model.name` is .* mean `transformer`?"):
+    with pytest.raises(ConfigError, match="command line: `model.name` is .* mean 'transformer'?"):
         source.choice("model.name", ["lstm", "transformer"])
-    with pytest.raises(ConfigError, match="`tokenizer.kind` is missing. It must be bpe or words"):
+    with pytest.raises(ConfigError, match="`tokenizer.kind` is missing. Known are: bpe, words"):
         source.choice("tokenizer.kind", ["bpe", "words"])
 
 
@@ -229,7 +229,7 @@ def test_files_that_are_no_recipes_are_refused_by_name_and_line(tmp_path):
     (tmp_path / "small.toml").write_bytes(b"task = 'x'\nname = '\xff'\n")
     with pytest.raises(DataError, match=r"small.toml:2: is not UTF-8"):
         recipe.read(tmp_path / "small.toml")
-    with pytest.raises(DataError, match=r"no such recipe. Did you mean `small.toml`\?"):
+    with pytest.raises(DataError, match=r"no such recipe. Did you mean 'small.toml'\?"):
         recipe.read(tmp_path / "smal.toml")
     with pytest.raises(DataError, match="is a folder"):
         recipe.read(tmp_path)

@@ -1,0 +1,54 @@
+"""What starting costs: the import, and the command line's help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import regard
+
+
+def seconds(*arguments: str) -> float:
+    """The fastest of several runs: what it costs when the machine does nothing else."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(7))
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(run.stdout.split())
+
+
+def test_the_import_costs_at_most_a_tenth_of_a_second():
+    assert seconds("-c", "import regard") - seconds("-c", "pass") <= 0.1
+
+
+@pytest.mark.parametrize("module", ["regard", "regard.cli", "regard.recipe"])
+def test_nothing_heavy_is_imported_before_it_is_used(module):
+    heavy = {"torch", "numpy", "tokenizers", "sacrebleu", "matplotlib", "transformers"}
+    assert not modules_after(f"import {module}") & heavy
+
+
+def test_text_is_read_without_torch():
+    assert "torch" not in modules_after("import regard.text")
+
+
+def test_help_answers_in_half_a_second():
+    assert seconds("-m", "regard.cli", "--help") <= 0.5
+
+
+def test_public_names_are_sorted_and_each_can_be_imported():
+    assert list(regard.__all__) == sorted(regard.__all__)
+    for name in regard.__all__:
+        assert getattr(regard, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        _ = regard.lode

@@ -1,0 +1,81 @@
+"""The annotated tree of README.md: what it says, what is on disk, and what differs.
+
+    python tools/tree.py        prints the lines that README.md lacks or has too many
+
+In the tree a folder's line stands for its `__init__.py`; every other file has its own line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LINE = re.compile(r"(?P<indent> *)(?P<name>[\w.\-]+/?)(?:\s{2,}(?P<phrase>\S.*))?$")
+
+
+def told(readme: str) -> dict[str, str]:
+    """Path -> phrase, as the indented tree under `regard/` in a README tells it."""
+    block = re.search(r"^```text\nregard/.*?^```", readme, re.M | re.S)
+    tree: dict[str, str] = {}
+    folders: list[tuple[int, str]] = []
+    for line in block.group(0).splitlines()[1:-1] if block else []:
+        entry = LINE.match(line)
+        if entry is None:
+            raise ValueError(f"README.md: a line of the tree is neither file nor folder: {line!r}")
+        indent, name = len(entry["indent"]), entry["name"]
+        folders = [folder for folder in folders if folder[0] < indent]
+        path = "".join([folder for _, folder in folders] + [name])
+        tree[path] = entry["phrase"] or ""
+        if name.endswith("/"):
+            folders.append((indent, name))
+    return tree
+
+
+def on_disk(root: Path) -> dict[str, Path]:
+    """Path -> file, of all that belongs to the package; a folder stands for its `__init__.py`."""
+    found = {}
+    for file in sorted((root / "regard").rglob("*")):
+        path = file.relative_to(root)
+        if not file.is_file() or "__pycache__" in path.parts or file.name == "py.typed":
+            continue
+        if file.name == "__init__.py" and path.parent != Path("regard"):
+            found[f"{path.parent.as_posix()}/"] = file
+        else:
+            found[path.as_posix()] = file
+    return found
+
+
+def phrase_of(file: Path) -> str:
+    """A first proposal for the phrase: the first sentence of the file's docstring."""
+    if file.suffix != ".py":
+        return "..."
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "..."
+    return text.splitlines()[0].rstrip(".")
+
+
+def differences(root: Path) -> list[str]:
+    """What to change in README.md so that its tree is the tree on disk; empty when it is."""
+    tree = told((root / "README.md").read_text(encoding="utf-8"))
+    files = on_disk(root)
+    folders = {path[: end + 1] for path in files for end in range(len(path)) if path[end] == "/"}
+    changes = []
+    for path, file in files.items():
+        depth = "  " * path.rstrip("/").count("/")
+        name = path.rstrip("/").rpartition("/")[2] + ("/" if path.endswith("/") else "")
+        if path not in tree:
+            changes.append(f"add under {path[: -len(name)]}: `{depth}{name:<20}{phrase_of(file)}`")
+        elif not tree[path]:
+            changes.append(f"say in a phrase what {path} is, such as: {phrase_of(file)}")
+    changes += [
+        f"remove {path}: it is not on disk" for path in tree if path not in {*files, *folders}
+    ]
+    return changes
+
+
+if __name__ == "__main__":
+    wanted = differences(ROOT)
+    print("\n".join(wanted) or "README.md's tree is the tree on disk")
+    sys.exit(bool(wanted))
