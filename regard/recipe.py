@@ -140,7 +140,8 @@ class Source:
         if value in names:
             return str(value)
         was = "is missing" if value is None else f"is {_toml(value)}, which is unknown"
-        raise ConfigError(f"{self.place(key)}: `{key}` {was}. {nearest(str(value or ""), names)}")
+        hint = nearest(str(value or ""), names)
+        raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
 
     def check(self, schema: type[AnyRecipe]) -> AnyRecipe:
         """The typed options, or a ConfigError with all that is wrong, one problem a line."""
