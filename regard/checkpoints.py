@@ -3,19 +3,28 @@
 Three things live here, and nothing about models or training:
 
 - `Names`: a two-column table between our parameter names and published ones, strict both ways.
-- `read_tensors`, `write_tensors`: safetensors files (never pickle), written atomically.
+- `read_tensors`, `write_tensors`: safetensors files (never pickle), written atomically;
+  `load_weights` fills a model with them, strictly.
 - `write_folder`, `read_folder`: a folder of tensors and facts that is either complete or absent,
   with a manifest of sha256 sums that is verified when the folder is read.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from regard.errors import CheckpointError
 
@@ -161,9 +170,7 @@ class Names:
             if name in ours and original in result:
                 result[name] = result[original]
         for name, tensor in result.items():
-            if tensor.shape != ours[name].shape:
-                expected, got = tuple(ours[name].shape), tuple(tensor.shape)
-                problems.add("wrong shape", f"{name} must be {expected}, but is {got}")
+            problems.add_shape(name, tensor, ours[name])
         problems.raise_any()
         return result
 
@@ -221,6 +228,11 @@ class _Problems:
     def add(self, kind: str, *names: str) -> None:
         if names:
             self.kinds.setdefault(kind, []).extend(names)
+
+    def add_shape(self, name: str, tensor: Tensor, expected: Tensor) -> None:
+        if tensor.shape != expected.shape:
+            must, got = tuple(expected.shape), tuple(tensor.shape)
+            self.add("wrong shape", f"{name} must be {must}, but is {got}")
 
     def raise_any(self) -> None:
         if not self.kinds:
@@ -285,3 +297,165 @@ def _converted(
             f"but its transform gives {len(changed)}"
         )
     return changed
+
+
+# ----------------------------------------------------------------------------------------------
+# Files of tensors
+# ----------------------------------------------------------------------------------------------
+
+
+def distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor once, under its first name: tied parameters are stored a single time."""
+    seen: set[tuple] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if tensor.numel() == 0 or tensor.is_meta or key not in seen:
+            seen.add(key)
+            result[name] = tensor
+    return result
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write one safetensors file; it is there completely or, after any accident, not at all.
+
+    Raises CheckpointError when the disk refuses; what stood at `path` before is then untouched.
+    """
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _save(temporary, tensors)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise _unwritten(path, error) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file. Raises CheckpointError when it cannot be read."""
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file of weights.") from None
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: not a whole safetensors file: {error}.") from error
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Fill a model with tensors named as in its state dict; tied names may be left out.
+
+    Raises CheckpointError naming all that is missing, left over or of another shape.
+    """
+    expected = model.state_dict()
+    problems = _Problems("weights do not fit the model")
+    problems.add("missing", *(name for name in distinct(expected) if name not in tensors))
+    problems.add("extra", *(name for name in tensors if name not in expected))
+    for name in expected.keys() & tensors.keys():
+        problems.add_shape(name, tensors[name], expected[name])
+    problems.raise_any()
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    ready = {name: t.detach().cpu().contiguous() for name, t in distinct(tensors).items()}
+    save_file(ready, path, metadata={"format": "pt"})
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unwritten(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path} could not be written: {error}. Nothing that was written before is lost; "
+        "free some space or choose another disk."
+    )
+
+
+# ----------------------------------------------------------------------------------------------
+# Folders of tensors and facts
+# ----------------------------------------------------------------------------------------------
+
+MANIFEST = "manifest.json"
+FACTS = "facts.json"
+
+
+def write_folder(
+    folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]
+) -> None:
+    """Write a new folder of `<name>.safetensors` files and facts.json, complete or not at all.
+
+    It is written beside its place, with a manifest of sha256 sums, forced to the disk and then
+    renamed. Raises CheckpointError when the disk refuses; nothing is left behind in that case.
+    """
+    temporary = folder.with_name(f".{folder.name}.writing")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, content in tensors.items():
+            _save(temporary / f"{name}.safetensors", content)
+        _write_json(temporary / FACTS, facts)
+        sums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+        _write_json(temporary / MANIFEST, {"sha256": sums})
+        _sync(temporary)
+        os.rename(temporary, folder)
+        _sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _unwritten(folder, error) from error
+
+
+def verify_folder(folder: Path) -> None:
+    """Compare every file with the manifest. Raises CheckpointError naming the file that differs."""
+    try:
+        sums = json.loads((folder / MANIFEST).read_bytes())["sha256"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST}: cannot be read: {error}.") from error
+    for name, expected in sums:
+        try:
+            actual = _sha256(folder / name)
+        except OSError as error:
+            raise CheckpointError(f"{folder / name}: cannot be read: {error}.") from error
+        if actual != expected:
+            raise CheckpointError(
+                f"{folder / name} is damaged: its sha256 must be {expected[:12]}…, "
+                f"but is {actual[:12]}…"
+            )
+
+
+def read_folder(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """The tensors (by file, by name) and the facts of a folder, after it was verified."""
+    verify_folder(folder)
+    tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
+    return tensors, json.loads((folder / FACTS).read_bytes())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically. Raises CheckpointError when the disk refuses."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _unwritten(path, error) from error
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _sync(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

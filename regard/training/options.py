@@ -1,0 +1,140 @@
+"""What can be chosen about a training: the sections [training] and [training.*] of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from regard.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """How a gradient changes the weights: [training.optimizer]."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    """The peak rate; the schedule multiplies it."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Decay of Adam's two running means (Vaswani et al. 2017 use 0.98 for the second)."""
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    """Matrices only: never biases, norms or embeddings. Decoupled in adamw, L2 in the others."""
+    momentum: float = 0.0
+    """For sgd."""
+    clip: float = 1.0
+    """Greatest norm of the whole gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        _check(self, "learning_rate", self.learning_rate > 0, "positive")
+        for name in ("eps", "weight_decay", "momentum", "clip"):
+            _check(self, name, getattr(self, name) >= 0, "at least 0")
+        _check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "in [0, 1)")
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """How the learning rate moves: [training.schedule]. Formulas are in schedules.py."""
+
+    name: Literal["constant", "inverse-sqrt", "vaswani", "linear", "cosine", "step"] = "constant"
+    warmup: int = 0
+    """Updates of linear growth from zero to the peak."""
+    final: float = 0.0
+    """Where linear and cosine end, as a fraction of the peak."""
+    d_model: int = 0
+    """For vaswani: the width of the model in equation 3."""
+    epochs: int = 0
+    """For step: epochs at the full rate."""
+    factor: float = 0.5
+    """For step: the rate is multiplied by this at every epoch after those."""
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "epochs"):
+            _check(self, name, getattr(self, name) >= 0, "at least 0")
+        _check(self, "final", 0 <= self.final <= 1, "between 0 and 1")
+        _check(self, "factor", 0 < self.factor <= 1, "above 0 and at most 1")
+        if self.name in ("inverse-sqrt", "vaswani"):
+            _check(self, "warmup", self.warmup > 0, f"at least 1 for the schedule {self.name}")
+        if self.name == "vaswani":
+            _check(self, "d_model", self.d_model > 0, "the width of the model, for vaswani")
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """When the model is measured, and when to give up: [training.validation]."""
+
+    every: int = 0
+    """Updates between two validations; 0 validates after each epoch."""
+    patience: int = 0
+    """Stop after this many validations without a better score; 0 never stops early."""
+
+    def __post_init__(self) -> None:
+        _check(self, "every", self.every >= 0, "at least 0")
+        _check(self, "patience", self.patience >= 0, "at least 0")
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """What is kept of the way: [training.checkpoints]. The best one is always kept beside these."""
+
+    every: int = 0
+    """Updates between two checkpoints; 0 leaves it to the clock."""
+    seconds: float = 600.0
+    """Seconds between two checkpoints; 0 leaves it to the updates."""
+    keep: int = 2
+    """How many of the newest are kept."""
+    average: int = 0
+    """Publish the uniform average of the last so many checkpoints taken by `every`; 0 publishes
+    the best."""
+
+    def __post_init__(self) -> None:
+        for name in ("every", "seconds", "average"):
+            _check(self, name, getattr(self, name) >= 0, "at least 0")
+        _check(self, "keep", self.keep >= 1, "at least 1")
+        if self.average:
+            _check(self, "every", self.every > 0, "at least 1 when `average` is asked for")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The section [training]. It ends at `updates`, `epochs` or `tokens`, whichever comes first."""
+
+    updates: int | None = None
+    epochs: int | None = None
+    tokens: int | None = None
+    """Predicted tokens (those of the task's first loss) over the whole training."""
+    accumulate: int = 1
+    """Batches in one update; the update equals that of one large batch."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Precision of matrix work; weights are float32 always. "auto" times both on the first batch
+    and takes bfloat16 where it is faster."""
+    threads: int = 0
+    """Threads for computing on the CPU; 0 leaves torch's choice."""
+    log_every: int = 50
+    """Updates between two lines of metrics.jsonl."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard (needs the extra `track`)."""
+    validation: ValidationOptions = field(default_factory=ValidationOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
+
+    def __post_init__(self) -> None:
+        limits = {name: getattr(self, name) for name in ("updates", "epochs", "tokens")}
+        for name, limit in limits.items():
+            _check(self, name, limit is None or limit > 0, "at least 1")
+        if all(limit is None for limit in limits.values()):
+            raise ConfigError(
+                "a training must have an end: set `updates`, `epochs` or `tokens` in [training]."
+            )
+        for name in ("accumulate", "log_every"):
+            _check(self, name, getattr(self, name) >= 1, "at least 1")
+        _check(self, "threads", self.threads >= 0, "at least 0")
+
+
+def _check(options: Any, name: str, right: bool, must: str) -> None:
+    if not right:
+        section = type(options).__name__.removesuffix("Options").lower()
+        raise ConfigError(
+            f"`{name}` of the {section} options must be {must}, but is {getattr(options, name)!r}"
+        )
