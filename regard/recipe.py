@@ -165,7 +165,8 @@ class Source:
             return COMMAND_LINE
         file = str(self.path) if self.path else "recipe"
         line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
-        return f"{file}:{line}" if line else file
+        inside = any(other.startswith(f"{key}.") for other in self.overrides)
+        return (f"{file}:{line}" if line else file) + (f" with the {COMMAND_LINE}" if inside else "")
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:

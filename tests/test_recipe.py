@@ -143,6 +143,8 @@ def test_a_dataclass_that_refuses_its_values_is_heard_with_the_place():
     with pytest.raises(ConfigError) as caught:
         source.check(Wide)
     assert str(caught.value).startswith("w.toml:2: [model] `d_model` must be a multiple of")
+    with pytest.raises(ConfigError, match="w.toml:2 with the command line: .model. `d_model`"):
+        recipe.parse(source.text, ["model.heads=3"], Path("w.toml")).check(Wide)
 
 
 def test_all_problems_are_told_at_once():

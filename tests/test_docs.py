@@ -1,0 +1,135 @@
+"""What the pages say is run: their Python, their commands, their links, their claims.
+
+A block marked ```python or ```console is executed. The mark `no-run` after the language is for
+what takes long or needs somebody's files: then the verbs and flags are still checked.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
+NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    marks: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{NAMES[self.page]}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            marks = tuple(match[2].split())
+            found.append(Block(page, line, match[1], marks, match[3]))
+    return [block for block in found if block.language == language]
+
+
+@dataclass(frozen=True)
+class Command:
+    block: Block
+    words: tuple[str, ...]
+    printed: str
+
+    def __str__(self) -> str:
+        return f"{self.block}: {shlex.join(self.words)}"
+
+
+def commands() -> list[Command]:
+    found = []
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+            said, _, printed = part.replace("\\\n", " ").partition("\n")
+            found.append(Command(block, tuple(shlex.split(said, comments=True)), printed))
+    return found
+
+
+RUNNABLE_PAGES = sorted({b.page for b in blocks("python") if not b.marks})
+REGARD = [command for command in commands() if command.words[0] == "regard"]
+RUNNABLE = [command for command in REGARD if "no-run" not in command.block.marks]
+
+
+@pytest.mark.parametrize("page", RUNNABLE_PAGES, ids=NAMES.get)
+def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # where dataclasses look for their module
+    for block in blocks("python"):
+        if block.page == page and not block.marks:
+            code = compile("\n" * block.line + block.text, str(page), "exec")
+            exec(code, module.__dict__)
+
+
+def regard(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "regard.cli", *words], cwd=cwd, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("command", RUNNABLE, ids=str)
+def test_a_command_prints_what_its_page_shows(command, tmp_path):
+    for name in ("recipes", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    run = regard(*command.words[1:], cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    how = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    if command.printed.strip():
+        assert doctest.OutputChecker().check_output(command.printed, run.stdout, how), run.stdout
+
+
+@pytest.mark.parametrize("command", REGARD, ids=str)
+def test_a_command_has_verbs_and_flags_that_exist(command):
+    verbs = [word for word in command.words[1:] if re.fullmatch(r"[a-z]+", word)][:1]
+    helped = regard(*verbs, "--help")
+    assert helped.returncode == 0, f"there is no such verb: {helped.stderr}"
+    for flag in re.findall(r"(?<!\S)--[a-z-]+", " ".join(command.words)):
+        assert re.search(rf"(?<!\S){flag}\b", helped.stdout), f"{verbs} has no {flag}"
+
+
+def test_the_make_targets_on_the_pages_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {c.words[1] for c in commands() if c.words[0] == "make"}
+    assert {"demo", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M), f"make has no target {target}"
+
+
+def test_the_links_between_pages_lead_somewhere():
+    broken = [
+        f"{NAMES[page]}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_a_system_that_works_says_how_that_was_measured():
+    rows = re.findall(r"^\| ([A-Z]\d) \|(.*)\|$", (ROOT / "docs/systems.md").read_text(), re.M)
+    assert len(rows) == 43
+    for row, text in rows:
+        cells = [cell.strip() for cell in text.split("|")]
+        assert len(cells) == 4, f"row {row} has {len(cells)} cells beside its name"
+        works, measured = cells[2:]
+        assert works and (works == "not yet") == (not measured), f"row {row}: measured how?"
