@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -59,6 +60,20 @@ class Allowed:
 
     grid: Tensor | None = None
     is_causal: bool = False
+
+    @cached_property
+    def blocked(self) -> Tensor | None:
+        """The grid's opposite."""
+        return None if self.grid is None else ~self.grid
+
+    @cached_property
+    def idle(self) -> Tensor | None:
+        """(..., T, 1), True for a query that may see no key; None where there surely is none."""
+        if self.grid is None or self.is_causal:
+            return None
+        idle = ~self.grid.any(-1, keepdim=True)
+        # Asking a GPU would stall its queue: there, the rows are always set to zero.
+        return idle if idle.is_cuda or bool(idle.any()) else None
 
 
 class Mask(ABC):

@@ -57,7 +57,12 @@ def attend(
         The context, (..., T, V).
     """
     looking = tap is not None and tap.open
-    if isinstance(score, Dot) and reweight is None and not looking and _fusible(query, dropout):
+    if (
+        isinstance(score, Dot)
+        and reweight is None
+        and not looking
+        and _fusible(query, key, dropout)
+    ):
         return _fused(query, key, value, score, allowed, bias, dropout)
     weights = softmax_of_keys(score(query, key), allowed, bias)
     if reweight is not None:
@@ -67,24 +72,36 @@ def attend(
     return drop(weights, dropout) @ value
 
 
+def wider(kind: torch.dtype) -> torch.dtype:
+    """Float32 for the 16-bit types, the type itself otherwise."""
+    return torch.float32 if kind in (torch.bfloat16, torch.float16) else kind
+
+
 def softmax_of_keys(scores: Tensor, allowed: Allowed = FREE, bias: Tensor | None = None) -> Tensor:
     """Weights (..., T, S) that sum to one over the allowed keys, or are all zero if there is none.
 
     The softmax is taken in float32 at least, whatever the scores' type: bfloat16 has 8 bits.
     """
-    wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+    kind = scores.dtype
     if bias is not None:
-        wide = wide + bias
-    if allowed.grid is None:
-        return wide.softmax(-1).to(scores.dtype)
-    # The lowest finite number and not -inf: the gradient of a row of only -inf would be NaN.
-    wide = wide.masked_fill(~allowed.grid, torch.finfo(wide.dtype).min)
-    return wide.softmax(-1).masked_fill(~allowed.grid, 0.0).to(scores.dtype)
+        scores = scores + bias
+    if allowed.blocked is not None:
+        # The lowest finite number and not -inf: the gradient of a row of only -inf would be NaN.
+        scores = scores.masked_fill(allowed.blocked, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1, dtype=wider(scores.dtype)).to(kind)
+    return weights if allowed.idle is None else weights.masked_fill(allowed.idle, 0.0)
 
 
-def _fusible(query: Tensor, dropout: float) -> bool:
-    # On the CPU torch has no fused kernel with dropout; the explicit path's dropout is faster.
-    return dropout == 0.0 or query.is_cuda
+# Up to this many keys the CPU's bfloat16 products beat its fused kernel: at 16 keys 14 times,
+# forward and backward, at 256 still 1.2 times (benchmarks/attention.py).
+FEW_KEYS = 256
+
+
+def _fusible(query: Tensor, key: Tensor, dropout: float) -> bool:
+    if query.is_cuda:
+        return True
+    # The CPU has no fused kernel with dropout; the explicit path's own dropout is faster.
+    return dropout == 0.0 and not (query.dtype == torch.bfloat16 and key.size(-2) <= FEW_KEYS)
 
 
 def _fused(

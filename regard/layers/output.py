@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from regard.data.batches import IGNORE
 
-SLICE = 2**22  # logits that exist at one moment: 16 MB in float32
+SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
 
 
 class Softmax(nn.Module):
@@ -71,11 +71,12 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
             piece = hidden[part].to(kind)
-            logits = _widen(F.linear(piece, weight_here))  # (n, V)
-            logits = logits if bias is None else logits + bias
-            total += _loss(logits, targets[part], smoothing)
+            logits = F.linear(piece, weight_here)  # (n, V)
+            logits = logits if bias is None else _widen(logits) + bias
+            loss, slope = _loss(logits, targets[part], smoothing)
+            total += loss
             if gradients is not None:
-                gradients.add(part, piece, weight_here, logits.to(kind))
+                gradients.add(part, piece, weight_here, slope.to(kind))
         if gradients is not None:
             ctx.save_for_backward(*gradients.found())
         return total.to(_widen(hidden).dtype)
@@ -116,21 +117,21 @@ class _Gradients:
         return self.hidden, self.weight, self.bias
 
 
-def _loss(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Sum of the losses of a slice; `logits` is overwritten with d loss / d logits.
+def _loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sum of the losses of a slice (n, V), and d loss / d logits.
 
     d/dz of (1 - e) * (lse - z_t) + e * (lse - mean z)  is  softmax - (1 - e) * onehot - e / V.
     """
-    norm = logits.logsumexp(-1)  # (n,)
-    loss = norm.double() - (1 - smoothing) * logits.gather(1, targets[:, None])[:, 0].double()
-    if smoothing:
-        loss -= smoothing * logits.mean(-1).double()
-    logits.sub_(norm[:, None]).exp_()
-    if smoothing:
-        logits -= smoothing / logits.size(-1)
+    slope = logits.softmax(-1, dtype=_widen(logits[:0]).dtype)
+    # log sum exp z = max z - log max p: the softmax has already done the sum.
+    norm = logits.amax(-1).double() - slope.amax(-1).double().log()  # (n,)
+    loss = norm - (1 - smoothing) * logits.gather(1, targets[:, None])[:, 0].double()
     rows = torch.arange(targets.numel(), device=targets.device)
-    logits[rows, targets] -= 1 - smoothing
-    return loss.sum()
+    slope[rows, targets] -= 1 - smoothing
+    if smoothing:
+        loss -= smoothing * logits.mean(-1, dtype=slope.dtype).double()
+        slope -= smoothing / logits.size(-1)
+    return loss.sum(), slope
 
 
 def _compute_type(hidden: Tensor) -> torch.dtype:
