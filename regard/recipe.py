@@ -165,8 +165,9 @@ class Source:
             return COMMAND_LINE
         file = str(self.path) if self.path else "recipe"
         line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
-        inside = any(other.startswith(f"{key}.") for other in self.overrides)
-        return (f"{file}:{line}" if line else file) + (f" with the {COMMAND_LINE}" if inside else "")
+        overridden = any(other.startswith(f"{key}.") for other in self.overrides)
+        also = f" with the {COMMAND_LINE}" if overridden else ""
+        return (f"{file}:{line}" if line else file) + also
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
