@@ -7,12 +7,24 @@ from typing import Any
 
 _HOME = {
     "Batches": "batches",
+    "Blocks": "streams",
+    "Buckets": "buckets",
+    "Column": "store",
+    "Cursor": "cursor",
+    "Examples": "store",
+    "IGNORE": "batches",
     "PairBatch": "batches",
+    "Report": "store",
+    "Rows": "readers",
     "Sequences": "batches",
     "StreamBatch": "batches",
+    "Streams": "streams",
+    "Tokens": "store",
+    "encode": "store",
     "hash_of": "files",
     "read": "readers",
     "read_parallel": "readers",
+    "sorted_batches": "buckets",
 }
 __all__ = sorted(_HOME)
 

@@ -114,9 +114,10 @@ class Batches(Protocol):
     arguments gives exactly the batches that would have come, without computing those before.
     """
 
-    epoch: int  # epochs begun before the next batch, from 0
-    batches_per_epoch: int
-
+    @property
+    def epoch(self) -> int: ...  # that of the batch that came last, from 0
+    @property
+    def batches_per_epoch(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
     def position(self) -> dict[str, Any]: ...

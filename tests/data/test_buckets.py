@@ -1,0 +1,189 @@
+"""Each row once an epoch, within the budget, in an order of the seed, resumed at any place."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data import Buckets, Cursor, PairBatch, Sequences, Tokens, sorted_batches
+from regard.errors import CheckpointError, ConfigError
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=40)
+
+
+def columns_of(lengths):
+    """Row i is made of the number i alone, so that every row can be told in a batch."""
+    return [Tokens.of([[i] * pair[side] for i, pair in enumerate(lengths)]) for side in (0, 1)]
+
+
+def random_columns(rows=60, seed=0):
+    return columns_of(np.random.default_rng(seed).integers(1, 15, (rows, 2)).tolist())
+
+
+def grids(batch):
+    return [batch.source.ids.tolist(), batch.target.ids.tolist(), batch.target.lengths.tolist()]
+
+
+@given(LENGTHS, st.integers(1, 60), st.integers(1, 50), st.integers(0, 3))
+def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epoch):
+    buckets = Buckets(columns_of(lengths), (-1, -2), budget=budget, seed=5, pool=pool)
+    seen = []
+    for batch in buckets.epoch(epoch):
+        rows = batch.target.ids[:, 0].tolist()
+        seen += rows
+        assert batch.source.lengths.tolist() == [lengths[i][0] for i in rows]
+        assert batch.target.lengths.tolist() == [lengths[i][1] for i in rows]
+        cost = len(rows) * max(max(lengths[i]) for i in rows)
+        assert cost <= budget or len(rows) == 1
+        assert batch.count == sum(lengths[i][1] - 1 for i in rows)
+    assert sorted(seen) == list(range(len(lengths)))
+    assert buckets.oversized == sum(max(pair) > budget for pair in lengths)
+
+
+def test_batches_are_as_full_as_the_budget_allows():
+    buckets = Buckets(columns_of([(3, 3)] * 10), (0, 0), budget=12, seed=0)
+    assert sorted(len(batch) for batch in buckets.epoch(0)) == [2, 4, 4]
+
+
+def orders(seed, epochs):
+    buckets = Buckets(random_columns(), (0, 0), budget=40, seed=seed, pool=30)
+    return [[rows.tolist() for rows in buckets.epoch(epoch).rows] for epoch in epochs]
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    assert orders(1, (0, 1, 2)) == orders(1, (0, 1, 2))
+    assert orders(1, (2,)) == orders(1, (0, 1, 2))[2:]
+    first, second = orders(1, (0, 1))
+    assert first != second and sorted(sum(first, [])) == sorted(sum(second, []))
+    assert orders(1, (0,)) != orders(2, (0,))
+
+
+def test_batches_are_shuffled_and_pools_are_mixed():
+    batches = Buckets(random_columns(400), (0, 0), budget=60, seed=0).epoch(0)
+    widths = [max(batch.source.ids.shape[1], batch.target.ids.shape[1]) for batch in batches]
+    assert widths != sorted(widths) and widths != sorted(widths)[::-1]
+    together = [
+        {frozenset(rows.tolist()) for rows in buckets.rows}
+        for buckets in (
+            Buckets(random_columns(400), (0, 0), budget=60, seed=0, pool=50).epoch(e)
+            for e in (0, 1)
+        )
+    ]
+    assert len(together[0] & together[1]) < len(together[0]) / 2
+
+
+def test_resuming_at_every_place_equals_not_stopping():
+    def cursor():
+        return Cursor(Buckets(random_columns(), (0, 0), budget=40, seed=3))
+
+    whole = cursor()
+    total = whole.batches_per_epoch * 2 + 3
+    expected = [(grids(batch), whole.epoch) for batch in islice(whole, total)]
+    stopping = cursor()
+    for place in range(total):
+        saved = json.loads(json.dumps(stopping.position()))
+        resumed = cursor()
+        next(resumed)
+        resumed.restore(saved)
+        assert resumed.position() == saved
+        few = min(3, total - place)
+        came = [(grids(batch), resumed.epoch) for batch in islice(resumed, few)]
+        assert came == expected[place : place + few]
+        next(stopping)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_a_cursor_may_jump_anywhere(first, second):
+    cursor = Cursor(Buckets(random_columns(), (0, 0), budget=40, seed=3))
+    list(islice(cursor, first))
+    saved = cursor.position()
+    expected = grids(next(cursor))
+    list(islice(cursor, second))
+    cursor.restore(saved)
+    assert grids(next(cursor)) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"seed": 4}, "seed"), ({"budget": 41}, "budget"), ({"pool": 7}, "pool")],
+)
+def test_a_place_in_other_data_is_refused(change, name):
+    options = {"budget": 40, "seed": 3}
+    saved = Cursor(Buckets(random_columns(), (0, 0), **options)).position()
+    with pytest.raises(CheckpointError, match=f"has {name} = .* but here it is"):
+        Cursor(Buckets(random_columns(), (0, 0), **{**options, **change})).restore(saved)
+    with pytest.raises(CheckpointError, match="has data = "):
+        Cursor(Buckets(random_columns(seed=1), (0, 0), **options)).restore(saved)
+    cursor = Cursor(Buckets(random_columns(), (0, 0), **options))
+    with pytest.raises(CheckpointError, match="batch 999 of epoch 0, which has"):
+        cursor.restore({**saved, "batch": 999})
+
+
+def test_options_out_of_range_are_refused():
+    columns = columns_of([(1, 1)])
+    for options in ({"budget": 0}, {"budget": 5, "pool": 0}):
+        with pytest.raises(ConfigError, match="must be at least 1"):
+            Buckets(columns, (0, 0), seed=0, **options)
+    with pytest.raises(ConfigError, match="the same number of rows"):
+        Buckets([*columns, Tokens.of([])], (0, 0, 0), budget=5, seed=0)
+    with pytest.raises(ConfigError, match="the same number of rows, not 0"):
+        sorted_batches([Tokens.of([])], (0,), budget=5)
+
+
+@given(LENGTHS, st.integers(1, 60))
+def test_evaluation_covers_each_row_once_longest_first(lengths, budget):
+    batches = sorted_batches(columns_of(lengths), (0, 0), budget=budget)
+    found = [None] * len(lengths)
+    longest = []
+    for rows, batch in zip(batches.rows, batches, strict=True):
+        longest.append(max(batch.source.ids.shape[1], batch.target.ids.shape[1]))
+        for row, first in zip(rows, batch.target.ids[:, 0].tolist(), strict=True):
+            assert found[row] is None
+            found[row] = first
+    assert found == list(range(len(lengths)))
+    assert longest == sorted(longest, reverse=True)
+
+
+def test_one_column_and_another_kind_of_batch():
+    column = Tokens.of([[7], [8, 8]])
+    batches = sorted_batches([column], (0,), budget=4, make=lambda rows: rows)
+    assert [batch.ids.tolist() for batch in batches] == [[[7, 0], [8, 8]]]
+
+
+def test_padding_is_the_part_without_tokens():
+    batches = sorted_batches(columns_of([(1, 4), (4, 4), (2, 3)]), (0, 0), budget=100)
+    assert batches.padding == pytest.approx(1 - 18 / 24)
+
+
+def test_padding_on_real_lengths_is_small(shared):
+    folder = shared("multi30k/data/task1/tok")
+
+    def words(language):
+        text = (folder / f"train.lc.norm.tok.{language}").read_text(encoding="utf-8")
+        return Tokens.of([[0] * (len(line.split(" ")) + 2) for line in text.split("\n")[:-1]])
+
+    buckets = Buckets([words("en"), words("de")], (0, 0), budget=4096, seed=0)
+    assert buckets.epoch(0).padding < 0.05
+
+
+def test_sequences_pad_select_and_move():
+    rows = Sequences.of([[5, 6, 7], [], [8]], pad=9)
+    assert rows.ids.tolist() == [[5, 6, 7], [9, 9, 9], [8, 9, 9]]
+    assert rows.keep.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    chosen = rows.select(torch.tensor([2, 2, 0])).to("cpu")
+    assert chosen.ids.tolist() == [[8, 9, 9], [8, 9, 9], [5, 6, 7]]
+    assert chosen.lengths.tolist() == [1, 1, 3] and len(chosen) == 3
+    assert Sequences.of([], pad=0).ids.shape == (0, 0)
+
+
+def test_the_count_of_a_pair_batch_moves_with_it():
+    batch = PairBatch(Sequences.of([[1]] * 2, 0), Sequences.of([[1, 5, 6, 2], [1, 2]], 0))
+    assert batch.count == 4 and type(batch.count) is int
+    assert vars(batch.to("cpu"))["count"] == 4

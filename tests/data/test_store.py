@@ -1,0 +1,161 @@
+"""Encoded examples equal the tokenizer's rows; what is left out or cut is counted and located."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import Column, Tokens, encode, read, read_parallel
+from regard.data.store import _CHUNK
+from regard.errors import ConfigError, DataError
+
+
+class Letters:
+    """A tokenizer of one id per letter that is no space: a is 10, b is 11 and so on."""
+
+    vocab_size = 100
+
+    def encode_many(self, texts):
+        return [[ord(c) - 87 for c in text if not c.isspace()] for text in texts]
+
+
+SOURCE = Column("source", Letters(), after=(2,))
+TARGET = Column("target", Letters(), before=(1,), after=(2,))
+
+
+def rows_of(tokens):
+    return [tokens[i].tolist() for i in range(len(tokens))]
+
+
+def test_fields_are_framed_row_by_row():
+    examples = encode([("ab", "c"), ("c", "ba")], [SOURCE, TARGET])
+    assert rows_of(examples.columns[0]) == [[10, 11, 2], [12, 2]]
+    assert rows_of(examples.columns[1]) == [[1, 12, 2], [1, 11, 10, 2]]
+    assert (len(examples), examples.report.read, examples.report.kept) == (2, 2, 2)
+    assert examples.report.events == {}
+
+
+def test_chunks_are_joined_in_order():
+    texts = ["abc"[: i % 3 + 1] * (i % 7 + 1) for i in range(2 * _CHUNK + 5)]
+    tokens = encode(iter(texts), [SOURCE]).columns[0]
+    assert rows_of(tokens) == SOURCE.encode_many(texts)
+    assert tokens.ids.dtype == np.uint16
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
+def test_ids_take_as_few_bytes_as_the_vocabulary_allows(vocab_size, dtype):
+    tokens = Tokens.of([[vocab_size - 1], [], [0, 5]], vocab_size)
+    assert tokens.ids.dtype == dtype and rows_of(tokens) == [[vocab_size - 1], [], [0, 5]]
+    with pytest.raises(IndexError, match="row must be from 0 to 2, but is 3"):
+        tokens[3]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6), st.data())
+def test_padded_rows_equal_a_loop(rows, data):
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
+    batch = Tokens.of(rows, 10).padded(np.array(chosen, int), pad=77)
+    width = max((len(rows[i]) for i in chosen), default=0)
+    assert batch.ids.tolist() == [rows[i] + [77] * (width - len(rows[i])) for i in chosen]
+    assert batch.lengths.tolist() == [len(rows[i]) for i in chosen]
+    assert batch.keep.sum(1).tolist() == batch.lengths.tolist()
+
+
+def test_the_checksum_tells_data_apart():
+    tokens = [Tokens.of(rows, 10) for rows in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [4]])]
+    assert len({t.checksum for t in tokens}) == 3
+    assert Tokens.of([[1, 2], [3]], 10).checksum == tokens[0].checksum
+
+
+# --- empty fields ------------------------------------------------------------------------------
+
+GAPS = [("a", "b"), ("", "b"), ("a", " \u2003"), ("", ""), ("b", "a")]
+
+
+def test_rows_with_an_empty_side_are_left_out_and_counted():
+    examples = encode(GAPS, [SOURCE, TARGET])
+    assert rows_of(examples.columns[0]) == [[10, 2], [11, 2]]
+    assert examples.report.events == {
+        "source: empty, row left out": {"count": 2, "first_line": 2},
+        "target: empty, row left out": {"count": 2, "first_line": 3},
+    }
+    assert str(examples.report) == (
+        "<list>: 5 rows read, 2 kept; source: empty, row left out: 2 (first at line 2); "
+        "target: empty, row left out: 2 (first at line 3)"
+    )
+
+
+def test_rows_with_an_empty_side_can_be_kept_and_are_counted():
+    examples = encode(GAPS, [SOURCE, TARGET], empty="keep")
+    assert len(examples) == 5 and rows_of(examples.columns[1])[2] == [1, 2]
+    assert examples.report.events["target: empty, row kept"] == {"count": 2, "first_line": 3}
+
+
+def test_rows_with_an_empty_side_can_be_an_error(tmp_path):
+    (tmp_path / "t.de").write_text("a\nb\n")
+    (tmp_path / "t.en").write_text("a\n\n")
+    with pytest.raises(DataError, match=r"t\.en:2: the target is empty\. Fill it"):
+        encode(read_parallel(tmp_path / "t.de", tmp_path / "t.en"), [SOURCE, TARGET], "error")
+
+
+def test_nothing_left_is_an_error(tmp_path):
+    (tmp_path / "x.txt").write_text("\n\n")
+    with pytest.raises(DataError, match=r"no example is left.*2 rows read, 0 kept; source: empty"):
+        encode(read(tmp_path / "x.txt"), [SOURCE])
+    with pytest.raises(DataError, match="no example is left"):
+        encode([], [SOURCE])
+
+
+def test_rows_need_as_many_fields_as_columns():
+    with pytest.raises(DataError, match="<list>:2: has 1 fields, but 2 are needed: source, target"):
+        encode([("a", "b"), ("a",)], [SOURCE, TARGET])
+
+
+# --- what is too long --------------------------------------------------------------------------
+
+
+def limited(too_long, max_tokens=4):
+    return [
+        Column("source", Letters(), (), (2,), max_tokens, too_long),
+        Column("target", Letters(), (1,), (2,), max_tokens, too_long),
+    ]
+
+
+LONG = [("abc", "ab"), ("abcd", "ab"), ("a", "abcde"), ("abcde", "abc")]
+
+
+def test_too_long_is_an_error_by_default(tmp_path):
+    (tmp_path / "x.tsv").write_text("abc\tab\nabcd\tab\n")
+    message = r"x\.tsv:2: the source has 5 tokens, more than 4\. Raise .*'truncate' or 'skip'"
+    with pytest.raises(DataError, match=message):
+        encode(read(tmp_path / "x.tsv", (0, 1)), limited("error"))
+
+
+def test_too_long_is_truncated_and_counted():
+    examples = encode(LONG, limited("truncate"))
+    assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]] * 2 + [[10, 2], [10, 11, 12, 2]]
+    assert rows_of(examples.columns[1])[2:] == [[1, 10, 11, 2], [1, 10, 11, 2]]
+    assert examples.report.events == {
+        "source: longer than 4 tokens, truncated": {"count": 2, "first_line": 2},
+        "target: longer than 4 tokens, truncated": {"count": 2, "first_line": 3},
+    }
+
+
+def test_too_long_is_left_out_and_counted():
+    examples = encode(LONG, limited("skip"))
+    assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]]
+    assert (examples.report.read, examples.report.kept) == (4, 1)
+    assert examples.report.events == {
+        "source: longer than 4 tokens, row left out": {"count": 2, "first_line": 2},
+        "target: longer than 4 tokens, row left out": {"count": 2, "first_line": 3},
+    }
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match="`too_long` must be .* but is 'cut'"):
+        Column("x", Letters(), too_long="cut")
+    with pytest.raises(ConfigError, match="`max_tokens` must be at least 3, but is 2"):
+        Column("x", Letters(), (1,), (2,), max_tokens=2)
+    with pytest.raises(ConfigError, match="`empty` must be .* but is 'drop'"):
+        encode(["a"], [SOURCE], empty="drop")

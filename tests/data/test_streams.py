@@ -1,0 +1,140 @@
+"""Windows and blocks of a text against grids written by hand: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import IGNORE, Blocks, Cursor, StreamBatch, Streams, Tokens
+from regard.errors import CheckpointError, ConfigError
+
+X = IGNORE
+
+
+def text(length):
+    return Tokens.of([range(length)], length)
+
+
+def grid(batch):
+    return batch.tokens.tolist(), batch.targets.tolist(), batch.fresh
+
+
+def test_two_streams_that_divide():
+    windows = [grid(window) for window in Streams(text(9), rows=2, steps=3)]
+    assert windows == [
+        ([[0, 1, 2], [4, 5, 6]], [[1, 2, 3], [5, 6, 7]], True),
+        ([[3], [7]], [[4], [8]], False),
+    ]
+
+
+def test_three_streams_that_do_not_divide():
+    windows = [grid(window) for window in Streams(text(12), rows=3, steps=2)]
+    assert windows == [
+        ([[0, 1], [4, 5], [8, 9]], [[1, 2], [5, 6], [9, 10]], True),
+        ([[2, 3], [6, 7], [10, 10]], [[3, 4], [7, 8], [11, X]], False),
+    ]
+
+
+def test_one_stream_is_the_text():
+    windows = [grid(window) for window in Streams(text(4), rows=1, steps=10)]
+    assert windows == [([[0, 1, 2]], [[1, 2, 3]], True)]
+
+
+@given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9))
+def test_every_token_but_the_first_is_predicted_once(length, rows, steps):
+    if rows >= length:
+        return
+    streams = Streams(text(length), rows=rows, steps=steps)
+    predicted = []
+    for window in streams:
+        real = window.targets != IGNORE
+        assert (window.targets - window.tokens)[real].eq(1).all()
+        assert window.count == int(real.sum()) > 0
+        predicted += window.targets[real].tolist()
+    assert sorted(predicted) == list(range(1, length))
+    assert streams.predicted == length - 1
+
+
+@given(st.integers(2, 60), st.integers(1, 5), st.integers(1, 9))
+def test_each_row_continues_the_row_of_the_window_before(length, rows, steps):
+    if rows >= length:
+        return
+    windows = list(Streams(text(length), rows=rows, steps=steps))
+    assert [window.fresh for window in windows] == [True] + [False] * (len(windows) - 1)
+    for before, after in zip(windows, windows[1:], strict=False):
+        assert before.tokens.shape == (rows, steps)
+        real = after.targets[:, 0] != IGNORE
+        assert torch.equal(before.targets[real, -1], after.tokens[real, 0])
+
+
+def test_a_cursor_over_streams_starts_fresh_each_epoch_and_resumes():
+    def cursor():
+        return Cursor(Streams(text(20), rows=2, steps=4))
+
+    expected = [grid(window) for window in islice(cursor(), 8)]
+    assert [fresh for *_, fresh in expected] == [True, False, False] * 2 + [True, False]
+    for place in range(8):
+        stopped, resumed = cursor(), cursor()
+        list(islice(stopped, place))
+        resumed.restore(stopped.position())
+        assert [grid(window) for window in islice(resumed, 8 - place)] == expected[place:]
+    with pytest.raises(CheckpointError, match="has steps = 4, but here it is 5"):
+        Cursor(Streams(text(20), rows=2, steps=5)).restore(cursor().position())
+
+
+def test_blocks_by_hand():
+    batches = [grid(batch) for batch in Blocks(text(8), rows=2, steps=3, seed=0).epoch(0)]
+    rows = sorted(
+        pair for tokens, targets, _ in batches for pair in zip(tokens, targets, strict=True)
+    )
+    short = ([6], [7]) if len(batches[-1][0][0]) == 1 else ([6, 6, 6], [7, X, X])
+    assert rows == [([0, 1, 2], [1, 2, 3]), ([3, 4, 5], [4, 5, 6]), short]
+    assert [fresh for *_, fresh in batches] == [True, True]
+
+
+@given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
+def test_blocks_predict_every_token_once(length, rows, steps, epoch):
+    blocks = Blocks(text(length), rows=rows, steps=steps, seed=1)
+    predicted = []
+    for batch in blocks.epoch(epoch):
+        assert batch.fresh and len(batch) <= rows and batch.tokens.shape[1] <= steps
+        predicted += batch.targets[batch.targets != IGNORE].tolist()
+    assert sorted(predicted) == list(range(1, length))
+
+
+def test_blocks_are_shuffled_by_seed_and_epoch_and_resume():
+    def cursor(seed):
+        return Cursor(Blocks(text(50), rows=3, steps=4, seed=seed))
+
+    whole = [grid(batch) for batch in islice(cursor(1), 15)]
+    assert whole == [grid(batch) for batch in islice(cursor(1), 15)]
+    assert whole[:5] != whole[5:10]
+    assert whole[:5] != [grid(batch) for batch in islice(cursor(2), 5)]
+    for place in range(15):
+        stopped, resumed = cursor(1), cursor(1)
+        list(islice(stopped, place))
+        resumed.restore(stopped.position())
+        assert [grid(batch) for batch in islice(resumed, 15 - place)] == whole[place:]
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match="`rows` must be at most 3, .* but is 4"):
+        Streams(text(4), rows=4, steps=1)
+    for options in ({"rows": 0, "steps": 1}, {"rows": 1, "steps": 0}):
+        with pytest.raises(ConfigError, match="must be at least 1, but is 0"):
+            Streams(text(4), **options)
+        with pytest.raises(ConfigError, match="must be at least 1, but is 0"):
+            Blocks(text(4), seed=0, **options)
+    with pytest.raises(ConfigError, match="at least 2 tokens, but has 1"):
+        Blocks(text(1), rows=1, steps=1, seed=0)
+    with pytest.raises(IndexError, match="window must be from 0 to 2, but is 3"):
+        Streams(text(4), rows=1, steps=1)[3]
+
+
+def test_the_count_of_a_window_moves_with_it():
+    window = StreamBatch(torch.zeros(1, 3), torch.tensor([[1, 2, X]]), fresh=True)
+    assert window.count == 2 and vars(window.to("cpu"))["count"] == 2 and len(window) == 1
