@@ -4,6 +4,7 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+QUIET  := --quiet --quiet# errors are shown, warnings are not
 PINS   := constraints.txt
 TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
@@ -40,18 +41,18 @@ $(VENV)/.torch: $(PINS)
 	@test -n "$(PYTHON)" || { echo "Regard needs Python 3.11 or newer: none is on the PATH."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing $(TORCH): the largest download, a few minutes the first time"
-	$(PIP) install --quiet "$(TORCH)"
+	$(PIP) install $(QUIET) "$(TORCH)"
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.torch pyproject.toml
 	@echo "installing regard and its core"
-	$(PIP) install --quiet --constraint $(PINS) pip setuptools
-	$(PIP) install --quiet --constraint $(PINS) --no-build-isolation --editable .
+	$(PIP) install $(QUIET) --constraint $(PINS) pip setuptools
+	$(PIP) install $(QUIET) --constraint $(PINS) --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing what the tests need"
-	$(PIP) install --quiet --constraint $(PINS) --group dev
+	$(PIP) install $(QUIET) --constraint $(PINS) --group dev
 	@touch $@
 
 clean:

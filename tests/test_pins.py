@@ -1,0 +1,51 @@
+"""What is installed: pinned to the last package, PyTorch first, and the core light."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import weight  # noqa: E402
+
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+PINNED = {canonicalize_name(name): version for name, version in PINS.items()}
+
+
+def test_every_package_that_make_installs_is_pinned():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    texts = [text for name in ("test", "lint") for text in groups[name]]
+    tops = ["regard", *(canonicalize_name(Requirement(text).name) for text in texts)]
+    needed = {name for top in tops for name in weight.closure(top)} - {"regard"}
+    assert len(needed) > 60
+    assert not needed - PINNED.keys()
+
+
+def test_torch_is_pinned_exactly_and_installed_before_anything_else():
+    assert PINNED["torch"] == "2.13.0"
+    installs = re.findall(r"^\t\$\(PIP\) install (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert len(installs) >= 3
+    assert installs[0].endswith('"$(TORCH)"')
+
+
+def test_the_core_is_at_most_35_packages_beside_torch():
+    core = weight.closure("regard").keys() - weight.closure("torch").keys() - {"regard"}
+    assert {"tokenizers", "safetensors", "pydantic", "typer"} <= core
+    assert len(core) <= 35
+
+
+def test_a_wheel_is_weighed_as_its_files_packed_again(tmp_path):
+    info = tmp_path / "small-1.dist-info"
+    info.mkdir()
+    (tmp_path / "small.py").write_bytes(bytes(100_000))
+    (info / "METADATA").write_text("Name: small\nVersion: 1\n")
+    (info / "RECORD").write_text("small.py,,\nsmall-1.dist-info/METADATA,,\n../../bin/small,,\n")
+    package = weight.Distribution.at(info)
+    assert 200 < weight.wheel_size(package) < 1000  # 100 kB of zeros pack to about 100 bytes
