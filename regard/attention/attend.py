@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.scores import Dot
-from regard.attention.tap import Tap
+from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import dropout as drop
 from regard.masks import Allowed
 
@@ -38,7 +38,7 @@ def attend(
     bias: Tensor | None = None,
     reweight: Reweight | None = None,
     dropout: float = 0.0,
-    tap: Tap | None = None,
+    tap: Tap | Laid | None = None,
 ) -> Tensor:
     """Weighted mean of the values, by how well each key answers the query.
 
@@ -55,7 +55,11 @@ def attend(
 
     Returns:
         The context, (..., T, V).
+
+    Raises:
+        ValueError: the grid or the bias has dimensions that the query has not.
     """
+    _check_dimensions(query, allowed, bias)
     looking = tap is not None and tap.open
     if (
         isinstance(score, Dot)
@@ -70,6 +74,16 @@ def attend(
     if looking and tap is not None:
         tap(weights)
     return drop(weights, dropout) @ value
+
+
+def _check_dimensions(query: Tensor, allowed: Allowed, bias: Tensor | None) -> None:
+    # Broadcasting (B, 1, 1, S) against (B, T, S) would pair every row with every other, silently.
+    for name, other in (("allowed", allowed.grid), ("bias", bias)):
+        if other is not None and other.dim() > query.dim():
+            raise ValueError(
+                f"`{name}` must have no more dimensions than `query`, but has {other.dim()} and "
+                f"`query` has {query.dim()}. One head is a dimension too: query[:, None]."
+            )
 
 
 def wider(kind: torch.dtype) -> torch.dtype:

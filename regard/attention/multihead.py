@@ -13,7 +13,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE, attend
-from regard.attention.tap import Tap
+from regard.attention.tap import Laid, Tap
+from regard.layers.dropout import check_probability
 from regard.masks import Allowed
 
 # What a decoder does with new keys and values: stores them, gives back all that it has.
@@ -50,6 +51,7 @@ class SelfAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, *, kind: str, dropout: float = 0.0):
         super().__init__()
         check_heads(d_model, heads)
+        check_probability(dropout)
         self.heads, self.dropout = heads, dropout
         self.query_key_value = Joined(d_model, d_model, parts=3)
         self.output = Joined(d_model, d_model, parts=1)
@@ -74,6 +76,7 @@ class CrossAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0):
         super().__init__()
         check_heads(d_model, heads)
+        check_probability(dropout)
         self.heads, self.dropout = heads, dropout
         self.query = Joined(d_model, d_model, parts=1)
         self.key_value = Joined(d_model, d_model, parts=2)
@@ -93,10 +96,12 @@ class CrossAttention(nn.Module):
         B/N neighbouring rows read the same memory (the hypotheses of a beam): they become further
         queries of one attention instead of copies of the memory.
         """
+        rows = hidden.size(0)
         query = share(split_heads(self.query(hidden), self.heads), key.size(0))
         dropout = self.dropout if self.training else 0.0
-        context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=self.tap)
-        return self.output(merge_heads(unshare(context, hidden.size(0))))
+        tap = Laid(self.tap, lambda weights: unshare(weights, rows))
+        context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=tap)
+        return self.output(merge_heads(unshare(context, rows)))
 
 
 def share(query: Tensor, memories: int) -> Tensor:

@@ -7,9 +7,10 @@ share a model do not see each other's weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -54,6 +55,23 @@ class Tap(nn.Module):
 
     def extra_repr(self) -> str:
         return self.kind
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A tap behind a layout: weights that were computed in another shape (rows that share a memory,
+    blocks of a sparse pattern) come out as (B, H, T, S).
+    """
+
+    tap: Tap
+    layout: Callable[[Tensor], Tensor]
+
+    @property
+    def open(self) -> bool:
+        return self.tap.open
+
+    def __call__(self, weights: Tensor) -> None:
+        self.tap(self.layout(weights))
 
 
 @contextmanager

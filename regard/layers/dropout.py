@@ -36,9 +36,16 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0.0:
         return x
+    check_probability(probability)
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    return _Drop.apply(x, round(probability * 65536))
+    return _Drop.apply(x, min(round(probability * 65536), 65535))
+
+
+def check_probability(probability: float) -> None:
+    """Something must be left to scale up."""
+    if not 0.0 <= probability < 1.0:
+        raise ValueError(f"`probability` must be in [0, 1), but is {probability}.")
 
 
 class Dropout(nn.Module):
@@ -46,8 +53,7 @@ class Dropout(nn.Module):
 
     def __init__(self, probability: float):
         super().__init__()
-        if not 0.0 <= probability < 1.0:
-            raise ValueError(f"`probability` must be in [0, 1), but is {probability}.")
+        check_probability(probability)
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,308 @@
+"""`attend` against the formula in float64, on both of its paths, forward and backward."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.attention.attend import attend, softmax_of_keys
+from regard.attention.scores import PLAIN, Additive, Dot, General
+from regard.attention.tap import Laid, Tap, listening, muted
+from regard.masks import Allowed, causal, padding
+
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
+
+
+class Everybody:
+    """A listener that keeps what passes any tap."""
+
+    def __init__(self) -> None:
+        self.taken: list[Tensor] = []
+
+    def wants(self, tap: Tap) -> bool:
+        return True
+
+    def take(self, tap: Tap, weights: Tensor) -> None:
+        self.taken.append(weights.detach())
+
+    def label(self, source: object, target: object) -> None: ...
+
+
+@pytest.fixture
+def everybody():
+    listener = Everybody()
+    token = listening.set(listener)
+    yield listener
+    listening.reset(token)
+
+
+def formula(query, key, value, grid=None, bias=None, scale=None) -> Tensor:
+    """softmax(q k / sqrt(K) + bias) v over the allowed keys, term by term, in float64."""
+    query, key, value = query.double(), key.double(), value.double()
+    scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    scores = torch.einsum("...tk,...sk->...ts", query, key) * scale
+    if bias is not None:
+        scores = scores + bias.double()
+    grid = torch.ones_like(scores, dtype=torch.bool) if grid is None else grid.expand_as(scores)
+    if not scores.size(-1):
+        return torch.einsum("...ts,...sv->...tv", scores, value)
+    top = torch.where(grid, scores, -math.inf).amax(-1, keepdim=True).clamp(min=-1e300).detach()
+    terms = torch.where(grid, torch.exp(torch.where(grid, scores, top) - top), 0.0)
+    total = terms.sum(-1, keepdim=True)
+    weights = terms / torch.where(total == 0, 1.0, total)
+    return torch.einsum("...ts,...sv->...tv", weights, value)
+
+
+def looked_at(function, *args, **options):
+    """The explicit path: somebody looks."""
+    token = listening.set(Everybody())
+    try:
+        return function(*args, tap=Tap("encoder"), **options)
+    finally:
+        listening.reset(token)
+
+
+def leaves(lead, T, S, K, V, *, dtype, device, grid, bias):
+    made = torch.Generator().manual_seed(T * 1000 + S * 100 + K * 10 + V)
+
+    def normal(*shape):
+        drawn = torch.randn(*lead, *shape, generator=made, dtype=torch.float64)
+        return drawn.to(device, dtype).requires_grad_()
+
+    found = dict(query=normal(T, K), key=normal(S, K), value=normal(S, V))
+    allowed = torch.rand(*lead, T, S, generator=made) < 0.6
+    if T > 1:
+        allowed[..., 0, :] = False  # a query that may see nothing
+    return found, allowed.to(device) if grid else None, normal(T, S) if bias else None
+
+
+def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    found = torch.autograd.grad(out, wanted, slope, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]
+
+
+SHAPES = [(5, 7, 4, 4), (1, 6, 5, 5), (6, 1, 3, 3), (1, 1, 1, 1), (9, 4, 7, 2), (0, 3, 4, 4),
+          (3, 0, 4, 4), (4, 300, 8, 8)]  # fmt: skip
+LEADS = [(2, 3), (4,), (), (2, 2, 3), (0, 2)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "dtype, atol", [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.06)]
+)
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("grid", [False, True], ids=["", "mask"])
+@pytest.mark.parametrize("path", [attend, lambda *a, **k: looked_at(attend, *a, **k)],
+                         ids=["closed", "looking"])  # fmt: skip
+def test_both_paths_are_the_formula(path, grid, bias, dtype, atol, device):
+    for lead, shape in itertools.product(LEADS, SHAPES):
+        given, allowed, added = leaves(
+            lead, *shape, dtype=dtype, device=device, grid=grid, bias=bias
+        )
+        out = path(**given, allowed=Allowed(allowed), bias=added)
+        wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
+        wide_bias = added.detach().double().requires_grad_() if added is not None else None
+        judge = formula(**wide, grid=allowed, bias=wide_bias)
+        where = f"leading {lead}, T S K V {shape}"
+        assert out.dtype == dtype and out.shape == judge.shape, where
+        torch.testing.assert_close(out.double(), judge, atol=atol, rtol=atol, msg=where)
+        wanted = [*given.values(), *([added] if bias else [])]
+        judges = [*wide.values(), *([wide_bias] if bias else [])]
+        for ours, true in zip(gradients(out, wanted), gradients(judge, judges), strict=True):
+            assert ours.isfinite().all(), where
+            torch.testing.assert_close(ours.double(), true, atol=2 * atol, rtol=atol, msg=where)
+
+
+def test_closed_runs_fused_and_looking_runs_explicit(monkeypatch):
+    fused = []
+    real = F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or real(*a, **k)
+    )
+    x = torch.randn(2, 2, 5, 4)
+    attend(x, x, x, tap=Tap("encoder"))
+    assert len(fused) == 1
+    looked_at(attend, x, x, x)
+    assert len(fused) == 1
+    # What the fused kernel cannot honour takes the explicit path with nobody looking.
+    attend(x, x, x, reweight=lambda weights: weights)
+    attend(x, x, x, score=lambda q, k: q @ k.transpose(-2, -1))
+    attend(x, x, x, dropout=0.5)
+    assert len(fused) == 1
+    attend(x, x, x, score=PLAIN)
+    assert len(fused) == 2
+
+
+def test_a_query_that_sees_nothing_gets_zeros_on_both_paths():
+    x = torch.randn(2, 2, 4, 8)
+    grid = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    grid[1, :, 2] = False
+    for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
+        out = path(x, x, x, allowed=Allowed(grid))
+        assert (out[1, :, 2] == 0).all() and (out[0] != 0).all() and (out[1, :, :2] != 0).all()
+
+
+def test_the_causal_shortcut_is_the_causal_grid():
+    x = torch.randn(2, 2, 6, 4, dtype=torch.float64, requires_grad=True)
+    shortcut = causal().resolve(6, 6)
+    assert shortcut.is_causal
+    grid = torch.ones(6, 6).tril().bool()
+    bias = torch.randn(6, 6, dtype=torch.float64)
+    for added in (None, bias):
+        judge = formula(x, x, x, grid=grid, bias=added)
+        for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
+            out = path(x, x, x, allowed=shortcut, bias=added)
+            torch.testing.assert_close(out, judge)
+            torch.testing.assert_close(gradients(out, [x]), gradients(judge, [x]))
+
+
+def test_gradcheck_in_float64():
+    query, key, value, bias = (
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 1, 3, 3), (2, 1, 4, 3), (2, 1, 4, 2), (2, 1, 3, 4))
+    )
+    allowed = Allowed(torch.rand(2, 1, 3, 4) < 0.6)
+    explicit = lambda q, k, v, b: looked_at(attend, q, k, v, allowed=allowed, bias=b)  # noqa: E731
+    fused = lambda q, k, v, b: attend(q, k, v, allowed=allowed, bias=b)  # noqa: E731
+    assert torch.autograd.gradcheck(explicit, (query, key, value, bias))
+    assert torch.autograd.gradcheck(fused, (query, key, value, bias))
+    assert torch.autograd.gradgradcheck(explicit, (query, key, value, bias))
+
+
+def test_dropout_repeats_under_a_seed_looking_or_not():
+    x = torch.randn(2, 2, 6, 4, requires_grad=True)
+    results = []
+    for path in (attend, attend, lambda *a, **k: looked_at(attend, *a, **k)):
+        torch.manual_seed(3)
+        out = path(x, x, x, dropout=0.4)
+        results.append([out, *gradients(out, [x])])
+    torch.testing.assert_close(results[0], results[1], atol=0, rtol=0)
+    torch.testing.assert_close(results[0], results[2], atol=0, rtol=0)
+    assert not torch.equal(results[0][0], attend(x, x, x, dropout=0.4))
+
+
+def test_dropout_leaves_the_expected_context_as_it_is():
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 5, 4)
+    many = attend(*(t.expand(4000, 1, 5, 4) for t in (x, x, x)), dropout=0.3)
+    torch.testing.assert_close(many.mean(0), attend(x, x, x)[0], atol=0.06, rtol=0)
+
+
+def test_weights_pass_before_dropout_and_after_the_reweighting(everybody):
+    x = torch.randn(2, 2, 5, 4)
+    attend(x, x, x, dropout=0.5, tap=Tap("encoder"))
+    torch.testing.assert_close(everybody.taken[0].sum(-1), torch.ones(2, 2, 5))
+    attend(x, x, x, reweight=lambda weights: 2 * weights, tap=Tap("encoder"))
+    torch.testing.assert_close(everybody.taken[1], 2 * everybody.taken[0])
+
+
+def test_a_grid_with_more_dimensions_than_the_scores_is_refused():
+    x = torch.randn(3, 5, 4)  # rows without a heads' dimension: the grid has one
+    allowed = padding(torch.tensor([5, 2, 1])).resolve(5, 5, rows=3)
+    for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
+        with pytest.raises(ValueError, match="`allowed`.*4.*`query`.*3"):
+            path(x, x, x, allowed=allowed)
+        one_head = x[:, None]
+        assert path(one_head, one_head, one_head, allowed=allowed).shape == (3, 1, 5, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_softmax_of_short_floats_is_taken_in_float32(dtype):
+    scores = torch.linspace(-3, 3, 2000, dtype=torch.float32).to(dtype)[None]
+    weights = softmax_of_keys(scores)
+    judge = scores.double().softmax(-1)
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights.double(), judge.to(dtype).double(), rtol=0.01, atol=0)
+
+
+# ---- scores -----------------------------------------------------------------------------------
+
+
+def test_scores_are_their_formulas_term_by_term():
+    q, k = torch.randn(2, 3, 4).double(), torch.randn(2, 5, 6).double()
+    general, additive = General(4, 6).double(), Additive(4, 6, 7).double()
+    ours = general(q, general.prepare(k)), additive(q, additive.prepare(k))
+    for b, t, s in itertools.product(range(2), range(3), range(5)):
+        bilinear = q[b, t] @ general.key.weight @ k[b, s]
+        inner = additive.query.weight @ q[b, t] + additive.key.weight @ k[b, s] + additive.key.bias
+        torch.testing.assert_close(ours[0][b, t, s], bilinear)
+        torch.testing.assert_close(ours[1][b, t, s], additive.weigh.weight[0] @ inner.tanh())
+        if s < 3:
+            torch.testing.assert_close(PLAIN(q, q)[b, t, s], q[b, t] @ q[b, s])
+            torch.testing.assert_close(Dot()(q, q)[b, t, s], q[b, t] @ q[b, s] / 2)
+
+
+@pytest.mark.parametrize("score", [General(4, 6), Additive(4, 6, 7)])
+def test_learned_scores_take_a_heads_dimension_and_learn(score):
+    query, memory = torch.randn(2, 1, 3, 4), torch.randn(2, 5, 6)
+    allowed = padding(torch.tensor([5, 2])).resolve(3, 5, rows=2)
+    key = score.prepare(memory)[:, None]
+    out = attend(query, key, memory[:, None], score=score, allowed=allowed)
+    assert out.shape == (2, 1, 3, 6)
+    out.sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in score.parameters())
+
+
+# ---- the tap ----------------------------------------------------------------------------------
+
+
+def test_a_closed_tap_records_nothing():
+    tap, x = Tap("encoder"), torch.randn(1, 1, 3, 4)
+    assert not tap.open
+    attend(x, x, x, tap=tap)
+    tap(x)  # harmless: nobody listens
+
+
+def test_what_a_tap_shows_is_the_weights(everybody):
+    x = torch.randn(2, 2, 5, 4)
+    grid = torch.ones(5, 5).tril().bool()
+    attend(x, x, x, allowed=Allowed(grid), tap=Tap("decoder"))
+    scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
+    torch.testing.assert_close(everybody.taken[0], scores.softmax(-1))
+
+
+def test_a_laid_tap_shows_another_layout(everybody):
+    x = torch.randn(2, 3, 4, 4)
+    laid = Laid(Tap("cross"), lambda weights: weights.flatten(0, 1)[:, None])
+    attend(x, x, x, tap=laid)
+    assert everybody.taken[0].shape == (6, 1, 4, 4)
+    with muted():
+        assert not laid.open
+
+
+def test_muted_closes_the_taps_inside(everybody):
+    tap, x = Tap("encoder"), torch.randn(1, 1, 3, 4)
+    with muted():
+        assert not tap.open
+        attend(x, x, x, tap=tap)
+    assert tap.open and not everybody.taken
+
+
+def test_two_threads_share_a_model_and_only_one_looks():
+    tap, x = Tap("encoder"), torch.randn(2, 2, 5, 4)
+    both, seen = threading.Barrier(2), {}
+
+    def work(name: str, looks: bool) -> None:
+        listener = Everybody()
+        if looks:
+            listening.set(listener)
+        both.wait(timeout=10)
+        for _ in range(20):
+            attend(x, x, x, tap=tap)
+        both.wait(timeout=10)
+        seen[name] = (tap.open, len(listener.taken))
+
+    threads = [threading.Thread(target=work, args=a) for a in (("one", True), ("two", False))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"one": (True, 20), "two": (False, 0)}
+    assert not tap.open

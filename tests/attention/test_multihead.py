@@ -1,0 +1,190 @@
+"""Multi-head attention against torch's own module and against loops; shapes are checked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from beartype import beartype
+from jaxtyping import Float, jaxtyped
+from torch import Tensor, nn
+
+from regard.attention.attend import attend
+from regard.attention.multihead import (
+    CrossAttention,
+    Joined,
+    SelfAttention,
+    merge_heads,
+    share,
+    split_heads,
+    unshare,
+)
+from regard.attention.tap import listening
+from regard.masks import causal, padding
+from regard.state import KeyValueCache
+
+
+class Keep:
+    def __init__(self):
+        self.taken = []
+
+    def wants(self, tap):
+        return True
+
+    def take(self, tap, weights):
+        self.taken.append(weights)
+
+
+def looking(function):
+    listener = Keep()
+    token = listening.set(listener)
+    try:
+        return function(), listener.taken
+    finally:
+        listening.reset(token)
+
+
+def torchs(ours: SelfAttention, d_model: int) -> nn.MultiheadAttention:
+    """torch's module with our weights: it fuses query, key and value in our order."""
+    theirs = nn.MultiheadAttention(d_model, ours.heads, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.query_key_value.weight)
+        theirs.in_proj_bias.copy_(ours.query_key_value.bias.normal_())
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.out_proj.bias.copy_(ours.output.bias.normal_())
+    return theirs
+
+
+def test_self_attention_is_torchs():
+    ours = SelfAttention(12, 3, kind="encoder")
+    theirs = torchs(ours, 12)
+    x, lengths = torch.randn(2, 5, 12), torch.tensor([5, 3])
+    allowed = (causal() & padding(lengths)).resolve(5, 5, rows=2)
+    blocked = ~allowed.grid.expand(2, 3, 5, 5).flatten(0, 1)
+    judge, weights = theirs(x, x, x, attn_mask=blocked, average_attn_weights=False)
+    out, taken = looking(lambda: ours(x, allowed))
+    torch.testing.assert_close(out, judge)
+    torch.testing.assert_close(ours(x, allowed), judge)
+    torch.testing.assert_close(taken[0], weights)
+
+
+def test_cross_attention_reads_a_memory_head_by_head():
+    ours = CrossAttention(6, 2)
+    hidden, memory = torch.randn(2, 3, 6), torch.randn(2, 4, 6)
+    out = ours(hidden, *ours.read(memory))
+    q = hidden @ ours.query.weight.T + ours.query.bias
+    k, v = (memory @ ours.key_value.weight.T + ours.key_value.bias).split(6, -1)
+    context = []
+    for h in (slice(0, 3), slice(3, 6)):
+        scores = q[..., h] @ k[..., h].transpose(1, 2) / math.sqrt(3)
+        context.append(scores.softmax(-1) @ v[..., h])
+    torch.testing.assert_close(out, torch.cat(context, -1) @ ours.output.weight.T)
+
+
+def test_rows_that_share_a_memory_equal_copies_of_it_and_are_shown_row_by_row():
+    ours = CrossAttention(6, 2)
+    hidden, memory = torch.randn(6, 3, 6), torch.randn(2, 4, 6)
+    lengths = torch.tensor([4, 2])
+    key, value = ours.read(memory)
+    words = padding(lengths).resolve(1, 4, rows=2)
+    shared, seen = looking(lambda: ours(hidden, key, value, words))
+    copies = [t.repeat_interleave(3, 0) for t in (key, value)]
+    all_words = padding(lengths.repeat_interleave(3)).resolve(1, 4, rows=6)
+    copied, seen_copies = looking(lambda: ours(hidden, *copies, all_words))
+    torch.testing.assert_close(shared, copied)
+    torch.testing.assert_close(ours(hidden, key, value, words), copied)
+    assert seen[0].shape == (6, 2, 3, 4)
+    torch.testing.assert_close(seen[0], seen_copies[0])
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 3, 5), (2, 1, 1, 1), (4, 3, 0, 5), (0, 2, 3, 5)])
+def test_share_and_unshare_undo_each_other(shape):
+    x = torch.randn(shape)
+    memories = shape[0] // 2
+    assert torch.equal(unshare(share(x, memories), shape[0]), x)
+    assert torch.equal(merge_heads(split_heads(torch.randn(2, 3, 8), 4)).new_ones(1), torch.ones(1))
+    if memories:
+        assert torch.equal(share(x, memories)[0, :, : shape[2]], x[0])
+
+
+def test_split_and_merge_undo_each_other():
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(split_heads(x, 4)[1, 2, 0], x[1, 0, 4:6])
+    assert torch.equal(merge_heads(split_heads(x, 4)), x)
+
+
+def test_self_attention_with_a_cache_is_the_full_pass():
+    ours = SelfAttention(8, 2, kind="decoder")
+    x = torch.randn(2, 5, 8)
+    full = ours(x, causal().resolve(5, 5))
+    cache = KeyValueCache.empty(2, 1, 2, 4, room=1, like=x)
+    pieces = []
+    for start, count in ((0, 2), (2, 1), (3, 2)):
+        cache = cache.reserve(count)
+        allowed = causal().resolve(cache.positions(count), start + count)
+        remember = lambda key, value, cache=cache: cache.write(0, key, value)  # noqa: E731
+        pieces.append(ours(x[:, start : start + count], allowed, remember))
+        cache = cache.advance(count)
+    torch.testing.assert_close(torch.cat(pieces, 1), full)
+
+
+def test_each_joined_part_starts_as_if_it_stood_alone():
+    torch.manual_seed(0)
+    bound = math.sqrt(6 / (64 + 64))
+    for part in Joined(64, 64, parts=3).weight.chunk(3):
+        assert part.abs().max() <= bound
+        assert part.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+def test_dropout_works_in_training_alone():
+    ours, x = SelfAttention(8, 2, kind="encoder", dropout=0.5), torch.randn(2, 5, 8)
+    first, second = ours(x), ours(x)
+    assert not torch.equal(first, second)
+    ours.eval()
+    torch.testing.assert_close(ours(x), ours(x), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("heads", [0, 3, -2])
+def test_heads_must_divide_the_width(heads):
+    with pytest.raises(ValueError, match=f"`heads` must divide `d_model`, but they are {heads}"):
+        SelfAttention(8, heads, kind="encoder")
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 7])
+def test_a_dropout_beyond_a_probability_is_refused(dropout):
+    for make in (lambda: SelfAttention(8, 2, kind="encoder", dropout=dropout),
+                 lambda: CrossAttention(8, 2, dropout=dropout)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"must be in \[0, 1\), but is"):
+            make()
+
+
+# ---- shapes, checked as they run ---------------------------------------------------------------
+
+
+@jaxtyped(typechecker=beartype)
+def checked_attend(
+    query: Float[Tensor, "*lead T K"], key: Float[Tensor, "*lead S K"],
+    value: Float[Tensor, "*lead S W"],
+) -> Float[Tensor, "*lead T W"]:  # fmt: skip
+    return attend(query, key, value)
+
+
+@jaxtyped(typechecker=beartype)
+def checked_read(
+    ours: CrossAttention, memory: Float[Tensor, "N S D"], heads: int, width: int
+) -> tuple[Float[Tensor, "N {heads} S {width}"], Float[Tensor, "N {heads} S {width}"]]:
+    return ours.read(memory)
+
+
+@jaxtyped(typechecker=beartype)
+def checked_self(ours: SelfAttention, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    return ours(hidden)
+
+
+def test_shapes_are_as_documented():
+    for lead in ((2, 3), (5,), (2, 3, 4)):
+        made = (torch.randn(*lead, 4, 6), torch.randn(*lead, 7, 6), torch.randn(*lead, 7, 3))
+        checked_attend(*made)
+    checked_read(CrossAttention(8, 2), torch.randn(3, 5, 8), 2, 4)
+    checked_self(SelfAttention(8, 2, kind="encoder"), torch.randn(3, 5, 8))

@@ -1,0 +1,99 @@
+"""Our own dropout: unbiased, of the right rate, repeatable, right in its gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.layers.dropout import Dropout, dropout
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5, 0.9])
+def test_rate_scale_and_mean(probability):
+    torch.manual_seed(0)
+    n = 400_001  # not divisible by four
+    out = dropout(torch.ones(n), probability)
+    values = out.unique()
+    assert len(values) == 2 and values[0] == 0
+    assert values[1].item() == pytest.approx(1 / (1 - probability), rel=2e-4)
+    spread = (probability * (1 - probability) / n) ** 0.5
+    assert (out == 0).float().mean().item() == pytest.approx(probability, abs=5 * spread)
+    assert out.mean().item() == pytest.approx(1.0, abs=5 * spread / (1 - probability))
+
+
+def test_every_place_is_drawn_alike_and_neighbours_are_independent():
+    # Four elements share one draw of 64 bits: none of the four may be favoured or coupled.
+    torch.manual_seed(1)
+    dropped = (dropout(torch.ones(200_000, 4), 0.3) == 0).double()
+    torch.testing.assert_close(dropped.mean(0), torch.full((4,), 0.3).double(), atol=5e-3, rtol=0)
+    spread = torch.corrcoef(dropped.T) - torch.eye(4)
+    assert spread.abs().max() < 0.01
+    shifted = torch.corrcoef(torch.stack([dropped[1:, 0], dropped[:-1, 3]]))
+    assert shifted[0, 1].abs() < 0.01
+
+
+def test_a_seed_repeats_it_and_a_saved_generator_too():
+    x = torch.randn(3, 5)
+    torch.manual_seed(2)
+    saved = torch.get_rng_state()
+    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(saved)
+    assert torch.equal(dropout(x, 0.5), first) and torch.equal(dropout(x, 0.5), second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (7, 5), (2, 0, 3), (0,), (2, 3, 5)])
+def test_the_gradient_passes_where_the_value_passes(dtype, shape):
+    x = torch.ones(shape, dtype=dtype, requires_grad=True)
+    out = dropout(x, 0.4)
+    assert out.shape == x.shape and out.dtype == dtype
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(grad, out)  # of ones: both are 0 or the scale
+
+
+def test_gradcheck():
+    x = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+
+    def seeded(x):
+        torch.manual_seed(5)
+        return dropout(x, 0.3)
+
+    assert torch.autograd.gradcheck(seeded, (x,))
+    assert torch.autograd.gradgradcheck(seeded, (x,))
+
+
+def test_other_layouts_keep_their_places():
+    x = torch.arange(1.0, 25.0).view(4, 6).t()
+    for view in (x, x[::2], x.expand(3, 6, 4), torch.ones(1, 1).expand(5, 3)):
+        out = dropout(view, 0.5)
+        kept = out != 0
+        assert out.shape == view.shape
+        torch.testing.assert_close(out[kept], 2 * view[kept])
+
+
+def test_the_input_is_left_as_it_was():
+    x = torch.ones(9)
+    dropout(x, 0.5)
+    assert torch.equal(x, torch.ones(9))
+
+
+def test_nothing_at_zero_and_nothing_in_evaluation():
+    x = torch.randn(5)
+    assert dropout(x, 0.0) is x
+    layer = Dropout(0.9)
+    assert not torch.equal(layer(x), x)
+    assert layer.eval()(x) is x
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.0, 1.5, float("nan")])
+def test_what_is_no_probability_is_refused(probability):
+    with pytest.raises(ValueError, match=r"`probability` must be in \[0, 1\), but is"):
+        Dropout(probability)
+    with pytest.raises(ValueError, match=r"`probability` must be in \[0, 1\), but is"):
+        dropout(torch.ones(3), probability)
+
+
+def test_probabilities_beyond_the_grid_of_65536_stay_finite():
+    assert dropout(torch.ones(100), 1 - 1e-7).isfinite().all()
+    assert torch.equal(dropout(torch.ones(100), 1e-9), torch.ones(100))
