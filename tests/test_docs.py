@@ -7,8 +7,10 @@ what takes long or needs somebody's files: then the verbs and flags are still ch
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -105,6 +107,43 @@ def test_a_command_has_verbs_and_flags_that_exist(command):
     assert helped.returncode == 0, f"there is no such verb: {helped.stderr}"
     for flag in re.findall(r"(?<!\S)--[a-z-]+", " ".join(command.words)):
         assert re.search(rf"(?<!\S){flag}\b", helped.stdout), f"{verbs} has no {flag}"
+
+
+def with_line(text: str, table: str, line: str) -> str:
+    """The text of a module with one more line at the end of the table of this name."""
+    start = re.search(rf"^{table}\b.*= \{{$", text, re.M)
+    assert start, f"there is no table {table}"
+    end = text.index("\n}", start.end()) + 1
+    return text[:end] + line + text[end:]
+
+
+def test_what_contributing_adds_in_one_file_and_one_line_works(tmp_path):
+    shutil.copytree(ROOT / "regard", tmp_path / "regard")
+    program, tables = [], set()
+    for block in (block for block in blocks("python") if block.page.name == "CONTRIBUTING.md"):
+        marks = dict(mark.partition("=")[::2] for mark in block.marks)
+        if "file" in marks:
+            new = tmp_path / marks["file"]
+            assert not new.exists(), f"{block}: {marks['file']} is there already"
+            new.write_text(block.text)
+        elif "line" in marks:
+            module = tmp_path / marks["in"]
+            assert block.text.count("\n") == 1, f"{block} is more than one line"
+            module.write_text(with_line(module.read_text(), marks["line"], block.text))
+            tables.add(marks["line"])
+        else:
+            program.append(block.text)
+    assert {"MODELS", "METHODS"} <= tables
+    check = f"import regard; assert regard.__file__.startswith({str(tmp_path)!r})\n"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", check + "\n".join(program)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_the_make_targets_on_the_pages_exist():
