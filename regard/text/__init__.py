@@ -1,0 +1,54 @@
+"""Text -> tokens: six kinds of tokenizer, trained here or read from published files.
+
+    from regard import text
+    tokenizer = text.train("byte-bpe", lines, vocab_size=8000)
+    tokenizer = text.Tokenizer.load("runs/demo/model")
+
+Adding a kind is one file with a `train` function and one line in `KINDS`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.text.normalize import Handling as Handling
+    from regard.text.tokenizer import Encoding as Encoding
+    from regard.text.tokenizer import Tokenizer as Tokenizer
+    from regard.text.training import train as train
+
+# kind: the function that trains it (imported on demand), and how it treats text by default.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bpe": ("regard.text.bpe_kinds:train", {"split": "whitespace"}),
+    "byte-bpe": ("regard.text.bpe_kinds:train_bytes", {"split": "gpt2"}),
+    "wordpiece": (
+        "regard.text.wordpiece:train",
+        {"split": "punctuation", "clean": True, "isolate_cjk": True},
+    ),
+    "wordpiece-likelihood": (
+        "regard.text.wordpiece:train_likelihood",
+        {"split": "punctuation", "clean": True, "isolate_cjk": True},
+    ),
+    "words": ("regard.text.words:train", {"split": "whitespace"}),
+    "characters": ("regard.text.characters:train", {"split": "characters"}),
+}
+
+_NAMES = {
+    "Encoding": "regard.text.tokenizer",
+    "Handling": "regard.text.normalize",
+    "Tokenizer": "regard.text.tokenizer",
+    "train": "regard.text.training",
+}
+
+__all__ = ["KINDS", "Encoding", "Handling", "Tokenizer", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NAMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_NAMES])

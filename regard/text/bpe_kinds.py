@@ -1,0 +1,132 @@
+"""Byte-pair encoding as kinds of tokenizer, trained and run by the `tokenizers` library.
+
+bpe       words are characters, the last one marked: low -> l o w</w> (Sennrich et al. 2016; GPT)
+byte-bpe  words are bytes, the space before a word belongs to it (GPT-2): nothing is ever unknown
+          and decode(encode(text)) == text
+
+The merge table itself is explained, and learned step by step, in `regard.text.bpe`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from regard.errors import ConfigError
+from regard.text.marked import Marks, end_marks, learn_merges
+from regard.text.normalize import Handling
+from regard.text.training import need_unknown, too_small
+
+END = "</w>"
+
+
+def train(
+    texts: Iterable[str],
+    vocab_size: int,
+    specials: list[str],
+    handling: Handling,
+    *,
+    min_frequency: int = 2,
+    alphabet_limit: int | None = None,
+) -> Tokenizer:
+    """Characters with </w>. Decoding puts one space between words.
+
+    min_frequency: a pair seen less often is not merged
+    alphabet_limit: keep only so many symbols of the alphabet, the most frequent ones;
+        each character counts twice, with and without </w>
+    """
+    allow_splits(handling, ["whitespace", "punctuation"])
+    unknown = need_unknown("bpe", specials)
+    trainer = _trainer(vocab_size, specials, min_frequency, limit_alphabet=alphabet_limit)
+    words = map(handling.splitter(), texts)
+    marks = Marks(after=END)
+    coded, merges = learn_merges(words, marks, end_marks, trainer)
+    if len(coded) > vocab_size:
+        hint = "Or keep only the most frequent symbols: alphabet_limit=…"
+        raise too_small(vocab_size, len(specials), len(coded) - len(specials), hint)
+    vocab, spelled = _spell(coded, merges, marks, specials)
+    model = models.BPE(vocab, spelled, unk_token=unknown, end_of_word_suffix=END)
+    return assemble(model, handling, decoders.BPEDecoder(suffix=END))
+
+
+def train_bytes(
+    texts: Iterable[str],
+    vocab_size: int,
+    specials: list[str],
+    handling: Handling,
+    *,
+    min_frequency: int = 2,
+) -> Tokenizer:
+    """Bytes, cut into words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
+    allow_splits(handling, ["gpt2", "gpt2-prefix"])
+    if vocab_size < 256 + len(specials):
+        raise too_small(vocab_size, len(specials), 256, "An alphabet of bytes cannot be smaller.")
+    fast = assemble(models.BPE(), handling, decoders.ByteLevel())
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = _trainer(vocab_size, specials, min_frequency, initial_alphabet=alphabet)
+    fast.train_from_iterator(texts, trainer)
+    for left, right in json.loads(fast.to_str())["model"]["merges"]:
+        if left + right in specials:
+            raise ConfigError(
+                f"the special {left + right!r} is also a frequent piece of the texts. "
+                "Choose a name that does not occur in them."
+            )
+    return fast
+
+
+def assemble(
+    model: models.Model, handling: Handling, decoder: decoders.Decoder | None = None
+) -> Tokenizer:
+    """Model, handling and decoder put together; without a decoder, pieces join with one space."""
+    fast = Tokenizer(model)
+    normalizer = handling.normalizer()
+    if normalizer is not None:
+        fast.normalizer = normalizer
+    fast.pre_tokenizer = handling.pre_tokenizer()
+    if decoder is not None:
+        fast.decoder = decoder
+    return fast
+
+
+def _trainer(
+    vocab_size: int, specials: list[str], min_frequency: int, **options: object
+) -> trainers.BpeTrainer:
+    return trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials,
+        min_frequency=min_frequency,
+        show_progress=False,
+        **{name: value for name, value in options.items() if value is not None},  # type: ignore
+    )
+
+
+def allow_splits(handling: Handling, splits: list[str]) -> None:
+    if handling.split not in splits:
+        raise ConfigError(
+            f"`split` must be {' or '.join(splits)} for this kind, but is {handling.split!r}."
+        )
+
+
+def _spell(
+    coded: list[str], merges: list[tuple[str, str]], marks: Marks, specials: list[str]
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Coded pieces and merges as the vocabulary writes them.
+
+    A text may hold the four characters </w>, or a special's name, so that two pieces would be
+    written alike. The later one is left out, and what was built on it.
+    """
+    vocab = {name: i for i, name in enumerate(specials)}
+    alive = {piece for piece in coded if len(piece) == 1}
+    for symbol in coded[len(specials) :]:
+        if symbol in alive:
+            vocab[marks.spell(symbol)] = len(vocab)
+    spelled = []
+    for left, right in merges:
+        name = marks.spell(left + right)
+        if left in alive and right in alive and name not in vocab:
+            alive.add(left + right)
+            vocab[name] = len(vocab)
+            spelled.append((marks.spell(left), marks.spell(right)))
+    return vocab, spelled

@@ -1,0 +1,61 @@
+"""Characters: every code point is a token, spaces and line ends too; the rest is <unk>.
+
+Also ELMo's characters, which are bytes with fixed numbers and need no vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tokenizers import Tokenizer, decoders, models
+
+from regard.errors import ConfigError
+from regard.text.bpe_kinds import allow_splits, assemble
+from regard.text.normalize import Handling
+from regard.text.training import need_unknown, too_small
+from regard.text.words import frequent
+
+# ELMo (Peters et al. 2018): bytes are 0..255, then these; ids are one more, 0 is the padded word.
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
+
+
+def train(
+    texts: Iterable[str],
+    vocab_size: int,
+    specials: list[str],
+    handling: Handling,
+    *,
+    min_frequency: int = 1,
+) -> Tokenizer:
+    """All characters seen at least `min_frequency` times, the most frequent first.
+
+    Decoding gives back the text as long as no character is unknown.
+    """
+    allow_splits(handling, ["characters"])
+    unknown = need_unknown("characters", specials)
+    normalizer = handling.normalizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text) if normalizer else text)
+    alphabet = sum(count >= min_frequency for count in counts.values())
+    if len(specials) + alphabet > vocab_size:
+        hint = "Or leave rare characters unknown: min_frequency=…"
+        raise too_small(vocab_size, len(specials), alphabet, hint)
+    model = models.WordLevel(frequent(counts, vocab_size, specials, min_frequency), unknown)
+    return assemble(model, handling, decoders.Fuse())
+
+
+def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
+    """ELMo's character ids: (words + 2, per_word), each in 1..261, with <S> and </S> around.
+
+    A word is BEGIN_WORD, its UTF-8 bytes (cut to per_word - 2), END_WORD, then padding.
+    """
+    if per_word < 3:
+        raise ConfigError(f"`per_word` must be at least 3, but is {per_word}.")
+    inner = [list(word.encode()[: per_word - 2]) for word in words]
+    rows = []
+    for row in [[BEGIN_SENTENCE], *inner, [END_SENTENCE]]:
+        row = [BEGIN_WORD, *row, END_WORD]
+        rows.append([c + 1 for c in row + [PADDING] * (per_word - len(row))])
+    return rows

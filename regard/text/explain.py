@@ -1,0 +1,371 @@
+"""Shows what tokenizers do, step by step: plain data, and `render` to print it.
+
+    training(words, merges=5)        the merge table of byte-pair encoding, iteration by iteration
+    likelihood(words, merges=5)      the same for WordPiece by likelihood
+    compare(words, merges=5)         where the library's trainer departs from the table
+    encoding(tokenizer, text)        which merges, or which longest matches, encode a text
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from itertools import islice
+
+from regard.errors import ConfigError
+from regard.text import bpe, wordpiece
+from regard.text.marked import Marks, end_marks, learn_merges
+from regard.text.pairs import Pair, join
+from regard.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Row:
+    """One token of the table. `history` is its frequency, then each change: (16, -13) is 3 now.
+
+    `parts`: where a merged token's first frequency comes from, one number per word (9, 4).
+    """
+
+    number: int
+    token: str
+    history: tuple[int, ...]
+    parts: tuple[int, ...] = ()
+
+    @property
+    def frequency(self) -> int:
+        return sum(self.history)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The state after one merge (`merge` is None before the first)."""
+
+    merge: bpe.Merge | None
+    words: dict[str, int]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The whole merge table; `iterations[0]` is the state before any merge."""
+
+    iterations: tuple[Iteration, ...]
+
+    @property
+    def merges(self) -> list[bpe.Merge]:
+        return [step.merge for step in self.iterations if step.merge]
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Merges of WordPiece by likelihood, each with the counts behind its score."""
+
+    merges: tuple[wordpiece.ScoredMerge, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our merges beside the library's. `diverges`: the first number (from 1) that differs."""
+
+    ours: tuple[bpe.Merge, ...]
+    library: tuple[Pair, ...]
+    diverges: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class MergedWord:
+    """How byte-pair encoding encodes a word: its symbols, then each merge that applies."""
+
+    word: str
+    symbols: tuple[str, ...]
+    steps: tuple[bpe.Applied, ...]
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MatchedWord:
+    """How WordPiece encodes a word: each longest match with what was tried before it."""
+
+    word: str
+    steps: tuple[wordpiece.Match, ...]
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LookedUpWord:
+    """A word or character that is looked up whole."""
+
+    word: str
+    pieces: tuple[str, ...]
+
+
+def count_words(texts: Iterable[str]) -> dict[str, int]:
+    """Words between white space with their counts, in the order in which they are first read."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text.split())
+    return dict(counts)
+
+
+def training(
+    words: Mapping[str, int],
+    merges: int,
+    symbols_of: Callable[[str], Sequence[str]] = bpe.separate_end,
+) -> Training:
+    """The merge table of byte-pair encoding on word -> count, in reading order.
+
+    Ties go to the pair that is read first (see `regard.text.bpe`).
+    """
+    _check(words, merges)
+    state = [(list(symbols_of(word)), count) for word, count in words.items()]
+    rows = _alphabet(state)
+    iterations = [Iteration(None, _written(state), tuple(rows.values()))]
+    for merge in islice(bpe.learn(words, symbols_of), merges):
+        pair = merge.left, merge.right
+        joined = [(join(symbols, pair, merge.piece), count) for symbols, count in state]
+        parts = [
+            (len(old) - len(new)) * count
+            for (old, count), (new, _) in zip(state, joined, strict=True)
+        ]
+        _enter(rows, merge, [part for part in parts if part])
+        state = joined
+        iterations.append(Iteration(merge, _written(state), tuple(rows.values())))
+    return Training(tuple(iterations))
+
+
+def likelihood(words: Mapping[str, int], merges: int, min_count: int = 1) -> Likelihood:
+    """The first merges by count(ab) / (count(a) * count(b)) on word -> count."""
+    _check(words, merges)
+    return Likelihood(tuple(islice(wordpiece.learn_by_likelihood(words, min_count), merges)))
+
+
+def compare(
+    words: Mapping[str, int],
+    merges: int,
+    symbols_of: Callable[[str], Sequence[str]] = bpe.separate_end,
+) -> Comparison:
+    """Our merges beside those of the `tokenizers` library, and why they part where they do."""
+    _check(words, merges)
+    ours = tuple(islice(bpe.learn(words, symbols_of), merges))
+    library = tuple(_library_merges(words, merges))
+    pairs = [(merge.left, merge.right) for merge in ours]
+    same = sum(1 for _ in _common_prefix(pairs, library))
+    if same == max(len(pairs), len(library)):
+        return Comparison(ours, library, None, "The first merges are the same.")
+    return Comparison(ours, library, same + 1, _reason(ours, library, same))
+
+
+def encoding(
+    tokenizer: Tokenizer, text: str
+) -> list[MergedWord] | list[MatchedWord] | list[LookedUpWord]:
+    """How each word of the text is encoded, with the kind's own steps.
+
+    Specials that stand in the text are shown as plain text.
+    """
+    model = tokenizer.to_json()["model"]
+    words = tokenizer.words(text)
+    if model["type"] == "BPE":
+        ranks = {(left, right): rank for rank, (left, right) in enumerate(model["merges"])}
+        end = model.get("end_of_word_suffix") or ""
+        return [_merged(word, end, ranks, model) for word in words]
+    if model["type"] == "WordPiece":
+        return [_matched(word, model) for word in words]
+    if model["type"] == "WordLevel":
+        vocab, unknown = model["vocab"], model["unk_token"]
+        return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
+    raise ConfigError(f"a model of type {model['type']} cannot be explained yet.")
+
+
+# ---- the merge table
+
+
+def _check(words: Mapping[str, int], merges: int) -> None:
+    if not words:
+        raise ConfigError("`words` must hold at least one word, but is empty.")
+    if merges < 1:
+        raise ConfigError(f"`merges` must be at least 1, but is {merges}.")
+
+
+def _alphabet(state: list[tuple[list[str], int]]) -> dict[str, Row]:
+    """The table before any merge: </w> first, then the characters as they are read."""
+    counts: Counter[str] = Counter({bpe.END: 0})
+    for symbols, count in state:
+        for symbol in symbols:
+            counts[symbol] += count
+    present = [(symbol, count) for symbol, count in counts.items() if count]
+    return {symbol: Row(n, symbol, (count,)) for n, (symbol, count) in enumerate(present, 1)}
+
+
+def _enter(rows: dict[str, Row], merge: bpe.Merge, parts: list[int]) -> None:
+    """Enter a merge into the table: what its two tokens lose, the merged token has."""
+    for token in (merge.left, merge.right):
+        row = rows[token]
+        rows[token] = Row(row.number, token, (*row.history, -sum(parts)), row.parts)
+    known = rows.get(merge.piece)
+    if known:  # made from other parts before
+        history = (*known.history, sum(parts))
+        rows[merge.piece] = Row(known.number, merge.piece, history, known.parts)
+    else:
+        rows[merge.piece] = Row(len(rows) + 1, merge.piece, (sum(parts),), tuple(parts))
+
+
+def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
+    return {" ".join(symbols): count for symbols, count in state}
+
+
+# ---- the library beside us
+
+
+def _library_merges(words: Mapping[str, int], merges: int) -> list[Pair]:
+    """The library's first merges on the same words; it attaches </w> to the last character."""
+    from tokenizers import trainers
+
+    marks = Marks(after=bpe.END)
+    repeated = ([word] * count for word, count in words.items())
+    symbols = 2 * len(set().union(*words))
+    trainer = trainers.BpeTrainer(vocab_size=symbols + merges, show_progress=False)
+    _, coded = learn_merges(repeated, marks, end_marks, trainer)
+    return [(marks.spell(left), marks.spell(right)) for left, right in coded[:merges]]
+
+
+def _common_prefix(ours: Sequence[Pair], library: Sequence[Pair]) -> Iterable[Pair]:
+    for mine, theirs in zip(ours, library, strict=False):
+        if mine != theirs:
+            return
+        yield mine
+
+
+def _reason(ours: Sequence[bpe.Merge], library: Sequence[Pair], same: int) -> str:
+    if same >= min(len(ours), len(library)):
+        return "One of them finds no further pair to merge."
+    mine, theirs = ours[same], library[same]
+    number = same + 1
+    if theirs in mine.tied:
+        return (
+            f"Merge {number} is a tie of {len(mine.tied)} pairs with count {mine.count}: here the "
+            "pair that is read first wins, in the library the one with the smallest ids."
+        )
+    return (
+        f"At merge {number} the library merges {theirs[0]} + {theirs[1]}, a pair that does not "
+        f"exist here or is rarer: it attaches {bpe.END} to the last character from the start, "
+        "here the end of a word is a symbol of its own."
+    )
+
+
+# ---- encoding
+
+
+def _merged(word: str, end: str, ranks: Mapping[Pair, int], model: dict) -> MergedWord:
+    symbols = (*word[:-1], word[-1] + end)
+    steps = tuple(bpe.apply(symbols, ranks))
+    left = steps[-1].symbols if steps else symbols
+    pieces = [piece if piece in model["vocab"] else model["unk_token"] for piece in left]
+    return MergedWord(word, symbols, steps, tuple(piece for piece in pieces if piece is not None))
+
+
+def _matched(word: str, model: dict) -> MatchedWord:
+    if len(word) > model["max_input_chars_per_word"]:
+        return MatchedWord(word, (), (model["unk_token"],))
+    steps = tuple(wordpiece.longest_match(word, model["vocab"]))
+    found = tuple(step.found for step in steps if step.found is not None)
+    return MatchedWord(word, steps, found if len(found) == len(steps) else (model["unk_token"],))
+
+
+# ---- as text
+
+
+@singledispatch
+def render(explained: object) -> str:
+    """What was explained as plain text, for the terminal or a page."""
+    raise TypeError(f"nothing to show for a {type(explained).__name__}")
+
+
+@render.register
+def _(explained: list) -> str:
+    return "\n\n".join(map(render, explained))
+
+
+@render.register
+def _(explained: Training) -> str:
+    return "\n\n".join(
+        _iteration(number, step) for number, step in enumerate(explained.iterations)
+    )
+
+
+def _iteration(number: int, step: Iteration) -> str:
+    if step.merge is None:
+        title = "Before the first merge"
+    else:
+        tie = f", the first read of {len(step.merge.tied)} equal pairs" * (len(step.merge.tied) > 1)
+        title = f"Iteration {number}: {step.merge.left} + {step.merge.right} -> {step.merge.piece}"
+        title += f"  (count {step.merge.count}{tie})"
+    words = ", ".join(f"'{word}': {count}" for word, count in step.words.items())
+    table = [("Number", "Token", "Frequency")]
+    table += [(str(row.number), row.token, _sum(row)) for row in step.rows]
+    return f"{title}\n{{{words}}}\n{_columns(table)}"
+
+
+def _sum(row: Row) -> str:
+    """16 - 13 = 3, or 9 + 4 = 13 - 13 = 0 for a merged token."""
+    start = " + ".join(map(str, row.parts)) + " = " if len(row.parts) > 1 else ""
+    text, total = f"{start}{row.history[0]}", row.history[0]
+    for change in row.history[1:]:
+        total += change
+        text += f" {'-' if change < 0 else '+'} {abs(change)} = {total}"
+    return text
+
+
+@render.register
+def _(explained: Likelihood) -> str:
+    table = [("Merge", "Piece", "Score")]
+    for merge in explained.merges:
+        score = f"{merge.count} / ({merge.count_left} * {merge.count_right}) = {merge.score:.4g}"
+        table.append((f"{merge.left} {merge.right}", merge.piece, score))
+    return _columns(table)
+
+
+@render.register
+def _(explained: Comparison) -> str:
+    table = [("", "here", "count", "library")]
+    for index in range(max(len(explained.ours), len(explained.library))):
+        mine = explained.ours[index : index + 1]
+        theirs = explained.library[index : index + 1]
+        mark = ">" if explained.diverges == index + 1 else ""
+        ours = [(f"{m.left} {m.right}", str(m.count)) for m in mine] or [("", "")]
+        table.append((f"{mark}{index + 1}", *ours[0], " ".join(theirs[0]) if theirs else ""))
+    return f"{_columns(table)}\n{explained.why}"
+
+
+@render.register
+def _(explained: MergedWord) -> str:
+    lines = [("", "", " ".join(explained.symbols))]
+    for step in explained.steps:
+        rule = f"merge {step.rank + 1}"
+        lines.append((rule, f"{step.left} + {step.right}", " ".join(step.symbols)))
+    return f"{explained.word} -> {' '.join(explained.pieces)}\n{_columns(lines)}"
+
+
+@render.register
+def _(explained: MatchedWord) -> str:
+    lines = [("at", "found", "tried, longest first")]
+    for step in explained.steps:
+        tried = step.tried if len(step.tried) < 9 else (*step.tried[:3], "…", *step.tried[-4:])
+        lines.append((str(step.start), step.found or "nothing", " ".join(tried)))
+    return f"{explained.word} -> {' '.join(explained.pieces)}\n{_columns(lines)}"
+
+
+@render.register
+def _(explained: LookedUpWord) -> str:
+    return f"{explained.word!r} -> {' '.join(explained.pieces)}"
+
+
+def _columns(table: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    padded = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in table
+    ]
+    return "\n".join(f"  {row}".rstrip() for row in padded)

@@ -1,0 +1,91 @@
+"""What happens to a text before it is cut into pieces, spelled out as options.
+
+    text --unicode_form--> --clean, isolate_cjk, strip_accents, lowercase--> --split--> words
+
+With every option at its default nothing is changed and only `split` decides where words end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tokenizers import normalizers, pre_tokenizers
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from regard.errors import ConfigError
+from regard.text.suggest import nearest
+
+UNICODE_FORMS: dict[str, Callable[[], Normalizer]] = {
+    "nfc": normalizers.NFC,
+    "nfd": normalizers.NFD,
+    "nfkc": normalizers.NFKC,
+    "nfkd": normalizers.NFKD,
+}
+
+# Where words end. gpt2 and gpt2-prefix also map every byte to a printable character.
+SPLITS: dict[str, Callable[[], PreTokenizer]] = {
+    "whitespace": pre_tokenizers.WhitespaceSplit,  # the white space is dropped
+    "punctuation": pre_tokenizers.BertPreTokenizer,  # and each punctuation mark is its own word
+    "gpt2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),  # nothing is dropped
+    "gpt2-prefix": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True),
+    "characters": lambda: pre_tokenizers.Split("", "isolated"),  # one word per code point
+}
+
+
+@dataclass(frozen=True)
+class Handling:
+    """How a tokenizer treats text, in the order in which it happens.
+
+    unicode_form: "none", or "nfc", "nfd", "nfkc", "nfkd"
+    clean: drop control characters, turn every white space into a plain space (as BERT does)
+    isolate_cjk: put spaces around each Chinese character (as BERT does)
+    strip_accents: drop combining marks after canonical decomposition
+    lowercase: by Unicode's rules, context-free
+    split: a key of `SPLITS`
+    """
+
+    unicode_form: str = "none"
+    clean: bool = False
+    isolate_cjk: bool = False
+    strip_accents: bool = False
+    lowercase: bool = False
+    split: str = "whitespace"
+
+    def __post_init__(self) -> None:
+        for name, known in (("unicode_form", ["none", *UNICODE_FORMS]), ("split", list(SPLITS))):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(
+                    f"`{name}` must be one of {', '.join(known)}, but is {value!r}."
+                    f"{nearest(str(value), known)}"
+                )
+
+    def normalizer(self) -> Normalizer | None:
+        """The part that rewrites characters; None where nothing is rewritten."""
+        parts: list[Normalizer] = []
+        if self.unicode_form != "none":
+            parts.append(UNICODE_FORMS[self.unicode_form]())
+        if self.clean or self.isolate_cjk or self.strip_accents or self.lowercase:
+            parts.append(
+                normalizers.BertNormalizer(
+                    clean_text=self.clean,
+                    handle_chinese_chars=self.isolate_cjk,
+                    strip_accents=self.strip_accents,
+                    lowercase=self.lowercase,
+                )
+            )
+        return normalizers.Sequence(parts) if len(parts) > 1 else parts[0] if parts else None
+
+    def pre_tokenizer(self) -> PreTokenizer:
+        """The part that cuts a text into words."""
+        return SPLITS[self.split]()
+
+    def splitter(self) -> Callable[[str], list[str]]:
+        """A function text -> words (normalized), for trainers that count words themselves."""
+        normalizer, cut = self.normalizer(), self.pre_tokenizer().pre_tokenize_str
+        if normalizer is None:
+            return lambda text: [word for word, _ in cut(text)]
+        rewrite = normalizer.normalize_str
+        return lambda text: [word for word, _ in cut(rewrite(text))]

@@ -1,0 +1,266 @@
+"""The one tokenizer class: text -> ids and back, whatever the kind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from regard.errors import RegardError
+from regard.text.suggest import nearest
+
+# The part a special piece plays, and the names by which it is known without being told.
+ROLES: dict[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]"),
+    "bos": ("<s>", "<bos>", "[BOS]"),
+    "eos": ("</s>", "<eos>", "[EOS]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("<cls>", "[CLS]"),
+    "sep": ("<sep>", "[SEP]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+
+
+def roles_of(specials: Iterable[str]) -> dict[str, str]:
+    """The roles of special pieces, known by their names: ["<pad>", "[CLS]"] -> pad and cls."""
+    present = set(specials)
+    return {
+        role: name for role, names in ROLES.items() for name in names[::-1] if name in present
+    }
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A text as tokens. `offsets[i]` is the (start, end) of token i in characters of the text.
+
+    `text[start:end]` is what token i stands for, before lower-casing and the like. Several
+    byte-level tokens of one character all point at that character; a leading space that a
+    byte-level piece carries belongs to it.
+    """
+
+    ids: list[int]
+    pieces: list[str]
+    offsets: list[tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """Turns text into ids and ids into text. Never adds special tokens by itself.
+
+    fast: the `tokenizers.Tokenizer` that does the work; owned by this object from now on
+    kind: one of `regard.text.KINDS`, or "unigram" for a file read from elsewhere
+    roles: {"pad": "<pad>", "eos": "</s>", …}, a subset of `ROLES`
+    reads_specials: whether "</s>" standing in a text is read as that special (True) or as
+        four plain characters (False)
+    """
+
+    def __init__(
+        self,
+        fast: tokenizers.Tokenizer,
+        kind: str,
+        roles: Mapping[str, str],
+        reads_specials: bool = True,
+    ):
+        fast.no_padding()  # a published tokenizer.json may carry both, and would cut texts silently
+        fast.no_truncation()
+        self.kind = kind
+        self.roles = dict(roles)
+        self.reads_specials = reads_specials
+        self._json = fast.to_str()
+        # The post-processor adds specials and trims offsets: only those who open the file want it.
+        fast.post_processor = None  # type: ignore[assignment]
+        fast.encode_special_tokens = not reads_specials
+        self._fast = fast
+        for role, piece in self.roles.items():
+            if role not in ROLES:
+                raise RegardError(f"`{role}` is not a role.{nearest(role, ROLES)}")
+            if fast.token_to_id(piece) is None:
+                raise RegardError(f"the {role} piece {piece!r} is not in the vocabulary.")
+        self.pad_id = self._role_id("pad")
+        self.bos_id = self._role_id("bos")
+        self.eos_id = self._role_id("eos")
+        self.unk_id = self._role_id("unk")
+        self.cls_id = self._role_id("cls")
+        self.sep_id = self._role_id("sep")
+        self.mask_id = self._role_id("mask")
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._json, self.kind, self.roles, self.reads_specials)
+
+    # ---- the vocabulary
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, so that an embedding of this size holds every id."""
+        return max(self._fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def _role_id(self, role: str) -> int | None:
+        return self._fast.token_to_id(self.roles[role]) if role in self.roles else None
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of every special piece, the unknown one included."""
+        added = self._fast.get_added_tokens_decoder().items()
+        special = {i for i, token in added if token.special}
+        return frozenset(special | {self.id(piece) for piece in self.roles.values()})
+
+    def vocab(self) -> dict[str, int]:
+        """piece -> id, in the order of the ids."""
+        pieces = self._fast.get_vocab(with_added_tokens=True)
+        return dict(sorted(pieces.items(), key=lambda item: item[1]))
+
+    def id(self, piece: str) -> int:
+        """The id of a piece as the vocabulary spells it ("##able", "est</w>", "Ġthe")."""
+        found = self._fast.token_to_id(piece)
+        if found is None:
+            raise RegardError(f"the piece {piece!r} is not in the vocabulary of {self!r}.")
+        return found
+
+    def piece(self, id: int) -> str:
+        """The piece with this id."""
+        found = self._fast.id_to_token(id) if 0 <= id < self.vocab_size else None
+        if found is None:
+            raise RegardError(f"`id` must be an id below {self.vocab_size}, but is {id}.")
+        return found
+
+    # ---- text -> ids -> text
+
+    def encode(self, text: str) -> Encoding:
+        """One text with its pieces and their places in the text."""
+        try:
+            found = self._fast.encode(text, add_special_tokens=False)
+        except TypeError:
+            raise _refusal([text]) from None
+        return Encoding(found.ids, found.tokens, found.offsets)
+
+    def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of many texts, on all cores; equal to `[encode(t).ids for t in texts]`."""
+        if isinstance(texts, str):
+            raise RegardError("`texts` must be several texts, but is one str. Use encode(text).")
+        texts = texts if isinstance(texts, list) else list(texts)
+        try:
+            rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            raise _refusal(texts) from None
+        return [row.ids for row in rows]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids. Specials are dropped; the unknown piece stays, for text was lost there."""
+        return self.decode_many([ids])[0]
+
+    def decode_many(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """Texts of many rows of ids, on all cores."""
+        drop = self.special_ids - {self.unk_id}
+        kept = [[i for i in _as_list(row) if i not in drop] for row in rows]
+        for row in kept:
+            if row and not (0 <= min(row) and max(row) < self.vocab_size):
+                wrong = next(i for i in row if not 0 <= i < self.vocab_size)
+                raise RegardError(f"ids must lie in [0, {self.vocab_size}), but one is {wrong}.")
+        return self._fast.decode_batch(kept, skip_special_tokens=False)
+
+    def words(self, text: str) -> list[str]:
+        """The words that pieces never cross, after normalization (for explaining)."""
+        problem = text_problem(text)
+        if problem:
+            raise RegardError(f"the text cannot be encoded: {problem}")
+        if self._fast.normalizer is not None:
+            text = self._fast.normalizer.normalize_str(text)
+        return [word for word, _ in self._fast.pre_tokenizer.pre_tokenize_str(text)]
+
+    # ---- files
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole tokenizer as tokenizer.json holds it."""
+        return json.loads(self._json)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which `transformers` opens."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "split_special_tokens": not self.reads_specials,
+            "regard_kind": self.kind,
+        }
+        config |= {f"{role}_token": piece for role, piece in self.roles.items()}
+        _write(folder / "tokenizer.json", self._json)
+        _write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Tokenizer:
+        """Read a folder or a file; see `regard.text.published.load` for what is understood."""
+        from regard.text.published import load
+
+        return load(path, **options)
+
+    def fingerprint(self) -> str:
+        """sha256 of all that decides the ids of a text, the same on every machine."""
+        saved = self.to_json()
+        matters = {
+            name: saved[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")
+        }
+        matters |= {"roles": self.roles, "reads_specials": self.reads_specials}
+        text = json.dumps(_without_nulls(matters), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _rebuild(saved: str, kind: str, roles: dict[str, str], reads_specials: bool) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(saved), kind, roles, reads_specials)
+
+
+def _as_list(row: Any) -> list[int]:
+    """A list of plain ints; tensors and arrays know `tolist`."""
+    return row.tolist() if hasattr(row, "tolist") else list(row)
+
+
+def _without_nulls(value: Any) -> Any:
+    # A field that a later release of `tokenizers` adds is null until somebody uses it.
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def _write(path: Path, text: str) -> None:
+    # Whole or not at all: a crash leaves the file that was there before.
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def _refusal(texts: Sequence[Any]) -> RegardError:
+    """The error for the first text that cannot be encoded."""
+    for index, text in enumerate(texts):
+        problem = text_problem(text)
+        if problem:
+            where = f"text {index}" if len(texts) > 1 else "the text"
+            return RegardError(f"{where} cannot be encoded: {problem}")
+    return RegardError("the texts cannot be encoded.")
+
+
+def text_problem(text: Any) -> str | None:
+    """Why this is not a text that has UTF-8 bytes, naming the text; None when it is one."""
+    if not isinstance(text, str):
+        return f"it must be a str, but is {type(text).__name__} ({text!r:.80})."
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        near = text[max(0, error.start - 20) : error.start + 20]
+        return (
+            f"character {error.start} is the lone surrogate U+{ord(text[error.start]):04X}, "
+            f"in {near!r}. Repair it with text.encode('utf-16', 'surrogatepass')"
+            ".decode('utf-16', 'replace')."
+        )
+    return None

@@ -1,0 +1,128 @@
+"""`train`: one entry for every kind of tokenizer, reading its texts once, as a stream."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+
+from regard.errors import ConfigError, RegardError
+from regard.text import KINDS
+from regard.text.normalize import Handling
+from regard.text.suggest import nearest
+from regard.text.tokenizer import Tokenizer, roles_of, text_problem
+
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+def train(
+    kind: str,
+    texts: Iterable[str],
+    vocab_size: int,
+    specials: Iterable[str] = SPECIALS,
+    *,
+    roles: dict[str, str] | None = None,
+    read_specials: bool = False,
+    **options: Any,
+) -> Tokenizer:
+    """Learn a vocabulary of at most `vocab_size` pieces from texts.
+
+    kind: a key of `regard.text.KINDS`
+    texts: any iterable of str, read once; memory grows with the number of different words,
+        never with the length of the stream
+    specials: pieces that take the first ids, in this order. <pad> <s> </s> <unk>, [CLS], [SEP],
+        [MASK] and the like are known by name; `roles={"pad": "…"}` names others
+    read_specials: whether a special that stands in a text is later read as that special
+    options: the fields of `Handling` (unicode_form, clean, isolate_cjk, strip_accents,
+        lowercase, split), and those of the kind's own trainer, such as min_frequency
+
+    The same texts in the same order give the same tokenizer, on every machine.
+    Raises ConfigError for an unknown kind or option and for a `vocab_size` that cannot hold the
+    alphabet; RegardError for a text that is not one.
+    """
+    if kind not in KINDS:
+        raise ConfigError(
+            f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.{nearest(kind, KINDS)}"
+        )
+    learn, handling, rest = _resolve(kind, options)
+    names = _checked_specials(specials)
+    if vocab_size <= len(names):
+        raise ConfigError(
+            f"`vocab_size` must be above the {len(names)} specials, but is {vocab_size}."
+        )
+    fast = learn(_checked(texts), vocab_size, names, handling, **rest)
+    fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
+    return Tokenizer(fast, kind, roles_of(names) | (roles or {}), reads_specials=read_specials)
+
+
+def _resolve(
+    kind: str, options: dict[str, Any]
+) -> tuple[Callable[..., tokenizers.Tokenizer], Handling, dict[str, Any]]:
+    """The kind's trainer, its handling of text, and the options that are the trainer's own."""
+    place, defaults = KINDS[kind]
+    module, _, function = place.partition(":")
+    learn = getattr(import_module(module), function)
+    own = [p.name for p in inspect.signature(learn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    shared = [field.name for field in fields(Handling)]
+    for name in options:
+        if name not in own and name not in shared:
+            raise ConfigError(
+                f"`{name}` is not an option of kind {kind!r}.{nearest(name, own + shared)} "
+                f"Its options are {', '.join(own + shared)}."
+            )
+    handling = Handling(**(defaults | {k: v for k, v in options.items() if k in shared}))
+    return learn, handling, {k: v for k, v in options.items() if k in own}
+
+
+def _checked_specials(specials: Iterable[str]) -> list[str]:
+    names = [specials] if isinstance(specials, str) else list(specials)
+    if len(set(names)) != len(names) or not all(isinstance(n, str) and n for n in names):
+        raise ConfigError(f"`specials` must be different, non-empty strings, but is {names}.")
+    return names
+
+
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """The texts as they pass; stops at the first that is not a text, naming it."""
+    if isinstance(texts, str):
+        raise ConfigError("`texts` must be an iterable of texts, but is one str. Wrap it: [text].")
+    index = -1
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not _is_utf8(text):
+            raise RegardError(f"text {index} cannot be used: {text_problem(text)}")
+        yield text
+    if index < 0:
+        raise RegardError("`texts` must hold at least one text, but is empty.")
+
+
+def _is_utf8(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def need_unknown(kind: str, specials: list[str]) -> str:
+    """The name of the unknown piece, which this kind cannot do without."""
+    unknown = roles_of(specials).get("unk")
+    if unknown is None:
+        raise ConfigError(
+            f"kind {kind!r} needs a piece for what it does not know: `specials` must hold "
+            f"<unk> or [UNK], but is {specials}. (byte-bpe needs none.)"
+        )
+    return unknown
+
+
+def too_small(vocab_size: int, specials: int, alphabet: int, hint: str) -> ConfigError:
+    """The error for a vocabulary that cannot hold its own alphabet."""
+    return ConfigError(
+        f"`vocab_size` must be at least {specials + alphabet} ({specials} specials + an alphabet "
+        f"of {alphabet}), but is {vocab_size}. {hint}"
+    )
