@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from regard.data.batches import PairBatch
+from regard.data.cursor import permutation
 from regard.data.store import Tokens
 from regard.errors import ConfigError
 
@@ -80,13 +81,12 @@ class Buckets:
 
     def epoch(self, number: int) -> PaddedBatches:
         """The batches of this epoch, in order."""
-        random = np.random.default_rng([self.seed, number])
-        shuffled = random.permutation(self.lengths.shape[1])
+        shuffled = permutation(self.lengths.shape[1], self.seed, number, 0)
         parts: list[np.ndarray] = []
         for pool in np.split(shuffled, range(self.pool, len(shuffled), self.pool)):
             rows = pool[_by_length(self.lengths[:, pool])]
             parts += _cut(rows, self.lengths[:, rows], self.budget)
-        ordered = [parts[i] for i in random.permutation(len(parts))]
+        ordered = [parts[i] for i in permutation(len(parts), self.seed, number, 1)]
         return PaddedBatches(self.columns, self.pads, self.make, ordered)
 
     def identity(self) -> dict[str, Any]:

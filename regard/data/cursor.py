@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from regard.errors import CheckpointError
+import numpy as np
+
+from regard.errors import CheckpointError, ConfigError
 
 
 class Epochs(Protocol):
@@ -65,3 +67,14 @@ class Cursor:
         self.epoch = epoch
         self._batches = self.data.epoch(epoch)
         self._next = batch
+
+
+def permutation(count: int, seed: int, *parts: int) -> np.ndarray:
+    """(count,) the numbers from 0 on in an order that depends on the seed and its parts alone.
+
+    It sorts the raw numbers of a PCG64, whose stream is fixed; numpy's own `permutation` may change
+    from one release to the next, and with it a run that is resumed.
+    """
+    if seed < 0:
+        raise ConfigError(f"`seed` must be 0 or more, but is {seed}.")
+    return np.argsort(np.random.PCG64([seed, *parts]).random_raw(count), kind="stable")

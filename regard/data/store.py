@@ -62,9 +62,10 @@ class Column:
         before, after = list(self.before), list(self.after)
         return [[*before, *ids, *after] for ids in self.tokenizer.encode_many(texts)]
 
-    def is_long(self, ids: Sequence[int]) -> bool:
-        """Whether the row of ids is longer than `max_tokens`."""
-        return self.max_tokens is not None and len(ids) > self.max_tokens
+    def long_ones(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """Which of the rows of ids are longer than `max_tokens`."""
+        most = self.max_tokens
+        return [] if most is None else [i for i, ids in enumerate(rows) if len(ids) > most]
 
     def truncated(self, ids: list[int]) -> list[int]:
         """The first `max_tokens` ids, of which the last are `after`."""
@@ -202,16 +203,19 @@ class _Encoding:
     def add(self, chunk: list[tuple[int, Row]]) -> None:
         self.report.read += len(chunk)
         chunk = [(line, row) for line, row in chunk if self._is_whole(line, row)]
-        fields = [
-            column.encode_many([row[i] for _, row in chunk])
-            for i, column in enumerate(self.columns)
-        ]
-        lines = [line for line, _ in chunk]
-        limited = map(self._limited, lines, zip(*fields, strict=True))
-        fitting = [row for row in limited if row is not None]
-        for growing, ids in zip(self.growing, zip(*fitting, strict=True), strict=False):
-            growing.extend(ids)
-        self.report.kept += len(fitting)
+        out: set[int] = set()
+        fields = []
+        for i, column in enumerate(self.columns):
+            ids = column.encode_many([row[i] for _, row in chunk])
+            for place in column.long_ones(ids):
+                self._note_long(i, chunk[place][0], len(ids[place]))
+                ids[place] = column.truncated(ids[place])
+                if column.too_long == "skip":
+                    out.add(place)
+            fields.append(ids)
+        for growing, rows in zip(self.growing, fields, strict=True):
+            growing.extend([ids for place, ids in enumerate(rows) if place not in out])
+        self.report.kept += len(chunk) - len(out)
 
     def done(self) -> Examples:
         if not self.report.kept:
@@ -234,18 +238,8 @@ class _Encoding:
             whole = self.empty == "keep"
         return whole
 
-    def _limited(self, line: int, row: tuple[list[int], ...]) -> tuple[list[int], ...] | None:
-        """The row with its long fields cut; None where it is to be left out."""
-        kept: list[list[int]] | None = []
-        for i, (column, ids) in enumerate(zip(self.columns, row, strict=True)):
-            if column.is_long(ids):
-                self._note_long(i, column, line, len(ids))
-                ids = column.truncated(ids)
-                kept = None if column.too_long == "skip" else kept
-            kept = None if kept is None else [*kept, ids]
-        return None if kept is None else tuple(kept)
-
-    def _note_long(self, i: int, column: Column, line: int, length: int) -> None:
+    def _note_long(self, i: int, line: int, length: int) -> None:
+        column = self.columns[i]
         if column.too_long == "error":
             problem = f"the {column.name} has {length} tokens, more than {column.max_tokens}."
             hint = "Raise the limit if the model allows, or choose too_long = 'truncate' or 'skip'."

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from regard.data.batches import IGNORE, StreamBatch
+from regard.data.cursor import permutation
 from regard.data.store import Tokens
 from regard.errors import ConfigError
 
@@ -75,9 +76,8 @@ class Blocks:
 
     def epoch(self, number: int) -> _ShuffledBlocks:
         """The batches of this epoch, in order."""
-        random = np.random.default_rng([self.seed, number])
-        starts = random.permutation(np.arange(0, self.predicted, self.steps))
-        return _ShuffledBlocks(self, starts)
+        blocks = -(-self.predicted // self.steps)
+        return _ShuffledBlocks(self, permutation(blocks, self.seed, number) * self.steps)
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import Buckets, Cursor, PairBatch, Sequences, Tokens, sorted_batches
+from regard.data.cursor import permutation
 from regard.errors import CheckpointError, ConfigError
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=40)
@@ -62,6 +63,13 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     first, second = orders(1, (0, 1))
     assert first != second and sorted(sum(first, [])) == sorted(sum(second, []))
     assert orders(1, (0,)) != orders(2, (0,))
+
+
+def test_the_order_is_the_same_on_every_machine_and_numpy():
+    assert permutation(10, 0, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+    assert permutation(10, 0, 1).tolist() != permutation(10, 1, 0).tolist()
+    with pytest.raises(ConfigError, match="`seed` must be 0 or more, but is -1"):
+        permutation(10, -1)
 
 
 def test_batches_are_shuffled_and_pools_are_mixed():

@@ -9,6 +9,7 @@ import hashlib
 import json
 import lzma
 import sys
+import tracemalloc
 import zipfile
 
 import pytest
@@ -73,6 +74,16 @@ def test_compressed_files_and_members_read_alike(tmp_path):
         list(lines(tmp_path / "x.zip"))
     with pytest.raises(DataError, match=r"has no member 'in/fr.tsv'\. Did you mean 'in/de.tsv'"):
         list(lines(f"{tmp_path}/x.zip!in/fr.tsv"))
+
+
+def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path):
+    path = tmp_path / "x.tsv.gz"
+    path.write_bytes(gzip.compress(b"a line of text\tits translation\n" * 60_000))  # 1.9 MB
+    tracemalloc.start()
+    assert sum(1 for _ in read(path, (1,))) == 60_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000
 
 
 def test_readers_can_be_read_again(tmp_path):
