@@ -16,6 +16,7 @@ _PUBLIC = {
     "DataError": "errors:DataError",
     "MissingExtra": "errors:MissingExtra",
     "RegardError": "errors:RegardError",
+    "look": "visual.record:look",
 }
 
 __all__ = list(_PUBLIC)

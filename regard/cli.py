@@ -5,8 +5,10 @@ Heavy parts are imported inside the verbs, so that `regard --help` answers at on
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,6 +39,17 @@ def options(
     ] = False,
 ) -> None:
     """What every verb has."""
+
+
+@app.command("list")
+def list_(
+    what: Annotated[Literal["models", "tasks"], typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models or tasks that there are."""
+    table = import_module(f"regard.{what}")
+    names = list(getattr(table, what.upper()))
+    typer.echo(json.dumps(names) if as_json else "\n".join(names))
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).parents[2] / "shared"))
 
 
