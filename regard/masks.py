@@ -36,10 +36,15 @@ class Positions:
     def of(
         cls, rows: int, heads: int, queries: Tensor | int, keys: int, device: Device
     ) -> Positions:
-        """`queries`: how many positions from 0, or the positions themselves, (T,) or (B, T)."""
+        """`queries`: how many positions from 0, or the positions themselves, (T,) or (B, T).
+
+        Positions (B, T) tell the number of rows by themselves.
+        """
         if isinstance(queries, int):
             queries = torch.arange(queries, device=device)
-        if queries.dim() == 1:
+        if queries.dim() == 2:
+            rows = _agreed(rows, queries.size(0))
+        else:
             queries = queries[None]
         return cls(
             row=torch.arange(rows, device=device)[:, None, None, None],
@@ -109,8 +114,7 @@ class Mask(ABC):
             keys: how many key positions, S.
         """
         at = Positions.of(rows, heads, queries, keys, device)
-        count = at.query.size(2)
-        return self.allows(at).expand(rows, heads, count, keys)
+        return self.allows(at).expand(at.row.size(0), heads, at.query.size(2), keys)
 
     def resolve(
         self,
@@ -179,6 +183,11 @@ class Padding(Mask):
     lengths: Tensor  # (B,)
 
     def allows(self, at: Positions) -> Tensor:
+        if at.row.numel() != self.lengths.numel():
+            raise ValueError(
+                f"`rows` must be {self.lengths.numel()}, one for each of the lengths, "
+                f"but is {at.row.numel()}."
+            )
         return at.key < self.lengths.to(at.key.device)[at.row]
 
     def trivial(self, keys: int) -> bool:
@@ -211,12 +220,22 @@ class Given(Mask):
     table: Tensor  # (T, S), (B, T, S) or (B, H, T, S)
 
     def allows(self, at: Positions) -> Tensor:
-        table = self.table
+        table = self.table.to(at.key.device)
         while table.dim() < 4:  # (T, S) -> (1, 1, T, S); (B, T, S) -> (B, 1, T, S)
             table = table.unsqueeze(0 if table.dim() == 2 else 1)
-        row = at.row.clamp(max=table.size(0) - 1)
-        head = at.head.clamp(max=table.size(1) - 1)
-        return table[row, head, at.query, at.key]
+        rows, heads, queries, keys = table.shape
+        row = 0 if rows == 1 else at.row
+        head = 0 if heads == 1 else at.head
+        try:
+            if rows not in (1, at.row.numel()) or heads not in (1, at.head.numel()):
+                raise IndexError
+            return table[row, head, at.query, at.key]
+        except IndexError:
+            raise ValueError(
+                f"`grid` must cover all that is asked, but it has {rows} rows, {heads} heads, "
+                f"{queries} queries and {keys} keys, and asked are {at.row.numel()} rows, "
+                f"{at.head.numel()} heads, {at.query.size(2)} queries, {at.key.size(-1)} keys."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -273,3 +292,9 @@ def given(grid: Tensor) -> Mask:
 def everything() -> Mask:
     """No restriction."""
     return Everything()
+
+
+def _agreed(rows: int, found: int) -> int:
+    if rows not in (1, found):
+        raise ValueError(f"`rows` must be {found}, as `queries` has, but is {rows}.")
+    return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE
@@ -50,7 +51,10 @@ class Softmax(nn.Module):
         counted = targets != IGNORE
         if not bool(counted.all()):
             hidden, targets = hidden[counted], targets[counted]
-        total = _SlicedCrossEntropy.apply(hidden, self.weight, self.bias, targets, smoothing)
+        learning = torch.is_grad_enabled()  # inside the function it is always off
+        total = _SlicedCrossEntropy.apply(
+            hidden, self.weight, self.bias, targets, smoothing, learning
+        )
         return total, targets.numel()
 
 
@@ -63,10 +67,13 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         smoothing: float,
+        learning: bool,
     ) -> Tensor:
         kind = _compute_type(hidden)
         weight_here, total = weight.to(kind), hidden.new_zeros((), dtype=torch.float64)
-        gradients = _Gradients(hidden, weight, bias) if any(ctx.needs_input_grad) else None
+        gradients = (
+            _Gradients(hidden, weight, bias) if learning and any(ctx.needs_input_grad) else None
+        )
         rows = max(1, SLICE // weight.size(0))
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
@@ -82,6 +89,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         return total.to(_widen(hidden).dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias = ctx.saved_tensors
         scale = grads[0]
@@ -90,6 +98,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             hidden * scale.to(hidden.dtype),
             weight * scale,
             bias * scale if bias.numel() else None,
+            None,
             None,
             None,
         )

@@ -1,0 +1,189 @@
+"""The softmax head against torch's cross-entropy in float64: values, gradients, memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard.layers.output as output
+from regard.layers.output import Softmax
+
+D, V = 6, 11
+
+
+def case(n: int, *, bias: bool, tied: bool = False, dtype=torch.float64) -> tuple:
+    torch.manual_seed(n)
+    embedding = nn.Embedding(V, D) if tied else None
+    head = Softmax(D, V, tied=embedding, bias=bias).to(dtype)
+    if head.bias is not None:
+        nn.init.normal_(head.bias)
+    hidden = torch.randn(n, D, dtype=dtype, requires_grad=True)
+    targets = torch.randint(V, (n,))
+    return head, embedding, hidden, targets
+
+
+def judge(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    logits = F.linear(hidden, head.weight, head.bias)
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+
+
+def compare(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) -> None:
+    wanted = [hidden, *head.parameters()]
+    total, count = head.loss(hidden, targets, smoothing)
+    expected = judge(head, hidden, targets, smoothing)
+    assert count == int((targets != -100).sum()) and isinstance(count, int)
+    torch.testing.assert_close(total, expected)
+    # Scaled as accumulation scales it: gradients must be multiplied, not merely kept.
+    ours = torch.autograd.grad(total * 0.3, wanted)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected * 0.3, wanted))
+
+
+@pytest.mark.parametrize("rows_a_slice", [1, 3, 7, 1000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_it_is_torchs_cross_entropy(monkeypatch, rows_a_slice, smoothing, bias):
+    monkeypatch.setattr(output, "SLICE", rows_a_slice * V)
+    for n in (1, 7, 8, 20):
+        head, _, hidden, targets = case(n, bias=bias)
+        compare(head, hidden, targets, smoothing)
+        targets[::3] = -100
+        if n > 1:
+            compare(head, hidden, targets, smoothing)
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_nothing_to_predict_is_zero_with_finite_gradients(n):
+    head, _, hidden, targets = case(n, bias=True)
+    total, count = head.loss(hidden, targets.fill_(-100), 0.1)
+    assert total.item() == 0.0 and count == 0
+    for grad in torch.autograd.grad(total, [hidden, *head.parameters()]):
+        assert (grad == 0).all()
+
+
+def test_a_tied_embedding_gathers_both_gradients():
+    head, embedding, _, targets = case(9, bias=False, tied=True)
+    assert head.weight is embedding.weight
+    words = torch.randint(V, (9,))
+    total, _ = head.loss(embedding(words), targets, 0.1)
+    (ours,) = torch.autograd.grad(total, embedding.weight)
+    expected = judge(head, embedding(words), targets, 0.1)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, embedding.weight)[0])
+
+
+def test_a_tied_embedding_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"of shape \(11, 6\), but it is \(11, 5\)"):
+        Softmax(D, V, tied=nn.Embedding(V, 5), bias=False)
+
+
+def test_the_loss_is_that_of_the_logits():
+    head, _, hidden, targets = case(8, bias=True)
+    logits = head.logits(hidden.view(2, 4, D))
+    assert logits.shape == (2, 4, V)
+    expected = -logits.log_softmax(-1).view(8, V)[torch.arange(8), targets].sum()
+    torch.testing.assert_close(head.loss(hidden, targets)[0], expected)
+
+
+def test_extreme_logits_stay_finite():
+    head, _, hidden, targets = case(6, bias=False, dtype=torch.float32)
+    compare(head.double(), (hidden * 3000).double().detach().requires_grad_(), targets, 0.1)
+    total, _ = head.float().loss(hidden * 1e4, targets)
+    assert total.isfinite() and torch.autograd.grad(total, hidden)[0].isfinite().all()
+
+
+def test_gradcheck_and_no_second_derivative_in_silence():
+    head, _, hidden, targets = case(5, bias=True)
+
+    def loss(hidden, weight, bias):
+        return output._SlicedCrossEntropy.apply(hidden, weight, bias, targets, 0.1, True)
+
+    assert torch.autograd.gradcheck(loss, (hidden, head.weight, head.bias))
+    total, _ = head.loss(hidden, targets)
+    (slope,) = torch.autograd.grad(total**2, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_without_gradients_none_are_computed(monkeypatch):
+    head, _, hidden, targets = case(7, bias=True)
+    expected = judge(head, hidden, targets, 0.0)
+
+    def never(*args):
+        raise AssertionError("gradients of an evaluation")
+
+    monkeypatch.setattr(output._Gradients, "add", never)
+    with torch.no_grad():
+        total, count = head.loss(hidden, targets)
+    torch.testing.assert_close(total, expected.detach())
+    with torch.inference_mode():
+        torch.testing.assert_close(head.loss(hidden, targets)[0], expected.detach())
+    with pytest.raises(AssertionError, match="gradients of an evaluation"):
+        head.loss(hidden, targets)
+    frozen = head.requires_grad_(False)
+    frozen.loss(hidden.detach(), targets)
+
+
+def test_bfloat16_under_autocast_and_in_the_weights():
+    head, _, hidden, targets = case(64, bias=True, dtype=torch.float32)
+    wanted = [hidden, head.weight, head.bias]
+    expected = judge(head, hidden, targets, 0.1)
+    true = torch.autograd.grad(expected, wanted)
+    with torch.autocast("cpu", torch.bfloat16):
+        total, _ = head.loss(hidden, targets, 0.1)
+    ours = torch.autograd.grad(total, wanted)
+    assert total.dtype == torch.float32 and all(g.dtype == torch.float32 for g in ours)
+    assert not torch.equal(total, expected)  # it was computed in bfloat16
+    torch.testing.assert_close(total, expected, rtol=0.01, atol=0)
+    for one, other in zip(ours, true, strict=True):
+        assert (one - other).norm() < 0.02 * other.norm()
+    half = head.to(torch.bfloat16)
+    total, _ = half.loss(hidden.bfloat16(), targets, 0.1)
+    total.backward()
+    assert total.dtype == torch.float32 and half.weight.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(total, expected, rtol=0.02, atol=0)
+
+
+def test_the_logits_are_never_all_there(monkeypatch):
+    """The largest piece of logits is one slice, in training and in evaluation."""
+    monkeypatch.setattr(output, "SLICE", 5 * V)
+    largest = []
+    real = F.linear
+    monkeypatch.setattr(
+        output.F, "linear", lambda *a: largest.append(len(a[0])) or real(*a), raising=True
+    )
+    head, _, hidden, targets = case(23, bias=True)
+    head.loss(hidden, targets, 0.1)[0].backward()
+    with torch.no_grad():
+        head.loss(hidden, targets, 0.1)
+    assert max(largest) == 5 and sum(largest) == 2 * 23
+
+
+def test_saved_for_the_backward_pass_are_gradients_and_no_logits():
+    sizes = []
+
+    def pack(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    head, _, hidden, targets = case(23, bias=False)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        head.loss(hidden, targets)
+    assert sorted(sizes) == sorted([0, 23 * D, V * D])
+
+
+@pytest.mark.parametrize("target", [-1, V, -99])
+def test_a_target_that_is_no_word_is_an_error(target):
+    head, _, hidden, targets = case(3, bias=False)
+    targets[1] = target
+    with pytest.raises((RuntimeError, IndexError)):
+        head.loss(hidden, targets)
+
+
+def test_a_slice_is_at_least_one_row(monkeypatch):
+    monkeypatch.setattr(output, "SLICE", 1)
+    for n, bias in itertools.product((1, 4), (False, True)):
+        head, _, hidden, targets = case(n, bias=bias)
+        compare(head, hidden, targets, 0.1)
