@@ -224,8 +224,8 @@ def _override(schema: type, key: str, text: str) -> Any:
             typed = adapter.validate_json(given, strict=True, context={"folder": Path.cwd()})
             return adapter.dump_python(typed, mode="json")
         except ValidationError as refused:
-            refusals.append(refused.errors()[0])
-    raise ConfigError(f"{COMMAND_LINE}: {_refusal(key, refusals[:1])}")
+            refusals.append(refused.errors())
+    raise ConfigError(f"{COMMAND_LINE}: {_refusal(key, refusals[0])}")
 
 
 def _readings(text: str) -> list[Any]:
@@ -333,7 +333,8 @@ def _key_of(schema: Any, error: Any) -> str:
 
 def _refusal(key: str, errors: Sequence[Any]) -> str:
     """ "`key` must be ..., but is ..."; a validator's own sentence stands as it is."""
-    first = errors[0]
+    first, index = errors[0], _index(errors[0])
+    errors = [error for error in errors if _index(error) == index]
     if first["type"] in ("value_error", "assertion_error"):
         said = str(first["ctx"]["error"])
         return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
@@ -341,12 +342,15 @@ def _refusal(key: str, errors: Sequence[Any]) -> str:
         _EXPECTED.get(e["type"], re.sub("^Input should (be )?|^Value error, ", "", e["msg"]))
         for e in errors
     ]
-    index = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
     text = f"`{key}{index}` must be {_either(dict.fromkeys(expected))}, but is"
     hint = ""
     if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     return f"{text} {_toml(first['input'])}. {hint}".rstrip()
+
+
+def _index(error: Any) -> str:
+    return "".join(f"[{part}]" for part in error["loc"] if isinstance(part, int))
 
 
 def _either(names: Iterable[str]) -> str:

@@ -175,6 +175,7 @@ def test_overrides_are_read_with_the_options_own_type():
         ("training.updatse=5", "[training] has no `updatse`. Did you mean 'updates'?"),
         ("trainig.updates=5", "a recipe has no `trainig`. Did you mean 'training'?"),
         ("training.updates=many", WHOLE + ' "many".'),
+        ("data.columns=[1, true]", "`data.columns[1]` must be a whole number, but is true."),
         ("updates=100", "a recipe has no `updates`. It belongs to [training]."),
         (
             "training.updates",
