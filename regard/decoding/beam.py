@@ -1,0 +1,232 @@
+"""Beam search: the most probable hypotheses side by side, for a whole batch at once.
+
+At every step the W running hypotheses of a sentence have W * V continuations. The best 2 * size
+of them are looked at (at most W of these can be ends, so that enough others remain):
+
+    those that end with `eos` and stand among the best `size` are finished;
+    the best `size` of the others go on.
+
+Sentences whose search is over leave the batch, so that the work shrinks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.decoding.filters import Filter, Prefix, apply
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit, limits
+from regard.decoding.pool import Pool
+from regard.decoding.settings import (
+    Settings,
+    common_settings,
+    refuse_sampling,
+    stopping_settings,
+)
+from regard.decoding.steps import begin, evaluating, next_log_probs
+from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
+from regard.decoding.topk import best
+from regard.errors import ConfigError
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """One step: the K best continuations of the W hypotheses of A sentences, best first.
+
+    parent: (A, K) which of the W it continues.  row: (A, K) the same as a row of the state.
+    token: (A, K) what it adds.  log_prob: (A, K) float64, from the beginning.
+    ended: (A, K) bool, the token is `eos`.
+    kept: (A, W') which continuations go on, as the hypotheses 0 … W' - 1 of the next step.
+    """
+
+    parent: Tensor
+    row: Tensor
+    token: Tensor
+    log_prob: Tensor
+    ended: Tensor
+    kept: Tensor
+
+
+class Listener(Protocol):
+    """Hears of every step of a search, for pictures."""
+
+    def expanded(self, sentences: Tensor, step: Expansion, ends: Tensor, done: Tensor) -> None:
+        """sentences: (A,) their numbers.  ends: (A, size) bool, which of the best are complete,
+        finished or at the limit.  done: (A,) bool, after this step nothing goes on."""
+        ...
+
+
+class Silence:
+    """Nobody listens."""
+
+    def expanded(self, sentences: Tensor, step: Expansion, ends: Tensor, done: Tensor) -> None:
+        pass
+
+
+SILENCE = Silence()
+
+
+@dataclass(frozen=True)
+class Beam:
+    """Beam search and its options.
+
+    size: running hypotheses a sentence.  n_best: how many are given back, best first; fewer where
+    fewer were found.  length_penalty: see `lengths`.  stopping: see `stopping`; a beam of one is
+    greedy search, whatever the rule, because it keeps no alternative.
+
+    Raises:
+        ConfigError: an option out of range, or a filter that makes sense only for sampling.
+    """
+
+    size: int = 4
+    n_best: int = 1
+    length_penalty: LengthPenalty = Power(1.0)
+    stopping: Stopping = CurrentLength()
+    filters: tuple[Filter, ...] = ()
+    max_tokens: int | Relative = 256
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"`beams` must be at least 1, but is {self.size}.")
+        if not 1 <= self.n_best <= self.size:
+            raise ConfigError(
+                f"`n_best` must be between 1 and `beams`, {self.size}, but is {self.n_best}."
+            )
+        check_limit(self.max_tokens)
+        refuse_sampling(self.filters, "beam search")
+
+    @torch.no_grad()
+    def run(
+        self, model: Any, source: Sequences | None, listener: Listener = SILENCE
+    ) -> list[list[Hypothesis]]:
+        """For each sentence its `n_best` hypotheses, best first."""
+        with evaluating(model):
+            state, tokens = begin(model, source)
+            room = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
+            eos = getattr(model.config, "eos", None)
+            search = _Search(self, tokens, room, eos, listener)
+            while search.sentences.numel():
+                log_probs, state = next_log_probs(model, search.tokens, state)
+                rows = search.advance(log_probs)
+                if rows.numel():
+                    state = state.select(rows)
+        return search.results
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """See `regard.decoding.settings`."""
+        return cls(
+            size=settings.take("num_beams", 4),
+            n_best=settings.take("num_return_sequences", 1),
+            length_penalty=settings.length_penalty(),
+            stopping=settings.stopping(),
+            filters=settings.filters(),
+            max_tokens=settings.max_tokens(),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """The names of generation_config.json."""
+        own = {"do_sample": False, "num_beams": self.size, "num_return_sequences": self.n_best}
+        return common_settings(self) | own | stopping_settings(self.stopping)
+
+
+class _Search:
+    """The running hypotheses of A sentences, W each; those of a sentence stand together.
+
+    W is 1 at the beginning, where there is one hypothesis, and grows to the beam's size.
+    """
+
+    def __init__(
+        self, beam: Beam, tokens: Tensor, room: Tensor, eos: int | None, listener: Listener
+    ):
+        self.beam, self.room, self.eos, self.listener = beam, room, eos, listener
+        self.stopping = beam.stopping if beam.size > 1 else BeamFinished()
+        self.new, self.begun = 0, tokens.size(1)
+        self.tokens = tokens  # (A * W, T)
+        count, device = tokens.size(0), tokens.device
+        self.sentences = torch.arange(count, device=device)
+        self.running = torch.zeros(count, 1, dtype=torch.float64, device=device)  # (A, W)
+        self.pool = Pool(count, beam.size, device)
+        self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
+
+    def advance(self, log_probs: Tensor) -> Tensor:
+        """One step: log-probabilities (A * W, V) -> for each new row the old one it continues."""
+        prefix = Prefix(self.tokens, self.new, self.eos)
+        step = self._expand(apply(self.beam.filters, log_probs, prefix))
+        self.new += 1
+        full = self.room <= self.new  # (A,)
+        ends = (step.ended | full[:, None])[:, : self.beam.size]
+        ends &= step.log_prob[:, : self.beam.size] > NEVER
+        self._finish(step, ends)
+        running = step.log_prob.masked_fill(step.ended, NEVER).gather(1, step.kept)
+        done = full | self._over(running[:, 0])
+        self.listener.expanded(self.sentences, step, ends, done)
+        row, token = step.row.gather(1, step.kept), step.token.gather(1, step.kept)
+        if bool(done.any()):
+            stay = self._leave(done)
+            row, token, running = row[stay], token[stay], running[stay]
+        rows = row.flatten()  # (A, W') -> (A * W',)
+        self.tokens = torch.cat([self.tokens.index_select(0, rows), token.view(-1, 1)], 1)
+        self.running = running
+        return rows
+
+    def _expand(self, log_probs: Tensor) -> Expansion:
+        """The best 2 * size continuations, and which of them go on if the sentence does."""
+        (count, width), size = self.running.shape, self.beam.size
+        log_probs = log_probs.view(count, width, -1)  # (A * W, V) -> (A, W, V)
+        log_prob, index = best(log_probs, self.running, 2 * size)  # (A, K)
+        parent = index // log_probs.size(2)
+        token = index - parent * log_probs.size(2)
+        row = parent + torch.arange(0, count * width, width, device=parent.device)[:, None]
+        if self.eos is None:
+            ended, ends = torch.zeros_like(token, dtype=torch.bool), 0
+        else:
+            ended, ends = token == self.eos, width
+        others = max(min(size, token.size(1) - ends), 1)
+        kept = ended.byte().argsort(dim=1, stable=True)[:, :others]  # those that end come last
+        return Expansion(parent, row, token, log_prob, ended, kept)
+
+    def _finish(self, step: Expansion, ends: Tensor) -> None:
+        """Puts what ends among the best `size` into the pool: (A, size) bool."""
+        if not bool(ends.any()):
+            return
+        size = self.beam.size
+        scores = step.log_prob[:, :size] / self.beam.length_penalty(self.new)
+        columns = (scores, step.log_prob, step.token, step.ended)
+        score, log_prob, token, ended = (c[:, :size][ends].tolist() for c in columns)
+        prefixes = self.tokens[step.row[:, :size][ends], self.begun :].tolist()
+        found = [
+            Hypothesis(prefix if ended[at] else [*prefix, token[at]], score[at], log_prob[at], end)
+            for at, (prefix, end) in enumerate(zip(prefixes, ended, strict=True))
+        ]
+        self.pool.add(ends, scores, found)
+
+    def _over(self, running: Tensor) -> Tensor:
+        """(A,) bool: the stopping rule is met, or the filters allow nothing any more."""
+        beam, pool = self.beam, self.pool.scores
+        standing = Standing(pool, running, self.new, self.room, beam.length_penalty, beam.n_best)
+        return self.stopping(standing) | (running == NEVER)
+
+    def _leave(self, done: Tensor) -> Tensor:
+        """Takes down the results of sentences that are done; gives those that stay."""
+        for at in done.nonzero()[:, 0].tolist():
+            found = self.pool.of(at, self.beam.n_best)
+            self.results[int(self.sentences[at])] = found or [self._cut_off(at)]
+        stay = (~done).nonzero()[:, 0]
+        self.sentences, self.room = self.sentences[stay], self.room[stay]
+        self.pool.select(stay)
+        return stay
+
+    def _cut_off(self, at: int) -> Hypothesis:
+        """The best hypothesis before this step, where the filters allowed nothing after it."""
+        log_prob = float(self.running[at, 0])
+        score = log_prob / self.beam.length_penalty(max(self.new - 1, 1))
+        tokens = self.tokens[at * self.running.size(1), self.begun :].tolist()
+        return Hypothesis(tokens, score, log_prob, False)

@@ -1,0 +1,110 @@
+"""generation_config.json: how a model is decoded, stored beside it under the conventional names."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.decoding.settings import FILTERS, build
+from regard.errors import ConfigError, DataError
+
+FILE = "generation_config.json"
+
+# Values that change nothing, some of which other libraries always write.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "temperature": (1,),
+    "top_k": (0,),
+    "top_p": (1,),
+}
+# Whoever does not sample still writes this one.
+UNUSED_TOP_K = 50
+
+KNOWN = {
+    *FILTERS,
+    *("length_penalty", "length_penalty_formula", "filter_order", "early_stopping", "seed"),
+    *("num_beams", "num_return_sequences"),
+    *("max_new_tokens", "max_new_tokens_per_source_token"),
+}
+# Not about the choice of tokens; the ids are in the model's own configuration.
+IGNORED = ("use_cache", "cache_implementation", "max_length", "transformers_version")
+IGNORED_PREFIXES = ("output_", "return_", "_", "bos_", "eos_", "pad_", "decoder_start_")
+
+
+def save(method: Any, path: str | Path, ids: Mapping[str, int] | None = None) -> None:
+    """Writes the method's options to a file, or to generation_config.json in a folder.
+
+    ids: `eos_token_id` and the like, for other libraries that read the file.
+    """
+    text = json.dumps(method.settings() | dict(ids or {}), indent=2, sort_keys=True)
+    _file(path).write_text(text + "\n", encoding="utf-8")
+
+
+def load(path: str | Path) -> Any:
+    """The decoding method that a file, ours or another library's, asks for.
+
+    A beam of one comes back as greedy search, its equal.
+
+    Raises:
+        DataError: no such file, or not JSON.
+        ConfigError: values out of range, or of two methods at once.
+    """
+    file = _file(path)
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(file, None, "there is no such file.") from None
+    except json.JSONDecodeError as error:
+        raise DataError(file, error.lineno, f"this is not JSON: {error.msg}.") from None
+    if not isinstance(values, dict):
+        raise DataError(file, 1, "a JSON object is expected.")
+    return from_config(values)
+
+
+def from_config(values: Mapping[str, Any]) -> Any:
+    """The method that conventional names and values describe; null means not given.
+
+    Options that we do not have, and that would change the tokens, are named in a warning.
+    """
+    wanted = {name: value for name, value in values.items() if value is not None}
+    sample, beams = wanted.pop("do_sample", False), wanted.get("num_beams", 1)
+    if sample and beams > 1:
+        raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
+    method = "sampling" if sample else "beam" if beams > 1 else "greedy"
+    if "max_length" in wanted:  # it counts the first token too
+        wanted.setdefault("max_new_tokens", max(wanted.pop("max_length") - 1, 1))
+    known = {name: value for name, value in wanted.items() if name in KNOWN}
+    _warn(wanted.keys() - known.keys())
+    return build(method, _meant(known, method))
+
+
+def _meant(values: dict[str, Any], method: str) -> dict[str, Any]:
+    """Without the values that change nothing."""
+    kept = {k: v for k, v in values.items() if v not in NEUTRAL.get(k, ())}
+    if method != "sampling" and kept.get("top_k") == UNUSED_TOP_K:
+        del kept["top_k"]
+    if method != "beam":
+        kept.pop("early_stopping", None)
+        kept.pop("num_beams", None)
+    if method == "greedy" and kept.get("num_return_sequences") == 1:
+        del kept["num_return_sequences"]
+    return kept
+
+
+def _warn(names: set[str]) -> None:
+    lost = sorted(n for n in names if n not in IGNORED and not n.startswith(IGNORED_PREFIXES))
+    if lost:
+        warnings.warn(
+            f"Decoding will not do what {FILE} asks for under {', '.join(lost)}: "
+            "there is no such option here.",
+            stacklevel=4,
+        )
+
+
+def _file(path: str | Path) -> Path:
+    path = Path(path)
+    return path / FILE if path.is_dir() else path

@@ -1,0 +1,60 @@
+"""Greedy search: the most probable token at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.decoding.filters import Filter
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit
+from regard.decoding.settings import Settings, common_settings, refuse_sampling
+from regard.decoding.walk import Collector, Decided, Pick, walk
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Equals a beam of one, tokens and scores. Of equal tokens the lowest id is taken.
+
+    length_penalty only normalises the score that is reported.
+    """
+
+    length_penalty: LengthPenalty = Power(1.0)
+    filters: tuple[Filter, ...] = ()
+    max_tokens: int | Relative = 256
+
+    def __post_init__(self) -> None:
+        check_limit(self.max_tokens)
+        refuse_sampling(self.filters, "greedy search")
+
+    def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
+        """One hypothesis a sentence."""
+        found = self.collector(model)
+        for step in self.walk(model, source):
+            found.add(step)
+        return found.results()
+
+    def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
+        """Token by token, as they are decided."""
+        return walk(model, source, _greedy, filters=self.filters, max_tokens=self.max_tokens)
+
+    def collector(self, model: Any) -> Collector:
+        """Turns steps of the walk into hypotheses."""
+        return Collector(getattr(model.config, "eos", None), self.length_penalty)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """See `regard.decoding.settings`."""
+        return cls(settings.length_penalty(), settings.filters(), settings.max_tokens())
+
+    def settings(self) -> dict[str, Any]:
+        """The names of generation_config.json."""
+        return common_settings(self) | {"do_sample": False, "num_beams": 1}
+
+
+def _greedy(limits: Tensor) -> Pick:
+    return lambda scores, rows, new: scores.argmax(-1)

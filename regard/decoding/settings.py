@@ -1,0 +1,223 @@
+"""Options by name, as recipes and the command line give them.
+
+    options(beams=5, length_penalty=0.6)         -> Beam(size=5, length_penalty=Power(0.6))
+    options(top_k=40, temperature=0.8)           -> Sampling((Temperature(0.8), TopK(40)))
+    options(length_penalty="gnmt:0.6", beams=4, max_tokens="1.5x+10")
+
+The method is the one to which the names belong, or greedy search. Names that belong to different
+methods are an error. Inside, and in files, the names are those of generation_config.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from regard.decoding.filters import Filter, MinTokens, NoRepeatNGram, Temperature, TopK, TopP
+from regard.decoding.lengths import PENALTIES, LengthPenalty, Power, Relative
+from regard.decoding.stopping import STOPPING, Stopping
+from regard.errors import ConfigError
+from regard.suggest import nearest
+
+# our name -> the name in generation_config.json
+NAMES = {
+    "beams": "num_beams",
+    "n_best": "num_return_sequences",
+    "samples": "num_return_sequences",
+    "length_penalty": "length_penalty",
+    "stopping": "early_stopping",
+    "min_tokens": "min_new_tokens",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "max_tokens": "max_new_tokens",
+    "seed": "seed",
+}
+BELONGS = {
+    "sampling": ("temperature", "top_k", "top_p", "samples", "seed"),
+    "beam": ("beams", "n_best", "stopping"),
+}
+
+# conventional name -> (filter, its only field), in the order in which they are applied
+FILTERS: dict[str, tuple[type, str]] = {
+    "min_new_tokens": (MinTokens, "count"),
+    "no_repeat_ngram_size": (NoRepeatNGram, "size"),
+    "temperature": (Temperature, "value"),
+    "top_k": (TopK, "count"),
+    "top_p": (TopP, "mass"),
+}
+EARLY: dict[Any, str] = {True: "beam-finished", False: "current-length", "never": "exact"}
+RATIO = "max_new_tokens_per_source_token"
+FORMULA = "length_penalty_formula"
+ORDER = "filter_order"
+
+
+def options(method: str | None = None, **named: Any) -> Any:
+    """The decoding method with these options; None means not given.
+
+    Raises:
+        ConfigError: an unknown name, a value out of range, or names of different methods.
+    """
+    named = {name: value for name, value in named.items() if value is not None}
+    method = method or _method(named)
+    values = {NAMES.get(name, name): value for name, value in named.items()}
+    given = {NAMES.get(name, name): name for name in named}
+    return build(method, values, given)
+
+
+def build(method: str, values: Mapping[str, Any], given: Mapping[str, str] | None = None) -> Any:
+    """The method of this name from conventional names; `given`: how the user called them."""
+    from regard.decoding import method_class
+
+    settings = Settings(values, given or {})
+    made = method_class(method).from_settings(settings)
+    settings.refuse_rest(method)
+    return made
+
+
+def _method(named: Mapping[str, Any]) -> str:
+    owners = {
+        method: [name for name in names if name in named] for method, names in BELONGS.items()
+    }
+    sampling, beam = owners["sampling"], owners["beam"]
+    if sampling and beam:
+        raise ConfigError(
+            f"`{sampling[0]}` belongs to sampling and `{beam[0]}` to beam search. "
+            "Leave one of them out."
+        )
+    return "sampling" if sampling else "beam" if beam else "greedy"
+
+
+def refuse_sampling(filters: Sequence[Filter], method: str) -> None:
+    """Refuses filters that reshape a distribution where nothing is drawn from it."""
+    for part in filters:
+        if isinstance(part, Temperature | TopK | TopP):
+            raise ConfigError(
+                f"{part} has a meaning only for sampling, but the method is {method}. "
+                "Leave it out, or sample."
+            )
+
+
+class Settings:
+    """Values by their conventional names; each method takes what it knows."""
+
+    def __init__(self, values: Mapping[str, Any], given: Mapping[str, str]):
+        self._values, self._given = dict(values), given
+
+    def take(self, name: str, default: Any) -> Any:
+        """The value, of the type of `default`, or `default`."""
+        value = self._values.pop(name, default)
+        if type(value) is not type(default):
+            self._refuse(name, f"a value of type {type(default).__name__}", value)
+        return value
+
+    def filters(self) -> tuple[Filter, ...]:
+        """The filters that are named, in their usual order or the one under `filter_order`."""
+        order = self._values.pop(ORDER, list(FILTERS))
+        parts = []
+        for name in order:
+            if name not in FILTERS:
+                raise ConfigError(f"`{ORDER}` names {name!r}. {nearest(name, FILTERS)}")
+            if name in self._values:
+                kind, field = FILTERS[name]
+                parts.append(kind(**{field: self._number(name)}))
+        return tuple(parts)
+
+    def length_penalty(self) -> LengthPenalty:
+        """A number is `Power`; "gnmt:0.6" or `length_penalty_formula` name another formula."""
+        value = self._values.pop("length_penalty", 1.0)
+        formula = self._values.pop(FORMULA, "power")
+        if isinstance(value, str) and ":" in value:
+            formula, value = value.split(":", 1)
+        if formula not in PENALTIES:
+            known = nearest(formula, PENALTIES)
+            raise ConfigError(f"There is no length penalty {formula!r}. {known}")
+        try:
+            return PENALTIES[formula](float(value))
+        except (TypeError, ValueError):
+            if callable(value):
+                return value
+            self._refuse("length_penalty", "a number, or a formula and a number: gnmt:0.6", value)
+
+    def stopping(self) -> Stopping:
+        """True, False or "never" as in transformers, or a name of `STOPPING`."""
+        value = self._values.pop("early_stopping", False)
+        if callable(value):
+            return value
+        name = EARLY.get(value, value)
+        if name not in STOPPING:
+            self._refuse("early_stopping", f"one of {', '.join(STOPPING)}", value)
+        return STOPPING[name]
+
+    def max_tokens(self) -> int | Relative:
+        """A number, or "1.5x+10": 1.5 tokens for each source token and 10 more."""
+        value = self._values.pop("max_new_tokens", 256)
+        ratio = self._values.pop(RATIO, None)
+        if ratio is not None:
+            return Relative(float(ratio), value)
+        if isinstance(value, int | Relative) and not isinstance(value, bool):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)x\+(\d+)", str(value))
+        if found is None:
+            self._refuse("max_new_tokens", 'a whole number, or like "1.5x+10"', value)
+        return Relative(float(found[1]), int(found[2]))
+
+    def refuse_rest(self, method: str) -> None:
+        """Refuses what nobody took."""
+        for name in self._values:
+            name = self._given.get(name, name)
+            for owner, names in BELONGS.items():
+                if name in names:
+                    raise ConfigError(f"`{name}` belongs to {owner}, but the method is {method}.")
+            raise ConfigError(f"There is no option `{name}` for {method}. {nearest(name, NAMES)}")
+
+    def _number(self, name: str) -> Any:
+        value = self._values.pop(name)
+        whole = name in ("top_k", "min_new_tokens", "no_repeat_ngram_size")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            self._refuse(name, "a whole number" if whole else "a number", value)
+        return value
+
+    def _refuse(self, name: str, wanted: str, value: Any) -> NoReturn:
+        raise ConfigError(f"`{self._given.get(name, name)}` must be {wanted}, but is {value!r}.")
+
+
+def common_settings(method: Any) -> dict[str, Any]:
+    """What every method stores: filters, length penalty, limit, under conventional names."""
+    stored: dict[str, Any] = {}
+    for part in method.filters:
+        name = next((n for n, (kind, _) in FILTERS.items() if type(part) is kind), None)
+        if name is None or name in stored:
+            raise _homeless(part)
+        stored[name] = getattr(part, FILTERS[name][1])
+    if list(stored) != [name for name in FILTERS if name in stored]:
+        stored[ORDER] = list(stored)
+    return stored | _penalty_settings(method.length_penalty) | _limit_settings(method.max_tokens)
+
+
+def stopping_settings(stopping: Stopping) -> dict[str, Any]:
+    """`early_stopping` as transformers writes it."""
+    for value, name in EARLY.items():
+        if STOPPING[name] == stopping:
+            return {"early_stopping": value}
+    raise _homeless(stopping)
+
+
+def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
+    known: dict[str, Any] = {"length_penalty": penalty.alpha}
+    for name, formula in PENALTIES.items():
+        if type(penalty) is formula:
+            return known if formula is Power else known | {FORMULA: name}
+    raise _homeless(penalty)
+
+
+def _limit_settings(limit: int | Relative) -> dict[str, Any]:
+    if isinstance(limit, Relative):
+        return {"max_new_tokens": limit.plus, RATIO: limit.ratio}
+    return {"max_new_tokens": limit}
+
+
+def _homeless(part: Any) -> ConfigError:
+    return ConfigError(f"{part} cannot be stored: generation_config.json has no place for it.")

@@ -1,0 +1,61 @@
+"""What every method of decoding does with a model: start, and ask for the next log-probabilities.
+
+This is all that decoding knows of a model; `regard.models.interfaces` writes it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.errors import RegardError
+
+
+def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
+    """The model's state and what has been read: (R, T) tokens, the last to be fed next.
+
+    Prompts of different lengths stand to the right, with -1 on their left.
+    """
+    state, tokens = model.start(source)
+    if source is None or not getattr(model, "continues", False) or source.ids.size(1) < 2:
+        return state, tokens
+    width = source.ids.size(1)
+    shift = torch.arange(width, device=source.ids.device) - (width - source.lengths[:, None])
+    prompts = source.ids.gather(1, shift.clamp(min=0)).masked_fill(shift < 0, -1)
+    return state, torch.cat([prompts[:, :-1], tokens], 1)
+
+
+def next_log_probs(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """Log-probabilities (R, V), at least float32, of what follows the last of tokens (R, T).
+
+    Raises:
+        RegardError: the model gave no numbers.
+    """
+    scores, state = model.step(tokens[:, -1:], state)
+    scores = scores[:, -1]  # (R, 1, V) -> (R, V)
+    log_probs = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+    if bool(log_probs[:, 0].isnan().any()):  # one NaN makes the whole row NaN
+        row = int(log_probs[:, 0].isnan().int().argmax())
+        raise RegardError(
+            f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
+            f"after {tokens.size(1)} tokens. Its weights may have diverged."
+        )
+    return log_probs, state
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Dropout is off while decoding; the mode comes back afterwards."""
+    training = getattr(model, "training", False)
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()

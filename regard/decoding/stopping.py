@@ -1,0 +1,83 @@
+"""When a beam search may leave a sentence: three rules, from the quickest to the exact one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from regard.decoding.lengths import LengthPenalty
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Where A sentences stand after a step.
+
+    scores: (A, N) of their finished hypotheses, best first, minus infinity where there are fewer.
+    running: (A,) log-probability of the best hypothesis that goes on.
+    length: tokens generated so far.  limits: (A,) tokens that may be generated.
+    """
+
+    scores: Tensor
+    running: Tensor
+    length: int
+    limits: Tensor
+    penalty: LengthPenalty
+    n_best: int
+
+
+class Stopping(Protocol):
+    def __call__(self, standing: Standing) -> Tensor:
+        """(A,) bool: this sentence is done."""
+        ...
+
+
+@dataclass(frozen=True)
+class BeamFinished:
+    """As many hypotheses have finished as the beam is wide.
+
+    transformers' `early_stopping=True`, and fairseq's rule. The quickest; a better hypothesis that
+    would have finished later is missed.
+    """
+
+    def __call__(self, standing: Standing) -> Tensor:
+        return standing.scores[:, -1].isfinite()
+
+
+@dataclass(frozen=True)
+class CurrentLength:
+    """As many have finished as the beam is wide, and the best running hypothesis would not enter
+    among them if it ended at its current length.
+
+    transformers' `early_stopping=False`, its default. A hypothesis whose mean improves as it grows
+    can still be missed.
+    """
+
+    def __call__(self, standing: Standing) -> Tensor:
+        score = standing.running / standing.penalty(standing.length)
+        return score <= standing.scores[:, -1]
+
+
+@dataclass(frozen=True)
+class ExactBound:
+    """No running hypothesis can enter the n best any more, however long it gets.
+
+    log P only falls as a hypothesis grows, and the penalty is monotone, so that the best score in
+    reach is log P / penalty(n) at the next length or at the limit. The n best are those that a
+    search to the limit would give: transformers' `early_stopping="never"`, but it stops sooner.
+    """
+
+    def __call__(self, standing: Standing) -> Tensor:
+        soon = torch.as_tensor(standing.penalty(float(standing.length + 1)))
+        late = standing.penalty(standing.limits.to(standing.running.dtype))
+        reach = standing.running / torch.maximum(late, soon.to(late))
+        return reach <= standing.scores[:, standing.n_best - 1]
+
+
+STOPPING: dict[str, Stopping] = {
+    "beam-finished": BeamFinished(),
+    "current-length": CurrentLength(),
+    "exact": ExactBound(),
+}

@@ -1,0 +1,247 @@
+"""Beam search against enumeration, against a naive search, and its invariances."""
+
+import pytest
+import torch
+from decoding_mocks import EOS, Markov, Recurrent, batch, enumerate_all, naive_beam, sources
+
+from regard.data.batches import Sequences
+from regard.decoding import (
+    GNMT,
+    Beam,
+    BeamFinished,
+    CurrentLength,
+    ExactBound,
+    Greedy,
+    MinTokens,
+    NoRepeatNGram,
+    Power,
+    Relative,
+    Temperature,
+    generate,
+    unfinished,
+)
+from regard.errors import ConfigError, RegardError
+
+
+def markov(count=3, vocabulary=4, seed=1):
+    random = torch.Generator().manual_seed(seed)
+    return Markov((torch.randn(count, vocabulary, vocabulary, generator=random) * 1.5).softmax(-1))
+
+
+def same(found, expected):
+    assert found.tokens == expected[1]
+    assert found.finished == expected[2]
+    assert found.score == pytest.approx(expected[0], abs=1e-9)
+
+
+@pytest.mark.parametrize("penalty", [Power(0.0), Power(1.0), GNMT(0.6), Power(-0.5)])
+def test_a_beam_as_wide_as_all_sequences_is_exact_search(penalty):
+    model, longest = markov(), 4
+    beam = Beam(size=4**longest, n_best=9, length_penalty=penalty, max_tokens=longest)
+    found = beam.run(model, batch([[0], [1], [2]]))
+    for which, hypotheses in enumerate(found):
+        for hypothesis, expected in zip(
+            hypotheses, enumerate_all(model, [which], longest, penalty), strict=False
+        ):
+            same(hypothesis, expected)
+        assert len(hypotheses) == 9
+
+
+def rules(size, n_best, penalty, longest):
+    def full(scores, running, length):
+        return len(scores) == size
+
+    def current(scores, running, length):
+        return full(scores, running, length) and running / penalty(length) <= scores[-1]
+
+    def exact(scores, running, length):
+        reach = max(running / penalty(n) for n in range(length + 1, longest + 2))
+        return len(scores) >= n_best and reach <= scores[n_best - 1]
+
+    return {"full": (BeamFinished(), full), "current": (CurrentLength(), current)} | {
+        "exact": (ExactBound(), exact)
+    }
+
+
+@pytest.mark.parametrize("rule", ["full", "current", "exact"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("penalty", [Power(1.0), Power(0.0), GNMT(0.6)])
+def test_a_batch_equals_a_naive_search_of_each_sentence(rule, size, penalty):
+    model, longest, n_best = Recurrent(eos_bias=2.0), 9, 2
+    stopping, enough = rules(size, n_best, penalty, longest)[rule]
+    rows = sources(7)
+    found = Beam(size, n_best, penalty, stopping, max_tokens=longest).run(model, batch(rows))
+    for row, hypotheses in zip(rows, found, strict=True):
+        expected = naive_beam(model, row, size, longest, penalty, enough)[:n_best]
+        assert len(hypotheses) == len(expected)
+        for hypothesis, other in zip(hypotheses, expected, strict=True):
+            same(hypothesis, other)
+            assert hypothesis.log_prob == pytest.approx(other[3], abs=1e-9)
+
+
+@pytest.mark.parametrize("penalty", [Power(1.0), Power(0.0), Power(2.0), Power(-1.0), GNMT(1.0)])
+def test_the_exact_rule_gives_what_a_search_to_the_limit_gives(penalty):
+    class Never:
+        def __call__(self, standing):
+            return torch.zeros(len(standing.running), dtype=torch.bool)
+
+    model, rows = Recurrent(eos_bias=2.5, seed=3), batch(sources(12, seed=3))
+    exact = Beam(4, 3, penalty, ExactBound(), max_tokens=12).run(model, rows)
+    assert exact == Beam(4, 3, penalty, Never(), max_tokens=12).run(model, rows)
+
+
+def test_sentences_that_are_done_leave_the_batch():
+    class Counting(Recurrent):
+        rows = 0
+
+        def step(self, tokens, state):
+            self.rows += len(tokens)
+            return super().step(tokens, state)
+
+    rows = sources(16)
+    together, alone = Counting(eos_bias=3.0), 0
+    Beam(4, max_tokens=30).run(together, batch(rows))
+    for row in rows:
+        model = Counting(eos_bias=3.0)
+        Beam(4, max_tokens=30).run(model, batch([row]))
+        alone += model.rows
+    assert together.rows == alone  # no step was done for a sentence that had its result
+
+
+@pytest.mark.parametrize("stopping", [BeamFinished(), CurrentLength(), ExactBound()])
+@pytest.mark.parametrize("penalty", [Power(1.0), GNMT(0.6), Power(3.0)])
+@pytest.mark.parametrize("filters", [(), (MinTokens(3), NoRepeatNGram(2))])
+def test_greedy_equals_a_beam_of_one(stopping, penalty, filters):
+    model, rows = Recurrent(eos_bias=-1.0), batch(sources(40))
+    beam = Beam(1, 1, penalty, stopping, filters, max_tokens=5)
+    greedy = Greedy(penalty, filters, max_tokens=5).run(model, rows)
+    assert beam.run(model, rows) == greedy
+    assert any(h.finished for (h,) in greedy) and not all(h.finished for (h,) in greedy)
+
+
+def test_equal_scores_are_ranked_by_the_lowest_token():
+    uniform = Markov(torch.full((1, 5, 5), 0.2))
+    found = Beam(3, 3, max_tokens=2).run(uniform, batch([[0], [0]]))
+    assert [h.tokens for h in found[0]] == [[], [0, 0], [0, 1]]  # eos = 2 ends at once
+    assert found[0] == found[1]
+    assert Greedy(max_tokens=2).run(uniform, batch([[0]]))[0][0].tokens == [0, 0]
+
+
+@pytest.mark.parametrize("method", [Greedy(max_tokens=20), Beam(4, 2), Beam(5, 5, GNMT(0.6))])
+def test_batch_order_and_padding_change_nothing(method):
+    model, rows = Recurrent(eos_bias=2.0, seed=5), sources(9, seed=5)
+    together = method.run(model, batch(rows))
+    assert method.run(model, batch(rows, extra=7)) == together
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
+    shuffled = method.run(model, batch([rows[at] for at in order]))
+    for place, at in enumerate(order):
+        (alone,) = method.run(model, batch([rows[at]]))
+        for hypotheses in (alone, shuffled[place]):
+            for one, other in zip(hypotheses, together[at], strict=True):
+                assert one.tokens == other.tokens and one.finished == other.finished
+                assert one.score == pytest.approx(other.score, abs=1e-12)
+
+
+def test_limits_are_told_and_counted():
+    model, rows = Recurrent(eos_bias=-50.0), batch([[3, 4, 5, 6], [3]])
+    for method in (Greedy(max_tokens=Relative(1.5, 2)), Beam(3, max_tokens=Relative(1.5, 2))):
+        found = method.run(model, rows)
+        assert [len(h[0].tokens) for h in found] == [8, 3]  # 1.5 * 4 + 2, 1.5 * 1 + 2
+        assert unfinished(found) == 2
+    model.config.max_length = 5  # bos and four others are read: five can be written
+    assert [len(h[0].tokens) for h in Beam(3).run(model, rows)] == [5, 5]
+    with pytest.raises(ConfigError, match="relative to the source"):
+        Greedy(max_tokens=Relative()).run(markov(), None)
+
+
+def test_a_prompt_counts_for_the_limit_and_for_repetition():
+    class Prompted(Recurrent):
+        continues = True
+
+        def start(self, source):
+            state, _ = super().start(Sequences(source.ids, source.lengths - 1))
+            last = source.ids.gather(1, source.lengths[:, None] - 1)
+            return state, last
+
+    model = Prompted(eos=None)
+    model.config.max_length = 6
+    prompts = batch([[3, 4, 5, 6], [7, 8]])
+    for method in (Greedy(), Beam(3)):
+        found = method.run(model, prompts)
+        assert [len(h[0].tokens) for h in found] == [3, 5]
+        assert not any(h[0].finished for h in found)
+    once = (NoRepeatNGram(1),)
+    model.config.max_length = None
+    for method in (Greedy(filters=once), Beam(2, filters=once)):
+        for prompt, ((found, *_)) in zip(
+            ([3, 4, 5, 6], [7, 8]), method.run(model, prompts), strict=True
+        ):
+            assert sorted([*prompt, *found.tokens]) == list(range(12))  # then nothing is allowed
+            assert not found.finished
+    model.config.max_length = 3
+    with pytest.raises(ConfigError, match="prompt of row 0 has 4 tokens.*at most 3"):
+        Greedy().run(model, prompts)
+
+
+def test_one_result_where_filters_allow_nothing():
+    model = Recurrent(vocabulary=5, eos=None)
+    for method in (Greedy(filters=(NoRepeatNGram(1),)), Beam(3, filters=(NoRepeatNGram(1),))):
+        ((found,),) = method.run(model, batch([[3]]))
+        assert sorted(found.tokens) == [0, 2, 3, 4]  # all but bos, which was read first
+        assert not found.finished and found.score == pytest.approx(found.log_prob / 4)
+
+
+def test_a_vocabulary_larger_than_a_chunk_and_not_a_multiple_of_it():
+    model = Recurrent(vocabulary=1003, sharpness=1.0, eos_bias=4.0)
+    rows = sources(4, vocabulary=1003)
+    found = Beam(4, 4, stopping=BeamFinished(), max_tokens=8).run(model, batch(rows))
+    for row, hypotheses in zip(rows, found, strict=True):
+        enough = rules(4, 4, Power(1.0), 8)["full"][1]
+        for one, other in zip(
+            hypotheses, naive_beam(model, row, 4, 8, Power(1.0), enough), strict=True
+        ):
+            same(one, other)
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    model = Recurrent()
+    model.outputs[0, 5] = float("nan")
+    for method in (Greedy(), Beam()):
+        with pytest.raises(RegardError, match="NaN or infinite after 1 tokens"):
+            method.run(model, batch([[3], [4]]))
+
+
+def test_an_empty_batch_and_dropout():
+    assert generate(Recurrent(), batch([])) == []
+
+    class Trained(Recurrent):
+        training = True
+        modes: list = []
+
+        def eval(self):
+            self.training = False
+
+        def train(self):
+            self.training = True
+
+        def step(self, tokens, state):
+            self.modes.append(self.training)
+            return super().step(tokens, state)
+
+    model = Trained(eos_bias=3.0)
+    generate(model, batch([[3]]), beams=2)
+    generate(model, batch([[3]]))
+    assert model.modes and not any(model.modes) and model.training
+
+
+def test_options_out_of_range():
+    for wrong, message in [
+        (lambda: Beam(0), "`beams` must be at least 1, but is 0"),
+        (lambda: Beam(2, 3), "`n_best` must be between 1 and `beams`, 2, but is 3"),
+        (lambda: Beam(max_tokens=0), "`max_tokens` must be at least 1"),
+        (lambda: Beam(filters=(Temperature(0.5),)), "only for sampling.*beam search"),
+        (lambda: Greedy(filters=(Temperature(0.5),)), "only for sampling.*greedy"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            wrong()
+    assert EOS == 2

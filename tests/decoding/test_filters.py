@@ -1,0 +1,107 @@
+"""Filters against transformers' processors and against grids that can be read."""
+
+import pytest
+import torch
+
+from regard.decoding.filters import (
+    MinTokens,
+    NoRepeatNGram,
+    Prefix,
+    Temperature,
+    TopK,
+    TopP,
+    apply,
+)
+from regard.errors import ConfigError
+
+NO = float("-inf")
+
+
+def prefix(tokens, new=None, eos=2):
+    tokens = torch.as_tensor(tokens)
+    return Prefix(tokens, tokens.size(1) - 1 if new is None else new, eos)
+
+
+@pytest.fixture(scope="module")
+def processors():
+    return pytest.importorskip("transformers.generation.logits_process")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_against_transformers(processors, seed):
+    random = torch.Generator().manual_seed(seed)
+    scores = torch.randn(6, 50, generator=random) * 3
+    scores[0] = scores[0].round()  # equal scores
+    tokens = torch.randint(0, 6, (6, 9), generator=random)
+    p = processors
+    for ours, theirs in [
+        (Temperature(0.7), p.TemperatureLogitsWarper(0.7)),
+        (TopK(7), p.TopKLogitsWarper(7)),
+        (TopK(500), p.TopKLogitsWarper(500)),
+        (TopP(0.8), p.TopPLogitsWarper(0.8)),
+        (TopP(0.05), p.TopPLogitsWarper(0.05)),
+        (TopP(1.0), p.TopPLogitsWarper(1.0)),
+        (NoRepeatNGram(1), p.NoRepeatNGramLogitsProcessor(1)),
+        (NoRepeatNGram(2), p.NoRepeatNGramLogitsProcessor(2)),
+        (NoRepeatNGram(3), p.NoRepeatNGramLogitsProcessor(3)),
+        (NoRepeatNGram(12), p.NoRepeatNGramLogitsProcessor(12)),
+        (MinTokens(9), p.MinNewTokensLengthLogitsProcessor(1, 9, 2)),
+        (MinTokens(8), p.MinNewTokensLengthLogitsProcessor(1, 8, 2)),
+    ]:
+        before = scores.clone()
+        assert torch.equal(ours(scores, prefix(tokens)), theirs(tokens, scores.clone())), ours
+        assert torch.equal(scores, before)  # what was given is not changed
+    chain = (NoRepeatNGram(2), MinTokens(20), Temperature(1.7), TopK(20), TopP(0.9))
+    expected = scores
+    for part in (
+        p.NoRepeatNGramLogitsProcessor(2),
+        p.MinNewTokensLengthLogitsProcessor(1, 20, 2),
+        p.TemperatureLogitsWarper(1.7),
+        p.TopKLogitsWarper(20),
+        p.TopPLogitsWarper(0.9),
+    ):
+        expected = part(tokens, expected)
+    assert torch.equal(apply(chain, scores, prefix(tokens)), expected)
+
+
+def test_by_hand():
+    scores = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log()
+    nothing = prefix([[1]])
+    kept = lambda filters: apply(filters, scores, nothing).isfinite()[0].tolist()  # noqa: E731
+    assert kept([TopK(1)]) == [True, False, False, False]
+    assert kept([TopK(3)]) == [True, True, True, True]  # the fourth is as good as the third
+    assert kept([TopP(0.4)]) == [True, False, False, False]
+    assert kept([TopP(0.7)]) == [True, True, False, False]
+    # The order counts: the hot distribution is flat, and nine tenths of it are all four tokens.
+    assert kept([TopP(0.6), Temperature(100.0)]) == [True, True, False, False]
+    assert kept([Temperature(100.0), TopP(0.6)]) != [True, True, False, False]
+    assert Temperature(2.0)(scores, nothing).tolist() == (scores / 2).tolist()
+
+
+def test_no_repeat_with_prompts_of_different_lengths():
+    tokens = [[-1, -1, 5, 6, 5], [7, 8, 5, 9, 8]]
+    banned = NoRepeatNGram(2)(torch.zeros(2, 12), prefix(tokens)) == NO
+    assert banned.nonzero().tolist() == [[0, 6], [1, 5]]
+
+
+def test_filters_keep_the_type_and_take_double():
+    for scores in (torch.randn(2, 30), torch.randn(2, 30).double()):
+        tokens = prefix([[1, 5, 5], [1, 5, 6]])
+        for part in (NoRepeatNGram(2), MinTokens(5), Temperature(2.0), TopK(3), TopP(0.5)):
+            assert part(scores, tokens).dtype == scores.dtype
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: TopK(0), "`top_k` must be at least 1, but is 0"),
+        (lambda: TopP(0.0), "`top_p` must be above 0 and at most 1, but is 0.0"),
+        (lambda: TopP(1.5), "`top_p` must be above 0 and at most 1, but is 1.5"),
+        (lambda: Temperature(0.0), "`temperature` must be above 0, but is 0.0.*greedily"),
+        (lambda: NoRepeatNGram(0), "`no_repeat_ngram` must be at least 1"),
+        (lambda: MinTokens(-1), "`min_tokens` must be at least 0"),
+    ],
+)
+def test_values_out_of_range(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

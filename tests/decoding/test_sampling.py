@@ -1,0 +1,100 @@
+"""Samples come from the right distribution, and depend on nothing but their own text and seed."""
+
+import pytest
+import torch
+from decoding_mocks import Markov, Recurrent, batch, next_log_probs, sources
+
+from regard.decoding import Beam, Greedy, Sampling, Streaming, Temperature, TopK, generate
+from regard.decoding.sampling import Draw
+from regard.errors import ConfigError
+
+
+def test_a_sample_depends_on_its_own_text_alone():
+    model, rows = Recurrent(seed=2), sources(9)
+    method = Sampling((Temperature(1.2),), samples=3, seed=7, max_tokens=12)
+    together = method.run(model, batch(rows))
+    padded = method.run(model, batch(rows, extra=4))
+    reverse = method.run(model, batch(rows[::-1]))[::-1]
+    for at, row in enumerate(rows):
+        (alone,) = method.run(model, batch([row]))
+        (fewer,) = Sampling(method.filters, 1, 7, max_tokens=12).run(model, batch([row]))
+        for other in (padded[at], reverse[at], alone, fewer):
+            for one, two in zip(other, together[at], strict=other is not fewer):
+                assert one.tokens == two.tokens
+                assert one.score == pytest.approx(two.score, abs=1e-12)
+    texts = [tuple(h.tokens) for hypotheses in together for h in hypotheses]
+    assert len(set(texts)) > len(texts) // 2  # rows and samples differ from each other
+    other = Sampling(method.filters, 3, 8, max_tokens=12).run(model, batch(rows))
+    assert [h.tokens for each in other for h in each] != list(map(list, texts))
+
+
+def test_frequencies_are_the_probabilities():
+    table = torch.tensor([[0.5, 0.0, 0.2, 0.3]]).expand(1, 4, 4)
+    (found,) = Sampling(samples=4000, max_tokens=1).run(Markov(table), batch([[0]]))
+    drawn = [h.tokens[0] if h.tokens else 2 for h in found]
+    share = torch.bincount(torch.tensor(drawn), minlength=4) / 4000
+    assert share[1] == 0
+    assert torch.allclose(share, table[0, 0], atol=0.03)  # four standard deviations
+
+
+def test_the_log_probability_is_the_models_own():
+    model, row = Recurrent(), [3, 4]
+    method = Sampling((Temperature(3.0), TopK(4)), samples=5, max_tokens=6)
+    for found in method.run(model, batch([row]))[0]:
+        tokens = [*found.tokens, 2] if found.finished else found.tokens
+        total = sum(next_log_probs(model, row, tokens[:at])[t] for at, t in enumerate(tokens))
+        assert found.log_prob == pytest.approx(total, abs=1e-9)
+        assert found.score == pytest.approx(total / len(tokens), abs=1e-9)
+
+
+def test_top_1_is_greedy():
+    model, rows = Recurrent(), batch(sources(6))
+    assert Sampling((TopK(1),), max_tokens=9).run(model, rows) == Greedy(max_tokens=9).run(
+        model, rows
+    )
+
+
+def test_draws_at_the_edges_never_take_what_is_impossible():
+    draw = Draw([1, 2], torch.tensor([2, 2]))
+    draw.uniform = torch.tensor([[0.0, 1 - 2**-53], [0.25, 0.75]], dtype=torch.float64)
+    scores = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.25, 0.25, 0.25, 0.25]]).log()
+    rows = torch.arange(2)
+    assert draw(scores, rows, 0).tolist() == [1, 1]
+    assert draw(scores, rows, 1).tolist() == [2, 3]
+    assert draw(scores[:1], rows[:1], 1).tolist() == [2]
+
+
+@pytest.mark.parametrize("method", [Greedy(max_tokens=8), Sampling(samples=2, max_tokens=8)])
+def test_streaming_gives_the_same_tokens_as_they_come(method):
+    model, rows = Recurrent(eos_bias=1.0), batch(sources(5))
+    stream, tokens = Streaming(model, rows, method), {}
+    for row, token in stream:
+        tokens.setdefault(row, []).append(token)
+    expected = [h for hypotheses in method.run(model, rows) for h in hypotheses]
+    assert [tokens.get(row, []) for row in range(len(expected))] == [h.tokens for h in expected]
+    assert stream.results == method.run(model, rows)
+
+
+def test_streaming_yields_before_the_next_step_is_computed():
+    class Counting(Recurrent):
+        steps = 0
+
+        def step(self, tokens, state):
+            self.steps += 1
+            return super().step(tokens, state)
+
+    model = Counting(eos_bias=-50.0)
+    stream = iter(Streaming(model, batch([[3]]), Greedy(max_tokens=5)))
+    for expected in (1, 2, 3):
+        next(stream)
+        assert model.steps == expected
+    assert torch.is_grad_enabled()  # a suspended stream leaves the reader's gradients alone
+    with pytest.raises(ConfigError, match="Beam cannot be streamed"):
+        Streaming(model, batch([[3]]), Beam())
+
+
+def test_from_nothing():
+    ((found,),) = generate(Markov(torch.full((1, 4, 4), 0.25)), None, top_k=4, max_tokens=5)
+    assert len(found.tokens) <= 5
+    with pytest.raises(ConfigError, match="`samples` must be at least 1"):
+        Sampling(samples=0)

@@ -1,0 +1,166 @@
+"""Options by name: what they mean, what is refused, and generation_config.json both ways."""
+
+import json
+import warnings
+
+import pytest
+
+from regard.decoding import (
+    GNMT,
+    Beam,
+    BeamFinished,
+    CurrentLength,
+    ExactBound,
+    Greedy,
+    MinTokens,
+    NoRepeatNGram,
+    Power,
+    Relative,
+    Sampling,
+    Temperature,
+    TopK,
+    TopP,
+    generate,
+    load,
+    method_class,
+    options,
+    save,
+)
+from regard.errors import ConfigError, DataError
+
+
+def test_names_choose_the_method():
+    assert options() == Greedy()
+    assert options(max_tokens=40) == Greedy(max_tokens=40)
+    assert options(beams=5, n_best=2, length_penalty=0.6, stopping="exact") == Beam(
+        5, 2, Power(0.6), ExactBound()
+    )
+    assert options(beams=4, length_penalty="gnmt:0.6", max_tokens="1.5x+10") == Beam(
+        4, length_penalty=GNMT(0.6), max_tokens=Relative(1.5, 10)
+    )
+    assert options(max_tokens=40, top_k=40) == Sampling((TopK(40),), max_tokens=40)
+    assert options(
+        top_p=0.9, temperature=0.7, no_repeat_ngram=3, min_tokens=2, samples=3, seed=5
+    ) == Sampling((MinTokens(2), NoRepeatNGram(3), Temperature(0.7), TopP(0.9)), 3, 5)
+    assert options("beam") == Beam()
+    assert options(beams=None, top_k=None) == Greedy()
+
+
+@pytest.mark.parametrize(
+    "named, message",
+    [
+        (dict(temperature=0.7, beams=4), "`temperature` belongs to sampling and `beams` to beam"),
+        (dict(method="beam", top_k=4), "`top_k` must|top_k.*sampling|TopK.*only for sampling"),
+        (dict(method="sampling", beams=4), "`beams` belongs to beam, but the method is sampling"),
+        (dict(top_k=0), "`top_k` must be at least 1"),
+        (dict(top_p=1.2), "`top_p` must be above 0 and at most 1"),
+        (dict(temperature=0), "`temperature` must be above 0"),
+        (dict(beams=2, n_best=3), "`n_best` must be between 1 and `beams`, 2, but is 3"),
+        (dict(beams="four"), "`beams` must be a value of type int, but is 'four'"),
+        (dict(beams=True), "`beams` must be a value of type int, but is True"),
+        (dict(top_k=2.5), "`top_k` must be a whole number, but is 2.5"),
+        (dict(top_p="x"), "`top_p` must be a number, but is 'x'"),
+        (dict(beam=4), "no option `beam` for greedy. Did you mean 'beams'"),
+        (dict(method="beem"), "no decoding method 'beem'. Did you mean 'beam'"),
+        (dict(length_penalty="gnmd:1"), "no length penalty 'gnmd'. Did you mean 'gnmt'"),
+        (dict(length_penalty="gnmt:x"), "`length_penalty` must be a number, or a formula"),
+        (dict(length_penalty="long"), "`length_penalty` must be a number, or a formula"),
+        (dict(beams=2, stopping="soon"), "`stopping` must be one of beam-finished"),
+        (dict(max_tokens="many"), "`max_tokens` must be a whole number, or like"),
+        (dict(max_tokens=0), "`max_tokens` must be at least 1"),
+        (dict(max_tokens="1x+0"), "`plus` of at least 1"),
+    ],
+)
+def test_what_is_refused(named, message):
+    with pytest.raises(ConfigError, match=message):
+        options(**named)
+    with pytest.raises(ConfigError, match="`method` or options by name"):
+        generate(None, None, Greedy(), top_k=4)
+
+
+METHODS = [
+    Greedy(),
+    Greedy(GNMT(0.8), (MinTokens(3), NoRepeatNGram(2)), Relative(1.5, 7)),
+    Beam(5, 3, Power(0.6), BeamFinished(), (NoRepeatNGram(3),), 77),
+    Beam(4, 1, GNMT(1.0), CurrentLength(), (), Relative()),
+    Beam(4, 1, Power(0.0), ExactBound()),
+    Sampling(),
+    Sampling((Temperature(0.8), TopK(50), TopP(0.95)), 4, 11, max_tokens=20),
+    Sampling((TopP(0.95), TopK(50), Temperature(0.8))),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_what_is_saved_is_read_back(method, tmp_path):
+    save(method, tmp_path, ids={"eos_token_id": 2, "pad_token_id": 0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(tmp_path) == method
+        assert load(tmp_path / "generation_config.json") == method
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_transformers_reads_what_is_saved(method, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    save(method, tmp_path, ids={"eos_token_id": 2})
+    read = transformers.GenerationConfig.from_pretrained(tmp_path)
+    assert read.eos_token_id == 2
+    assert read.do_sample == isinstance(method, Sampling)
+    assert (read.num_beams or 1) == (method.size if isinstance(method, Beam) else 1)
+    if isinstance(method, Sampling):
+        parts = {type(part): part for part in method.filters}
+        assert read.temperature == (parts[Temperature].value if Temperature in parts else 1.0)
+        assert read.top_k == (parts[TopK].count if TopK in parts else 0)
+        assert read.top_p == (parts[TopP].mass if TopP in parts else 1.0)
+    if isinstance(method, Beam):
+        assert read.num_return_sequences == method.n_best
+        assert read.length_penalty == method.length_penalty.alpha
+        assert read.early_stopping == {BeamFinished(): True, CurrentLength(): False}.get(
+            method.stopping, "never"
+        )
+
+
+def test_files_of_others(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.GenerationConfig(
+        num_beams=6, length_penalty=0.6, max_length=512, eos_token_id=0, bad_words_ids=[[5]]
+    )
+    theirs.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="bad_words_ids"):
+        assert load(tmp_path) == Beam(6, 1, Power(0.6), CurrentLength(), max_tokens=511)
+    theirs = transformers.GenerationConfig(do_sample=True, top_p=0.9, temperature=0.6, top_k=20)
+    theirs.save_pretrained(tmp_path)
+    assert load(tmp_path) == Sampling((Temperature(0.6), TopK(20), TopP(0.9)))
+    with pytest.raises(ConfigError, match="do_sample"):
+        write(tmp_path, {"do_sample": True, "num_beams": 4})
+    with pytest.raises(ConfigError, match="TopP.*only for sampling"):
+        write(tmp_path, {"top_p": 0.5})
+    with pytest.raises(DataError, match="generation_config.json:1: this is not JSON"):
+        write(tmp_path, text="{")
+    with pytest.raises(DataError, match="no such file"):
+        load(tmp_path / "other.json")
+
+
+def write(folder, values=None, text=None):
+    (folder / "generation_config.json").write_text(text or json.dumps(values))
+    return load(folder)
+
+
+def test_parts_that_cannot_be_stored_say_so(tmp_path):
+    class Shout:
+        def __call__(self, scores, prefix):
+            return scores
+
+    with pytest.raises(ConfigError, match="cannot be stored"):
+        save(Greedy(filters=(Shout(),)), tmp_path)
+    assert not (tmp_path / "generation_config.json").exists()
+
+
+def test_the_table_of_methods():
+    assert method_class("beam") is Beam
+    import regard.decoding as decoding
+
+    for name in decoding.__all__:
+        assert getattr(decoding, name) is not None
+    with pytest.raises(AttributeError):
+        decoding.nothing  # noqa: B018
