@@ -66,15 +66,21 @@ class Recipe(Options):
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 
-def options_of(config: type, omit: Iterable[str] = (), **more: Any) -> type[Options]:
+def options_of(
+    config: type,
+    omit: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> type[Options]:
     """The section whose options are the fields of a dataclass (a model's config).
 
     omit: fields that follow from something else and that no recipe sets (vocab_size).
+    defaults: values that stand in place of the dataclass's own (those of a named size).
     more: further options as (type, default), such as `name=(str, ...)`, where ... is "required".
     """
     hints = get_type_hints(config, include_extras=True)
     fields = {
-        field.name: (hints[field.name], _default(field))
+        field.name: (hints[field.name], (defaults or {}).get(field.name, _default(field)))
         for field in dataclasses.fields(config)
         if field.name not in {*omit, *more}
     }

@@ -228,6 +228,15 @@ def test_the_model_that_is_named_decides_what_the_model_section_holds():
         recipe.parse(TEXT).check(schema)
 
 
+def test_a_named_size_stands_in_place_of_the_models_own_defaults(tmp_path):
+    section = recipe.options_of(Config, ["vocab_size"], {"d_model": 8, "layers": 5}, name=(str, ...))
+    schema = recipe.with_section(Schema, "model", section)
+    options = recipe.parse(TEXT.replace("d_model = 64\n", "")).check(schema)
+    assert (options.model.d_model, options.model.layers) == (8, 3)
+    recipe.write(tmp_path / "recipe.toml", options)  # what was resolved is what is written
+    assert recipe.read(tmp_path / "recipe.toml").tables["model"]["d_model"] == 8
+
+
 def test_files_that_are_no_recipes_are_refused_by_name_and_line(tmp_path):
     (tmp_path / "small.toml").write_bytes(b"task = 'x'\nname = '\xff'\n")
     with pytest.raises(DataError, match=r"small.toml:2: is not UTF-8"):
