@@ -229,7 +229,8 @@ def test_the_model_that_is_named_decides_what_the_model_section_holds():
 
 
 def test_a_named_size_stands_in_place_of_the_models_own_defaults(tmp_path):
-    section = recipe.options_of(Config, ["vocab_size"], {"d_model": 8, "layers": 5}, name=(str, ...))
+    size = {"d_model": 8, "layers": 5}
+    section = recipe.options_of(Config, ["vocab_size"], size, name=(str, ...))
     schema = recipe.with_section(Schema, "model", section)
     options = recipe.parse(TEXT.replace("d_model = 64\n", "")).check(schema)
     assert (options.model.d_model, options.model.layers) == (8, 3)
