@@ -9,6 +9,8 @@ from regard.suggest import nearest
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {
+    "recurrent": "regard.models.recurrent:RecurrentLanguageModel",
+    "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",
 }

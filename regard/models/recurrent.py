@@ -1,0 +1,100 @@
+"""Recurrent language models: "Recurrent Neural Network Regularization" (Zaremba et al. 2014).
+
+    ids -> embed -> L x recurrent layer -> softmax
+
+Dropout stands on every connection that goes up (embedding to first layer, layer to layer, last
+layer to softmax) and on none that goes from step to step. The state travels from window to window,
+so that a stream is read in one go while gradients stop at a window's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.output import Softmax
+from regard.layers.recurrent import Stack, cell_class
+from regard.models.interfaces import Output
+from regard.state import Cells
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The defaults are the small LSTM of the paper's section 4.1."""
+
+    vocab_size: int
+    cell: str = "lstm"  # rnn, gru or lstm
+    d_model: int = 200  # of embedding and layers
+    layers: int = 2
+    dropout: float = 0.0
+    init_range: float = 0.1  # parameters start uniform in +- this
+    tied: bool = False  # the embedding is the output's weight too (Press & Wolf 2017)
+    max_length: int | None = None  # any
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+
+
+# Penn Treebank, 10,000 words: 4.7M, 19.8M and 66.0M parameters; Merity et al. 2016 print 20M and
+# 66M for the last two. The paper's test perplexities are 114.5, 82.7 and 78.4.
+SIZES = {
+    "small": dict(d_model=200, layers=2, dropout=0.0, init_range=0.1),
+    "medium": dict(d_model=650, layers=2, dropout=0.5, init_range=0.05),
+    "large": dict(d_model=1500, layers=2, dropout=0.65, init_range=0.04),
+}
+
+
+class RecurrentLanguageModel(nn.Module):
+    """A stack of RNN, GRU or LSTM layers, a `LanguageModel`.
+
+    It is trained on streams in which every sentence ends with `eos` and none begins with `bos`.
+    So what stands before the first word is the end of another sentence: without a prompt, or with
+    an empty one, it starts from `eos`.
+    """
+
+    Config = RecurrentConfig
+    SIZES = SIZES
+
+    def __init__(self, config: RecurrentConfig):
+        super().__init__()
+        self.config = config
+        width, words = config.d_model, config.vocab_size
+        self.embedding = nn.Embedding(words, width)
+        kind = cell_class(config.cell)
+        self.stack = Stack(kind, width, width, config.layers, dropout=config.dropout)
+        self.dropout = Dropout(config.dropout)
+        tied = self.embedding if config.tied else None
+        self.head = Softmax(width, words, tied=tied, bias=True)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -config.init_range, config.init_range)
+
+    def forward(self, ids: Tensor, state: Cells | None = None) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each id (B, T), and the state."""
+        hidden, state = self.stack(self._embed(ids), state)
+        return Output(self.dropout(hidden), state)
+
+    def start(self, source: Sequences | None) -> tuple[Cells, Tensor]:
+        """The state before the last token of each prompt, and that token: (B, 1).
+
+        Prompts may have different lengths; None is one row without a prompt.
+        """
+        if source is None:
+            source = Sequences.of([[]], self.config.pad).to(self.embedding.weight.device)
+        read = source.lengths - 1  # -1 and 0 both leave the state empty
+        last = read.clamp(min=0)[:, None]
+        # One column more, so that a batch of empty prompts has a last token too.
+        ids = nn.functional.pad(source.ids, (0, 1), value=self.config.pad)
+        first = torch.where(read[:, None] < 0, self.config.eos, ids.gather(1, last))
+        return self.stack(self._embed(ids), lengths=read)[1], first
+
+    def step(self, tokens: Tensor, state: Cells) -> tuple[Tensor, Cells]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        hidden, state = self.stack(self._embed(tokens), state)
+        return self.head.logits(self.dropout(hidden)), state
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.embedding(ids))

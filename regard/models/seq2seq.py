@@ -1,0 +1,203 @@
+"""Sequence to sequence with LSTMs, without attention (Sutskever et al. 2014) and with it.
+
+    source -> embed -> bidirectional LSTM -> memory, and a first state for the decoder
+    target -> embed -> LSTM -> hidden states, each looking at the memory where there is attention
+
+Attention is Luong's (2015, section 3): c = attend(h, memory), ~h = tanh(W_c [c; h]), and ~h is fed
+to the next step beside the next word ("input feeding", section 3.3). Its score is a part: additive
+(Bahdanau et al. 2014), dot or general (Luong et al. 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.attend import Score, attend
+from regard.attention.multihead import share, unshare
+from regard.attention.scores import PLAIN, Additive, General
+from regard.attention.tap import Laid, Tap
+from regard.data.batches import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.linear import Repeated
+from regard.layers.output import Softmax
+from regard.layers.recurrent import LSTM, BidirectionalStack, Stack, stack_cells
+from regard.masks import padding
+from regard.models.interfaces import Output
+from regard.state import Cells, SourceMemory, State
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """The defaults follow Luong et al. 2015, section 4.1, with the score that they found best."""
+
+    vocab_size: int  # of both languages together
+    d_model: int = 1000  # of embedding, decoder layers, and both directions of the encoder
+    layers: int = 4  # of encoder and decoder each
+    attention: str = "general"  # none, additive, dot or general
+    dropout: float = 0.2
+    max_length: int | None = None  # any
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+
+
+# "luong" and "bahdanau" are as deep and wide as the papers' models; ours have LSTMs throughout, an
+# encoder of both directions that are half as wide, and one shared embedding.
+SIZES = {
+    "tiny": dict(d_model=256, layers=1, attention="general", dropout=0.3),
+    "bahdanau": dict(d_model=1000, layers=1, attention="additive", dropout=0.0),
+    "luong": dict(d_model=1000, layers=4, attention="general", dropout=0.2),
+}
+
+SCORES: dict[str, Callable[[int], Score]] = {
+    "additive": lambda width: Additive(width, width, width),
+    "dot": lambda width: PLAIN,
+    "general": lambda width: General(width, width),
+}
+
+
+@dataclass
+class FedState(State):
+    """Cells, the attentional vector that is fed to the next step (R, D), and the source."""
+
+    cells: Cells
+    fed: Tensor
+    source: SourceMemory
+
+
+class PlainDecoder(nn.Module):
+    """Knows of the source only what its first state says."""
+
+    def __init__(self, config: Seq2SeqConfig):
+        super().__init__()
+        width = config.d_model
+        self.stack = Stack(LSTM, width, width, config.layers, dropout=config.dropout)
+
+    def start(self, memory: Tensor, lengths: Tensor, cells: Cells) -> Cells:
+        return cells
+
+    def forward(self, embedded: Tensor, state: Cells) -> tuple[Tensor, Cells]:
+        """(B, T, D) -> (B, T, D), and the state after the last step."""
+        return self.stack(embedded, state)
+
+
+class AttentionDecoder(nn.Module):
+    """Looks at the source at every step, and is fed with what it made of it (input feeding)."""
+
+    def __init__(self, config: Seq2SeqConfig, score: Any):
+        super().__init__()
+        width = config.d_model
+        self.stack = Stack(LSTM, 2 * width, width, config.layers, dropout=config.dropout)
+        self.score = score
+        self.combine = nn.Linear(2 * width, width, bias=False)
+        self.tap = Tap("cross")
+
+    def start(self, memory: Tensor, lengths: Tensor, cells: Cells) -> FedState:
+        """Nothing was attended to yet: the first step is fed with zeros."""
+        keys = self.score.prepare(memory)[:, None, None]  # (B, S, K) -> (B, L=1, H=1, S, K)
+        source = SourceMemory(keys, memory[:, None, None], lengths)
+        return FedState(cells, memory.new_zeros(memory.size(0), memory.size(2)), source)
+
+    def forward(self, embedded: Tensor, state: FedState) -> tuple[Tensor, FedState]:
+        """(B, T, D) -> (B, T, D), and the state after the last step."""
+        layers, cells, fed = self.stack.layers, state.cells, state.fed
+        width = embedded.size(-1)
+        # What the words say to the first layer is one product; what is fed joins the recurrence.
+        first = layers[0].input
+        words = nn.functional.linear(
+            embedded.transpose(0, 1).contiguous(), first.weight[:, :width], first.bias
+        ).to(fed.dtype)  # (T, B, 4D)
+        above = [layer.input.weight for layer in layers[1:]]
+        weights = [first.weight[:, width:], *above]
+        products = [
+            Repeated(torch.cat([weight, layer.recurrent.weight], 1))
+            for weight, layer in zip(weights, layers, strict=True)
+        ]
+        combine, look = Repeated(self.combine.weight), self._looking_at(state.source)
+        below = [(h, c) for h, c in zip(cells.hidden.unbind(1), cells.cell.unbind(1), strict=True)]
+        outputs = []
+        for word in words.unbind():
+            x, projected = fed, word
+            for n, layer in enumerate(layers):
+                if n:
+                    x, projected = self.stack.dropout(x), layer.input.bias
+                hidden, cell = below[n]
+                both = products[n](torch.cat([x, hidden], 1))
+                x, _ = below[n] = layer.advance(projected, both, hidden, cell)
+            fed = torch.tanh(combine(torch.cat([look(x), x], 1)))
+            outputs.append(fed)
+        return torch.stack(outputs, 1), FedState(stack_cells(below), fed, state.source)
+
+    def _looking_at(self, source: SourceMemory) -> Callable[[Tensor], Tensor]:
+        keys, values = source.keys[:, 0], source.values[:, 0]  # (N, H=1, S, K)
+        count, longest = keys.size(0), keys.size(2)
+        allowed = padding(source.lengths).resolve(1, longest, rows=count, device=keys.device)
+
+        def look(hidden: Tensor) -> Tensor:
+            rows = hidden.size(0)
+            query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
+            tap = Laid(self.tap, lambda weights: unshare(weights, rows))
+            context = attend(query, keys, values, score=self.score, allowed=allowed, tap=tap)
+            return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
+
+        return look
+
+
+class Seq2Seq(nn.Module):
+    """The recurrent `EncoderDecoder`."""
+
+    Config = Seq2SeqConfig
+    SIZES = SIZES
+
+    def __init__(self, config: Seq2SeqConfig):
+        super().__init__()
+        self.config = config
+        width = config.d_model
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.encoder = BidirectionalStack(LSTM, width, width, config.layers, dropout=config.dropout)
+        self.bridge_hidden = nn.Linear(width, width)
+        self.bridge_cell = nn.Linear(width, width)
+        self.decoder = decoder(config)
+        self.dropout = Dropout(config.dropout)
+        self.head = Softmax(width, config.vocab_size, tied=self.embedding, bias=True)
+
+    def forward(self, source: Sequences, target_ids: Tensor) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
+        hidden, _ = self.decoder(self._embed(target_ids), self.encode(source))
+        return Output(self.dropout(hidden))
+
+    def encode(self, source: Sequences) -> State:
+        """The decoder's first state; layer n begins with what the encoder's layer n ended with."""
+        memory, end = self.encoder(self._embed(source.ids), source.lengths)
+        hidden = torch.tanh(self.bridge_hidden(end.hidden))
+        cells = Cells(hidden.to(memory.dtype), self.bridge_cell(end.cell).to(memory.dtype))
+        return self.decoder.start(memory, source.lengths, cells)
+
+    def start(self, source: Sequences) -> tuple[State, Tensor]:
+        """Read the source; decoding begins with `bos`."""
+        return self.encode(source), source.ids.new_full((len(source), 1), self.config.bos)
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        hidden, state = self.decoder(self._embed(tokens), state)
+        return self.head.logits(self.dropout(hidden)), state
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.embedding(ids))
+
+
+def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder:
+    """The decoder with this configuration's attention, or with none."""
+    if config.attention == "none":
+        return PlainDecoder(config)
+    if config.attention not in SCORES:
+        raise ValueError(
+            f"`attention` must be one of none, {', '.join(SCORES)}, but is {config.attention!r}."
+        )
+    return AttentionDecoder(config, SCORES[config.attention](config.d_model))

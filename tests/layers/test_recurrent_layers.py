@@ -1,0 +1,194 @@
+"""Recurrent layers against torch's own, whose weights lie the same way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.layers.linear import Repeated
+from regard.layers.recurrent import CELLS, LSTM, BidirectionalStack, Stack, cell_class
+from regard.state import Cells
+
+THEIRS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+KINDS = sorted(CELLS)
+
+
+def copy_layer(layer, other, suffix):
+    """Give torch's layer our weights; it has a second bias everywhere, which stays zero."""
+    ours = {
+        "weight_ih": layer.input.weight,
+        "weight_hh": layer.recurrent.weight,
+        "bias_ih": layer.input.bias,
+        "bias_hh": layer.recurrent.bias,
+    }
+    with torch.no_grad():
+        for name, value in ours.items():
+            theirs = getattr(other, f"{name}_{suffix}")
+            theirs.zero_() if value is None else theirs.copy_(value)
+
+
+def twins(kind, d_in=5, d_model=6, layers=2):
+    torch.manual_seed(0)
+    ours = Stack(CELLS[kind], d_in, d_model, layers).double()
+    theirs = THEIRS[kind](d_in, d_model, layers, batch_first=True).double()
+    for n, layer in enumerate(ours.layers):
+        copy_layer(layer, theirs, f"l{n}")
+    return ours, theirs
+
+
+def random_state(stack, rows, kind):
+    cells = stack.empty(rows, torch.zeros(1, dtype=torch.float64))
+    return Cells(torch.randn_like(cells.hidden), torch.randn_like(cells.cell))
+
+
+def as_torch(state, kind):
+    hidden = state.hidden.transpose(0, 1).contiguous()  # (B, L, D) -> (L, B, D)
+    return (hidden, state.cell.transpose(0, 1).contiguous()) if kind == "lstm" else hidden
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stack_is_torchs_with_the_same_gradients(kind):
+    ours, theirs = twins(kind)
+    x = torch.randn(3, 7, 5, dtype=torch.float64, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    state = random_state(ours, 3, kind)
+    found, after = ours(x, state)
+    expected, end = theirs(y, as_torch(state, kind))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(as_torch(after, kind), end)
+
+    weigh = torch.randn_like(found)
+    ((found * weigh).sum() + after.hidden.sum() + (after.cell**2).sum()).backward()
+    end = end if kind == "lstm" else (end, torch.zeros(0, dtype=torch.float64))
+    ((expected * weigh).sum() + end[0].sum() + (end[1] ** 2).sum()).backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    for n, layer in enumerate(ours.layers):
+        torch.testing.assert_close(layer.input.weight.grad, getattr(theirs, f"weight_ih_l{n}").grad)
+        torch.testing.assert_close(layer.input.bias.grad, getattr(theirs, f"bias_ih_l{n}").grad)
+        recurrent = getattr(theirs, f"weight_hh_l{n}").grad
+        torch.testing.assert_close(layer.recurrent.weight.grad, recurrent)
+        if layer.recurrent.bias is not None:
+            bias = getattr(theirs, f"bias_hh_l{n}").grad
+            torch.testing.assert_close(layer.recurrent.bias.grad, bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_is_close_to_float64_forward_and_backward(kind):
+    """The fast products run in float32 only."""
+    ours, theirs = twins(kind, 16, 24)
+    ours.float()
+    x = torch.randn(4, 9, 16)
+    found, _ = ours(x)
+    expected, _ = theirs(x.double())
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-5)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for n, layer in enumerate(ours.layers):
+        wanted = getattr(theirs, f"weight_hh_l{n}").grad
+        torch.testing.assert_close(
+            layer.recurrent.weight.grad.double(), wanted, atol=1e-5, rtol=1e-5
+        )
+
+
+def test_the_lstm_is_its_equations():
+    torch.manual_seed(0)
+    layer = LSTM(2, 3).double()
+    x, hidden, cell = (torch.randn(1, n, dtype=torch.float64) for n in (2, 3, 3))
+    found, cells = layer(x[:, None], hidden, cell)
+    z = x @ layer.input.weight.T + layer.input.bias + hidden @ layer.recurrent.weight.T
+    i, f, g, o = z.split(3, 1)
+    after = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    torch.testing.assert_close(cells[:, 0], after)
+    torch.testing.assert_close(found[:, 0], o.sigmoid() * after.tanh())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_numerically_right(kind):
+    torch.manual_seed(0)
+    layer = CELLS[kind](2, 3).double()
+    x = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    state = [s + 0.3 for s in layer.empty(2, x)]
+
+    def run(x, *weights):
+        names = [name for name, _ in layer.named_parameters()]
+        found = torch.func.functional_call(
+            layer, dict(zip(names, weights, strict=True)), (x, *state)
+        )
+        return tuple(part for part in found if part.numel())
+
+    assert torch.autograd.gradcheck(run, (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_state_is_that_after_each_rows_own_length(kind):
+    ours, _ = twins(kind)
+    x = torch.randn(4, 6, 5, dtype=torch.float64)
+    state = random_state(ours, 4, kind)
+    lengths = torch.tensor([6, 1, 0, 4])
+    _, after = ours(x, state, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = state.select(torch.tensor([row]))
+        if length:
+            _, alone = ours(x[row : row + 1, :length], alone)
+        torch.testing.assert_close(after.hidden[row], alone.hidden[0])
+        torch.testing.assert_close(after.cell[row], alone.cell[0])
+
+
+def test_both_directions_are_torchs_packed_ones():
+    torch.manual_seed(0)
+    ours = BidirectionalStack(LSTM, 5, 8, 2).double()
+    theirs = nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True).double()
+    for n, (ahead, back) in enumerate(zip(ours.ahead, ours.back, strict=True)):
+        copy_layer(ahead, theirs, f"l{n}")
+        copy_layer(back, theirs, f"l{n}_reverse")
+    x, lengths = torch.randn(4, 7, 5, dtype=torch.float64), torch.tensor([3, 7, 1, 5])
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    expected, (hidden, cell) = theirs(packed)
+    expected, _ = pad_packed_sequence(expected, batch_first=True)
+    found, end = ours(x, lengths)
+    words = torch.arange(7) < lengths[:, None]
+    torch.testing.assert_close(found[words], expected[words])
+    for mine, other in ((end.hidden, hidden), (end.cell, cell)):
+        # (L * 2, B, D/2) -> (B, L, D)
+        torch.testing.assert_close(mine, other.unflatten(0, (2, 2)).permute(2, 0, 1, 3).flatten(2))
+
+
+def test_dropout_stands_between_layers_and_not_between_steps():
+    torch.manual_seed(0)
+    stack = Stack(LSTM, 4, 4, 3, dropout=0.5)
+    dropped = []
+    stack.dropout.register_forward_hook(lambda module, args, out: dropped.append(out.shape))
+    stack(torch.randn(2, 5, 4))
+    assert dropped == [(2, 5, 4)] * 2
+
+
+def test_a_repeated_products_gradient_waits_for_every_step():
+    torch.manual_seed(0)
+    weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    loop, found = Repeated(weight), x
+    expected = x
+    for _ in range(3):
+        found, expected = torch.tanh(loop(found)), torch.tanh(expected @ weight.T)
+    mine = torch.autograd.grad(found.sum(), (x, weight))
+    torch.testing.assert_close(mine, torch.autograd.grad(expected.sum(), (x, weight)))
+
+
+def test_bfloat16_products_keep_the_cells_in_float32():
+    torch.manual_seed(0)
+    stack = Stack(LSTM, 16, 16, 2)
+    x = torch.randn(4, 8, 16)
+    expected, _ = stack(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, state = stack(x)
+        found.sum().backward()
+    assert found.dtype == state.cell.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match="rnn, gru, lstm, but is 'qrnn'"):
+        cell_class("qrnn")

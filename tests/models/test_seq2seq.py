@@ -1,0 +1,263 @@
+"""Sequence to sequence against plain formulas, one sentence and one word at a time, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.attention.tap import Tap, listening
+from regard.data.batches import Sequences
+from regard.models import model_class
+from regard.models.seq2seq import SIZES, Seq2Seq, Seq2SeqConfig
+
+KINDS = ["none", "additive", "dot", "general"]
+LOOKING = KINDS[1:]
+WORDS = 17
+SOURCES = [[5, 6, 7, 2], [8, 2], [9, 10, 11, 12, 13, 2]]
+TARGETS = torch.tensor([[1, 4, 5, 6, 7], [1, 8, 9, 3, 3], [1, 16, 15, 14, 2]])
+
+
+def tiny(attention="general", layers=2, **options):
+    torch.manual_seed(0)
+    config = Seq2SeqConfig(
+        WORDS, **{"d_model": 8, "layers": layers, "attention": attention, "dropout": 0.3} | options
+    )
+    return Seq2Seq(config).eval()
+
+
+def sources(rows=SOURCES):
+    return Sequences.of(rows, pad=0)
+
+
+def close(found, expected, tolerance=1e-5):
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+class Naive:
+    """The same model from its weights alone."""
+
+    def __init__(self, model):
+        self.weights = {k: v.double() for k, v in model.state_dict().items()}
+        self.config = model.config
+
+    def lstm(self, name, x, hidden, cell):
+        weights = self.weights
+        z = weights[f"{name}.input.weight"] @ x + weights[f"{name}.input.bias"]
+        z = z + weights[f"{name}.recurrent.weight"] @ hidden
+        i, f, g, o = z.chunk(4)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    def read(self, name, xs):
+        half = self.config.d_model // 2
+        hidden, cell, out = torch.zeros(half).double(), torch.zeros(half).double(), []
+        for x in xs:
+            hidden, cell = self.lstm(name, x, hidden, cell)
+            out.append(hidden)
+        return out, hidden, cell
+
+    def encode(self, words):
+        xs, states = list(self.weights["embedding.weight"][words]), []
+        for n in range(self.config.layers):
+            ahead, h, c = self.read(f"encoder.ahead.{n}", xs)
+            back, hb, cb = self.read(f"encoder.back.{n}", xs[::-1])
+            xs = [torch.cat(pair) for pair in zip(ahead, back[::-1], strict=True)]
+            hidden, cell = torch.cat([h, hb]), torch.cat([c, cb])
+            bridge = [self.weights[f"bridge_{name}.weight"] for name in ("hidden", "cell")]
+            shift = [self.weights[f"bridge_{name}.bias"] for name in ("hidden", "cell")]
+            states.append((torch.tanh(bridge[0] @ hidden + shift[0]), bridge[1] @ cell + shift[1]))
+        return torch.stack(xs), states
+
+    def score(self, query, key):
+        weights = self.weights
+        if self.config.attention == "dot":
+            return query @ key
+        if self.config.attention == "general":
+            return query @ (weights["decoder.score.key.weight"] @ key)
+        inner = weights["decoder.score.query.weight"] @ query
+        inner = inner + weights["decoder.score.key.weight"] @ key
+        inner = inner + weights["decoder.score.key.bias"]
+        return weights["decoder.score.weigh.weight"][0] @ torch.tanh(inner)
+
+    def hidden(self, source, target):
+        memory, states = self.encode(source)
+        fed, out, looks = torch.zeros(self.config.d_model).double(), [], []
+        for word in target:
+            x = self.weights["embedding.weight"][word]
+            x = x if self.config.attention == "none" else torch.cat([x, fed])
+            for n in range(self.config.layers):
+                states[n] = self.lstm(f"decoder.stack.layers.{n}", x, *states[n])
+                x = states[n][0]
+            if self.config.attention != "none":
+                scores = torch.stack([self.score(x, key) for key in memory])
+                looks.append(scores.softmax(0))
+                context = looks[-1] @ memory
+                x = fed = torch.tanh(
+                    self.weights["decoder.combine.weight"] @ torch.cat([context, x])
+                )
+            out.append(x)
+        return torch.stack(out), looks
+
+
+class Recorder:
+    def __init__(self):
+        self.seen = []
+
+    def wants(self, tap: Tap) -> bool:
+        return True
+
+    def take(self, tap, weights):
+        self.seen.append((tap.kind, weights.detach()))
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_it_is_the_formulas(attention):
+    model = tiny(attention)
+    naive, found = Naive(model), model(sources(), TARGETS).hidden
+    for row, source in enumerate(SOURCES):
+        expected, _ = naive.hidden(source, TARGETS[row].tolist())
+        close(found[row].double(), expected)
+
+
+@pytest.mark.parametrize("attention", LOOKING)
+def test_the_tap_shows_the_formulas_weights(attention):
+    model, recorder = tiny(attention), Recorder()
+    token = listening.set(recorder)
+    try:
+        looked = model(sources(), TARGETS).hidden
+    finally:
+        listening.reset(token)
+    close(looked, model(sources(), TARGETS).hidden)
+    assert all(kind == "cross" for kind, _ in recorder.seen)
+    weights = torch.cat([weights for _, weights in recorder.seen], 2)
+    assert weights.shape == (3, 1, 5, 6)  # (B, H, T, S)
+    for row, source in enumerate(SOURCES):
+        _, expected = Naive(model).hidden(source, TARGETS[row].tolist())
+        close(weights[row, 0, :, : len(source)].double(), torch.stack(expected))
+        assert not weights[row, :, :, len(source) :].any()
+
+
+def test_without_attention_there_is_no_tap():
+    assert not [m for m in tiny("none").modules() if isinstance(m, Tap)]
+    assert len([m for m in tiny("dot").modules() if isinstance(m, Tap)]) == 1
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_steps_are_the_full_pass(attention):
+    model = tiny(attention)
+    expected = model.head.logits(model(sources(), TARGETS).hidden)
+    state, tokens = model.start(sources())
+    assert tokens.tolist() == [[1], [1], [1]]
+    for at in range(TARGETS.size(1)):
+        scores, state = model.step(TARGETS[:, at : at + 1], state)
+        close(scores[:, 0], expected[:, at])
+    state, _ = model.start(sources())
+    several, _ = model.step(TARGETS, state)
+    close(several, expected)
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_beams_that_share_a_source_are_the_rows_apart(attention):
+    """select commutes with step, whether the rows keep sharing a memory or not."""
+    model = tiny(attention)
+    state, tokens = model.start(sources())
+    scores, after = model.step(tokens, state)
+    for rows in ([0, 0, 1, 1, 2, 2], [2, 0, 1, 1]):
+        chosen = torch.tensor(rows)
+        many, wide = model.step(tokens[chosen], state.select(chosen))
+        close(many, scores[chosen])
+        following = torch.arange(3, 3 + len(rows))[:, None]
+        close(model.step(following, wide)[0], model.step(following, after.select(chosen))[0])
+        shuffled = torch.arange(len(rows)).flip(0)
+        close(
+            model.step(following[shuffled], wide.select(shuffled))[0],
+            model.step(following, wide)[0][shuffled],
+        )
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_padding_order_and_company_change_nothing(attention):
+    model = tiny(attention)
+    expected = model(sources(), TARGETS).hidden
+    noise = torch.randint(3, WORDS, (3, 4))
+    wider = Sequences(torch.cat([sources().ids, noise], 1), sources().lengths)
+    close(model(wider, TARGETS).hidden, expected, 1e-6)
+    order = torch.tensor([1, 2, 0])
+    close(model(sources().select(order), TARGETS[order]).hidden, expected[order], 1e-6)
+    for row, source in enumerate(SOURCES):
+        alone = model(sources([source]), TARGETS[row : row + 1]).hidden
+        close(alone[0], expected[row], 1e-6)
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_the_future_does_not_leak(attention):
+    model, changed = tiny(attention), TARGETS.clone()
+    changed[:, 3:] = 11
+    before, after = (model(sources(), ids).hidden for ids in (TARGETS, changed))
+    assert torch.equal(before[:, :3], after[:, :3])
+    assert not torch.equal(before[:, 3:], after[:, 3:])
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_every_parameter_learns_and_as_the_formulas_say(attention):
+    """The gradients of the loop, gathered over its steps, against finite differences."""
+    model = tiny(attention).double()
+    weigh = torch.randn(3, 5, 8, dtype=torch.float64)
+
+    def loss():
+        return (model(sources(), TARGETS).hidden * weigh).sum()
+
+    loss().backward()
+    for name, parameter in model.named_parameters():
+        if name == "head.bias":
+            continue
+        assert parameter.grad is not None and parameter.grad.any(), name
+        way = torch.randn_like(parameter)
+        with torch.no_grad():
+            ends = []
+            for sign in (1e-5, -1e-5):
+                parameter += sign * way
+                ends.append(loss())
+                parameter -= sign * way
+        slope = (ends[0] - ends[1]) / 2e-5
+        torch.testing.assert_close((parameter.grad * way).sum(), slope, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_empty_sources_are_read_as_nothing(attention):
+    model = tiny(attention)
+    mixed = model(sources([[5, 6], []]), TARGETS[:2]).hidden
+    close(model(sources([[]]), TARGETS[1:2]).hidden[0], mixed[1])
+    assert mixed.isfinite().all()
+
+
+def test_bfloat16_stays_close():
+    for attention in KINDS:
+        model = tiny(attention)
+        expected = model(sources(), TARGETS).hidden
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(sources(), TARGETS).hidden
+            found.sum().backward()
+        torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.03)
+
+
+def test_parameters_are_counted():
+    """Of the size that follows Luong et al. 2015, from its shapes."""
+    with torch.device("meta"):
+        model = Seq2Seq(Seq2SeqConfig(50_000, **SIZES["luong"]))
+    width, half = 1000, 500
+    encoder = 4 * 2 * 4 * half * (width + half + 1)
+    decoder = 4 * width * (3 * width + 1) + 3 * 4 * width * (2 * width + 1)
+    bridges, attention = 2 * width * (width + 1), width * width + 2 * width * width
+    words = 50_000 * (width + 1)
+    expected = encoder + decoder + bridges + attention + words
+    assert sum(p.numel() for p in model.parameters()) == expected == 115_084_000
+
+
+def test_an_unknown_attention_is_named():
+    with pytest.raises(ValueError, match="none, additive, dot, general, but is 'cosine'"):
+        tiny("cosine")
+
+
+def test_it_is_in_the_table():
+    assert model_class("seq2seq") is Seq2Seq
