@@ -452,7 +452,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     _sync(path)
 
 

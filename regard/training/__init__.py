@@ -13,11 +13,11 @@ _HOME = {
     "ValidationOptions": "options",
     "Interrupted": "interrupt",
     "NonFiniteError": "loop",
-    "Result": "loop",
+    "Result": "run",
     "Task": "loop",
     "average": "averaging",
-    "resume": "loop",
-    "train": "loop",
+    "resume": "run",
+    "train": "run",
 }
 __all__ = sorted(_HOME)
 

@@ -1,0 +1,42 @@
+"""Checkpoint averaging (Vaswani et al. 2017, section 6.1): the mean of several sets of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.checkpoints import read_tensors, verify_folder
+from regard.errors import CheckpointError
+
+
+def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+    """The uniform mean of the weights in these checkpoint folders, added up in float64.
+
+    Each is verified first. Integer buffers are taken from the last. Raises CheckpointError when
+    the folders hold different names or shapes.
+    """
+    total: dict[str, Tensor] = {}
+    for folder in checkpoints:
+        verify_folder(folder)
+        weights = read_tensors(folder / "weights.safetensors")
+        if total and _shapes(weights) != _shapes(total):
+            raise CheckpointError(f"{folder} holds other tensors than {checkpoints[0]}.")
+        for name, tensor in weights.items():
+            if tensor.is_floating_point():
+                tensor = total.get(name, 0) + tensor.to(torch.float64)
+            total[name] = tensor
+    if not total:
+        raise CheckpointError("there must be at least one checkpoint to average.")
+    return {
+        name: (total[name] / len(checkpoints)).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in weights.items()
+    }
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM: finish the update, save, stop; a second one stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The training was stopped from outside, after it had saved.
+
+    code: the exit code by convention, 130 after Ctrl-C (SIGINT) and 143 after SIGTERM.
+    """
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
+
+
+class Stopped(BaseException):
+    """Raised inside a block that may be left at once; the loop turns it into `Interrupted`."""
+
+
+class Interruption:
+    """Listens for the signals while it is entered: `code` is 0 until one comes, then 128 + it.
+
+    Outside the main thread Python gives no signals, so `code` stays 0.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._may_leave = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {one: signal.signal(one, self._notice) for one in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+
+    @contextmanager
+    def leaving_at_once(self) -> Iterator[None]:
+        """A long block that changes nothing, such as a validation: a signal raises `Stopped`."""
+        self._may_leave = True
+        try:
+            if self.code:
+                raise Stopped
+            yield
+        finally:
+            self._may_leave = False
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        second = bool(self.code)
+        self.code = 128 + number
+        if second:
+            raise KeyboardInterrupt
+        if self._may_leave:
+            raise Stopped

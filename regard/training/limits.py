@@ -1,0 +1,36 @@
+"""How far a training is, and whether it is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.training.memory import Counters
+from regard.training.options import TrainingOptions
+
+
+def epochs_done(counters: Counters, batches: Any) -> float:
+    """Epochs seen, with the part of the present one; whole when an epoch is over."""
+    part = counters.epoch_batches / max(1, batches.batches_per_epoch)
+    return batches.epoch + min(1.0, part)
+
+
+def fraction(options: TrainingOptions, counters: Counters, epochs: float) -> float:
+    """How much of the training is done, by the limit that will come first."""
+    done = (
+        (counters.update, options.updates),
+        (epochs, options.epochs),
+        (counters.tokens, options.tokens),
+    )
+    return min(1.0, max(count / limit for count, limit in done if limit))
+
+
+def reason_to_end(options: TrainingOptions, counters: Counters, epochs: float) -> str:
+    """Which limit is reached, in words; empty while none is."""
+    done = {"updates": counters.update, "epochs": epochs, "tokens": counters.tokens}
+    for name, count in done.items():
+        limit = getattr(options, name)
+        if limit is not None and count >= limit:
+            return f"{limit:,} {name}"
+    if 0 < options.validation.patience <= counters.stale:
+        return f"no better score in {counters.stale} validations"
+    return ""

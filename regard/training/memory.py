@@ -1,0 +1,92 @@
+"""What a training remembers beside the weights, gathered for a checkpoint and put back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Counters:
+    """How far a training is. All of it is in every checkpoint."""
+
+    update: int = 0
+    """Updates made."""
+    epoch_batches: int = 0
+    """Batches taken from the epoch of the last one."""
+    tokens: int = 0
+    """Predicted tokens seen, of the first loss."""
+    seconds: float = 0.0
+    """Time spent in updates: without validations and checkpoints."""
+    validated: int = 0
+    """The update of the last validation, and how many epochs were complete then."""
+    validated_epochs: int = 0
+    best: float | None = None
+    best_update: int = 0
+    best_checkpoint: str = ""
+    stale: int = 0
+    """Validations since the best one."""
+
+
+class Meters:
+    """Sums and counts of each loss since the last look, added up on the device."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, losses: list[dict[str, Tensor]], counts: Mapping[str, int]) -> None:
+        """The losses of the batches of one update, and their joint counts."""
+        for one in losses:
+            for name, value in one.items():
+                before = self.sums.get(name)
+                self.sums[name] = value.double() if before is None else before + value
+        for name, count in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def means(self) -> dict[str, float]:
+        """Mean of each loss; waits for the device."""
+        return {name: float(total) / max(1, self.counts[name]) for name, total in self.sums.items()}
+
+
+def random_tensors() -> dict[str, Tensor]:
+    """The state of torch's generators, as uint8."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def random_facts() -> dict[str, Any]:
+    """The state of Python's and numpy's generators, for tasks that draw from them."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
+
+
+def restore_random(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Put all generators back."""
+    torch.set_rng_state(tensors["cpu"])
+    devices = [state for name, state in sorted(tensors.items()) if name.startswith("cuda")]
+    if devices and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(devices[: torch.cuda.device_count()])
+    version, keys, gauss = facts["python"]
+    random.setstate((version, tuple(keys), gauss))
+    kind, keys, *rest = facts["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+
+
+@contextmanager
+def isolated_random() -> Iterator[None]:
+    """What is drawn inside leaves the generators as they were."""
+    tensors, facts = random_tensors(), random_facts()
+    try:
+        yield
+    finally:
+        restore_random(tensors, facts)

@@ -1,0 +1,77 @@
+"""metrics.jsonl: one event a line, exact across an interruption; TensorBoard beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.errors import MissingExtra
+
+TIMING = ("seconds", "tokens_per_s")
+"""The fields that depend on the clock; all others repeat when a run is repeated."""
+
+
+class Record:
+    """Appends events to metrics.jsonl, from a known length on.
+
+    When a run resumes, what was written after its checkpoint is cut off and comes again: no event
+    is lost, none is there twice. Events that a full disk refuses wait in memory for the next.
+    """
+
+    def __init__(
+        self, folder: Path, length: int = 0, *, tensorboard: bool = False, update: int = 0
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(folder / "metrics.jsonl", os.O_RDWR | os.O_CREAT, 0o666)
+        self._length = min(length, os.fstat(self._file).st_size)
+        os.ftruncate(self._file, self._length)
+        self._waiting = b""
+        self._board = _board(folder, update) if tensorboard else None
+
+    def write(self, update: int, event: Mapping[str, Any]) -> None:
+        """One line; numbers that are not finite become null, which is what JSON has for them."""
+        line = {key: _plain(value) for key, value in {"update": update, **event}.items()}
+        self._waiting += json.dumps(line, allow_nan=False).encode() + b"\n"
+        try:
+            self._flush()
+        except OSError:
+            pass  # a full disk: kept in memory, tried again; a checkpoint insists on it
+        if self._board is not None:
+            for key, value in line.items():
+                if isinstance(value, int | float) and key != "update":
+                    self._board.add_scalar(key, value, update)
+
+    def length(self) -> int:
+        """Bytes of all events so far, which are on the disk then. Raises OSError if they cannot."""
+        self._flush()
+        os.fsync(self._file)
+        return self._length
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+        os.close(self._file)
+
+    def _flush(self) -> None:
+        while self._waiting:
+            written = os.pwrite(self._file, self._waiting, self._length)
+            self._length += written
+            self._waiting = self._waiting[written:]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _board(folder: Path, update: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("tensorboard", "track", "Curves for TensorBoard") from None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=update + 1 if update else None)

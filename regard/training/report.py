@@ -1,0 +1,62 @@
+"""What is told of a training: lines of metrics.jsonl, and the progress that a person sees."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from regard.training.memory import Counters, Meters
+from regard.training.progress import Progress, Status
+from regard.training.record import Record
+
+
+class Report:
+    """Adds up losses on the device and waits for it only when something is told."""
+
+    def __init__(self, record: Record, progress: Progress, seconds: float = 0.0, tokens: int = 0):
+        self.record, self.progress = record, progress
+        self.meters = Meters()
+        self._seconds, self._tokens = seconds, tokens
+        self._shown, self._loss = time.monotonic(), math.nan
+
+    def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
+        self.meters.add(losses, totals)
+
+    def log(self, at: Counters, epochs: float, learning_rate: float, norm: float) -> None:
+        """One line with the mean losses since the line before."""
+        means = self.meters.means()
+        event: dict[str, Any] = {"epoch": epochs, "tokens": at.tokens}
+        event["train/loss"] = self._loss = sum(means.values())
+        if len(means) > 1:
+            event |= {f"train/{name}": mean for name, mean in means.items()}
+        event |= {"lr": learning_rate, "grad_norm": norm, "seconds": at.seconds}
+        event["tokens_per_s"] = (at.tokens - self._tokens) / max(1e-9, at.seconds - self._seconds)
+        self.record.write(at.update, event)
+        self.meters = Meters()
+        self._seconds, self._tokens = at.seconds, at.tokens
+
+    def show_if_due(
+        self, at: Counters, epochs: float, fraction: float, learning_rate: float
+    ) -> None:
+        """The progress, as often as whoever shows it wants."""
+        if time.monotonic() - self._shown < self.progress.every:
+            return
+        self._shown = time.monotonic()
+        if self.meters.sums:
+            self._loss = sum(self.meters.means().values())
+        rate = at.tokens / max(1e-9, at.seconds)
+        left = at.seconds * (1 - fraction) / fraction if fraction else math.inf
+        self.progress.show(
+            Status(at.update, epochs, fraction, rate, self._loss, learning_rate, left)
+        )
+
+    def validated(self, update: int, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
+        """The scores of a validation, as a line and for the person."""
+        self.record.write(update, {**extra, **{f"valid/{k}": v for k, v in scores.items()}})
+        told = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        what = " of the averaged weights" if "average" in extra else ""
+        self.progress.say(f"update {update:,}: validation{what}: {told or 'no scores'}")

@@ -1,0 +1,140 @@
+"""Start a run in a folder, or go on with one: `train` and `resume`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regard.checkpoints import write_tensors, write_text
+from regard.errors import ConfigError
+from regard.training.folder import RunFolder, differences
+from regard.training.interrupt import Interruption
+from regard.training.loop import Loop, Task
+from regard.training.options import TrainingOptions
+from regard.training.progress import Show, progress
+from regard.training.snapshot import begin, restore
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a training ended; also in result.json, where a number that is not finite is null.
+
+    reason: the limit that ended it. weights: which ones lie in model/. best: the best score of the
+    goal, at `best_update`. scores: those of the last validation. seconds: spent in updates.
+    """
+
+    reason: str
+    weights: str
+    update: int
+    tokens: int
+    seconds: float
+    best: float | None
+    best_update: int
+    scores: dict[str, float | None]
+
+
+Publish = Callable[[Any, Path], None]
+
+
+def save_weights(model: nn.Module, folder: Path) -> None:
+    """Write model.safetensors under our own names: what a run publishes unless told otherwise."""
+    write_tensors(folder / "model.safetensors", model.state_dict())
+
+
+def train(
+    task: Task,
+    options: TrainingOptions,
+    folder: str | Path,
+    *,
+    seed: int = 1,
+    identity: Mapping[str, Any] | None = None,
+    save: Publish = save_weights,
+    show: Show = "auto",
+) -> Result:
+    """Train `task.model` in a new run folder; afterwards it holds the published weights.
+
+    identity: what must be the same when the run is resumed (recipe, hashes of data, tokenizer), as
+        nested tables of plain values. The options and the seed are always part of it.
+    save: writes the model's weights into model/: the best ones as they come, and the final ones.
+    Raises NonFiniteError, CheckpointError, ConfigError, and Interrupted after a signal.
+    """
+    place = RunFolder(Path(folder))
+    if place.all() or place.result.exists():
+        raise ConfigError(
+            f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
+            "another folder."
+        )
+    with Interruption() as interruption, closing(progress(show)) as shown:
+        loop = Loop(
+            task, options, place, _whole(identity, options, seed), save, shown, interruption
+        )
+        begin(loop, seed)
+        return _finished(loop)
+
+
+def resume(
+    task: Task,
+    options: TrainingOptions,
+    folder: str | Path,
+    *,
+    seed: int = 1,
+    identity: Mapping[str, Any] | None = None,
+    save: Publish = save_weights,
+    show: Show = "auto",
+) -> Result:
+    """Go on with a run from its newest sound checkpoint, as if it had never stopped.
+
+    A run that was killed before its first checkpoint begins anew. A finished run says so and gives
+    its result; nothing is touched, the model neither. Raises ConfigError naming every difference
+    when something in `identity`, in the options or the seed has changed, and what `train` raises.
+    """
+    place = RunFolder(Path(folder))
+    now = _whole(identity, options, seed)
+    with Interruption() as interruption, closing(progress(show)) as shown:
+        place.sweep()
+        found = place.newest(shown.warn)
+        if found:
+            _refuse_changes(found[2]["identity"], now)
+        if place.result.exists():
+            shown.say(f"{place.path} is finished: there is nothing to resume.")
+            return Result(**json.loads(place.result.read_bytes()))
+        loop = Loop(task, options, place, now, save, shown, interruption)
+        if found:
+            restore(loop, *found)
+        else:
+            shown.say(f"{place.path} has no checkpoint yet: it begins anew.")
+            begin(loop, seed)
+        return _finished(loop)
+
+
+def _finished(loop: Loop) -> Result:
+    """Run to the end, and mark the run as finished; from here on there is nothing to resume."""
+    facts = loop.run()
+    facts["scores"] = {k: v if math.isfinite(v) else None for k, v in facts["scores"].items()}
+    result = Result(**facts)
+    write_text(loop.place.result, json.dumps(asdict(result), indent=1) + "\n")
+    return result
+
+
+def _whole(
+    identity: Mapping[str, Any] | None, options: TrainingOptions, seed: int
+) -> dict[str, Any]:
+    whole = {**(identity or {}), "training": asdict(options), "seed": seed}
+    return json.loads(json.dumps(whole, default=str))
+
+
+def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changes = differences(before, now)
+    if changes:
+        raise ConfigError(
+            "this run cannot be resumed, because what it was started with has changed:\n  "
+            + "\n  ".join(changes)
+            + "\nPut it back, or train into another folder."
+        )

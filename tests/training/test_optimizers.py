@@ -1,0 +1,100 @@
+"""Which weights decay, what an update computes, and that an optimizer's memory travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from toy import Toy
+
+from regard.errors import ConfigError
+from regard.training import OptimizerOptions
+from regard.training.optimizers import (
+    clip,
+    decayed,
+    named_state,
+    optimizer,
+    restore_state,
+    undecayed,
+)
+
+
+def test_only_matrices_that_are_not_embeddings_decay():
+    """The tied output is an embedding too."""
+    model = Toy().model
+    assert sorted(decayed(model)) == [f"lstm.weight_{w}_l{i}" for w in ("hh", "ih") for i in (0, 1)]
+    assert "embedding.weight" in undecayed(model)
+    assert "norm.weight" in undecayed(model)
+
+
+def gradients(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator)
+
+
+def numpy_update(name, weight, grads, o):
+    """The published rules (Kingma & Ba 2015; Loshchilov & Hutter 2019; SGD), in float64."""
+    first, second, velocity = np.zeros_like(weight), np.zeros_like(weight), None
+    for t, g in enumerate(grads, start=1):
+        if name == "adamw":
+            weight = weight * (1 - o.learning_rate * o.weight_decay)
+        else:
+            g = g + o.weight_decay * weight
+        if name == "sgd":
+            velocity = g if velocity is None else o.momentum * velocity + g
+            weight = weight - o.learning_rate * velocity
+            continue
+        first = o.betas[0] * first + (1 - o.betas[0]) * g
+        second = o.betas[1] * second + (1 - o.betas[1]) * g * g
+        step = first / (1 - o.betas[0] ** t)
+        weight = weight - o.learning_rate * step / (np.sqrt(second / (1 - o.betas[1] ** t)) + o.eps)
+    return weight
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_three_updates_equal_the_published_rule(name):
+    model = Toy().model
+    options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9 if name == "sgd" else 0)
+    chosen = dict(model.named_parameters())["lstm.weight_ih_l0"]
+    start, seen = chosen.detach().double().numpy().copy(), []
+    rule = optimizer(model, options)
+    for seed in range(3):
+        gradients(model, seed)
+        seen.append(chosen.grad.double().numpy().copy())
+        rule.step()
+    expected = numpy_update(name, start, seen, options)
+    np.testing.assert_allclose(chosen.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, 1e6])
+def test_clipping_is_torch_s(limit):
+    model, theirs = Toy().model, Toy().model
+    gradients(model, 0), gradients(theirs, 0)
+    norm = clip(list(model.parameters()), limit)
+    expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit or torch.inf)
+    torch.testing.assert_close(norm, expected)
+    for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_memory_travels_by_name(name):
+    options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9)
+    model, other = Toy().model, Toy(seed=2).model
+    first, second = optimizer(model, options), optimizer(other, options)
+    gradients(model, 0)
+    first.step()
+    restore_state(second, other, {k: v.clone() for k, v in named_state(first, model).items()})
+    other.load_state_dict(model.state_dict())
+    for one, rule in ((model, first), (other, second)):
+        gradients(one, 1)
+        rule.step()
+    assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
+
+
+def test_a_frozen_model_is_refused():
+    with pytest.raises(ConfigError, match="no parameter to train"):
+        optimizer(Toy().model.requires_grad_(False), OptimizerOptions())
+    with pytest.raises(ConfigError, match="must be adam, adamw or sgd, but is 'lion'"):
+        optimizer(Toy().model, OptimizerOptions("lion"))

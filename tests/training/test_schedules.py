@@ -1,0 +1,91 @@
+"""Schedules against their formulas and against the schedulers of transformers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from regard.errors import ConfigError
+from regard.training import ScheduleOptions
+from regard.training.schedules import (
+    Moment,
+    cosine,
+    inverse_square_root,
+    linear,
+    schedule,
+    step,
+    vaswani,
+)
+
+WARMUP, TOTAL = 7, 40
+
+
+def judge(name: str):
+    """transformers' multiplier at a step, where step u is our update u (theirs begins with 0)."""
+    optimization = pytest.importorskip("transformers.optimization")
+    cases = {
+        "linear": (
+            optimization._get_linear_schedule_with_warmup_lr_lambda,
+            {"num_warmup_steps": WARMUP, "num_training_steps": TOTAL + 1},
+        ),
+        "cosine": (
+            optimization._get_cosine_schedule_with_warmup_lr_lambda,
+            {"num_warmup_steps": WARMUP, "num_training_steps": TOTAL + 1, "num_cycles": 0.5},
+        ),
+        "inverse-sqrt": (
+            optimization._get_inverse_sqrt_schedule_lr_lambda,
+            {"num_warmup_steps": WARMUP, "timescale": WARMUP},
+        ),
+        "constant": (
+            optimization._get_constant_schedule_with_warmup_lr_lambda,
+            {"num_warmup_steps": WARMUP},
+        ),
+    }
+    function, arguments = cases[name]
+    return lambda update: function(update, **arguments)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "inverse-sqrt", "constant"])
+def test_equal_to_transformers(name):
+    theirs, ours = judge(name), schedule(ScheduleOptions(name, warmup=WARMUP))
+    for update in range(1, TOTAL + 1):
+        assert ours(Moment(update, 0, TOTAL)) == pytest.approx(theirs(update), abs=1e-12), update
+
+
+def test_vaswani_is_equation_3_and_a_rescaled_peak_form():
+    """4000 updates of warm-up at width 512 give the famous peak of 7.0e-4."""
+    for update in (1, 10, 3999, 4000, 4001, 100_000):
+        expected = 512 ** (-0.5) * min(update ** (-0.5), update * 4000 ** (-1.5))
+        assert vaswani(update, 512, 4000) == expected
+        peak = (512 * 4000) ** -0.5
+        assert vaswani(update, 512, 4000) == pytest.approx(peak * inverse_square_root(update, 4000))
+    assert vaswani(4000, 512, 4000) == pytest.approx(6.99e-4, rel=1e-3)
+
+
+def test_decays_end_after_the_last_update():
+    assert linear(TOTAL, TOTAL, WARMUP) == pytest.approx(1 / (TOTAL + 1 - WARMUP))
+    assert linear(TOTAL + 1, TOTAL, WARMUP) == 0
+    assert cosine(TOTAL + 1, TOTAL, WARMUP, final=0.1) == pytest.approx(0.1)
+    assert cosine(1, math.inf, 0) == 1 or math.isnan(cosine(1, math.inf, 0)) is False
+
+
+def test_zaremba_halves_after_four_epochs():
+    assert [step(epoch, 4, 0.5) for epoch in range(7)] == [1, 1, 1, 1, 0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "inverse-sqrt"}, "`warmup` of the schedule options must be at least 1"),
+        ({"name": "vaswani", "warmup": 4}, "`d_model` of the schedule options must be the width"),
+        ({"warmup": -1}, "`warmup` of the schedule options must be at least 0, but is -1"),
+        ({"final": 2.0}, "`final` of the schedule options must be between 0 and 1, but is 2.0"),
+    ],
+)
+def test_wrong_options_are_refused(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        ScheduleOptions(**wrong)
+    with pytest.raises(ConfigError, match="must be one of constant"):
+        object.__setattr__(options := ScheduleOptions(), "name", "zigzag")
+        schedule(options)
