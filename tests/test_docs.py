@@ -133,7 +133,7 @@ def test_what_contributing_adds_in_one_file_and_one_line_works(tmp_path):
             tables.add(marks["line"])
         else:
             program.append(block.text)
-    assert {"MODELS", "METHODS"} <= tables
+    assert tables == {"MODELS", "METHODS", "TASKS"}
     check = f"import regard; assert regard.__file__.startswith({str(tmp_path)!r})\n"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     run = subprocess.run(
@@ -162,6 +162,12 @@ def test_the_links_between_pages_lead_somewhere():
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken, "\n".join(broken)
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs/index.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or f"]({page.name})" in index, f"docs/index.md lacks {page}"
 
 
 def test_a_system_that_works_says_how_that_was_measured():
