@@ -7,6 +7,7 @@ cells, key/value caches and source memories with the same `select(rows)`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -22,7 +23,9 @@ class State:
     @property
     def rows(self) -> int:
         """How many sequences are being decoded."""
-        return next(iter(self.tensors().values())).size(0)
+        values = (value for _, value in self._items())
+        first = next(value for value in values if isinstance(value, Tensor | State))
+        return first.rows if isinstance(first, State) else first.size(0)
 
     def select(self, rows: Tensor) -> Self:
         """The state of these rows: (R',) integers; rows may repeat, be dropped, or be reordered."""
@@ -30,7 +33,7 @@ class State:
 
     def detach(self) -> Self:
         """The same values, cut off from the graph (truncated back-propagation through time)."""
-        return self._map(Tensor.detach, State.detach)
+        return self._map(lambda tensor: tensor.detach(), lambda s: s.detach())
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its dotted name, for checkpoints."""
@@ -55,7 +58,15 @@ class State:
         return replace(self, **changed)
 
     def _items(self) -> Iterator[tuple[str, Any]]:
-        return ((field.name, getattr(self, field.name)) for field in fields(self))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list | tuple | dict | set):
+                # It would stay behind, silently, when rows are selected.
+                raise TypeError(
+                    f"`{field.name}` of {type(self).__name__} must be a tensor, a state or a plain "
+                    f"number, but is a {type(value).__name__}: stack its tensors behind the rows."
+                )
+            yield field.name, value
 
     def _map(self, on_tensor: Callable, on_state: Callable) -> Self:
         changed: dict[str, Any] = {}
@@ -80,8 +91,8 @@ class KeyValueCache(State):
     """Keys and values of every layer, for rows of different lengths.
 
     `keys`, `values` are (B, L, H, C, K) with room for C positions; row b has filled its first
-    `lengths[b]`. `longest` is the greatest length and `even` tells that all rows have it; both are
-    plain numbers so that nobody waits for the device to know them.
+    `lengths[b]`. No length is above `longest`, and `even` tells that all are equal to it; both are
+    plain values so that nobody waits for the device to know them.
     """
 
     keys: Tensor
@@ -144,9 +155,10 @@ class KeyValueCache(State):
 
     def rewind(self, count: int) -> KeyValueCache:
         """Forget the last `count` positions of every row."""
-        if count > int(self.lengths.min()):
+        shortest = int(self.lengths.min()) if self.lengths.numel() else self.longest
+        if not 0 <= count <= shortest:
             raise ValueError(
-                f"`count` must be at most the shortest row's {int(self.lengths.min())} positions, "
+                f"`count` must be from 0 to the shortest row's {shortest} positions, "
                 f"but is {count}."
             )
         return replace(self, lengths=self.lengths - count, longest=self.longest - count)
@@ -172,9 +184,8 @@ class SourceMemory(State):
 
     def select(self, rows: Tensor) -> SourceMemory:
         sentences, counts = torch.unique_consecutive(rows // self.sharing, return_counts=True)
-        sharing = int(counts[0]) if counts.numel() else 1
-        if counts.numel() and bool((counts != sharing).any()):
-            sentences, sharing = rows // self.sharing, 1
+        sharing = math.gcd(*counts.tolist()) or 1
+        sentences = sentences.repeat_interleave(counts // sharing)
         everybody = torch.arange(self.lengths.size(0), device=sentences.device)
         if torch.equal(sentences, everybody):
             return replace(self, sharing=sharing)

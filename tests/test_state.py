@@ -1,0 +1,226 @@
+"""States under selection, growth and rewinding, against naive memories that keep lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.attention.multihead import CrossAttention
+from regard.masks import padding
+from regard.state import Cells, KeyValueCache, SourceMemory, State
+
+
+@dataclass
+class Nested(State):
+    cells: Cells
+    seen: Tensor
+    name: str = "plain"
+
+
+def nested(rows: int = 3) -> Nested:
+    cells = Cells(torch.randn(rows, 2, 4), torch.randn(rows, 2, 4, requires_grad=True))
+    return Nested(cells, torch.arange(rows))
+
+
+# ---- every state -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 2), max_size=6))
+def test_select_takes_any_rows_of_every_tensor(rows):
+    state, index = nested(), torch.tensor(rows, dtype=torch.long)
+    chosen = state.select(index)
+    assert chosen.rows == len(rows) and chosen.name == "plain" and state.rows == 3
+    for name, tensor in chosen.tensors().items():
+        assert torch.equal(tensor, state.tensors()[name][index])
+
+
+def test_detach_cuts_the_graph_at_every_depth():
+    state = nested()
+    assert state.cells.cell.requires_grad
+    cut = state.detach()
+    assert not any(t.requires_grad for t in cut.tensors().values())
+    assert torch.equal(cut.cells.cell, state.cells.cell)
+
+
+def test_tensors_have_dotted_names_and_come_back():
+    state = nested()
+    assert list(state.tensors()) == ["cells.hidden", "cells.cell", "seen"]
+    other = nested()
+    back = other.with_tensors(state.tensors())
+    assert all(back.tensors()[name] is t for name, t in state.tensors().items())
+    with pytest.raises(KeyError):
+        other.with_tensors({"seen": state.seen})
+
+
+def test_rows_come_from_the_first_part_that_knows_them():
+    @dataclass
+    class Reads(State):
+        source: SourceMemory
+        last: Tensor
+
+    memory = SourceMemory(torch.zeros(2, 1, 1, 3, 1), torch.zeros(2, 1, 1, 3, 1), torch.ones(2), 4)
+    assert Reads(memory, torch.zeros(8)).rows == 8
+
+
+def test_a_list_of_tensors_is_refused_because_select_would_miss_it():
+    @dataclass
+    class Wrong(State):
+        layers: list
+
+    with pytest.raises(TypeError, match="`layers` of Wrong must be a tensor, .* but is a list"):
+        Wrong([torch.zeros(3)]).select(torch.tensor([0]))
+
+
+# ---- the key/value cache against a list a row --------------------------------------------------
+
+
+class Lists:
+    """The naive cache: every row has a list of its keys."""
+
+    def __init__(self, rows: int):
+        self.keys: list[list[Tensor]] = [[] for _ in range(rows)]
+
+    def write(self, key: Tensor) -> None:
+        for row, new in zip(self.keys, key, strict=True):  # (H, T, K)
+            row.extend(new.unbind(1))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(1, 5)),
+        st.tuples(st.just("select"), st.lists(st.integers(0, 99), min_size=1, max_size=4)),
+        st.tuples(st.just("cut"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
+        st.tuples(st.just("rewind"), st.integers(0, 99)),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(STEPS, st.integers(1, 3))
+def test_the_cache_is_a_list_of_keys_a_row(steps, room):
+    naive, layers = Lists(3), 2
+    cache = KeyValueCache.empty(3, layers, 2, 3, room=room, like=torch.zeros(1))
+    for verb, argument in steps:
+        rows = len(naive.keys)
+        shortest = min(map(len, naive.keys))
+        if verb == "write":
+            new = torch.randn(rows, 2, argument, 3)
+            naive.write(new)
+            cache = cache.reserve(argument)
+            at = cache.positions(argument)
+            for layer in range(layers):
+                keys, values = cache.write(layer, new + layer, -new)
+                assert keys.shape == values.shape == (rows, 2, cache.longest + argument, 3)
+                compare(naive, keys - layer, values)
+            assert at[:, -1].tolist() == [len(row) - 1 for row in naive.keys]
+            cache = cache.advance(argument)
+        elif verb == "select":
+            index = torch.tensor([i % rows for i in argument])
+            cache = cache.select(index)
+            naive.keys = [list(naive.keys[i]) for i in index.tolist()]
+        elif verb == "cut":
+            lengths = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
+            cache = cache.cut(torch.tensor(lengths))
+            naive.keys = [row[:n] for n, row in zip(lengths, naive.keys, strict=True)]
+        else:
+            count = argument % (shortest + 1)
+            cache = cache.rewind(count)
+            naive.keys = [row[: len(row) - count] for row in naive.keys]
+        assert cache.lengths.tolist() == [len(row) for row in naive.keys]
+        assert cache.longest >= max(map(len, naive.keys)) and cache.rows == len(naive.keys)
+        assert not cache.even or len(set(map(len, naive.keys))) == 1
+
+
+def compare(naive: Lists, keys: Tensor, values: Tensor) -> None:
+    for row, expected in enumerate(naive.keys):
+        if expected:
+            together = torch.stack(expected, 1)  # (H, T, K)
+            torch.testing.assert_close(keys[row, :, : len(expected)], together)
+            torch.testing.assert_close(values[row, :, : len(expected)], -together)
+
+
+def test_room_at_least_doubles_so_that_growing_is_cheap():
+    cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1))
+    rooms = []
+    for _ in range(40):
+        cache = cache.reserve(1)
+        cache.write(0, torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2))
+        cache = cache.advance(1)
+        rooms.append(cache.keys.size(3))
+    assert sorted(set(rooms)) == [4, 8, 16, 32, 64]
+    assert cache.reserve(1) is cache
+    assert cache.reserve(1000).keys.size(3) == 1040
+
+
+@pytest.mark.parametrize("count", [3, -1])
+def test_no_more_can_be_forgotten_than_the_shortest_row_has(count):
+    cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1)).advance(5)
+    cache = cache.cut(torch.tensor([4, 2]))
+    with pytest.raises(ValueError, match=f"the shortest row's 2 positions, but is {count}"):
+        cache.rewind(count)
+    assert cache.rewind(2).lengths.tolist() == [2, 0]
+
+
+def test_the_cache_has_the_type_of_what_it_will_hold():
+    cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1, dtype=torch.bfloat16))
+    assert cache.keys.dtype == cache.values.dtype == torch.bfloat16
+    assert cache.lengths.dtype == torch.long
+
+
+# ---- the memory of the source against copies ---------------------------------------------------
+
+
+def expanded(memory: SourceMemory) -> dict[str, Tensor]:
+    """Every row with its own copy."""
+    return {n: t.repeat_interleave(memory.sharing, 0) for n, t in memory.tensors().items()}
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=5))
+def test_sharing_is_never_seen(sentences, selections):
+    memory = SourceMemory(
+        torch.randn(sentences, 2, 1, 3, 2), torch.randn(sentences, 2, 1, 3, 2),
+        torch.arange(sentences),
+    )  # fmt: skip
+    naive = expanded(memory)
+    for selection in selections:
+        rows = memory.rows
+        index = torch.tensor([i % rows for i in selection] if rows else [], dtype=torch.long)
+        memory = memory.select(index)
+        naive = {name: tensor[index] for name, tensor in naive.items()}
+        assert memory.rows == len(index)
+        for name, tensor in expanded(memory).items():
+            assert torch.equal(tensor, naive[name])
+
+
+def test_a_beam_costs_no_copies():
+    memory = SourceMemory(torch.randn(3, 1, 1, 2, 2), torch.randn(3, 1, 1, 2, 2), torch.arange(3))
+    beam = memory.select(torch.arange(3).repeat_interleave(4))
+    assert beam.sharing == 4 and beam.keys is memory.keys
+    reordered = beam.select(torch.tensor([3, 3, 0, 1, 7, 4, 4, 4, 9, 8, 11, 10]))
+    assert reordered.sharing == 4 and reordered.keys is memory.keys
+    without_the_second = beam.select(torch.tensor([0, 1, 2, 3, 8, 9, 10, 11]))
+    assert without_the_second.sharing == 4 and without_the_second.keys.size(0) == 2
+    uneven = beam.select(torch.tensor([0, 0, 0, 0, 8, 8]))  # four rows of one, two of another
+    assert uneven.sharing == 2 and uneven.lengths.tolist() == [0, 0, 2]
+
+
+def test_reading_a_shared_memory_after_selections_is_reading_copies():
+    layer = CrossAttention(4, 2)
+    key, value = layer.read(torch.randn(3, 5, 4))
+    memory = SourceMemory(key[:, None], value[:, None], torch.tensor([5, 2, 3]))
+    for index in ([0, 0, 1, 1, 2, 2], [5, 4, 0, 0], [3, 1, 1, 0, 2, 2], [0]):
+        copies = replace(memory, **expanded(memory), sharing=1).select(torch.tensor(index))
+        memory = memory.select(torch.tensor(index))
+        hidden = torch.randn(memory.rows, 2, 4)
+        results = []
+        for m in (memory, copies):
+            words = padding(m.lengths).resolve(1, 5, rows=len(m.lengths))
+            results.append(layer(hidden, m.keys[:, 0], m.values[:, 0], words))
+        torch.testing.assert_close(*results)
