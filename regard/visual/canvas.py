@@ -1,0 +1,175 @@
+"""A drawing as a PNG file, through matplotlib (the `plot` extra)."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from pathlib import Path as FilePath
+from typing import Any
+
+from ..errors import MissingExtra
+from .drawing import Area, Dot, Drawing, Label, Link, Path, Raster, Rect, Shape, on_paper, visible
+
+# Tried in this order for each glyph; those that the machine lacks are left out. Colour emoji
+# fonts are bitmaps that matplotlib cannot scale, so the outline ones are named.
+FONTS = (
+    "DejaVu Sans",
+    "Noto Sans",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK KR",
+    "WenQuanYi Zen Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Arial Unicode MS",
+    "Noto Sans Arabic",
+    "Noto Sans Hebrew",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+    "Noto Emoji",
+    "Symbola",
+    "Segoe UI Emoji",
+    "Segoe UI Symbol",
+)
+
+
+def save_png(drawing: Drawing, path: str | FilePath, scale: float = 2.0) -> None:
+    """Write `drawing` at `scale` pixels per unit. A glyph that no font has becomes a box."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "plot", "A PNG picture") from None
+    # Agg refuses images of 2^16 pixels a side; stay well below.
+    scale = min(scale, 20_000 / max(drawing.width, drawing.height))
+    figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=100 * scale)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, drawing.width)
+    axes.set_ylim(drawing.height, 0)
+    axes.set_axis_off()
+    for order, shape in enumerate(drawing.shapes):
+        _draw(axes, shape, order)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Glyph .* missing.*")
+        warnings.filterwarnings("ignore", message=".*does not support.*natively.*")
+        figure.savefig(path, facecolor=on_paper("paper"))
+
+
+@cache
+def _fonts() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return [name for name in FONTS if name in installed]
+
+
+def _draw(axes: Any, shape: Shape, order: int) -> None:
+    match shape:
+        case Rect():
+            _draw_rect(axes, shape, order)
+        case Path():
+            xs, ys = zip(*shape.points, strict=True)
+            style = (0, (3, 3)) if shape.dashed else "-"
+            axes.plot(
+                xs,
+                ys,
+                color=on_paper(shape.stroke),
+                linewidth=_points(shape.width),
+                alpha=shape.opacity,
+                linestyle=style,
+                zorder=order,
+            )
+        case Area():
+            axes.fill(
+                *zip(*shape.points, strict=True),
+                color=on_paper(shape.fill),
+                alpha=shape.opacity,
+                linewidth=0,
+                zorder=order,
+            )
+        case Link():
+            _draw_link(axes, shape, order)
+        case Dot():
+            axes.plot(
+                [shape.x],
+                [shape.y],
+                "o",
+                color=on_paper(shape.fill),
+                markeredgewidth=0,
+                markersize=_points(2 * shape.radius),
+                zorder=order,
+            )
+        case Label():
+            _draw_label(axes, shape, order)
+        case Raster():
+            _draw_raster(axes, shape, order)
+
+
+def _points(pixels: float) -> float:
+    """Our unit is 1/100 inch, matplotlib's is 1/72."""
+    return pixels * 0.72
+
+
+def _draw_rect(axes: Any, rect: Rect, order: int) -> None:
+    from matplotlib.patches import FancyBboxPatch, Rectangle
+
+    style: dict[str, Any] = {
+        "facecolor": (on_paper(rect.fill), rect.opacity) if rect.fill != "none" else "none",
+        "edgecolor": on_paper(rect.stroke) if rect.stroke != "none" else "none",
+        "linewidth": 0.8 if rect.stroke != "none" else 0,
+        "zorder": order,
+    }
+    corner, width, height = (rect.x, rect.y), max(rect.width, 0), max(rect.height, 0)
+    if rect.radius:
+        round_box = f"round,pad=0,rounding_size={rect.radius}"
+        axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=round_box, **style))
+    else:
+        axes.add_patch(Rectangle(corner, width, height, **style))
+
+
+def _draw_link(axes: Any, link: Link, order: int) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Curve
+
+    codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
+    curve = Curve([link.start, *link.controls, link.end], codes)
+    axes.add_patch(
+        PathPatch(
+            curve,
+            facecolor="none",
+            edgecolor=on_paper(link.stroke),
+            zorder=order,
+            alpha=link.opacity,
+            linewidth=_points(link.width),
+        )
+    )
+
+
+def _draw_label(axes: Any, label: Label, order: int) -> None:
+    align = {"start": "left", "middle": "center", "end": "right"}[label.anchor]
+    axes.text(
+        label.x,
+        label.y,
+        visible(label.text),
+        fontsize=_points(label.size),
+        ha=align,
+        va="center_baseline",
+        rotation=-label.angle,
+        rotation_mode="anchor",
+        zorder=order,
+        color=on_paper(label.fill),
+        fontweight="bold" if label.bold else "normal",
+        family=["DejaVu Sans Mono", *_fonts()] if label.mono else _fonts(),
+        parse_math=False,  # a "$" in a sentence is a dollar
+    )
+
+
+def _draw_raster(axes: Any, raster: Raster, order: int) -> None:
+    import numpy
+
+    shape = (len(raster.values), len(raster.values[0]), 4)
+    pixels = numpy.frombuffer(raster.pixels(), dtype=numpy.uint8).reshape(shape)
+    box = (raster.x, raster.x + raster.width, raster.y + raster.height, raster.y)
+    axes.imshow(pixels, extent=box, aspect="auto", interpolation="nearest", zorder=order)

@@ -1,0 +1,261 @@
+"""Every head of every layer as one page: hover shows the weight, kind, layer and head are picked.
+
+Weights are embedded as 16-bit integers (weight * 65535 / scale), so what the page shows differs
+from the float by at most 0.000008 (times the scale, which is 1 unless weights exceed it); six
+layers of eight heads of three attentions over sixty words take 1.4 MB.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.text import Text
+
+from ..errors import ConfigError
+from .drawing import Drawing, clip, stack, tile, visible
+from .heatmap import Heatmap
+from .lines import Lines, position
+from .page import asset, inert_json
+from .picture import Matrix, Picture, as_labels, as_matrix
+
+KINDS = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+STEPS = 65535
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The heads of one layer for one sentence. Make it with `panel`, which checks it.
+
+    `layer` counts from 1; `example` is the number of the sentence in the page.
+    """
+
+    kind: str
+    layer: int
+    heads: tuple[Matrix, ...]  # (H, T, S)
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    example: int = 0
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name or KINDS.get(self.kind, self.kind)}, layer {self.layer}"
+
+
+def panel(
+    kind: str,
+    layer: int,
+    weights: Any,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    example: int = 0,
+) -> Panel:
+    """One layer's `weights` (H, T, S) of attention `kind` for one sentence."""
+    heads = tuple(as_matrix(head) for head in weights)
+    if not heads or not heads[0] or not heads[0][0]:
+        raise ConfigError(
+            "`weights` must be (heads, queries, keys) with at least one of each, but is empty."
+        )
+    asking = as_labels(queries, len(heads[0]), "queries")
+    return Panel(kind, layer, heads, asking, as_labels(keys, len(heads[0][0]), "keys"), example)
+
+
+@dataclass(frozen=True)
+class Heads(Picture):
+    """Attention of one or several sentences; `select` narrows, `head` and `lines` pick one."""
+
+    panels: tuple[Panel, ...]
+    title: str = ""
+    view: str = "matrix"  # what the page shows first: "matrix" or "lines"
+
+    def __post_init__(self) -> None:
+        if not self.panels:
+            raise ConfigError(
+                "`panels` must hold at least one layer of attention, but is empty. "
+                "Run the model inside `with regard.look(model) as seen:`."
+            )
+
+    def select(
+        self, kind: str | None = None, layer: int | None = None, example: int | None = None
+    ) -> Heads:
+        """Only the layers asked for; an absent one is refused with what there is."""
+        wanted = {"kind": kind, "layer": layer, "example": example}
+        panels = self.panels
+        for field, value in wanted.items():
+            if value is None:
+                continue
+            there = sorted({getattr(panel, field) for panel in panels})
+            if value not in there:
+                raise ConfigError(f"`{field}` must be one of {there}, but is {value!r}.")
+            panels = tuple(panel for panel in panels if getattr(panel, field) == value)
+        return replace(self, panels=panels)
+
+    def head(self, number: int, **which: Any) -> Heatmap:
+        """One head (from 1) as a heatmap, of the layer that `which` selects."""
+        one = self._one(**which)
+        title = f"{one.title}, head {number}"
+        return Heatmap(self._matrix(one, number), one.queries, one.keys, title)
+
+    def lines(self, focus: int | str | None = None, head: int | None = None, **which: Any) -> Lines:
+        """Which words each word looks at, or one word (`focus`: "it"), in one head or the mean."""
+        one = self._one(**which)
+        matrix = mean(one.heads) if head is None else self._matrix(one, head)
+        title = f"{one.title}, " + ("mean of the heads" if head is None else f"head {head}")
+        return Lines(matrix, one.queries, one.keys, title, position(focus, one.queries))
+
+    def _one(self, **which: Any) -> Panel:
+        panels = self.select(**which).panels
+        if len(panels) > 1:
+            there = sorted({(panel.kind, panel.layer, panel.example) for panel in panels})
+            raise ConfigError(
+                "One layer must be chosen, but there are (kind, layer, example) = "
+                f"{there[:8]}. Give kind=, layer= and example=."
+            )
+        return panels[0]
+
+    def _matrix(self, panel: Panel, number: int) -> Matrix:
+        if not 1 <= number <= len(panel.heads):
+            raise ConfigError(f"`head` must be from 1 to {len(panel.heads)}, but is {number}.")
+        return panel.heads[number - 1]
+
+    def heatmaps(self) -> list[Heatmap]:
+        """One heatmap per head, in order."""
+        return [
+            Heatmap(matrix, one.queries, one.keys, _head_title(one, number))
+            for one in self.panels
+            for number, matrix in enumerate(one.heads, 1)
+        ]
+
+    def drawing(self) -> Drawing:
+        """All heads with their words, one row of pictures per layer."""
+        rows = []
+        for one in self.panels:
+            maps = [replace(picture, side=260) for picture in Heads((one,)).heatmaps()]
+            columns = min(len(maps), 4)
+            rows.append(tile((picture.drawing() for picture in maps), columns))
+        return stack(rows, self.title or "attention")
+
+    def terminal(self, width: int, color: bool) -> Text:
+        return Text("\n").join(picture.terminal(width, color) for picture in self.heatmaps())
+
+    def body(self) -> str:
+        """The interactive part: data, style and script together, nothing shared by id."""
+        return (
+            '<div class="rg rg-heads" data-rg="heads-1">'
+            f"<style>{asset('page.css')}{asset('heads.css')}</style>"
+            '<p class="rg-fallback rg-muted">This picture is interactive and needs JavaScript '
+            "(in a notebook: trust it, or run the cell again).</p>"
+            '<svg class="rg-stage" hidden></svg>'
+            f'<script type="application/json">{inert_json(self._data())}</script>'
+            f"<script>{asset('heads.js')}</script></div>"
+        )
+
+    def html(self) -> str:
+        from .page import page
+
+        return page(self.title or "Attention", self._heading() + self.body())
+
+    def _heading(self) -> str:
+        from html import escape
+
+        return f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+
+    def _data(self) -> dict[str, Any]:
+        labels: dict[tuple[str, ...], int] = {}
+        examples = sorted({panel.example for panel in self.panels})
+        order = {number: index for index, number in enumerate(examples)}
+        packed = [_packed(panel, labels, order[panel.example]) for panel in self.panels]
+        return {
+            "panels": packed,
+            "labels": [[visible(word) for word in words] for words in labels],
+            "examples": [self._sentence(number) for number in examples],
+            "view": self.view,
+            "head": 0,
+            "note": "Weights are shown to four decimals, stored to 0.00001. "
+            "A row without colour has nothing to attend to.",
+        }
+
+    def _sentence(self, example: int) -> str:
+        """The words of an example, as the picker shows them."""
+        panels = [panel for panel in self.panels if panel.example == example]
+        sides = {panel.kind: panel for panel in panels}
+        source = sides["cross"].keys if "cross" in sides else panels[0].keys
+        return f"{example + 1}. " + clip(" ".join(source), 70)
+
+
+def from_views(views: Sequence[Any], title: str = "", view: str = "matrix") -> Heads:
+    """What `regard.look` saw, as one page: every row of every view is an example.
+
+    A view has `sites` (name -> kind and weights (B, H, T, S)) and the words of each row in `source`
+    and `target`, where they are known; padding behind them is cut off. Layers are numbered from 1
+    in the order in which they ran.
+    """
+    panels: list[Panel] = []
+    for one in views:
+        first = panels[-1].example + 1 if panels else 0
+        layers: Counter[str] = Counter()
+        for site in one.sites.values():
+            layers[site.kind] += 1
+            for row, weights in enumerate(site.weights):
+                asking, answering = _words(site.kind, one, row)
+                cut = weights[:, : _count(asking, weights, 1), : _count(answering, weights, 2)]
+                words = _fitting(asking, cut.shape[1]), _fitting(answering, cut.shape[2])
+                panels.append(panel(site.kind, layers[site.kind], cut, *words, first + row))
+    return Heads(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
+
+
+def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    """The words that ask and the words that answer in attention of this kind."""
+    source, target = (None if side is None else side[row] for side in (view.source, view.target))
+    return {"encoder": (source, source), "cross": (target, source)}.get(kind, (target, target))
+
+
+def _count(words: Sequence[str] | None, weights: Any, dimension: int) -> int:
+    size = int(weights.shape[dimension])
+    return size if words is None else min(size, len(words))
+
+
+def _fitting(words: Sequence[str] | None, count: int) -> Sequence[str] | None:
+    return words if words is None else words[:count]
+
+
+def _head_title(panel: Panel, number: int) -> str:
+    return f"{panel.title}, head {number}" if len(panel.heads) > 1 else panel.title
+
+
+def mean(heads: Iterable[Matrix]) -> Matrix:
+    """(H, T, S) -> (T, S)"""
+    stacked = list(heads)
+    return tuple(
+        tuple(sum(column) / len(stacked) for column in zip(*rows, strict=True))
+        for rows in zip(*stacked, strict=True)
+    )
+
+
+def _packed(panel: Panel, labels: dict[tuple[str, ...], int], example: int) -> dict[str, Any]:
+    flat = [max(0.0, value) for head in panel.heads for row in head for value in row]
+    scale = max(1.0, max(flat))
+    numbers = array("H", (round(value * STEPS / scale) for value in flat))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return {
+        "kind": panel.kind,
+        "layer": panel.layer,
+        "name": panel.name,
+        "heads": len(panel.heads),
+        "example": example,
+        "queries": labels.setdefault(panel.queries, len(labels)),
+        "keys": labels.setdefault(panel.keys, len(labels)),
+        "scale": scale,
+        "data": base64.b64encode(numbers.tobytes()).decode(),
+    }

@@ -1,0 +1,180 @@
+"""What every picture can do: show itself in a terminal or a notebook, and save itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from ..errors import ConfigError
+from .drawing import Drawing, Label, clip, on_page, stack, text_width, tile, visible
+from .page import fragment, page
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+class Picture:
+    """A part of a page. Subclasses give `drawing` and `terminal`, and a `title`."""
+
+    title: str = ""
+
+    def drawing(self) -> Drawing:
+        """The picture as shapes."""
+        raise NotImplementedError
+
+    def terminal(self, width: int, color: bool) -> Text:
+        """The picture in at most `width` columns; without colour it is plain characters."""
+        raise NotImplementedError
+
+    def body(self) -> str:
+        """The picture as HTML inside a page that has the style sheet."""
+        return f'<figure class="rg-figure">{self.drawing().svg(on_page)}</figure>'
+
+    def text(self, width: int = 80) -> str:
+        """Plain characters, for a file or a pipe."""
+        return self.terminal(width, color=False).plain
+
+    def svg(self) -> str:
+        return self.drawing().svg()
+
+    def html(self) -> str:
+        """A whole page in one string: no script, font or style comes from elsewhere."""
+        return page(self.title, self.body())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture; the suffix chooses .html, .svg, .png (extra `plot`) or .txt."""
+        path = Path(path)
+        if path.suffix == ".png":
+            from .canvas import save_png
+
+            save_png(self.drawing(), path)
+            return path
+        writers = {".html": self.html, ".svg": self.svg, ".txt": self.text}
+        if path.suffix not in writers:
+            raise ConfigError(
+                f"`path` must end in .html, .svg, .png or .txt, but is {str(path)!r}. "
+                "The suffix chooses the kind of picture."
+            )
+        path.write_text(writers[path.suffix](), encoding="utf-8")
+        return path
+
+    def show(self) -> None:
+        """Print to the terminal: in colour where it has colours, else as plain characters."""
+        console = Console()
+        if console.encoding.lower().startswith("utf"):
+            console.print(self)
+        else:
+            plain = self.text(console.width).encode(console.encoding, errors="replace")
+            console.print(plain.decode(console.encoding), markup=False, highlight=False)
+
+    def _repr_html_(self) -> str:
+        return fragment(self.body())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        color = console.color_system is not None and not console.no_color
+        yield self.terminal(options.max_width, color)
+
+
+@dataclass(frozen=True)
+class Note(Picture):
+    """Lines of text between pictures; a formula is a line that starts with two spaces."""
+
+    lines: tuple[str, ...]
+    title: str = ""
+
+    def drawing(self) -> Drawing:
+        shapes, y = [], 0.0
+        for index, line in enumerate((self.title, *self.lines) if self.title else self.lines):
+            bold, mono = bool(self.title) and index == 0, line.startswith("  ")
+            size = 15.0 if bold else 12.5
+            shapes.append(Label(8, y + 11, line, size, bold=bold, mono=mono))
+            y += 26 if bold else 20
+        width = max((text_width(s.text, s.size, s.mono) for s in shapes), default=0) + 16
+        return Drawing(width, y + 4, tuple(shapes))
+
+    def terminal(self, width: int, color: bool) -> Text:
+        text = Text()
+        if self.title:
+            text.append(clip(self.title, width) + "\n", style="bold")
+        for line in self.lines:
+            text.append("\n".join(wrap(visible(line), width, replace_whitespace=False)) + "\n")
+        return text
+
+    def body(self) -> str:
+        from html import escape
+
+        head = f"<h3>{escape(visible(self.title))}</h3>" if self.title else ""
+        return head + "".join(
+            f'<pre class="rg-formula">{escape(visible(line[2:]))}</pre>'
+            if line.startswith("  ")
+            else f"<p>{escape(visible(line))}</p>"
+            for line in self.lines
+        )
+
+
+@dataclass(frozen=True)
+class Stack(Picture):
+    """Pictures under one another, as one."""
+
+    parts: tuple[Picture, ...]
+    title: str = ""
+
+    def drawing(self) -> Drawing:
+        return stack((part.drawing() for part in self.parts), self.title)
+
+    def terminal(self, width: int, color: bool) -> Text:
+        return Text("\n").join(part.terminal(width, color) for part in self.parts)
+
+    def body(self) -> str:
+        return "".join(part.body() for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Row(Stack):
+    """Pictures beside one another; in a terminal under one another."""
+
+    def drawing(self) -> Drawing:
+        return tile((part.drawing() for part in self.parts), len(self.parts), self.title)
+
+    def body(self) -> str:
+        return f'<div class="rg-row">{super().body()}</div>'
+
+
+def as_matrix(values: Any) -> Matrix:
+    """Rows of floats from a tensor, an array or lists (T, S); what is not finite becomes 0."""
+    rows = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(rows, Iterable) or any(not isinstance(row, Iterable) for row in rows):
+        raise ConfigError(
+            "`weights` must be a matrix (queries, keys), but is "
+            f"{getattr(values, 'shape', type(values).__name__)}. Pick one head of one row."
+        )
+    matrix = tuple(tuple(_finite(value) for value in row) for row in rows)
+    if any(len(row) != len(matrix[0]) for row in matrix):
+        raise ConfigError("`weights` must have rows of one length, but they differ.")
+    return matrix
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, (list, tuple)):
+        raise ConfigError(
+            "`weights` must be a matrix (queries, keys), but has more dimensions. "
+            "Pick one head of one row."
+        )
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def as_labels(labels: Sequence[str] | None, count: int, name: str) -> tuple[str, ...]:
+    """`count` labels, numbered from 0 where none are given."""
+    if labels is None:
+        return tuple(str(index) for index in range(count))
+    if len(labels) != count:
+        raise ConfigError(
+            f"`{name}` must be {count} labels, one for each row or column, but is {len(labels)}."
+        )
+    return tuple(str(label) for label in labels)

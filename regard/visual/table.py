@@ -1,0 +1,96 @@
+"""Rows and columns of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from . import blocks
+from .drawing import Drawing, Label, Path, Shape, clip, text_width, visible
+from .picture import Picture
+
+
+@dataclass(frozen=True)
+class Table(Picture):
+    """`head` names the columns, `rows` hold as many cells each; `best` is a row to mark."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    best: int | None = None
+
+    def _numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, which stand on the right."""
+        cells = [row[column] for row in self.rows if row[column]]
+        return bool(cells) and all(cell[0] in "0123456789.+-−±" for cell in cells)
+
+    def _widths(self) -> list[int]:
+        columns = zip(self.head, *self.rows, strict=True)
+        return [max(cell_len(visible(cell)) for cell in column) for column in columns]
+
+    def drawing(self) -> Drawing:
+        shapes: list[Shape] = []
+        widths = [text_width("x" * min(60, cells), 12.5) + 22 for cells in self._widths()]
+        y, total = 12.0, sum(widths) + 8
+        if self.title:
+            shapes.append(Label(8, y, self.title, 13.5, bold=True))
+            y += 26
+        for index, row in enumerate((self.head, *self.rows)):
+            x, first = 8.0, index == 0
+            for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
+                right = self._numeric(column)
+                at, anchor = (x + wide - 22, "end") if right else (x, "start")
+                ink, bold = ("muted" if first else "ink"), index - 1 == self.best
+                shapes.append(Label(at, y, clip(cell, 60), 12.5, anchor, ink, bold=bold))
+                x += wide
+            shapes.append(Path(((8, y + 12), (total, y + 12)), "faint"))
+            y += 24
+        width = max(total, text_width(self.title, 14) + 16)
+        return Drawing(width, y, tuple(shapes), self.title or "table")
+
+    def terminal(self, width: int, color: bool) -> Text:
+        text = Text(no_wrap=True)
+        if self.title:
+            text.append(clip(self.title, width) + "\n", style="bold")
+        widths = self._fitted(width)
+        for index, row in enumerate((self.head, *self.rows)):
+            cells = [
+                blocks.pad(cell, wide, right=self._numeric(column))
+                for column, (cell, wide) in enumerate(zip(row, widths, strict=True))
+            ]
+            style = "dim" if index == 0 else "bold" if index - 1 == self.best else ""
+            text.append("  ".join(cells).rstrip() + "\n", style=style)
+        return text
+
+    def _fitted(self, width: int) -> list[int]:
+        """The widths of the columns, the widest cut until the line fits."""
+        widths = self._widths()
+        while sum(widths) + 2 * len(widths) - 2 > width and max(widths) > 4:
+            widths[widths.index(max(widths))] -= 1
+        return widths
+
+    def body(self) -> str:
+        head = "".join(self._cell("th", name, column) for column, name in enumerate(self.head))
+        rows = []
+        for index, row in enumerate(self.rows):
+            mark = ' class="rg-best"' if index == self.best else ""
+            cells = "".join(self._cell("td", cell, column) for column, cell in enumerate(row))
+            rows.append(f"<tr{mark}>{cells}</tr>")
+        title = f"<h3>{escape(visible(self.title))}</h3>" if self.title else ""
+        return (
+            f'{title}<div class="rg-figure"><table class="rg-table"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
+        )
+
+    def _cell(self, tag: str, text: str, column: int) -> str:
+        kind = ' class="rg-number"' if self._numeric(column) else ' dir="auto"'
+        return f"<{tag}{kind}>{escape(visible(text))}</{tag}>"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
+    """A table of texts; every row has a cell for each name in `head`."""
+    return Table(tuple(head), tuple(tuple(str(cell) for cell in row) for row in rows), title)

@@ -1,0 +1,56 @@
+"""Position tables and masks, from the tensors that the models use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from .heatmap import Heatmap
+from .picture import as_labels, as_matrix
+
+
+def position_table(table: Any, title: str = "") -> Heatmap:
+    """Position vectors (T, D), one row a position, one column a dimension."""
+    matrix = as_matrix(table)
+    rows, columns = _every(len(matrix)), _every(len(matrix[0]))
+    return Heatmap(matrix, rows, columns, title, row_axis="positions", column_axis="dimensions")
+
+
+def sinusoids(length: int = 64, d_model: int = 64) -> Heatmap:
+    """The sinusoidal table of the Transformer: `length` positions, `d_model` dimensions.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/D)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/D))
+    """
+    import torch
+
+    from ..positions import sinusoid
+
+    table = sinusoid(torch.arange(length), d_model)
+    return position_table(table, f"sinusoidal positions, {length} x {d_model}")
+
+
+def mask_grid(
+    grid: Any,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    title: str = "who may look at whom",
+) -> Heatmap:
+    """A boolean grid (T, S), True = may attend: `masks.causal().grid(6, 6)[0, 0]`."""
+    rows = grid.tolist() if hasattr(grid, "tolist") else [list(row) for row in grid]
+    if any(not isinstance(value, bool) for row in rows for value in row):
+        raise ConfigError(
+            "`grid` must be a boolean matrix (queries, keys), but is "
+            f"{getattr(grid, 'dtype', 'not')} of shape {tuple(getattr(grid, 'shape', ()))}. "
+            "Pick one row and head of a mask's grid: `mask.grid(T, S)[0, 0]`."
+        )
+    matrix = as_matrix(rows)
+    columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
+    asking = as_labels(queries, len(matrix), "queries")
+    return Heatmap(matrix, asking, columns, title, 1.0, 0, "queries", "keys")
+
+
+def _every(count: int) -> tuple[str, ...]:
+    """Numbers where there is room for them, nothing in between."""
+    step = 1 if count <= 32 else 8 if count <= 128 else 2 ** max(3, (count // 16).bit_length() - 1)
+    return tuple(str(index) if index % step == 0 else "" for index in range(count))
