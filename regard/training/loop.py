@@ -253,13 +253,14 @@ class Loop:
         return scores[name]
 
     def finish(self, reason: str) -> dict[str, Any]:
-        """Publish the best or the averaged weights, and leave them in the model."""
+        """Publish the best or the averaged weights, and leave them in the model, ready to use."""
         at = self.counters
         self.saver.save_unless_saved(at.update, at.best_checkpoint)
         if self.report.meters.sums:
             self.report.log(at, self.epochs, self.learning_rate, self.norm)
         weights = self.take_average() if self.options.checkpoints.average else self.take_best()
         self.publish(self.model, self.place.model)
+        self.model.eval()
         self.progress.say(f"finished after {reason}: {weights} are in {self.place.model}")
         return {
             "reason": reason,

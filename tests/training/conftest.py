@@ -12,7 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread(monkeypatch):
+    """Nor does any test here cut the power: waiting for the disk would only take time."""
+    monkeypatch.setattr("os.fsync", lambda file: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

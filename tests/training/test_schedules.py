@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from regard.errors import ConfigError
@@ -67,7 +65,6 @@ def test_decays_end_after_the_last_update():
     assert linear(TOTAL, TOTAL, WARMUP) == pytest.approx(1 / (TOTAL + 1 - WARMUP))
     assert linear(TOTAL + 1, TOTAL, WARMUP) == 0
     assert cosine(TOTAL + 1, TOTAL, WARMUP, final=0.1) == pytest.approx(0.1)
-    assert cosine(1, math.inf, 0) == 1 or math.isnan(cosine(1, math.inf, 0)) is False
 
 
 def test_zaremba_halves_after_four_epochs():

@@ -95,7 +95,7 @@ class Toy:
         torch.rand(3)  # must not disturb the training
         batch = Windows(1).epoch(10_000)[0]
         loss, count = self.losses(batch, None)[0]["loss"]
-        return {"loss": float(loss) / count}
+        return {"loss": loss.item() / count}
 
 
 def options(**changed) -> TrainingOptions:

@@ -1,0 +1,269 @@
+"""The loop: what an update is, when it ends, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from toy import D, Toy, V, Windows, early_stopping, options
+
+from regard.data.batches import PairBatch, Sequences
+from regard.data.cursor import Cursor
+from regard.errors import CheckpointError, ConfigError
+from regard.training import (
+    CheckpointOptions,
+    NonFiniteError,
+    OptimizerOptions,
+    ScheduleOptions,
+    TrainingOptions,
+    ValidationOptions,
+    average,
+    train,
+)
+
+
+def events(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- what an update is ------------------------------------------------------------------------
+
+
+class Ragged:
+    """Rows of very different lengths, handed out `rows` at a time; two losses of unlike counts."""
+
+    goal = ("none", "min")
+
+    def __init__(self, rows: int):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Embedding(V, D), torch.nn.Linear(D, V))
+        lists = [[i % V] * (1 + i * i % 9) for i in range(1, 25)]
+        self.parts = [Sequences.of(lists[i : i + rows], 0) for i in range(0, 24, rows)]
+
+    def train_batches(self):
+        return Cursor(self)
+
+    def epoch(self, number):
+        return [PairBatch(part, part) for part in self.parts]
+
+    def identity(self):
+        return {}
+
+    def counts(self, batch):
+        return {"words": int(batch.target.lengths.sum()), "rows": len(batch)}
+
+    def losses(self, batch, carry):
+        logits = self.model(batch.source.ids)
+        keep = batch.target.keep
+        words = torch.nn.functional.cross_entropy(
+            logits[keep], batch.target.ids[keep], reduction="sum"
+        )
+        rows = logits[:, 0].square().sum()
+        counts = self.counts(batch)
+        return {"words": (words, counts["words"]), "rows": (rows, counts["rows"])}, None
+
+    def validate(self):
+        return {}
+
+
+@pytest.mark.parametrize("rows", [3, 4, 6])
+def test_accumulation_equals_the_large_batch(tmp_path, rows):
+    """3 rows accumulated 4 times, 4 rows 3 times, 6 rows twice: the update of 12 rows."""
+    results = []
+    for size, accumulate in ((12, 1), (rows, 12 // rows)):
+        task = Ragged(size)
+        chosen = OptimizerOptions("sgd", 0.3, clip=0.5)
+        train(
+            task,
+            TrainingOptions(updates=6, accumulate=accumulate, optimizer=chosen),
+            tmp_path / f"{size}",
+            show="none",
+        )
+        results.append(task.model.state_dict())
+    for name in results[0]:
+        torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
+
+
+def test_an_update_never_spans_two_epochs(tmp_path):
+    """7 windows, 3 at a time: 3 + 3 + 1 in each epoch; an epoch is validated when it ends."""
+    chosen = options(
+        updates=None, epochs=2, accumulate=3, log_every=1, validation=ValidationOptions()
+    )
+    result = train(Toy(), chosen, tmp_path, show="none")
+    logged = [event for event in events(tmp_path) if "train/loss" in event]
+    assert [event["epoch"] for event in logged] == pytest.approx(
+        [3 / 7, 6 / 7, 1, 10 / 7, 13 / 7, 2]
+    )
+    assert [e["update"] for e in events(tmp_path) if "valid/loss" in e and "average" not in e] == [
+        3,
+        6,
+    ]
+    assert result.reason == "2 epochs"
+
+
+def test_the_first_limit_ends_it(tmp_path):
+    chosen = options(epochs=50, tokens=301, updates=30, accumulate=1)
+    result = train(Toy(), chosen, tmp_path, show="none")
+    assert (result.reason, result.tokens, result.update) == ("301 tokens", 320, 16)
+
+
+@pytest.mark.parametrize("limit", [{"updates": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
+def test_a_decay_needs_no_count_of_updates(tmp_path, limit):
+    """The end of the cosine follows from whichever limit there is."""
+    chosen = options(
+        **{"updates": None, **limit},
+        log_every=1,
+        accumulate=2,
+        schedule=ScheduleOptions("linear"),
+    )
+    train(Toy(), chosen, tmp_path, show="none")
+    rates = [event["lr"] for event in events(tmp_path) if "lr" in event]
+    assert rates[0] == pytest.approx(1e-3, rel=0.1)
+    assert rates[-1] < 1e-4
+    assert all(later < earlier for earlier, later in zip(rates, rates[1:], strict=False))
+
+
+# ---- what it writes ---------------------------------------------------------------------------
+
+
+def test_metrics_have_the_keys_that_people_expect(tmp_path):
+    train(Toy(), options(tensorboard=True), tmp_path, show="none")
+    first = events(tmp_path)[0]
+    assert first.keys() == {
+        "update",
+        "epoch",
+        "tokens",
+        "train/loss",
+        "lr",
+        "grad_norm",
+        "seconds",
+        "tokens_per_s",
+    }
+    assert 0.5 * np.log(V) < first["train/loss"] < 5 * np.log(V)
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_several_losses_are_told_apart(tmp_path):
+    chosen = TrainingOptions(updates=2, log_every=2)
+    result = train(Ragged(12), chosen, tmp_path, show="none")
+    lines = [e for e in events(tmp_path) if "train/loss" in e]
+    assert lines[0]["train/loss"] == pytest.approx(lines[0]["train/words"] + lines[0]["train/rows"])
+    assert (result.best, result.scores) == (None, {})
+
+
+def test_the_best_weights_are_published_and_the_patience_counts(tmp_path):
+    task = Toy()
+    result = train(task, early_stopping(), tmp_path, show="none")
+    scores = {e["update"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
+    best = min(scores, key=scores.__getitem__)
+    assert (result.best, result.best_update) == (scores[best], best)
+    assert list(scores) == list(range(4, best + 4 * 4 + 1, 4))  # four more, none better
+    assert task.validate()["loss"] == scores[best]
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {f"step-{best:06d}", f"step-{result.update:06d}"}
+
+
+def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
+    task = Toy()
+    train(task, options(), tmp_path, show="none")
+    folders = [tmp_path / "checkpoints" / f"step-{n:06d}" for n in (20, 25, 30)]
+    loaded = [load_file(folder / "weights.safetensors") for folder in folders]
+    published = load_file(tmp_path / "model" / "model.safetensors")
+    assert published.keys() == loaded[0].keys()
+    for name, value in published.items():
+        expected = sum(one[name].astype(np.float64) for one in loaded) / 3
+        np.testing.assert_array_equal(value, expected.astype(np.float32))
+        assert torch.equal(task.model.state_dict()[name], torch.from_numpy(value))
+    with pytest.raises(CheckpointError, match="at least one"):
+        average([])
+
+
+def test_a_run_is_not_written_over(tmp_path):
+    train(Toy(), options(updates=1), tmp_path, show="none")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(Toy(), options(updates=1), tmp_path, show="none")
+
+
+# ---- precision --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "auto"])
+def test_masters_stay_float32(tmp_path, precision):
+    task, judge = Toy(dropout=0.0), Toy(dropout=0.0)
+    train(task, options(precision=precision), tmp_path / "a", show="none")
+    train(judge, options(), tmp_path / "b", show="none")
+    assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+    first, second = (events(tmp_path / name)[0]["train/loss"] for name in "ab")
+    assert first == pytest.approx(second, rel=0.02)
+
+
+def test_choosing_the_precision_changes_nothing_else(tmp_path, monkeypatch):
+    """With bfloat16 declared too slow, "auto" must give the bits of float32."""
+    monkeypatch.setattr("regard.training.precision.GAIN", 1e9)
+    first, second = Toy(), Toy()
+    train(first, options(precision="auto"), tmp_path / "a", show="none")
+    train(second, options(), tmp_path / "b", show="none")
+    states = first.model.state_dict().values(), second.model.state_dict().values()
+    assert all(map(torch.equal, *states))
+
+
+# ---- refusals ---------------------------------------------------------------------------------
+
+
+class Poisoned(Toy):
+    """The loss becomes `value` at the 19th batch: update 10, batch 5 of epoch 3."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.calls, self.value = Counter(), value
+
+    def losses(self, batch, carry):
+        losses, carry = super().losses(batch, carry)
+        loss, count = losses["loss"]
+        self.calls["losses"] += self.model.training
+        if self.calls["losses"] == 19:
+            self.before = {k: v.clone() for k, v in self.model.state_dict().items()}
+            loss = loss * self.value
+        return {"loss": (loss, count)}, carry
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, value):
+    task = Poisoned(value)
+    with pytest.raises(NonFiniteError) as stopped:
+        train(task, options(), tmp_path, show="none")
+    message = str(stopped.value)
+    assert f"update 11: the loss `loss` is {value} at batch 5 of epoch 3" in message
+    assert f"{tmp_path / 'checkpoints' / 'step-000010'}" in message
+    now = task.model.state_dict()
+    assert all(torch.equal(value, now[name]) for name, value in task.before.items())
+    assert [e["update"] for e in events(tmp_path)] == [4, 6, 8]
+
+
+def test_a_goal_that_is_not_scored_is_named(tmp_path):
+    task = Toy()
+    task.goal = ("bleu", "max")
+    with pytest.raises(ConfigError, match=r"validation's scores \(loss\), but is 'bleu'"):
+        train(task, options(), tmp_path, show="none")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"updates": None}, "must have an end"),
+        ({"accumulate": 0}, "`accumulate` of the training options must be at least 1, but is 0"),
+    ],
+)
+def test_wrong_options_are_refused(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        options(**wrong)
+    with pytest.raises(ConfigError, match="`every` of the checkpoint options must be at least 1"):
+        CheckpointOptions(average=2)
+
+
+def test_windows_are_what_the_tests_think():
+    assert len(Windows().epoch(0)) == 7

@@ -1,0 +1,325 @@
+"""A run that is killed, interrupted, damaged or short of disk, and what becomes of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from toy import KINDS, Toy, options
+
+from regard.errors import CheckpointError, ConfigError
+from regard.training import CheckpointOptions, Interrupted, ValidationOptions, resume, train
+from regard.training.record import TIMING
+
+
+def outcome(folder: Path):
+    """What must be equal: the bytes of the weights, the lines without the clock, the result."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    result = json.loads((folder / "result.json").read_bytes())
+    for timed in [*lines, result]:
+        for key in TIMING:
+            timed.pop(key, None)
+    return (folder / "model" / "model.safetensors").read_bytes(), lines, result
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    found = {}
+
+    def of(kind: str):
+        if kind not in found:
+            folder = tmp_path_factory.mktemp(kind) / "run"
+            train(Toy(), KINDS[kind](), folder, show="none")
+            found[kind] = folder
+        return found[kind]
+
+    torch.set_num_threads(1)
+    return of
+
+
+# ---- killed -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, undisturbed, kind):
+    """Accumulation, dropout, carried LSTM state, the middle of an epoch, best or mean weights."""
+    folder, toy = tmp_path / "run", Path(__file__).parent / "toy.py"
+    command = [sys.executable, str(toy), kind, "8", str(os.getpid()), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert outcome(folder) == outcome(undisturbed(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_before_every_single_update(tmp_path, undisturbed, kind, monkeypatch):
+    """Even one update at a time, through a checkpoint each, nothing changes."""
+    from regard.training.loop import Loop
+
+    update = Loop.update
+
+    def one(self):
+        if getattr(self, "went", False):
+            self.interruption.code = 130
+            from regard.training.interrupt import Stopped
+
+            raise Stopped
+        self.went = True
+        update(self)
+
+    monkeypatch.setattr(Loop, "update", one)
+    folder = tmp_path / "run"
+    for _ in range(100):
+        try:
+            resume(Toy(), KINDS[kind](), folder, show="none")
+            break
+        except Interrupted:
+            continue
+    assert outcome(folder) == outcome(undisturbed(kind))
+
+
+def test_a_finished_run_says_so(undisturbed, capsys):
+    folder = undisturbed("average")
+    before = outcome(folder)
+    result = resume(Toy(), options(), folder, show="lines")
+    assert "is finished: there is nothing to resume" in capsys.readouterr().err
+    assert result.reason == "33 updates"
+    assert outcome(folder) == before
+
+
+# ---- interrupted ------------------------------------------------------------------------------
+
+
+def forked(folder: Path, task: Toy, chosen=None) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            resume(task, chosen or options(), folder, show="none")
+            os._exit(0)
+        except Interrupted as stop:
+            os._exit(stop.code)
+        except KeyboardInterrupt:
+            os._exit(99)
+        except BaseException:
+            os._exit(1)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.005)
+
+
+class Sleepy(Toy):
+    """Says when it is in an update, or in a validation, and takes its time there."""
+
+    def __init__(self, mark: Path, where: str):
+        super().__init__()
+        self.mark, self.where, self.batches_seen = mark, where, 0
+
+    def rest(self):
+        self.mark.touch()
+        time.sleep(0.3)
+
+    def losses(self, batch, carry):
+        self.batches_seen += 1
+        if self.where == "update" and self.batches_seen == 17:
+            self.rest()
+        return super().losses(batch, carry)
+
+    def validate(self):
+        if self.where == "validation":
+            self.rest()
+        return super().validate()
+
+
+@pytest.mark.parametrize("where", ["update", "validation"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_stops(tmp_path, undisturbed, number, code, where):
+    folder, mark = tmp_path / "run", tmp_path / "mark"
+    pid = forked(folder, Sleepy(mark, where))
+    wait_for(mark)
+    os.kill(pid, number)
+    assert exit_code(pid) == code
+    saved = max(path.name for path in (folder / "checkpoints").iterdir())
+    assert saved == {"update": "step-000009", "validation": "step-000006"}[where]
+    resume(Toy(), options(), folder, show="none")
+    assert outcome(folder) == outcome(undisturbed("average"))
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    class Stuck(Sleepy):
+        def rest(self):
+            self.mark.touch()
+            time.sleep(15)
+
+    mark = tmp_path / "mark"
+    pid = forked(tmp_path / "run", Stuck(mark, "update"))
+    wait_for(mark)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGINT)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGINT)
+    assert exit_code(pid) == 99
+    assert time.monotonic() - began < 5
+
+
+# ---- damaged ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def halfway(tmp_path):
+    """A run interrupted after 22 updates, with checkpoints 15, 20 and 22 (18 was the best)."""
+    mark = tmp_path / "mark"
+
+    class Late(Sleepy):
+        def losses(self, batch, carry):
+            if self.model.training and self.batches_seen == 38:
+                self.rest()
+            return super().losses(batch, carry)
+
+    pid = forked(tmp_path / "run", Late(mark, ""))
+    wait_for(mark)
+    os.kill(pid, signal.SIGTERM)
+    assert exit_code(pid) == 143
+    return tmp_path / "run"
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+@pytest.mark.parametrize("file", ["weights.safetensors", "facts.json", "manifest.json"])
+def test_damage_is_noticed_and_the_one_before_is_used(halfway, undisturbed, capsys, damage, file):
+    newest = sorted((halfway / "checkpoints").iterdir())[-1]
+    damage(newest / file)
+    resume(Toy(), options(), halfway, show="lines")
+    told = capsys.readouterr().err
+    assert f"Warning: {newest}" in told
+    assert "is not used; trying the one before it" in told
+    assert f"going on from {halfway / 'checkpoints' / 'step-000020'}" in told
+    assert (halfway / "checkpoints" / f"damaged-{newest.name}").exists()
+    assert outcome(halfway) == outcome(undisturbed("average"))
+
+
+def test_when_all_are_damaged_nothing_is_invented(halfway):
+    for folder in (halfway / "checkpoints").iterdir():
+        flip(folder / "memory.safetensors")
+    with pytest.raises(CheckpointError, match="are damaged: nothing to resume"):
+        resume(Toy(), options(), halfway, show="none")
+
+
+# ---- changed ----------------------------------------------------------------------------------
+
+
+def test_what_changed_is_named(tmp_path):
+    identity = {"data": {"train.en": "ab12"}, "tokenizer": "cd34"}
+    train(Toy(), options(updates=2), tmp_path, identity=identity, show="none")
+    (tmp_path / "result.json").unlink()
+    changed = {"data": {"train.en": "ffff"}, "tokenizer": "cd34", "new": 1}
+    with pytest.raises(ConfigError) as refused:
+        resume(Toy(), options(updates=3), tmp_path, identity=changed, seed=2, show="none")
+    for line in (
+        "data.train.en: was 'ab12', is 'ffff'",
+        "new: was None, is 1",
+        "training.updates: was 2, is 3",
+        "seed: was 1, is 2",
+    ):
+        assert line in str(refused.value)
+    assert "tokenizer" not in str(refused.value)
+    resume(Toy(), options(updates=2), tmp_path, identity=identity, show="none")
+
+
+def test_another_model_is_refused(halfway):
+    task = Toy()
+    task.model.head = torch.nn.Linear(8, 14)
+    with pytest.raises(CheckpointError, match=r"head\.bias must be \(14,\), but is \(13,\)"):
+        resume(task, options(), halfway, show="none")
+
+
+# ---- a full disk ------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(
+    tmp_path, undisturbed, monkeypatch, capsys
+):
+    import regard.checkpoints as checkpoints
+
+    whole, refused = checkpoints.save_file, []
+
+    def full(tensors, path, metadata):
+        if "step-000005" in str(path) or "step-000010" in str(path):
+            Path(path).write_bytes(b"half")
+            refused.append(sorted(p.name for p in Path(path).parents[1].glob("step-*")))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        whole(tensors, path, metadata)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    train(Toy(), options(), tmp_path / "run", show="lines")
+    told = capsys.readouterr().err
+    assert refused == [["step-000000"], ["step-000000", "step-000006"]]  # the others stay
+    assert "No space left on device" in told
+    assert "The training goes on" in told
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+    assert outcome(tmp_path / "run") == outcome(undisturbed("average"))
+
+
+def test_a_real_limit_on_file_sizes(tmp_path):
+    """The kernel itself refuses (RLIMIT_FSIZE): a clear error when the first cannot be written."""
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            train(Toy(), options(), tmp_path / "run", show="none")
+        except CheckpointError as error:
+            right = "could not be written" in str(error) and "File too large" in str(error)
+            os._exit(7 if right else 8)
+        except BaseException:
+            os._exit(9)
+    assert exit_code(pid) == 7
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_the_best_that_could_not_be_kept_is_not_the_best(tmp_path, monkeypatch):
+    from regard.training.saver import Saver
+
+    save = Saver.save
+
+    def full(self, update, best):
+        if update == 12:
+            raise CheckpointError("no space")
+        save(self, update, best)
+
+    monkeypatch.setattr(Saver, "save", full)
+    chosen = options(updates=13, checkpoints=CheckpointOptions(seconds=0))
+    result = train(Toy(), chosen, tmp_path / "a", show="none")
+    assert result.best_update == 13
+    chosen = options(
+        updates=13,
+        checkpoints=CheckpointOptions(seconds=0),
+        validation=ValidationOptions(every=12, patience=1),
+    )
+    shutil.rmtree(tmp_path / "a")
+    assert train(Toy(), chosen, tmp_path / "a", show="none").best_update == 13
