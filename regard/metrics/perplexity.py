@@ -1,0 +1,115 @@
+"""Perplexity and bits per character, with the protocol without which they cannot be compared.
+
+The same model and text give other numbers per word than per subword, and better ones the more
+context each prediction sees. So the number carries its unit, its context and its tokenization.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from regard.errors import ConfigError
+from regard.metrics.score import check_any
+
+# unit -> what is reported: exp(nats per unit), or bits per unit
+UNITS = {
+    "word": "perplexity",
+    "token": "perplexity",
+    "character": "bits per character",
+    "byte": "bits per byte",
+}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a likelihood is measured.
+
+    unit: what the sum is divided by, a key of `UNITS`. Words, characters and bytes are those of
+    the original text, whatever the model's tokens are.
+    tokenization: what the model's tokens are, for instance "words" or "bpe-8000".
+    window: tokens read at a time; None: the whole text, its state carried from part to part.
+    stride: tokens by which the window moves, those that are predicted anew; None: the window's
+    own length, so that the first token of a window has no context.
+    """
+
+    unit: str
+    tokenization: str
+    window: int | None = None
+    stride: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, but is {self.unit!r}.")
+        if self.window is None and self.stride is not None:
+            raise ConfigError(f"`stride` needs a `window`, but is {self.stride} without one.")
+        if self.window is not None and self.step not in range(1, self.window + 1):
+            raise ConfigError(
+                f"`stride` must be between 1 and the window, {self.window}, but is {self.stride}."
+            )
+
+    @property
+    def step(self) -> int | None:
+        """Tokens that are predicted anew in each window; None where there is one pass."""
+        return self.window if self.stride is None else self.stride
+
+    @property
+    def signature(self) -> str:
+        """`unit:word|tok:bpe-8000|window:512|stride:256`"""
+        context = "window:carried"
+        if self.window is not None:
+            context = f"window:{self.window}|stride:{self.step}"
+        return f"unit:{self.unit}|tok:{self.tokenization}|{context}"
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """nats: minus the sum of natural log-probabilities.  count: units in the text."""
+
+    nats: float
+    count: int
+    protocol: Protocol
+
+    @property
+    def name(self) -> str:
+        """What the number is."""
+        return UNITS[self.protocol.unit]
+
+    @property
+    def value(self) -> float:
+        """exp(nats / count), or for characters and bytes nats / count / ln 2."""
+        mean = self.nats / self.count
+        if self.name != "perplexity":
+            return mean / math.log(2)
+        return math.exp(mean) if mean < 709 else math.inf
+
+    @property
+    def signature(self) -> str:
+        """The protocol, and how many units were counted."""
+        return f"{self.protocol.signature}|count:{self.count}"
+
+    def __str__(self) -> str:
+        digits = 2 if self.name == "perplexity" else 4
+        return f"{self.name} = {self.value:.{digits}f} {self.signature}"
+
+
+class PerplexityMeter:
+    """Sums likelihoods, window by window."""
+
+    def __init__(self, protocol: Protocol):
+        self.protocol = protocol
+        self.nats, self.count = 0.0, 0
+
+    def add(self, nats: float, count: int) -> None:
+        """Minus the log-probability of a part of the text, and how many units it has."""
+        self.nats += float(nats)
+        self.count += count
+
+    def result(self) -> Perplexity:
+        """The perplexity of all that was added.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "Perplexity")
+        return Perplexity(self.nats, self.count, self.protocol)

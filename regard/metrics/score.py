@@ -1,0 +1,50 @@
+"""A number together with how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class Score:
+    """Prints as `BLEU = 38.21 nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`.
+
+    name: of the metric.  value: its value.  signature: `key:value` pairs joined by `|`; scores
+    may be compared where it is equal.  count: how many sentences, labels or units were scored.
+    """
+
+    name: str
+    value: float
+    signature: str
+    count: int
+    digits: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value:.{self.digits}f} {self.signature}".rstrip()
+
+
+class Metric(Protocol):
+    """Fed batch by batch; memory does not grow."""
+
+    def add(self, *batch: Any) -> None: ...
+
+    def result(self) -> Any: ...
+
+
+def check_equal(found: Sized, wanted: Sized, what: str, others: str) -> None:
+    """Refuses columns of unequal length."""
+    if len(found) != len(wanted):
+        raise RegardError(
+            f"There must be as many {what} as {others}, but there are {len(found)} {what} and "
+            f"{len(wanted)} {others}."
+        )
+
+
+def check_any(count: int, name: str) -> None:
+    """Refuses a score of nothing."""
+    if count == 0:
+        raise RegardError(f"{name} of nothing is not defined: nothing was added to it.")
