@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import subprocess
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.checkpoints import Names, keep, reorder, split, transpose
+from regard.checkpoints import (
+    Names,
+    keep,
+    load_weights,
+    read_folder,
+    read_tensors,
+    reorder,
+    split,
+    transpose,
+    write_folder,
+    write_tensors,
+    write_text,
+)
 from regard.errors import CheckpointError
 
 # ---- the name table ---------------------------------------------------------------------------
@@ -136,3 +153,155 @@ def test_transforms_undo_each_other(order, dim, width):
     parts = list(tensor.chunk(4, dim))
     fused = split(4, dim).reversed()
     assert all(map(torch.equal, fused.write(fused.read(parts)), parts))
+
+
+# ---- files and folders ------------------------------------------------------------------------
+
+TENSORS = {
+    "weights": {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])},
+    "memory": {"state": torch.arange(5, dtype=torch.uint8), "half": torch.ones(2).bfloat16()},
+}
+FACTS = {"update": 7, "best": None, "place": {"epoch": 1}, "score": float("nan")}
+
+
+def test_a_folder_comes_back_as_it_was(tmp_path):
+    write_folder(tmp_path / "step", TENSORS, FACTS)
+    tensors, facts = read_folder(tmp_path / "step")
+    assert {k: sorted(v) for k, v in tensors.items()} == {k: sorted(v) for k, v in TENSORS.items()}
+    for name, content in TENSORS.items():
+        for key, value in content.items():
+            assert tensors[name][key].dtype == value.dtype
+            assert torch.equal(tensors[name][key], value)
+    assert facts.pop("score") != 0
+    assert facts == {k: v for k, v in FACTS.items() if k != "score"}
+
+
+def test_the_sums_are_those_of_the_system(tmp_path):
+    """`sha256sum`, which we did not write, agrees with the manifest."""
+    write_folder(tmp_path / "step", TENSORS, FACTS)
+    sums = json.loads((tmp_path / "step" / "manifest.json").read_text())["sha256"]
+    assert set(sums) == {"weights.safetensors", "memory.safetensors", "facts.json"}
+    for name, expected in sums.items():
+        printed = subprocess.run(
+            ["sha256sum", tmp_path / "step" / name], capture_output=True, text=True, check=True
+        )
+        assert printed.stdout.split()[0] == expected
+
+
+def test_any_flipped_byte_is_noticed(tmp_path):
+    folder = tmp_path / "step"
+    write_folder(folder, TENSORS, FACTS)
+    for file in folder.iterdir():
+        whole = file.read_bytes()
+        for place in range(0, len(whole), max(1, len(whole) // 25)):
+            broken = bytearray(whole)
+            broken[place] ^= 0x40
+            file.write_bytes(broken)
+            try:
+                tensors, _ = read_folder(folder)
+            except CheckpointError as error:
+                assert str(folder) in str(error)
+            else:  # only white space of the manifest may change unnoticed: nothing depends on it
+                assert file.name == "manifest.json"
+                assert torch.equal(tensors["weights"]["a"], TENSORS["weights"]["a"])
+        file.write_bytes(whole)
+    read_folder(folder)
+
+
+def test_what_is_written_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """Each file and the folder are synced, then renamed, then the parent is synced."""
+    steps, sync, rename = [], os.fsync, os.rename
+
+    def synced(descriptor):
+        steps.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(source, target):
+        steps.append(f"{os.path.basename(source)} -> {os.path.basename(target)}")
+        rename(source, target)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr("os.rename", renamed)
+    write_folder(tmp_path / "checkpoints" / "step", TENSORS, FACTS)
+    assert steps == [
+        "weights.safetensors",
+        "memory.safetensors",
+        "facts.json",
+        "manifest.json",
+        ".step.writing",
+        ".step.writing -> step",
+        "checkpoints",
+    ]
+
+
+@pytest.mark.parametrize("limit", [60, 200, 400, 700])
+def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, limit):
+    """The kernel stops the process at `limit` bytes a file, wherever that is."""
+    path = tmp_path / "model.safetensors"
+    write_tensors(path, TENSORS["weights"])
+    before = path.read_bytes()
+    larger = {"a": torch.zeros(300)}
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        refused = 0
+        for write in (
+            lambda: write_tensors(path, larger),
+            lambda: write_folder(tmp_path / "step", {"weights": larger}, FACTS),
+            lambda: write_text(tmp_path / "text", "x" * 1000),
+        ):
+            try:
+                write()
+            except CheckpointError as error:
+                refused += "File too large" in str(error) and "Nothing that was" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+    assert path.read_bytes() == before
+
+
+def test_a_full_file_system(tmp_path):
+    """A real one of 256 KiB, where this process may mount it."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    try:
+        made = subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        made = False
+    if not made:
+        pytest.skip("this process may not mount a small file system")
+    try:
+        write_folder(place / "step-1", TENSORS, FACTS)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            write_folder(place / "step-2", {"weights": {"a": torch.zeros(100_000)}}, FACTS)
+        assert [file.name for file in place.iterdir()] == ["step-1"]
+        read_folder(place / "step-1")
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_tied_weights_are_stored_once_and_fill_the_model(tmp_path):
+    model = torch.nn.ModuleDict({"in": torch.nn.Embedding(5, 3), "out": torch.nn.Linear(3, 5)})
+    model["out"].weight = model["in"].weight
+    write_tensors(tmp_path / "model.safetensors", model.state_dict())
+    tensors = read_tensors(tmp_path / "model.safetensors")
+    assert sorted(tensors) == ["in.weight", "out.bias"]
+    other = torch.nn.ModuleDict({"in": torch.nn.Embedding(5, 3), "out": torch.nn.Linear(3, 5)})
+    with pytest.raises(CheckpointError, match=r"missing: out\.weight"):
+        load_weights(other, tensors)
+    other["out"].weight = other["in"].weight
+    load_weights(other, tensors)
+    assert torch.equal(other["out"].weight, model["in"].weight)
+    with pytest.raises(CheckpointError, match=r"extra: gate"):
+        load_weights(other, tensors | {"gate": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"out\.bias must be \(5,\), but is \(4,\)"):
+        load_weights(other, tensors | {"out.bias": torch.zeros(4)})
+
+
+def test_a_file_that_is_no_safetensors_is_named(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"\x80\x04pickle")
+    with pytest.raises(CheckpointError, match=r"x\.safetensors: not a whole safetensors file"):
+        read_tensors(tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        read_tensors(tmp_path / "y.safetensors")

@@ -1,0 +1,117 @@
+"""The folder of a run: order, names that are free, and which checkpoints go."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+import torch
+
+from regard.checkpoints import write_folder
+from regard.errors import MissingExtra
+from regard.training.folder import RunFolder, differences
+from regard.training.record import Record
+
+
+def filled(folder, *names: str) -> RunFolder:
+    place = RunFolder(folder)
+    for name in names:
+        write_folder(place.checkpoints / name, {"weights": {"a": torch.zeros(1)}}, {"name": name})
+    return place
+
+
+def names(place: RunFolder) -> list[str]:
+    return [path.name for path in place.all()]
+
+
+def test_order_is_by_number_not_by_letters(tmp_path):
+    place = filled(tmp_path, "step-1000000", "step-999999", "step-999999.10", "step-999999.2")
+    (place.checkpoints / "notes").mkdir()
+    assert names(place) == ["step-999999", "step-999999.2", "step-999999.10", "step-1000000"]
+    assert place.newest(print)[2] == {"name": "step-1000000"}
+
+
+def test_a_checkpoint_is_never_written_over(tmp_path):
+    place = filled(tmp_path, "step-000005", "step-000005.1")
+    assert place.place(5).name == "step-000005.2"
+    assert place.place(6).name == "step-000006"
+
+
+def test_the_newest_the_best_and_those_to_average_stay(tmp_path):
+    place = filled(tmp_path, *(f"step-{n:06d}" for n in (0, 10, 13, 20, 30, 31)), "step-000030.1")
+    assert [path.name for path in place.regular(10)] == [
+        "step-000010",
+        "step-000020",
+        "step-000030.1",
+    ]
+    place.prune(2, also={"step-000013", ""})
+    assert names(place) == ["step-000013", "step-000030.1", "step-000031"]
+    assert not list(place.checkpoints.glob(".*"))
+
+
+def test_leftovers_of_a_killed_process_go(tmp_path):
+    place = filled(tmp_path, "step-000001")
+    (place.checkpoints / ".step-000002.writing").mkdir()
+    (place.checkpoints / ".step-000000.deleted").mkdir()
+    place.sweep()
+    assert sorted(path.name for path in place.checkpoints.iterdir()) == ["step-000001"]
+
+
+def test_differences_are_named_to_the_leaf():
+    before = {"a": {"b": 1, "c": [1, 2]}, "d": "x"}
+    assert differences(before, before) == []
+    assert differences(before, {"a": {"b": 2, "c": [1, 2]}, "e": 3}) == [
+        "a.b: was 1, is 2",
+        "d: was 'x', is None",
+        "e: was None, is 3",
+    ]
+
+
+# ---- metrics.jsonl ----------------------------------------------------------------------------
+
+
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_what_came_after_the_checkpoint_is_cut_off(tmp_path):
+    record = Record(tmp_path)
+    record.write(1, {"lr": 0.5})
+    length = record.length()
+    record.write(2, {"lr": float("nan")})
+    record.close()
+    assert lines(tmp_path) == [{"update": 1, "lr": 0.5}, {"update": 2, "lr": None}]
+    record = Record(tmp_path, length)
+    record.write(2, {"lr": 0.25})
+    record.close()
+    assert lines(tmp_path) == [{"update": 1, "lr": 0.5}, {"update": 2, "lr": 0.25}]
+
+
+def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
+    record, write = Record(tmp_path), os.pwrite
+    room = [10]  # a partial write, then none, then all
+
+    def full(file, data, place):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        part = min(room[0], len(data))
+        room[0] -= part
+        return write(file, data[:part], place)
+
+    monkeypatch.setattr("os.pwrite", full)
+    record.write(1, {"lr": 0.5})
+    record.write(2, {"lr": 0.4})
+    with pytest.raises(OSError, match="No space left"):
+        record.length()
+    monkeypatch.setattr("os.pwrite", write)
+    record.write(3, {"lr": 0.3})
+    record.close()
+    assert [line["update"] for line in lines(tmp_path)] == [1, 2, 3]
+
+
+def test_tensorboard_is_asked_for_by_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[track\]'"):
+        Record(tmp_path, tensorboard=True)

@@ -1,0 +1,53 @@
+"""What a person sees."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from toy import Toy, options
+
+from regard.training import train
+from regard.training.progress import Bar, Lines, Silent, Status, progress
+
+STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
+
+
+def test_a_line_says_it_all():
+    out = io.StringIO()
+    Lines(out=out).show(STATUS)
+    assert out.getvalue()[9:] == (
+        "update 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
+        "12:31 left\n"
+    )
+
+
+@pytest.mark.parametrize(("left", "told"), [(59.6, "1:00"), (7325, "2:02:05"), (math.inf, "?")])
+def test_time_left(left, told):
+    status = Status(1, 0.1, 0.1, 1, 1, 1, left)
+    assert str(status).endswith(f"{told} left")
+
+
+def test_no_terminal_no_bar(capsys):
+    assert isinstance(progress("auto"), Lines)
+    Silent().warn("the disk is full")
+    assert "Warning: the disk is full" in capsys.readouterr().err
+
+
+def test_the_bar_shows_rate_and_time_left(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    bar = Bar()
+    bar.show(STATUS)
+    bar.say("validation [x]")
+    bar.close()
+    told = capsys.readouterr().err
+    assert "4,812 tokens/s · 12:31 left" in told
+    assert "validation [x]" in told
+
+
+def test_lines_come_every_few_seconds(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("regard.training.progress.Lines.__init__.__defaults__", (0.0, None))
+    train(Toy(), options(updates=5), tmp_path, show="lines")
+    told = [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
+    assert [line.split(" · ")[0][9:] for line in told] == [f"update {n}" for n in range(1, 6)]
