@@ -28,7 +28,6 @@ METHODS = {
 _PUBLIC = {
     "Beam": "beam:Beam",
     "BeamFinished": "stopping:BeamFinished",
-    "BeamTree": "trace:BeamTree",
     "CurrentLength": "stopping:CurrentLength",
     "ExactBound": "stopping:ExactBound",
     "GNMT": "lengths:GNMT",

@@ -57,16 +57,15 @@ class Expansion:
 class Listener(Protocol):
     """Hears of every step of a search, for pictures."""
 
-    def expanded(self, sentences: Tensor, step: Expansion, ends: Tensor, done: Tensor) -> None:
-        """sentences: (A,) their numbers.  ends: (A, size) bool, which of the best are complete,
-        finished or at the limit.  done: (A,) bool, after this step nothing goes on."""
+    def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
+        """sentences: (A,) their numbers.  done: (A,) bool, after this step nothing goes on."""
         ...
 
 
 class Silence:
     """Nobody listens."""
 
-    def expanded(self, sentences: Tensor, step: Expansion, ends: Tensor, done: Tensor) -> None:
+    def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
         pass
 
 
@@ -167,7 +166,7 @@ class _Search:
         self._finish(step, ends)
         running = step.log_prob.masked_fill(step.ended, NEVER).gather(1, step.kept)
         done = full | self._over(running[:, 0])
-        self.listener.expanded(self.sentences, step, ends, done)
+        self.listener.expanded(self.sentences, step, done)
         row, token = step.row.gather(1, step.kept), step.token.gather(1, step.kept)
         if bool(done.any()):
             stay = self._leave(done)

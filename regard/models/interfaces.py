@@ -44,7 +44,11 @@ class Head(Protocol):
 
 
 class Generator(Protocol):
-    """What can be decoded."""
+    """What can be decoded.
+
+    `continues` (False where it is not there) says that the source is a prompt to be continued, so
+    that it counts for `max_length` and for repetitions, and not something to be answered.
+    """
 
     config: Any  # with vocab_size, bos, eos and max_length (None: any length)
 
@@ -56,6 +60,7 @@ class Generator(Protocol):
 class LanguageModel(Generator, Protocol):
     """Predicts each token from those before it. `start` takes prompts, or None."""
 
+    continues: bool  # True
     head: Head
 
     def forward(self, ids: Tensor, state: Any = None) -> Output: ...

@@ -58,6 +58,7 @@ class RecurrentLanguageModel(nn.Module):
 
     Config = RecurrentConfig
     SIZES = SIZES
+    continues = True
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
@@ -89,7 +90,7 @@ class RecurrentLanguageModel(nn.Module):
         # One column more, so that a batch of empty prompts has a last token too.
         ids = nn.functional.pad(source.ids, (0, 1), value=self.config.pad)
         first = torch.where(read[:, None] < 0, self.config.eos, ids.gather(1, last))
-        return self.stack(self._embed(ids), lengths=read)[1], first
+        return self.stack.read(self._embed(ids), read), first
 
     def step(self, tokens: Tensor, state: Cells) -> tuple[Tensor, Cells]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""

@@ -1,43 +1,54 @@
-"""The tree of a beam search against the search itself."""
+"""What a listener hears of a beam search, drawn as a tree, against the search itself."""
 
 import pytest
 from decoding_mocks import EOS, Recurrent, batch, next_log_probs, sources
 
-from regard.decoding import Beam, Greedy, NoRepeatNGram
-from regard.decoding.trace import trace
+from regard.decoding import Beam, NoRepeatNGram
+from regard.visual.tree import FINISHED, KEPT, PRUNED, WINNER, BeamTrace
+
+
+def path(steps, at):
+    tokens = []
+    while at >= 0:
+        tokens.append(steps[at][1])
+        at = steps[at][0]
+    return tokens[::-1]
 
 
 @pytest.mark.parametrize("beam", [Beam(3, 3, max_tokens=8), Beam(4, 2, max_tokens=3)])
-def test_the_tree_holds_the_search(beam):
+@pytest.mark.parametrize("sentence", [0, 1, 4])
+def test_the_tree_holds_the_search(beam, sentence):
     model, rows = Recurrent(eos_bias=1.0), sources(5)
-    found, trees = trace(model, batch(rows), beam)
+    trace = BeamTrace(beam.size, sentence)
+    found = beam.run(model, batch(rows), trace)
     assert found == beam.run(model, batch(rows))  # listening changes nothing
-    for row, hypotheses, tree in zip(rows, found, trees, strict=True):
-        assert tree.nodes[0].parent is None and tree.nodes[0].token is None
-        for hypothesis in hypotheses:
-            node = tree.find(hypothesis, EOS)
-            assert node.fate == ("finished" if hypothesis.finished else "cut off")
-            assert node.log_prob == hypothesis.log_prob
-            tokens = [step.token for step in tree.path(node)[1:]]
-            assert tokens == hypothesis.tokens + [EOS] * hypothesis.finished
-        for node in tree.nodes[1:]:
-            path = [step.token for step in tree.path(node)[1:]]
-            above = tree.nodes[node.parent]
-            assert len(path) == node.depth and above.fate == "kept"
-            step = next_log_probs(model, row, path[:-1])[path[-1]]
-            assert node.log_prob == pytest.approx(above.log_prob + step, abs=1e-9)
-            assert (node.fate == "kept") >= bool(tree.children(node))
-        for depth in range(1, max(node.depth for node in tree.nodes) + 1):
-            level = [node for node in tree.nodes if node.depth == depth]
-            assert len(level) == 2 * beam.size
-            kept = [node.log_prob for node in level if node.fate == "kept"]
-            lost = [n.log_prob for n in level if n.fate == "pruned" and n.token != EOS]
-            assert len(kept) in (0, beam.size) and kept == sorted(kept, reverse=True)
-            assert not kept or all(other <= kept[-1] for other in lost)
+    steps = trace.steps
+    below: dict = {}
+    for at, (parent, _, log_prob, state) in enumerate(steps):
+        tokens = path(steps, at)
+        above = steps[parent][2] if parent >= 0 else 0.0
+        step = next_log_probs(model, rows[sentence], tokens[:-1])[tokens[-1]]
+        assert log_prob == pytest.approx(above + step, abs=1e-9)
+        assert parent < 0 or steps[parent][3] == KEPT
+        below.setdefault(len(tokens), []).append((log_prob, state, tokens[-1]))
+    for level in below.values():
+        assert len(level) == 2 * beam.size
+        kept = [log_prob for log_prob, state, _ in level if state == KEPT]
+        lost = [p for p, state, token in level if state == PRUNED and token != EOS]
+        assert len(kept) in (0, beam.size) and kept == sorted(kept, reverse=True)
+        assert not kept or all(other <= kept[-1] for other in lost)
+    ends = {tuple(path(steps, at)): s for at, s in enumerate(steps)}
+    for hypothesis in found[sentence]:
+        tokens = tuple(hypothesis.tokens + [EOS] * hypothesis.finished)
+        assert ends[tokens][2] == hypothesis.log_prob
+        assert ends[tokens][3] == (FINISHED if hypothesis.finished else PRUNED)
+    best = found[sentence][0]
+    winners = [n for n in trace.tree(winner=best).nodes if n.state == WINNER]
+    assert [n.log_prob for n in winners] == [best.log_prob]
 
 
 def test_a_tree_where_nothing_more_is_allowed():
     model, filters = Recurrent(vocabulary=5, eos=None), (NoRepeatNGram(1),)
-    ((found,),), (tree,) = trace(model, batch([[3]]), Beam(3, filters=filters))
-    assert [node.token for node in tree.path(tree.find(found, None))[1:]] == found.tokens
-    assert Greedy(filters=filters).run(model, batch([[3]]))[0][0].finished is False
+    trace = BeamTrace(3)
+    ((found,),) = Beam(3, filters=filters).run(model, batch([[3]]), trace)
+    assert found.tokens in [path(trace.steps, at) for at in range(len(trace.steps))]
