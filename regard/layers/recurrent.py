@@ -4,8 +4,8 @@
     GRU   h = (1 - z) * n + z * h,  n = tanh(W x + r * (U h + c))     (Cho et al. 2014)
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
-All that does not depend on the state is one product over the whole sequence; only U h is computed
-step by step. Gates lie side by side in torch's order, so that published weights need no shuffling.
+A sequence is swept by torch's own kernels (oneDNN's on a CPU, cuDNN's on a GPU): no loop in Python
+outruns them. Gates lie side by side in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
-from regard.layers.linear import Repeated
 from regard.state import Cells
+
+Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
 
 
 class RecurrentLayer(nn.Module):
-    """One layer. Subclasses say how many gates there are and what a step does with them."""
+    """One layer. A kind of cell is a subclass: how many gates, and how a sequence is swept."""
 
     gates = 1
     has_cell = False
@@ -36,29 +37,25 @@ class RecurrentLayer(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(d_model**-0.5), d_model**-0.5)
 
-    def advance(
-        self, projected: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The next hidden state and cell, (B, D), from W x + b and U h, both (B, G * D)."""
-        raise NotImplementedError
-
-    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Every hidden state and every cell (none where the kind has none): 2 times (B, T, D).
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
+        """Every hidden state (B, T, D), and the state after the last step.
 
         Args:
             x: (B, T, d_in).
             hidden, cell: the state before the first step, (B, D) and (B, D) or (B, 0).
         """
-        projected = self.input(x.transpose(0, 1).contiguous()).to(hidden.dtype)  # (T, B, G * D)
-        recurrent = Repeated(self.recurrent.weight)
-        hiddens, cells = [], []
-        for step in projected.unbind():
-            hidden, cell = self.advance(step, recurrent(hidden), hidden, cell)
-            hiddens.append(hidden)
-            cells.append(cell)
-        if not hiddens:
-            return hidden[:, None][:, :0], cell[:, None][:, :0]
-        return torch.stack(hiddens, 1), torch.stack(cells, 1)
+        if x.size(1) == 0:
+            return hidden[:, None][:, :0], (hidden, cell)
+        bias = self.recurrent.bias
+        bias = torch.zeros_like(self.input.bias) if bias is None else bias
+        weights = [self.input.weight, self.recurrent.weight, self.input.bias, bias]
+        hiddens, (hidden, cell) = self.sweep(x, hidden[None], cell[None], weights)
+        # Under autocast the sweep gives 16 bits; what travels on keeps the width of the input.
+        return hiddens.to(x.dtype), (hidden[0].to(x.dtype), cell[0].to(x.dtype))
+
+    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
+        """Torch's own kernel of one layer; its states have a first dimension for the layer."""
+        raise NotImplementedError
 
     def empty(self, rows: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """The state before anything was read: zeros."""
@@ -66,30 +63,32 @@ class RecurrentLayer(nn.Module):
         return like.new_zeros(rows, self.d_model), like.new_zeros(rows, width)
 
 
+# Of torch's kernels: has biases, 1 layer, no dropout, not as in training, one way, rows first. "In
+# training" says whether gradients can be needed.
+def _options(x: Tensor) -> tuple[bool, int, float, bool, bool, bool]:
+    return True, 1, 0.0, torch.is_grad_enabled(), False, True
+
+
 class RNN(RecurrentLayer):
     """h = tanh(W x + U h + b)"""
 
-    def advance(
-        self, projected: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return torch.tanh(projected + recurrent), cell
+    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
+        hiddens, hidden = torch.rnn_tanh(x, hidden, weights, *_options(x))
+        return hiddens, (hidden, cell)
 
 
 class GRU(RecurrentLayer):
-    """Reset and update gates r, z; the reset comes after the product, as in cuDNN."""
+    """Reset and update gates r, z and the candidate n, in the order r z n.
+
+    The reset comes after the product, as in cuDNN; so the product needs its own bias.
+    """
 
     gates = 3
     recurrent_bias = True
 
-    def advance(
-        self, projected: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        width = self.d_model
-        recurrent = recurrent + self.recurrent.bias
-        both = torch.sigmoid(projected[:, : 2 * width] + recurrent[:, : 2 * width])
-        reset, update = both.chunk(2, 1)
-        new = torch.tanh(projected[:, 2 * width :] + reset * recurrent[:, 2 * width :])
-        return torch.lerp(new, hidden, update), cell
+    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
+        hiddens, hidden = torch.gru(x, hidden, weights, *_options(x))
+        return hiddens, (hidden, cell)
 
 
 class LSTM(RecurrentLayer):
@@ -98,20 +97,25 @@ class LSTM(RecurrentLayer):
     gates = 4
     has_cell = True
 
-    def advance(
-        self, projected: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return _LSTMGates.apply(projected, recurrent, cell)
-
-
-class _LSTMGates(torch.autograd.Function):
-    """The element-wise part of a step as one node of the graph: torch's own would be eleven."""
+    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
+        hiddens, hidden, cell = torch.lstm(x, (hidden, cell), weights, *_options(x))
+        return hiddens, (hidden, cell)
 
     @staticmethod
-    def forward(
-        ctx: Any, projected: Tensor, recurrent: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        gates = projected + recurrent
+    def step(gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """The next hidden state and cell, (B, D), where W x + b + U h = gates + more, (B, 4D).
+
+        For loops whose next input depends on the last output.
+        """
+        return _LSTMStep.apply(gates, more, cell)
+
+
+class _LSTMStep(torch.autograd.Function):
+    """One node of the graph, where torch's own operations would make eleven."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        gates = gates + more
         width = cell.size(1)
         gates[:, : 2 * width].sigmoid_()
         gates[:, 2 * width : 3 * width].tanh_()
@@ -128,7 +132,7 @@ class _LSTMGates(torch.autograd.Function):
         gates, cell, squashed = ctx.saved_tensors
         enter, keep, new, leave = gates.chunk(4, 1)
         d_cell = d_cell.addcmul(d_hidden * leave, 1 - squashed * squashed)
-        slopes = gates - gates * gates  # sigmoid' = s (1 - s), in place of tanh' for `new`
+        slopes = gates - gates * gates  # sigmoid' = s (1 - s); below, tanh' = 1 - t^2
         d_enter, d_keep, d_new, d_leave = slopes.chunk(4, 1)
         d_enter.mul_(new).mul_(d_cell)
         d_keep.mul_(cell).mul_(d_cell)
@@ -168,24 +172,36 @@ class Stack(nn.Module):
         self.layers = cast("Sequence[RecurrentLayer]", nn.ModuleList(stack))
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, x: Tensor, state: Cells | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Cells]:
+    def forward(self, x: Tensor, state: Cells | None = None) -> tuple[Tensor, Cells]:
         """The top layer's hidden states (B, T, D), and the state after the last step.
 
         Args:
             x: (B, T, d_in).
             state: where to go on from; None: from zeros.
-            lengths: (B,), the state of row b is that after its first `lengths[b]` steps.
         """
         state = self.empty(x.size(0), x) if state is None else state
         after = []
         for n, layer in enumerate(self.layers):
-            before = state.hidden[:, n], state.cell[:, n]
             x = self.dropout(x) if n else x
-            x, cells = layer(x, *before)
-            after.append((last(x, before[0], lengths), last(cells, before[1], lengths)))
+            x, end = layer(x, state.hidden[:, n], state.cell[:, n])
+            after.append(end)
         return x, stack_cells(after)
+
+    def read(self, x: Tensor, lengths: Tensor) -> Cells:
+        """The state of each row after its own first `lengths[b]` steps, (B,), from zeros.
+
+        The batch goes on together from each length to the next longer one.
+        """
+        state = kept = self.empty(x.size(0), x)
+        done = 0
+        for length in sorted(set(lengths.clamp(min=0).tolist())):
+            _, state = self(x[:, done:length], state)
+            ended, done = (lengths == length)[:, None, None], length
+            kept = Cells(
+                torch.where(ended, state.hidden, kept.hidden),
+                torch.where(ended, state.cell, kept.cell),
+            )
+        return kept
 
     def empty(self, rows: int, like: Tensor) -> Cells:
         """Before anything was read: zeros, on the device of `like`."""
@@ -214,38 +230,29 @@ class BidirectionalStack(nn.Module):
         self.back = cast("Sequence[RecurrentLayer]", nn.ModuleList(back))
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Cells]:
-        """Hidden states (B, T, D) and what each direction ended with, (B, L, D).
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states (B, T, D), and those with which each level's directions ended, (B, L, D).
 
         The way back starts at each row's own last position, so that padding changes nothing; what
-        stands at the padding means nothing.
+        stands at the padding means nothing. A row without a position ends with zeros.
         """
-        order, after = turn(lengths, x.size(1)), []
+        order, ends = turn(lengths, x.size(1)), []
         for n, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
             x = self.dropout(x) if n else x
-            forth, forth_end = run(ahead, x, lengths)
-            reverse, reverse_end = run(back, reorder(x, order), lengths)
-            x = torch.cat([forth, reorder(reverse, order)], -1)
-            after.append([torch.cat(pair, -1) for pair in zip(forth_end, reverse_end, strict=True)])
-        return x, stack_cells(after)
+            forth, _ = ahead(x, *ahead.empty(x.size(0), x))
+            turned, _ = back(reorder(x, order), *back.empty(x.size(0), x))
+            ends.append(torch.cat([last(forth, lengths), last(turned, lengths)], -1))
+            x = torch.cat([forth, reorder(turned, order)], -1)
+        return x, torch.stack(ends, 1)
 
 
-def run(layer: RecurrentLayer, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One layer from zeros: its hidden states (B, T, D), and each row's own last state."""
-    hidden, cell = layer.empty(x.size(0), x)
-    hiddens, cells = layer(x, hidden, cell)
-    return hiddens, (last(hiddens, hidden, lengths), last(cells, cell, lengths))
-
-
-def last(steps: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, D) -> (B, D): what each row ended with; `before` where it has no step."""
-    if steps.size(1) == 0:
-        return before
-    if lengths is None:
-        return steps[:, -1]
+def last(hiddens: Tensor, lengths: Tensor) -> Tensor:
+    """(B, T, D) -> (B, D): each row's last position; zeros where it has none."""
+    if hiddens.size(1) == 0:
+        return hiddens.new_zeros(hiddens.size(0), hiddens.size(2))
     row = torch.arange(lengths.size(0), device=lengths.device)
-    found = steps[row, (lengths - 1).clamp(min=0)]
-    return torch.where(lengths[:, None] > 0, found, before)
+    found = hiddens[row, (lengths - 1).clamp(min=0)]
+    return found.masked_fill(lengths[:, None] == 0, 0.0)
 
 
 def turn(lengths: Tensor, count: int) -> Tensor:

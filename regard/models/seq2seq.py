@@ -10,9 +10,9 @@ to the next step beside the next word ("input feeding", section 3.3). Its score 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Repeated
 from regard.layers.output import Softmax
-from regard.layers.recurrent import LSTM, BidirectionalStack, Stack, stack_cells
+from regard.layers.recurrent import LSTM, BidirectionalStack, Stack
 from regard.masks import padding
 from regard.models.interfaces import Output
 from regard.state import Cells, SourceMemory, State
@@ -92,10 +92,17 @@ class AttentionDecoder(nn.Module):
     def __init__(self, config: Seq2SeqConfig, score: Any):
         super().__init__()
         width = config.d_model
-        self.stack = Stack(LSTM, 2 * width, width, config.layers, dropout=config.dropout)
+        self.words = nn.Linear(width, 4 * width)
+        # Each layer's gates from what comes from below (fed, at the bottom) beside its own state.
+        gates = [nn.Linear(2 * width, 4 * width, bias=n > 0) for n in range(config.layers)]
+        self.gates = cast("Sequence[nn.Linear]", nn.ModuleList(gates))
+        self.dropout = Dropout(config.dropout)
         self.score = score
         self.combine = nn.Linear(2 * width, width, bias=False)
         self.tap = Tap("cross")
+        for linear in (self.words, *gates):
+            for parameter in linear.parameters():
+                nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
 
     def start(self, memory: Tensor, lengths: Tensor, cells: Cells) -> FedState:
         """Nothing was attended to yet: the first step is fed with zeros."""
@@ -105,33 +112,25 @@ class AttentionDecoder(nn.Module):
 
     def forward(self, embedded: Tensor, state: FedState) -> tuple[Tensor, FedState]:
         """(B, T, D) -> (B, T, D), and the state after the last step."""
-        layers, cells, fed = self.stack.layers, state.cells, state.fed
-        width = embedded.size(-1)
-        # What the words say to the first layer is one product; what is fed joins the recurrence.
-        first = layers[0].input
-        words = nn.functional.linear(
-            embedded.transpose(0, 1).contiguous(), first.weight[:, :width], first.bias
-        ).to(fed.dtype)  # (T, B, 4D)
-        above = [layer.input.weight for layer in layers[1:]]
-        weights = [first.weight[:, width:], *above]
-        products = [
-            Repeated(torch.cat([weight, layer.recurrent.weight], 1))
-            for weight, layer in zip(weights, layers, strict=True)
-        ]
+        rows, fed = embedded.size(0), state.fed
+        # What the words say is one product; (B, T, D) -> (T, B, 4D)
+        words = self.words(embedded.transpose(0, 1).contiguous()).to(fed.dtype).unbind()
+        shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
+        products = [Repeated(linear.weight) for linear in self.gates]
         combine, look = Repeated(self.combine.weight), self._looking_at(state.source)
-        below = [(h, c) for h, c in zip(cells.hidden.unbind(1), cells.cell.unbind(1), strict=True)]
+        hiddens, cells = list(state.cells.hidden.unbind(1)), list(state.cells.cell.unbind(1))
         outputs = []
-        for word in words.unbind():
-            x, projected = fed, word
-            for n, layer in enumerate(layers):
-                if n:
-                    x, projected = self.stack.dropout(x), layer.input.bias
-                hidden, cell = below[n]
-                both = products[n](torch.cat([x, hidden], 1))
-                x, _ = below[n] = layer.advance(projected, both, hidden, cell)
+        for word in words:
+            x = fed
+            for n, shift in enumerate([word, *shifts]):
+                x = self.dropout(x) if n else x
+                gates = products[n](torch.cat([x, hiddens[n]], 1))
+                x, cells[n] = LSTM.step(shift, gates, cells[n])
+                hiddens[n] = x
             fed = torch.tanh(combine(torch.cat([look(x), x], 1)))
             outputs.append(fed)
-        return torch.stack(outputs, 1), FedState(stack_cells(below), fed, state.source)
+        after = Cells(torch.stack(hiddens, 1), torch.stack(cells, 1))
+        return torch.stack(outputs, 1), FedState(after, fed, state.source)
 
     def _looking_at(self, source: SourceMemory) -> Callable[[Tensor], Tensor]:
         keys, values = source.keys[:, 0], source.values[:, 0]  # (N, H=1, S, K)
@@ -161,8 +160,7 @@ class Seq2Seq(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         self.encoder = BidirectionalStack(LSTM, width, width, config.layers, dropout=config.dropout)
-        self.bridge_hidden = nn.Linear(width, width)
-        self.bridge_cell = nn.Linear(width, width)
+        self.bridge = nn.Linear(width, 2 * width)
         self.decoder = decoder(config)
         self.dropout = Dropout(config.dropout)
         self.head = Softmax(width, config.vocab_size, tied=self.embedding, bias=True)
@@ -175,8 +173,8 @@ class Seq2Seq(nn.Module):
     def encode(self, source: Sequences) -> State:
         """The decoder's first state; layer n begins with what the encoder's layer n ended with."""
         memory, end = self.encoder(self._embed(source.ids), source.lengths)
-        hidden = torch.tanh(self.bridge_hidden(end.hidden))
-        cells = Cells(hidden.to(memory.dtype), self.bridge_cell(end.cell).to(memory.dtype))
+        hidden, cell = self.bridge(end).to(memory.dtype).chunk(2, -1)  # 2 times (B, L, D)
+        cells = Cells(torch.tanh(hidden), cell)
         return self.decoder.start(memory, source.lengths, cells)
 
     def start(self, source: Sequences) -> tuple[State, Tensor]:

@@ -43,10 +43,21 @@ class Naive:
     def lstm(self, name, x, hidden, cell):
         weights = self.weights
         z = weights[f"{name}.input.weight"] @ x + weights[f"{name}.input.bias"]
-        z = z + weights[f"{name}.recurrent.weight"] @ hidden
+        return self.advance(z + weights[f"{name}.recurrent.weight"] @ hidden, cell)
+
+    def advance(self, z, cell):
         i, f, g, o = z.chunk(4)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    def fed_lstm(self, n, x, word, hidden, cell):
+        """Layer n of the decoder that is fed: `word` enters at the bottom."""
+        z = self.weights[f"decoder.gates.{n}.weight"] @ torch.cat([x, hidden])
+        if n == 0:
+            z = z + self.weights["decoder.words.weight"] @ word + self.weights["decoder.words.bias"]
+        else:
+            z = z + self.weights[f"decoder.gates.{n}.bias"]
+        return self.advance(z, cell)
 
     def read(self, name, xs):
         half = self.config.d_model // 2
@@ -54,18 +65,19 @@ class Naive:
         for x in xs:
             hidden, cell = self.lstm(name, x, hidden, cell)
             out.append(hidden)
-        return out, hidden, cell
+        return out, hidden
 
     def encode(self, words):
         xs, states = list(self.weights["embedding.weight"][words]), []
         for n in range(self.config.layers):
-            ahead, h, c = self.read(f"encoder.ahead.{n}", xs)
-            back, hb, cb = self.read(f"encoder.back.{n}", xs[::-1])
+            ahead, h = self.read(f"encoder.ahead.{n}", xs)
+            back, hb = self.read(f"encoder.back.{n}", xs[::-1])
             xs = [torch.cat(pair) for pair in zip(ahead, back[::-1], strict=True)]
-            hidden, cell = torch.cat([h, hb]), torch.cat([c, cb])
-            bridge = [self.weights[f"bridge_{name}.weight"] for name in ("hidden", "cell")]
-            shift = [self.weights[f"bridge_{name}.bias"] for name in ("hidden", "cell")]
-            states.append((torch.tanh(bridge[0] @ hidden + shift[0]), bridge[1] @ cell + shift[1]))
+            bridged = (
+                self.weights["bridge.weight"] @ torch.cat([h, hb]) + self.weights["bridge.bias"]
+            )
+            hidden, cell = bridged.chunk(2)
+            states.append((torch.tanh(hidden), cell))
         return torch.stack(xs), states
 
     def score(self, query, key):
@@ -83,10 +95,14 @@ class Naive:
         memory, states = self.encode(source)
         fed, out, looks = torch.zeros(self.config.d_model).double(), [], []
         for word in target:
-            x = self.weights["embedding.weight"][word]
-            x = x if self.config.attention == "none" else torch.cat([x, fed])
+            word = self.weights["embedding.weight"][word]
+            plain = self.config.attention == "none"
+            x = word if plain else fed
             for n in range(self.config.layers):
-                states[n] = self.lstm(f"decoder.stack.layers.{n}", x, *states[n])
+                if plain:
+                    states[n] = self.lstm(f"decoder.stack.layers.{n}", x, *states[n])
+                else:
+                    states[n] = self.fed_lstm(n, x, word, *states[n])
                 x = states[n][0]
             if self.config.attention != "none":
                 scores = torch.stack([self.score(x, key) for key in memory])
