@@ -77,13 +77,15 @@ def learn(
 def apply(symbols: Sequence[str], ranks: Mapping[Pair, int]) -> Iterator[Applied]:
     """The merges that encode a word, in their order: always the earliest learned one that fits."""
     word = list(symbols)
-    while True:
-        fitting = [(ranks[p], p) for p in zip(word, word[1:], strict=False) if p in ranks]
-        if not fitting:
-            return
-        rank, pair = min(fitting)
+    while rule := _earliest(word, ranks):
+        rank, pair = rule
         word = join(word, pair, "".join(pair))
         yield Applied(rank, *pair, tuple(word))
+
+
+def _earliest(word: Sequence[str], ranks: Mapping[Pair, int]) -> tuple[int, Pair] | None:
+    fitting = [(ranks[p], p) for p in zip(word, word[1:], strict=False) if p in ranks]
+    return min(fitting, default=None)
 
 
 def rebuild_merges(vocab: Mapping[str, int], whole: Iterable[str] = ()) -> list[Pair]:
@@ -100,11 +102,11 @@ def rebuild_merges(vocab: Mapping[str, int], whole: Iterable[str] = ()) -> list[
         if piece in skipped:
             continue
         marked = piece.endswith(END) and piece != END
-        symbols = attached_end(piece.removesuffix(END)) if marked else list(piece)
-        if len(symbols) > 1:
-            parts = [step.symbols for step in apply(symbols, ranks)]
-            left = parts[-1] if parts else tuple(symbols)
-            if len(left) != 2:
-                raise ValueError(f"piece {piece!r} is made of {len(left)} earlier pieces, not 2")
-            ranks[left[0], left[1]] = len(ranks)
+        parts = attached_end(piece.removesuffix(END)) if marked else list(piece)
+        if len(parts) > 1:
+            while rule := _earliest(parts, ranks):
+                parts = join(parts, rule[1], "".join(rule[1]))
+            if len(parts) != 2:
+                raise ValueError(f"piece {piece!r} is made of {len(parts)} earlier pieces, not 2")
+            ranks[parts[0], parts[1]] = len(ranks)
     return list(ranks)

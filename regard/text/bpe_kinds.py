@@ -10,7 +10,7 @@ The merge table itself is explained, and learned step by step, in `regard.text.b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -39,7 +39,7 @@ def train(
     """
     allow_splits(handling, ["whitespace", "punctuation"])
     unknown = need_unknown("bpe", specials)
-    trainer = _trainer(vocab_size, specials, min_frequency, limit_alphabet=alphabet_limit)
+    trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet_limit)
     words = map(handling.splitter(), texts)
     marks = Marks(after=END)
     coded, merges = learn_merges(words, marks, end_marks, trainer)
@@ -65,7 +65,7 @@ def train_bytes(
         raise too_small(vocab_size, len(specials), 256, "An alphabet of bytes cannot be smaller.")
     fast = assemble(models.BPE(), handling, decoders.ByteLevel())
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = _trainer(vocab_size, specials, min_frequency, initial_alphabet=alphabet)
+    trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet=alphabet)
     fast.train_from_iterator(texts, trainer)
     for left, right in json.loads(fast.to_str())["model"]["merges"]:
         if left + right in specials:
@@ -90,16 +90,24 @@ def assemble(
     return fast
 
 
-def _trainer(
-    vocab_size: int, specials: list[str], min_frequency: int, **options: object
+def bpe_trainer(
+    vocab_size: int,
+    specials: list[str],
+    min_frequency: int,
+    alphabet_limit: int | None = None,
+    alphabet: Sequence[str] = (),
 ) -> trainers.BpeTrainer:
-    return trainers.BpeTrainer(
+    """The library's trainer, silent."""
+    trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=specials,
         min_frequency=min_frequency,
+        initial_alphabet=alphabet,
         show_progress=False,
-        **{name: value for name, value in options.items() if value is not None},  # type: ignore
     )
+    if alphabet_limit is not None:
+        trainer.limit_alphabet = alphabet_limit
+    return trainer
 
 
 def allow_splits(handling: Handling, splits: list[str]) -> None:

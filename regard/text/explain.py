@@ -1,9 +1,9 @@
 """Shows what tokenizers do, step by step: plain data, and `render` to print it.
 
-    training(words, merges=5)        the merge table of byte-pair encoding, iteration by iteration
-    likelihood(words, merges=5)      the same for WordPiece by likelihood
-    compare(words, merges=5)         where the library's trainer departs from the table
-    encoding(tokenizer, text)        which merges, or which longest matches, encode a text
+training(words, merges=5)        the merge table of byte-pair encoding, iteration by iteration
+likelihood(words, merges=5)      the same for WordPiece by likelihood
+compare(words, merges=5)         where the library's trainer departs from the table
+encoding(tokenizer, text)        which merges, or which longest matches, encode a text
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import islice
 
 from regard.errors import ConfigError
 from regard.text import bpe, wordpiece
+from regard.text.bpe_kinds import bpe_trainer
 from regard.text.marked import Marks, end_marks, learn_merges
 from regard.text.pairs import Pair, join
 from regard.text.tokenizer import Tokenizer
@@ -221,12 +222,10 @@ def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
 
 def _library_merges(words: Mapping[str, int], merges: int) -> list[Pair]:
     """The library's first merges on the same words; it attaches </w> to the last character."""
-    from tokenizers import trainers
-
     marks = Marks(after=bpe.END)
     repeated = ([word] * count for word, count in words.items())
     symbols = 2 * len(set().union(*words))
-    trainer = trainers.BpeTrainer(vocab_size=symbols + merges, show_progress=False)
+    trainer = bpe_trainer(symbols + merges, [], min_frequency=1)
     _, coded = learn_merges(repeated, marks, end_marks, trainer)
     return [(marks.spell(left), marks.spell(right)) for left, right in coded[:merges]]
 
@@ -290,9 +289,7 @@ def _(explained: list) -> str:
 
 @render.register
 def _(explained: Training) -> str:
-    return "\n\n".join(
-        _iteration(number, step) for number, step in enumerate(explained.iterations)
-    )
+    return "\n\n".join(_iteration(number, step) for number, step in enumerate(explained.iterations))
 
 
 def _iteration(number: int, step: Iteration) -> str:

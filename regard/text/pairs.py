@@ -67,10 +67,11 @@ class Corpus:
 
 def join(word: Sequence[str], pair: Pair, piece: str) -> list[str]:
     """The word with `piece` for each occurrence of the pair, from left to right."""
+    left, right = pair
     joined: list[str] = []
-    position = 0
-    while position < len(word):
-        if tuple(word[position : position + 2]) == pair:
+    position, last = 0, len(word) - 1
+    while position <= last:
+        if word[position] == left and position < last and word[position + 1] == right:
             joined.append(piece)
             position += 2
         else:

@@ -1,5 +1,7 @@
 """Reads tokenizers that others have published, ids unchanged.
 
+Understood are
+
     a folder           with tokenizer.json, or vocab.json + merges.txt (GPT-2, RoBERTa),
                        or encoder.json + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
     tokenizer.json     of the `tokenizers` library, any model
@@ -77,7 +79,7 @@ def _tokenizer_json(path: Path) -> Tokenizer:
     except Exception as error:  # the library raises nothing more precise
         hint = "Was it written by a newer release of `tokenizers`?"
         raise DataError(path, None, f"does not parse as tokenizer.json: {error}.", hint) from None
-    config = {}
+    config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path.parent / name).is_file():
             config |= read_json(path.parent / name)

@@ -31,9 +31,7 @@ ROLES: dict[str, tuple[str, ...]] = {
 def roles_of(specials: Iterable[str]) -> dict[str, str]:
     """The roles of special pieces, known by their names: ["<pad>", "[CLS]"] -> pad and cls."""
     present = set(specials)
-    return {
-        role: name for role, names in ROLES.items() for name in names[::-1] if name in present
-    }
+    return {role: name for role, names in ROLES.items() for name in names[::-1] if name in present}
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,8 @@ class Tokenizer:
             raise RegardError(f"the text cannot be encoded: {problem}")
         if self._fast.normalizer is not None:
             text = self._fast.normalizer.normalize_str(text)
-        return [word for word, _ in self._fast.pre_tokenizer.pre_tokenize_str(text)]
+        cut = self._fast.pre_tokenizer
+        return [text] if cut is None else [word for word, _ in cut.pre_tokenize_str(text)]
 
     # ---- files
 
@@ -196,8 +195,11 @@ class Tokenizer:
             "regard_kind": self.kind,
         }
         config |= {f"{role}_token": piece for role, piece in self.roles.items()}
-        _write(folder / "tokenizer.json", self._json)
-        _write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False))
+        for name, content in (
+            ("tokenizer.json", self.to_json()),
+            ("tokenizer_config.json", config),
+        ):
+            _write(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Tokenizer:

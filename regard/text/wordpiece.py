@@ -16,9 +16,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer, decoders, models, trainers
+from tokenizers import Tokenizer, decoders, models
 
-from regard.text.bpe_kinds import allow_splits, assemble
+from regard.text.bpe_kinds import allow_splits, assemble, bpe_trainer
 from regard.text.marked import Marks, continuation_marks, learn_merges
 from regard.text.normalize import Handling
 from regard.text.pairs import Corpus, Pair
@@ -75,14 +75,7 @@ def train(
     """
     allow_splits(handling, SPLITS)
     unknown = need_unknown("wordpiece", specials)
-    limit = {} if alphabet_limit is None else {"limit_alphabet": alphabet_limit}
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=specials,
-        min_frequency=min_frequency,
-        show_progress=False,
-        **limit,
-    )
+    trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet_limit)
     marks = Marks(before=PREFIX)
     words = map(handling.splitter(), texts)
     coded, _ = learn_merges(words, marks, continuation_marks, trainer)

@@ -1,0 +1,146 @@
+"""The tables of the lectures, number by number, and explanations that agree with the encoder."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hard_texts import HARD, texts
+from hypothesis import given, settings
+
+from regard import text
+from regard.errors import ConfigError
+from regard.text import bpe, explain
+
+LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
+LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
+
+# The tables of the lecture as printed there: token -> frequency, after each number of merges.
+CHARACTERS = dict(zip("</w> o l d e r f i n s t w".split(), [23, 14, 14, 10, 16, 3, 9, 9, 9, 13, 13, 4]))  # noqa: B905, E501  # fmt: skip
+TABLES = {
+    0: CHARACTERS,
+    1: CHARACTERS | {"e": 3, "s": 0, "es": 13},
+    2: CHARACTERS | {"e": 3, "s": 0, "t": 0, "es": 0, "est": 13},
+    3: CHARACTERS | {"</w>": 10, "e": 3, "s": 0, "t": 0, "es": 0, "est": 0, "est</w>": 13},
+    5: CHARACTERS
+    | {"</w>": 10, "o": 4, "l": 4, "d": 0, "e": 3, "s": 0, "t": 0}
+    | {"es": 0, "est": 0, "est</w>": 13, "ol": 0, "old": 10},
+}
+
+
+@pytest.mark.parametrize("merges", TABLES)
+def test_tables_of_the_lecture(merges):
+    step = explain.training(LECTURE_E, 5).iterations[merges]
+    assert {row.token: row.frequency for row in step.rows} == TABLES[merges]
+    assert [row.token for row in step.rows] == list(TABLES[merges])  # in the printed order
+    assert [row.number for row in step.rows] == list(range(1, len(step.rows) + 1))
+
+
+def test_the_last_table_is_rendered_as_printed():
+    shown = explain.render(explain.training(LECTURE_E, 5)).split("\n\n")[5]
+    for line in (
+        "1       </w>     23 - 13 = 10",
+        "2       o        14 - 10 = 4",
+        "4       d        10 - 10 = 0",
+        "5       e        16 - 13 = 3",
+        "13      es       9 + 4 = 13 - 13 = 0",
+        "16      ol       7 + 3 = 10 - 10 = 0",
+        "17      old      7 + 3 = 10",
+    ):
+        assert line in shown
+
+
+def test_words_of_the_other_lecture():
+    steps = explain.training(LECTURE_A, 4).iterations
+    assert steps[0].words == {
+        "l o w </w>": 5,
+        "l o w e r </w>": 2,
+        "n e w e s t </w>": 6,
+        "w i d e s t </w>": 3,
+    }
+    assert steps[2].words == {
+        "l o w </w>": 5,
+        "l o w e r </w>": 2,
+        "n e w est </w>": 6,
+        "w i d est </w>": 3,
+    }
+    assert [(m.piece, m.count) for m in explain.training(LECTURE_A, 4).merges][1::2] == [
+        ("est", 9),
+        ("lo", 7),
+    ]
+
+
+def test_frequencies_are_true_after_every_merge():
+    for step in explain.training(LECTURE_E, 15).iterations:
+        symbols = [(s, count) for word, count in step.words.items() for s in word.split()]
+        for row in step.rows:
+            assert row.frequency == sum(count for s, count in symbols if s == row.token)
+
+
+def test_where_the_library_departs():
+    seen = explain.compare(LECTURE_E, 5)
+    assert seen.diverges == 2 and seen.library[1] == ("es", "t</w>")
+    assert "attaches </w> to the last character" in seen.why
+    tie = explain.compare(LECTURE_A, 8, bpe.attached_end)
+    assert tie.diverges == 4 and "a tie of 3 pairs with count 6" in tie.why
+    assert (tie.ours[3].left, tie.ours[3].right) == ("n", "e") and tie.library[3] == ("e", "w")
+    same = explain.compare({"ab": 3}, 1, bpe.attached_end)
+    assert same.diverges is None
+    short = explain.compare({"ab": 3}, 5)  # a b </w> has two merges, a b</w> only one
+    assert short.diverges == 1
+    assert ">2  es t" in explain.render(seen)
+
+
+def test_likelihood_table():
+    words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
+    assert "##g ##s  ##gs   5 / (20 * 5) = 0.05" in explain.render(explain.likelihood(words, 1))
+
+
+@cache
+def trained(kind):
+    return text.train(kind, [*HARD, "low lower lowest", "wide wider widest"] * 2, 1200)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+@settings(max_examples=60, deadline=None)
+@given(line=texts)
+def test_explained_pieces_are_the_encoders(kind, line):
+    tokenizer = trained(kind)
+    words = explain.encoding(tokenizer, line)
+    assert [p for word in words for p in word.pieces] == tokenizer.encode(line).pieces
+    assert isinstance(explain.render(words), str)
+
+
+def test_published_vocabularies_are_explained(shared):
+    gpt2 = text.Tokenizer.load(shared("vocab/gpt2"))
+    pieces = [piece for word in explain.encoding(gpt2, HARD[-1]) for piece in word.pieces]
+    assert pieces == gpt2.encode(HARD[-1]).pieces
+    (word,) = explain.encoding(gpt2, "unable")
+    ranks = [step.rank for step in word.steps]
+    assert ranks == sorted(ranks) and word.steps[-1].symbols == word.pieces
+    bert = text.Tokenizer.load(shared("vocab/bert-base-uncased-vocab.txt"))
+    (word,) = explain.encoding(bert, "Unaffable")
+    # The published vocabulary has longer pieces than the un ##aff ##able of the lectures.
+    assert word.pieces == ("una", "##ffa", "##ble")
+    assert "una    unaffable unaffabl unaffab unaffa unaff unaf una" in explain.render(word)
+
+
+def test_merges_of_a_word_in_their_order():
+    tokenizer = text.train("bpe", ["low low lower lower newest newest newest"], 60)
+    (word,) = explain.encoding(tokenizer, "lowest")
+    assert [step.rank for step in word.steps] == sorted(step.rank for step in word.steps)
+    assert word.symbols == ("l", "o", "w", "e", "s", "t</w>")
+    assert explain.render(word).startswith("lowest -> ")
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="at least one word"):
+        explain.training({}, 5)
+    with pytest.raises(ConfigError, match="`merges` must be at least 1, but is 0"):
+        explain.compare(LECTURE_E, 0)
+    with pytest.raises(TypeError, match="nothing to show for a int"):
+        explain.render(3)
+
+
+def test_counting_keeps_the_reading_order():
+    assert list(explain.count_words(["b a b", "c a"]).items()) == [("b", 2), ("a", 2), ("c", 1)]

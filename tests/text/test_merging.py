@@ -1,0 +1,212 @@
+"""Our own trainers against brute force, hand-worked tables and the library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.text import bpe, wordpiece
+from regard.text.bpe_kinds import bpe_trainer
+from regard.text.marked import Marks, end_marks, learn_merges
+from regard.text.pairs import Corpus
+
+LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
+LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
+PROPERTY = settings(max_examples=150, deadline=None)
+corpora = st.dictionaries(
+    st.text("abcd", min_size=1, max_size=7), st.integers(1, 9), min_size=1, max_size=8
+)
+
+
+def listing_of_the_paper(words, merges):
+    """Sennrich et al. 2016, algorithm 1: recount everything, take `max`, join by text."""
+    vocab = {(*word, "</w>"): count for word, count in words.items()}
+    learned = []
+    for _ in range(merges):
+        pairs = Counter()
+        for word, count in vocab.items():
+            for i in range(len(word) - 1):
+                pairs[word[i], word[i + 1]] += count
+        if not pairs:
+            break
+        best = max(pairs, key=pairs.get)  # the first one inserted among equals
+        learned.append((best, pairs[best]))
+        joined = {}
+        for word, count in vocab.items():
+            new, i = [], 0
+            while i < len(word):
+                step = 2 if word[i : i + 2] == best else 1
+                new.append("".join(word[i : i + step]))
+                i += step
+            joined[tuple(new)] = count
+        vocab = joined
+    return learned
+
+
+def test_lecture_e():
+    pieces = [merge.piece for merge in islice(bpe.learn(LECTURE_E), 5)]
+    assert pieces == ["es", "est", "est</w>", "ol", "old"]
+
+
+def test_lecture_a():
+    merges = list(islice(bpe.learn(LECTURE_A), 4))
+    assert [(m.piece, m.count) for m in merges] == [
+        ("es", 9),
+        ("est", 9),
+        ("est</w>", 9),
+        ("lo", 7),
+    ]
+    # With </w> on the last character, the order on the slide: est (its end included), then lo.
+    attached = list(islice(bpe.learn(LECTURE_A, bpe.attached_end), 3))
+    assert [(m.piece, m.count) for m in attached] == [("es", 9), ("est</w>", 9), ("lo", 7)]
+
+
+@PROPERTY
+@given(words=corpora)
+def test_bpe_equals_the_papers_listing(words):
+    ours = [((m.left, m.right), m.count) for m in islice(bpe.learn(words), 12)]
+    assert ours == listing_of_the_paper(words, 12)
+
+
+def test_bpe_equals_the_papers_listing_on_real_text(shared):
+    lines = shared("tiny_shakespeare/input.txt").read_text(encoding="utf-8").split("\n")[:400]
+    words = Counter(" ".join(lines).split())
+    ours = [((m.left, m.right), m.count) for m in islice(bpe.learn(words), 60)]
+    assert ours == listing_of_the_paper(words, 60)
+
+
+def test_the_library_differs_by_its_ties_alone(shared):
+    """With its rule for ties (smallest ids), our trainer learns the library's merges, one by one.
+
+    Ids: plain characters by code point, marked ones in the order of reading, then the merges.
+    """
+    lines = shared("tiny_shakespeare/input.txt").read_text(encoding="utf-8").split("\n")[:3000]
+    words = Counter(" ".join(lines).split())
+    marks = Marks(after="</w>")
+    stream = ([word] * count for word, count in words.items())
+    trainer = bpe_trainer(700, [], min_frequency=1)
+    coded, merges = learn_merges(stream, marks, end_marks, trainer)
+    library = [(marks.spell(left), marks.spell(right)) for left, right in merges]
+    id_of = {marks.spell(piece): i for i, piece in enumerate(coded)}
+
+    def smallest_ids(corpus, tied):
+        return min(tied, key=lambda pair: (id_of[pair[0]], id_of[pair[1]]))
+
+    learned = bpe.learn(words, bpe.attached_end, smallest_ids)
+    ours = [(m.left, m.right) for m in islice(learned, len(library))]
+    assert len(library) > 500 and ours == library
+
+
+@PROPERTY
+@given(words=corpora)
+def test_corpus_counts_stay_true(words):
+    corpus = Corpus((list(word), count) for word, count in words.items())
+    for _ in range(4):
+        if not corpus.pairs:
+            break
+        pair = max(corpus.pairs, key=lambda p: (corpus.pairs[p], p))
+        corpus.merge(pair, "".join(pair))
+        fresh = Corpus(zip(corpus.words, corpus.counts, strict=True))
+        assert +corpus.symbols == fresh.symbols and corpus.pairs == fresh.pairs
+        assert dict(corpus.where) == dict(fresh.where)
+        assert ["".join(word) for word in corpus.words] == list(words)
+
+
+def brute_likelihood(words, merges, min_count):
+    """Score every pair anew with exact fractions."""
+    state = [([w[0], *("##" + c for c in w[1:])], count) for w, count in words.items()]
+    learned = []
+    for _ in range(merges):
+        pairs, symbols = Counter(), Counter()
+        for word, count in state:
+            symbols.update({s: word.count(s) * count for s in set(word)})
+            for pair in zip(word, word[1:], strict=False):
+                pairs[pair] += count
+        able = [pair for pair in pairs if pairs[pair] >= min_count]
+        if not able:
+            break
+        score = {p: Fraction(pairs[p], symbols[p[0]] * symbols[p[1]]) for p in able}
+        best = min(able, key=lambda p: (-score[p], -pairs[p], p))
+        learned.append((best, score[best]))
+        piece = best[0] + best[1][2:]
+        joined = []
+        for word, count in state:
+            new, i = [], 0
+            while i < len(word):
+                pair = tuple(word[i : i + 2]) == best
+                new.append(piece if pair else word[i])
+                i += 1 + pair
+            joined.append((new, count))
+        state = joined
+    return learned
+
+
+@PROPERTY
+@given(words=corpora, min_count=st.integers(1, 3))
+def test_likelihood_equals_brute_force(words, min_count):
+    learned = islice(wordpiece.learn_by_likelihood(words, min_count), 12)
+    got = [((m.left, m.right), Fraction(m.count, m.count_left * m.count_right)) for m in learned]
+    assert got == brute_likelihood(words, 12, min_count)
+
+
+def test_likelihood_by_hand():
+    """hug 10, pug 5, pun 12, bun 4, hugs 5: the worked example of the Hugging Face course.
+
+    ##g ##s occurs 5 times, ##g 20, ##s 5: score 5 / (20 * 5) = 1/20, the highest. Then all pairs
+    have 1/36, and the most frequent one goes first (the course takes any).
+    """
+    words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
+    first, second, third = islice(wordpiece.learn_by_likelihood(words), 3)
+    assert (first.piece, first.score) == ("##gs", 1 / 20)
+    assert (second.piece, second.count, second.score) == ("pu", 17, 1 / 36)
+    assert (third.piece, third.score) == ("hu", 1 / 19)  # 36 ##u less the 17 that went with p
+
+
+def test_longest_match_of_the_lecture():
+    pieces = {"un", "##aff", "##able", "u", "##a", "##ab"}
+    steps = list(wordpiece.longest_match("unaffable", pieces))
+    assert [step.found for step in steps] == ["un", "##aff", "##able"]
+    assert steps[0].tried[:2] == ("unaffable", "unaffabl") and steps[0].tried[-1] == "un"
+    assert list(wordpiece.longest_match("unx", pieces))[-1].found is None
+    assert list(wordpiece.longest_match("", pieces)) == []
+
+
+@PROPERTY
+@given(words=corpora, text=st.text("abcde", min_size=1, max_size=9))
+def test_longest_match_equals_the_librarys_model(words, text):
+    from tokenizers import models
+
+    merges = wordpiece.learn_by_likelihood(words)
+    pieces = ["[UNK]", *"abcd", *("##" + c for c in "abcd"), *(m.piece for m in islice(merges, 6))]
+    vocab = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    theirs = [token.value for token in models.WordPiece(vocab, unk_token="[UNK]").tokenize(text)]
+    found = [step.found for step in wordpiece.longest_match(text, vocab)]
+    assert theirs == (["[UNK]"] if None in found else found)
+
+
+def test_rebuilding_names_the_piece_that_has_no_parents():
+    with pytest.raises(ValueError, match="'abc' is made of 3 earlier pieces"):
+        bpe.rebuild_merges({"a": 0, "b": 1, "c": 2, "abc": 3})
+    assert bpe.rebuild_merges({"a": 0, "b": 1, "ab": 2, "<s>": 3}, ["<s>"]) == [("a", "b")]
+
+
+@PROPERTY
+@given(words=corpora)
+def test_rebuilt_merges_encode_as_the_learned_ones(words):
+    """What is learned is rebuilt from the vocabulary, unless two merges made the same piece."""
+    merges = list(islice(bpe.learn(words, bpe.attached_end), 10))
+    symbols = sorted({s for word in words for s in bpe.attached_end(word)})
+    pieces = [*symbols, *(m.piece for m in merges)]
+    if len(set(pieces)) == len(pieces):
+        vocab = {piece: i for i, piece in enumerate(pieces)}
+        ranks = {pair: i for i, pair in enumerate(bpe.rebuild_merges(vocab))}
+        learned = {(m.left, m.right): i for i, m in enumerate(merges)}
+        for word in words:
+            start = bpe.attached_end(word)
+            ends = [list(bpe.apply(start, r))[-1:] for r in (ranks, learned)]
+            assert [e.symbols for e in ends[0]] == [e.symbols for e in ends[1]]

@@ -1,0 +1,318 @@
+"""Published vocabularies give the ids of `transformers`, and of slow readers written apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from functools import cache
+
+import pytest
+import regex
+from hard_texts import HARD, SPECIAL_TEXTS, texts
+from hypothesis import HealthCheck, given, settings
+from tokenizers import pre_tokenizers
+
+from regard.text import Tokenizer
+
+CORPUS = HARD + SPECIAL_TEXTS
+PROPERTY = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+BERT = {
+    "cased": ("vocab/bert-base-cased-vocab.txt", False),
+    "uncased": ("vocab/bert-base-uncased-vocab.txt", True),
+    "multilingual": ("vocab/bert-base-multilingual-cased-vocab.txt", False),
+}
+
+
+@cache
+def load(path, merges=None):
+    return Tokenizer.load(path, merges=merges)
+
+
+def same_ids(ours, theirs, text):
+    want = theirs(text, add_special_tokens=False)["input_ids"]
+    assert ours.encode(text).ids == want, text
+
+
+def assigned(text):
+    """The text without code points that Unicode has not assigned: tables differ in age there."""
+    return "".join(char for char in text if unicodedata.category(char) != "Cn")
+
+
+# ---- BERT
+
+
+@cache
+def bert_reference(path, lowercase):
+    from transformers import BertTokenizer
+
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    names = {f"[{name.lower()}]": f"[{name}]" for name in ("UNK", "CLS", "SEP", "MASK")}
+    vocab = {names.get(line, line): i for i, line in enumerate(lines)}
+    return BertTokenizer(vocab=vocab, do_lower_case=lowercase)
+
+
+@pytest.mark.parametrize("name", BERT)
+def test_bert_ids_equal_transformers(shared, name):
+    path, lowercase = BERT[name]
+    ours, theirs = load(shared(path)), bert_reference(shared(path), lowercase)
+    assert ours.vocab_size == len(theirs)
+    for text in CORPUS:
+        same_ids(ours, theirs, text)
+    assert (ours.pad_id, ours.unk_id, ours.mask_id) == (
+        theirs.pad_token_id,
+        theirs.unk_token_id,
+        theirs.mask_token_id,
+    )
+
+
+@pytest.mark.parametrize("name", BERT)
+@PROPERTY
+@given(text=texts)
+def test_bert_ids_equal_transformers_on_any_text(shared, name, text):
+    path, lowercase = BERT[name]
+    same_ids(load(shared(path)), bert_reference(shared(path), lowercase), text)
+
+
+def test_bert_ids_equal_the_slow_python_tokenizer(shared):
+    """Google's algorithm in plain Python, as transformers keeps it.
+
+    That copy composes characters (NFC) first, which neither Google's code nor the fast one does,
+    so it is given composed text; and it drops unassigned characters, which the fast one keeps.
+    """
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    path = shared(BERT["cased"][0])
+    for lowercase in (False, True):
+        slow = BertTokenizerLegacy(str(path), do_lower_case=lowercase)
+        ours = Tokenizer.load(path, lowercase=lowercase)
+        for text in HARD:
+            text = assigned(unicodedata.normalize("NFC", text))
+            want = slow.convert_tokens_to_ids(slow.tokenize(text))
+            assert ours.encode(text).ids == want, text
+
+
+def test_saved_bert_adds_cls_and_sep_in_transformers(shared, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    path, lowercase = BERT["uncased"]
+    load(shared(path)).save(tmp_path)
+    opened = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    reference = bert_reference(shared(path), lowercase)
+    for text in CORPUS:
+        assert opened(text)["input_ids"] == reference(text)["input_ids"]
+    pair = opened("a b", "c")
+    assert pair["input_ids"] == reference("a b", "c")["input_ids"]
+    assert Tokenizer.load(tmp_path).fingerprint() == load(shared(path)).fingerprint()
+
+
+# ---- GPT-2
+
+
+@cache
+def gpt2_files(folder):
+    vocab = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+    lines = (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
+    return vocab, [tuple(line.split()) for line in lines]
+
+
+@cache
+def gpt2_reference(folder):
+    from transformers import GPT2Tokenizer
+
+    vocab, merges = gpt2_files(folder)
+    return GPT2Tokenizer(vocab=vocab, merges=merges)
+
+
+def naive_bpe(symbols, ranks):
+    symbols = list(symbols)
+    while len(symbols) > 1:
+        rank, at = min((ranks.get(p, 1e9), i) for i, p in enumerate(zip(symbols, symbols[1:])))  # noqa: B905
+        if rank == 1e9:
+            break
+        symbols[at : at + 2] = ["".join(symbols[at : at + 2])]
+    return symbols
+
+
+def naive_gpt2(text, vocab, ranks):
+    """OpenAI's encoder.py in a few lines; one merge at a time, leftmost first."""
+    bytes_ = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    to_char = {b: chr(b) for b in bytes_}
+    for b in range(256):
+        to_char.setdefault(b, chr(256 + len(to_char) - len(bytes_)))
+    words = regex.findall(
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", text
+    )
+    coded = ["".join(to_char[b] for b in word.encode()) for word in words]
+    return [vocab[piece] for word in coded for piece in naive_bpe(word, ranks)]
+
+
+def test_gpt2_ids_equal_transformers(shared):
+    folder = shared("vocab/gpt2")
+    ours, theirs = load(folder), gpt2_reference(folder)
+    assert ours.vocab_size == 50257 and ours.eos_id == ours.bos_id == 50256
+    for text in CORPUS:
+        same_ids(ours, theirs, text)
+    assert ours.encode("Hello world").ids == [15496, 995]
+
+
+@PROPERTY
+@given(text=texts)
+def test_gpt2_on_any_text(shared, text):
+    """Equal to transformers and to the naive encoder; and nothing is lost."""
+    folder = shared("vocab/gpt2")
+    ours = load(folder)
+    same_ids(ours, gpt2_reference(folder), text)
+    vocab, merges = gpt2_files(folder)
+    # The library's and Python's tables may know other letters; the naive encoder gets old ones.
+    if text == assigned(text):
+        assert ours.encode(text).ids == naive_gpt2(text, vocab, _ranks(folder))
+    assert ours.decode(ours.encode(text).ids) == text
+
+
+@cache
+def _ranks(folder):
+    return {pair: rank for rank, pair in enumerate(gpt2_files(folder)[1])}
+
+
+def test_gpt2_ids_equal_the_naive_encoder(shared):
+    folder = shared("vocab/gpt2")
+    for text in HARD:
+        want = naive_gpt2(text, gpt2_files(folder)[0], _ranks(folder))
+        assert load(folder).encode(text).ids == want, text
+
+
+def test_gpt2_merges_are_rebuilt_from_its_ids(shared, tmp_path):
+    """Without vocab.bpe the ids alone give back all 50,000 merges in their order."""
+    folder = shared("vocab/gpt2")
+    (tmp_path / "encoder.json").write_bytes((folder / "encoder.json").read_bytes())
+    rebuilt = Tokenizer.load(tmp_path / "encoder.json").to_json()["model"]["merges"]
+    assert [tuple(pair) for pair in rebuilt] == gpt2_files(folder)[1]
+
+
+# ---- GPT
+
+
+@cache
+def gpt_reference(folder):
+    from transformers import OpenAIGPTTokenizer
+
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    merges = load(folder).to_json()["model"]["merges"]
+    return OpenAIGPTTokenizer(vocab=vocab, merges=[tuple(pair) for pair in merges])
+
+
+def test_gpt_merges_are_the_published_ones(shared):
+    """The vocabulary alone gives OpenAI's vocab_40000.bpe, line by line (its sha256 is here)."""
+    merges = load(shared("vocab/openai-gpt")).to_json()["model"]["merges"]
+    lines = "\n".join(f"{left} {right}" for left, right in merges)
+    assert len(merges) == 40_000
+    assert hashlib.sha256(lines.encode()).hexdigest() == (
+        "b52dbd118215ddee7e95e33f3484ebfed92d6e24ffc759c5e1fed067610a57ec"
+    )
+
+
+def test_gpt_ids_equal_transformers(shared):
+    folder = shared("vocab/openai-gpt")
+    for text in CORPUS:
+        same_ids(load(folder), gpt_reference(folder), text)
+
+
+@PROPERTY
+@given(text=texts)
+def test_gpt_ids_equal_transformers_on_any_text(shared, text):
+    folder = shared("vocab/openai-gpt")
+    same_ids(load(folder), gpt_reference(folder), text)
+
+
+def test_gpt_ids_equal_a_naive_encoder(shared):
+    from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
+
+    folder = shared("vocab/openai-gpt")
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    merges = load(folder).to_json()["model"]["merges"]
+    ranks = {(left, right): rank for rank, (left, right) in enumerate(merges)}
+    for text in HARD:
+        text = assigned(unicodedata.normalize("NFC", text))
+        words = BasicTokenizer(do_lower_case=True).tokenize(text)
+        pieces = [p for w in words for p in naive_bpe([*w[:-1], w[-1] + "</w>"], ranks)]
+        want = [vocab.get(piece, vocab["<unk>"]) for piece in pieces]
+        assert load(folder).encode(text).ids == want, text
+
+
+# ---- RoBERTa
+
+
+def roberta(shared):
+    return load(shared("vocab/roberta-pieces.txt"), shared("vocab/gpt2/vocab.bpe"))
+
+
+@cache
+def roberta_reference(ours, folder):
+    from transformers import RobertaTokenizer
+
+    return RobertaTokenizer(vocab=ours.vocab(), merges=gpt2_files(folder)[1])
+
+
+def test_roberta_vocabulary_is_a_renumbering_of_gpt2s(shared):
+    ours = roberta(shared)
+    vocab = ours.vocab()
+    assert sorted(vocab.values()) == list(range(50265))
+    gpt2 = set(gpt2_files(shared("vocab/gpt2"))[0])
+    names = {"<s>", "<pad>", "</s>", "<unk>", "<mask>"} | {f"madeupword000{i}" for i in range(3)}
+    assert set(vocab) == gpt2 | names
+
+
+def test_roberta_ids_that_are_known(shared):
+    """From fairseq's and transformers' documentation and the model cards."""
+    ours = roberta(shared)
+    assert ours.encode("Hello world").ids == [31414, 232]
+    assert ours.encode(" Hello world").ids == [20920, 232]
+    assert (ours.bos_id, ours.pad_id, ours.eos_id, ours.unk_id) == (0, 1, 2, 3)
+    assert (ours.mask_id, ours.id("Ċ"), ours.id("."), ours.id("Ġthe")) == (50264, 50118, 4, 5)
+    masked = ours.encode("The man went to the <mask>.").ids
+    assert masked[-2:] == [50264, 4] and masked[-3] == 5  # the space before <mask> goes with it
+
+
+@PROPERTY
+@given(text=texts)
+def test_roberta_ids_equal_transformers_on_any_text(shared, text):
+    ours = roberta(shared)
+    reference = roberta_reference(ours, shared("vocab/gpt2"))
+    same_ids(ours, reference, text)
+    assert ours.decode(ours.encode(text).ids) == text
+
+
+def test_roberta_ids_equal_transformers(shared):
+    ours = roberta(shared)
+    reference = roberta_reference(ours, shared("vocab/gpt2"))
+    for text in HARD + ["<s>a</s>", "a<mask>b"]:
+        same_ids(ours, reference, text)
+
+
+def test_saved_roberta_adds_its_specials_in_transformers(shared, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    ours = roberta(shared)
+    ours.save(tmp_path)
+    opened = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert opened("Hello world")["input_ids"] == [0, 31414, 232, 2]
+    assert Tokenizer.load(tmp_path).encode("Hello").offsets == ours.encode("Hello").offsets
+
+
+# ---- any text has a row of its own in a batch
+
+
+def test_encode_many_equals_encode(shared):
+    paths = ["vocab/gpt2", "vocab/openai-gpt", BERT["uncased"][0]]
+    for tokenizer in [load(shared(path)) for path in paths]:
+        assert tokenizer.encode_many(CORPUS) == [tokenizer.encode(text).ids for text in CORPUS]
+
+
+def test_byte_alphabet_is_the_librarys():
+    from regard.text.published import _bytes_of_characters
+
+    assert set(_bytes_of_characters()) == set(pre_tokenizers.ByteLevel.alphabet())
+    assert sorted(_bytes_of_characters().values()) == list(range(256))

@@ -1,0 +1,348 @@
+"""Six kinds: trained, saved, opened elsewhere, lossless where they can be, and clear when not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+
+import pytest
+import tokenizers
+from hard_texts import HARD, SPECIAL_TEXTS, texts
+from hypothesis import given, settings
+from tokenizers import models, pre_tokenizers, trainers
+
+from regard import text
+from regard.errors import ConfigError, RegardError
+
+LINES = [
+    "the cat sat on the mat, and the dog sat on the log.",
+    "Ein Mann fährt mit dem Fahrrad über die Straße.",
+    "une élève naïve mange une crêpe à côté d'un café",
+    "日本語の文 中文字符 👩\u200d👩\u200d👧",
+    "low lower lowest new newer newest wide wider widest",
+] * 4
+SUBWORDS = ["bpe", "byte-bpe", "wordpiece", "wordpiece-likelihood"]
+
+
+@cache
+def trained(kind, vocab_size=400, **options):
+    return text.train(kind, LINES, vocab_size, **options)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_specials_come_first(kind):
+    tokenizer = trained(kind)
+    assert tokenizer.kind == kind and tokenizer.vocab_size <= 400
+    ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id
+    assert ids == (0, 1, 2, 3)
+    assert sorted(tokenizer.vocab().values()) == list(range(tokenizer.vocab_size))
+    assert [tokenizer.piece(i) for i in range(4)] == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert all(tokenizer.id(tokenizer.piece(i)) == i for i in range(tokenizer.vocab_size))
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_training_takes_a_stream_once(kind):
+    stream = iter(LINES)
+    assert text.train(kind, stream, 400).fingerprint() == trained(kind).fingerprint()
+    assert next(stream, None) is None
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_encode_many_equals_encode(kind):
+    tokenizer = trained(kind)
+    assert tokenizer.encode_many(HARD) == [tokenizer.encode(line).ids for line in HARD]
+    assert tokenizer.encode_many([]) == [] and tokenizer.encode_many([""]) == [[]]
+    assert tokenizer.encode_many(line for line in LINES) == tokenizer.encode_many(LINES)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_save_load_and_transformers(kind, tmp_path):
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    tokenizer = trained(kind)
+    tokenizer.save(tmp_path)
+    again = text.Tokenizer.load(tmp_path)
+    assert (again.kind, again.roles) == (kind, tokenizer.roles)
+    assert again.fingerprint() == tokenizer.fingerprint()
+    assert text.Tokenizer.load(tmp_path / "tokenizer.json").fingerprint() == again.fingerprint()
+    for opened in (
+        PreTrainedTokenizerFast.from_pretrained(tmp_path),
+        AutoTokenizer.from_pretrained(tmp_path),
+    ):
+        for line in HARD + SPECIAL_TEXTS:
+            assert opened(line)["input_ids"] == again.encode(line).ids == tokenizer.encode(line).ids
+        assert (opened.pad_token_id, opened.eos_token_id) == (0, 2)
+        ids = [1, *tokenizer.encode(LINES[0]).ids, 2]
+        assert opened.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_copies_are_equal(kind):
+    """Pickled to a worker or copied, it still reads specials as it did."""
+    tokenizer = trained(kind)
+    for other in (pickle.loads(pickle.dumps(tokenizer)), copy.deepcopy(tokenizer)):
+        assert other.fingerprint() == tokenizer.fingerprint()
+        for line in SPECIAL_TEXTS:
+            assert other.encode(line) == tokenizer.encode(line)
+
+
+# ---- nothing is lost, where nothing need be
+
+
+@settings(max_examples=150, deadline=None)
+@given(line=texts)
+def test_byte_bpe_is_lossless(line):
+    for tokenizer in (trained("byte-bpe"), trained("byte-bpe", 260)):
+        assert tokenizer.decode(tokenizer.encode(line).ids) == line
+
+
+@pytest.mark.parametrize("line", HARD + SPECIAL_TEXTS)
+def test_byte_bpe_is_lossless_on_hard_text(line):
+    tokenizer = trained("byte-bpe")
+    assert tokenizer.decode(tokenizer.encode(line).ids) == line
+
+
+@settings(max_examples=80, deadline=None)
+@given(line=texts)
+def test_characters_are_lossless_when_known(line):
+    tokenizer = text.train("characters", [line or "a"], 1000)
+    assert tokenizer.decode(tokenizer.encode(line).ids) == line
+
+
+@settings(max_examples=80, deadline=None)
+@given(line=texts)
+def test_bpe_and_words_lose_only_white_space(line):
+    # White space as the library knows it: Python's \s has the separators 0x1c to 0x1f besides.
+    words = re.findall(r"(?:[^\s]|[\x1c-\x1f])+", line)
+    if "</w>" in line:
+        return  # is not told apart from the mark
+    for kind in ("bpe", "words"):
+        tokenizer = text.train(kind, [line or "a"], 1000)
+        assert tokenizer.decode(tokenizer.encode(line).ids) == " ".join(words), kind
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "wordpiece-likelihood"])
+def test_a_known_character_is_known_in_every_place(kind):
+    """x was seen only inside a word; alone, at the start and at the end it is known, too."""
+    tokenizer = text.train(kind, ["axb"] * 5, 100)
+    for word in ("x", "xa", "ax", "bxa"):
+        assert tokenizer.unk_id not in tokenizer.encode(word).ids, word
+
+
+def test_unknown_text_stays_visible_and_other_specials_go():
+    tokenizer = trained("words")
+    ids = [1, *tokenizer.encode("the zebra sat").ids, 2, 0, 0]
+    assert tokenizer.decode(ids) == "the <unk> sat"
+
+
+def test_specials_in_the_text_are_plain_unless_asked():
+    line = "x</s>y [MASK]"
+    plain = text.train("byte-bpe", LINES, 300)
+    assert plain.decode(plain.encode(line).ids) == line and 2 not in plain.encode(line).ids
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    reads = text.train("wordpiece", LINES, 300, names, read_specials=True)
+    assert reads.encode("the [MASK] sat").ids[1] == reads.mask_id == 4
+    assert text.train("wordpiece", LINES, 300, names).encode("[MASK]").pieces != ["[MASK]"]
+
+
+def test_literal_unknowns_keep_the_ids_whole():
+    """The Penn Treebank writes <unk> in its text: it is the unknown word and nothing else."""
+    tokenizer = text.train("words", ["a <unk> <unk> <unk> b b"], 10)
+    assert tokenizer.encode("<unk> a b zebra").ids == [3, 5, 4, 3]
+    assert tokenizer.vocab_size == 6
+
+
+# ---- options
+
+
+def test_handling_is_as_asked():
+    lower = text.train("words", ["Ärger ärger CAFÉ"], 20, lowercase=True, strip_accents=True)
+    assert lower.encode("ÄRGER café").pieces == ["arger", "cafe"]
+    assert text.train("words", ["Ä ä"], 20).encode("ä Ä A").pieces == ["ä", "Ä", "<unk>"]
+    composed = text.train("characters", ["é"], 20, unicode_form="nfc")
+    assert composed.encode("e\u0301").pieces == ["é"]
+    tight = text.train("words", ["a,b"], 20, split="punctuation")
+    assert tight.encode("a,b").pieces == ["a", ",", "b"]
+    spaced = text.train("byte-bpe", ["ab ab"] * 9, 300, split="gpt2-prefix")
+    assert spaced.encode("ab").ids == spaced.encode(" ab").ids
+    frequent = text.train("words", ["a a b"], 20, min_frequency=2)
+    assert frequent.encode("a b").pieces == ["a", "<unk>"]
+
+
+def test_alphabet_limit():
+    with pytest.raises(ConfigError, match=r"`vocab_size` must be at least 56 \(4 specials \+ "):
+        text.train("bpe", ["abcdefghijklmnopqrstuvwxyz"], 30)
+    small = text.train("bpe", ["ab ab ab ab abcdefghijklmnopqrstuvwxyz"], 30, alphabet_limit=10)
+    assert small.vocab_size <= 30 and small.encode("ab").pieces == ["ab</w>"]
+
+
+def test_words_order_by_frequency_then_alphabet():
+    tokenizer = text.train("words", ["b a c a", "c d"], 7)
+    assert list(tokenizer.vocab()) == ["<pad>", "<s>", "</s>", "<unk>", "a", "c", "b"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_pieces_equal_the_librarys_own_training(kind):
+    """Numbering our symbols ourselves changes no count: on a text without ties, the pieces of the
+    library's own trainers are the same."""
+    words = {"aaab": 64, "aab": 32, "abc": 16, "bcd": 11, "xyz": 5, "xy": 3}
+    lines = [" ".join([word] * count) for word, count in words.items()]
+    ours = set(text.train(kind, lines, 4 + 14 + 6, min_frequency=1).vocab())
+    suffix = {"end_of_word_suffix": "</w>"} if kind == "bpe" else {}
+    model = models.BPE(**suffix) if kind == "bpe" else models.WordPiece(unk_token="<unk>")
+    fast = tokenizers.Tokenizer(model)
+    fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer if kind == "bpe" else trainers.WordPieceTrainer
+    specials = list(text.training.SPECIALS)
+    learned = trainer(vocab_size=1000, special_tokens=specials, show_progress=False, **suffix)
+    fast.train_from_iterator(lines, learned)
+    theirs = sorted(fast.get_vocab(), key=fast.get_vocab().__getitem__)
+    marks = ("</w>", "##")
+    merged = [p for p in theirs[4:] if len(p.replace(marks[0], "").replace(marks[1], "")) > 1]
+    assert ours >= set(merged[:6])
+
+
+PROGRAM = """
+import sys
+from regard import text
+lines = [f"word{i % 37} x{i % 11}y other{i % 5}, été" for i in range(300)]
+print({kind: text.train(kind, lines, 300).fingerprint() for kind in text.KINDS})
+assert "torch" not in sys.modules
+"""
+
+
+def test_same_tokenizer_in_every_process():
+    """The library alone numbers "e</w>" and "##e" by a hash table that differs per process."""
+    runs = [
+        subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert runs[0].stdout == runs[1].stdout and "byte-bpe" in runs[0].stdout
+
+
+def test_fingerprint_sees_what_matters_and_nothing_else(tmp_path):
+    base = trained("bpe").fingerprint()
+    assert re.fullmatch("[0-9a-f]{64}", base)
+    assert trained("bpe", 180).fingerprint() != base
+    assert trained("bpe", lowercase=True).fingerprint() != base
+    assert trained("bpe", read_specials=True).fingerprint() != base
+    trained("bpe").save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    cut_at_2 = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    padded = json.loads(file.read_text()) | {"truncation": cut_at_2}
+    file.write_text(json.dumps(padded))
+    cut = text.Tokenizer.load(tmp_path)
+    assert cut.fingerprint() == base
+    assert len(cut.encode(LINES[0])) > 2  # a truncation in the file does not cut our texts
+
+
+# ---- likelihood and frequency differ as they should
+
+
+def test_likelihood_prefers_what_is_never_apart():
+    lines = ["qz " * 3 + "the " * 50 + "then " * 30 + "a " * 9 + "that " * 20]
+    frequency = text.train("wordpiece", lines, 4 + 14 + 1)
+    by_score = text.train("wordpiece-likelihood", lines, 4 + 14 + 1)
+    assert frequency.encode("qz the").pieces[:2] == ["q", "##z"]
+    assert by_score.encode("qz the").pieces[0] == "qz"
+
+
+# ---- refusals
+
+
+def test_unknown_kind_offers_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean `byte-bpe`"):
+        text.train("bytebpe", LINES, 300)
+
+
+def test_unknown_option_offers_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean `lowercase`"):
+        text.train("bpe", LINES, 300, lower_case=True)
+    with pytest.raises(ConfigError, match="`alphabet_limit` is not an option of kind 'words'"):
+        text.train("words", LINES, 300, alphabet_limit=3)
+    with pytest.raises(ConfigError, match="`split` must be one of .* Did you mean `whitespace`"):
+        text.train("words", LINES, 300, split="white")
+    with pytest.raises(ConfigError, match="`split` must be gpt2 or gpt2-prefix"):
+        text.train("byte-bpe", LINES, 300, split="whitespace")
+
+
+@pytest.mark.parametrize("kind", [*SUBWORDS, "characters"])
+def test_too_small_vocabulary_says_the_minimum(kind):
+    with pytest.raises(ConfigError, match="must be at least") as refusal:
+        text.train(kind, LINES, 20)
+    minimum = int(re.search(r"at least (\d+)", str(refusal.value))[1])
+    assert text.train(kind, LINES, minimum).vocab_size == minimum
+    with pytest.raises(ConfigError, match=f"at least {minimum}"):
+        text.train(kind, LINES, minimum - 1)
+
+
+def test_other_refusals():
+    with pytest.raises(ConfigError, match="above the 4 specials"):
+        text.train("words", LINES, 4)
+    with pytest.raises(ConfigError, match="must hold <unk>"):
+        text.train("words", LINES, 40, ["<pad>"])
+    with pytest.raises(ConfigError, match="`specials` must be different"):
+        text.train("words", LINES, 40, ["<unk>", "<unk>"])
+    with pytest.raises(RegardError, match="`blank` is not a role"):
+        text.train("words", LINES, 40, ["<unk>"], roles={"blank": "<unk>"})
+    with pytest.raises(ConfigError, match="but is one str"):
+        text.train("words", "the cat", 40)
+    with pytest.raises(RegardError, match="at least one text"):
+        text.train("byte-bpe", [], 400)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_what_is_no_text_is_named(kind):
+    with pytest.raises(RegardError, match=r"text 2 .*character 1 is the lone surrogate U\+D83D"):
+        text.train(kind, [*LINES[:2], "a\ud83d b"], 400)
+    with pytest.raises(RegardError, match="text 1 .*must be a str, but is int"):
+        text.train(kind, [LINES[0], 3], 400)
+    tokenizer = trained(kind)
+    with pytest.raises(RegardError, match=r"the text cannot .*lone surrogate U\+DC00, in 'x"):
+        tokenizer.encode("x\udc00")
+    with pytest.raises(RegardError, match="text 1 cannot be encoded"):
+        tokenizer.encode_many(["fine", "x\udc00"])
+    with pytest.raises(RegardError, match="must be a str, but is NoneType"):
+        tokenizer.encode(None)
+    with pytest.raises(RegardError, match="is one str"):
+        tokenizer.encode_many("the cat")
+
+
+def test_ids_outside_the_vocabulary_are_refused():
+    tokenizer = trained("words")
+    size = tokenizer.vocab_size
+    for wrong in (-1, size):
+        with pytest.raises(RegardError, match=f"in \\[0, {size}\\), but one is {wrong}"):
+            tokenizer.decode([5, wrong])
+        with pytest.raises(RegardError, match="`id` must be"):
+            tokenizer.piece(wrong)
+    with pytest.raises(RegardError, match="'zebra' is not in the vocabulary"):
+        tokenizer.id("zebra")
+
+
+# ---- ELMo's characters
+
+
+def test_elmo_ids_by_hand():
+    from regard.text.characters import elmo_ids
+
+    first, word, last = elmo_ids(["aé"], per_word=8)
+    assert first == [259, 257, 260, 261, 261, 261, 261, 261]
+    assert word == [259, 98, 196, 170, 260, 261, 261, 261]  # a, then the two bytes of é, plus one
+    assert last == [259, 258, 260, 261, 261, 261, 261, 261]
+    assert [len(row) for row in elmo_ids(["x" * 99])] == [50, 50, 50]
+    assert elmo_ids(["x" * 99])[1][-1] == 260
+    with pytest.raises(ConfigError, match="at least 3"):
+        elmo_ids(["a"], per_word=2)
+
+
+def test_words_count_as_python_counts():
+    counts = Counter(" ".join(LINES).split())
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    assert list(trained("words").vocab())[4:] == ranked

@@ -1,0 +1,153 @@
+"""Malformed vocabulary files are refused by file and line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tokenizers import pre_tokenizers
+
+from regard import text
+from regard.errors import DataError
+from regard.text import Tokenizer
+
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able"]
+BYTES = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+
+
+def refused(path, line, message, **options):
+    with pytest.raises(DataError, match=message) as refusal:
+        Tokenizer.load(path, **options)
+    assert refusal.value.line == line
+    assert refusal.value.path.startswith(str(path if path.is_file() else path.parent))
+
+
+def bert(tmp_path, lines):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape") + b"\n")
+    return path
+
+
+def gpt2(tmp_path, vocab, merges):
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    if merges is not None:
+        (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    return tmp_path
+
+
+def test_a_good_bert_file_reads(tmp_path):
+    path = bert(tmp_path, BERT)
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.encode("Unaffable").pieces == ["un", "##aff", "##able"]
+    windows = path.with_name("windows.txt")
+    windows.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert Tokenizer.load(windows).fingerprint() == tokenizer.fingerprint()
+
+
+def test_cased_is_seen_from_the_pieces_or_said(tmp_path):
+    path = bert(tmp_path, [*BERT, "The"])
+    assert Tokenizer.load(path).encode("The").pieces == ["The"]
+    assert Tokenizer.load(path, lowercase=True).encode("The").pieces == ["[UNK]"]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert Tokenizer.load(tmp_path).encode("The").pieces == ["[UNK]"]
+
+
+def test_missing_files(tmp_path):
+    (tmp_path / "vocab.txt.gz").touch()
+    refused(tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz")
+    refused(tmp_path / "no" / "vocab.txt", None, "folder .* does not exist either")
+    with pytest.raises(DataError, match="the folder must hold tokenizer.json.* holds vocab.txt.gz"):
+        Tokenizer.load(tmp_path)
+    refused(tmp_path / "vocab.txt.gz", None, "not a known kind")
+    (tmp_path / "spiece.model").touch()
+    refused(tmp_path / "spiece.model", None, "SentencePiece model, which is not read")
+
+
+def test_vocab_txt(tmp_path):
+    refused(bert(tmp_path, [*BERT, "un"]), 9, "piece 'un' stands on line 6 already")
+    refused(bert(tmp_path, [*BERT[:6], "", *BERT[6:]]), 7, "an empty line")
+    refused(bert(tmp_path, [*BERT, "\udcff"]), 9, "byte 0xff is not UTF-8")
+    refused(bert(tmp_path, BERT[3:]), None, r"the piece \[UNK\] is missing")
+    refused(bert(tmp_path, []), 1, "an empty line")
+
+
+def test_merges(tmp_path):
+    vocab = BYTES | {"th": 256, "the": 257}
+    assert Tokenizer.load(gpt2(tmp_path, vocab, ["t h", "th e"])).encode("the").ids == [257]
+    merges = tmp_path / "merges.txt"
+
+    def wrong(lines, line, message):
+        gpt2(tmp_path, vocab, lines)
+        with pytest.raises(DataError, match=message) as refusal:
+            Tokenizer.load(tmp_path)
+        assert (refusal.value.path, refusal.value.line) == (str(merges), line)
+
+    wrong(["t h", "th"], 3, "two pieces with one space between, but the line is 'th'")
+    wrong(["t h", "t h e"], 3, "two pieces")
+    wrong(["t h", "", "th e"], 3, "two pieces")
+    wrong(["t h", "th e", "t h"], 4, "merge 't h' stands on line 2 already")
+    wrong(["t h", "th x"], 3, "needs piece 'thx', which the vocabulary lacks")
+
+
+def test_vocab_json(tmp_path):
+    path = gpt2(tmp_path, BYTES, []) / "vocab.json"
+    path.write_text('{"a": 0,\n "b": 1,\n "c" 2}')
+    refused(path, 3, "is not JSON: Expecting ':' delimiter")
+    path.write_text('{"a": 0, "a": 1}')
+    refused(path, None, "'a' stands twice")
+    path.write_text('{"a": 0, "b": 0}')
+    refused(path, None, "pieces 'a' and 'b' share the id 0")
+    path.write_text('{"a": 0, "b": "1"}')
+    refused(path, None, "id of piece 'b' must be 0 or more, is '1'")
+    path.write_text("[1]")
+    refused(path, None, "must hold a JSON object, but holds a list")
+    path.write_text('{"a": 0, "b": 1}')
+    refused(path, None, "254 of the 256 byte pieces are missing")
+    path.write_text('{"a</w>": 0, "b": 1}')
+    refused(path, None, "the piece <unk> is missing")
+
+
+def test_missing_merges_that_cannot_be_rebuilt(tmp_path):
+    gpt2(tmp_path, BYTES | {"the": 256, "th": 257}, None)
+    refused(
+        tmp_path / "vocab.json", None, r"no merges beside it .*'the' is made of 3 earlier pieces"
+    )
+
+
+def test_tokenizer_json(tmp_path):
+    text.train("words", ["a b"], 20).save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    good = path.read_text()
+    path.write_text(good[: len(good) // 2])
+    with pytest.raises(DataError, match="is not JSON") as refusal:
+        Tokenizer.load(tmp_path)
+    assert refusal.value.line > 1
+    path.write_text(good.replace("WordLevel", "WordLevle"))
+    refused(path, None, "does not parse as tokenizer.json")
+    path.write_text("{}")
+    refused(path, None, "does not parse as tokenizer.json")
+    path.write_text(good)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(config.read_text().replace("<pad>", "<blank>"))
+    with pytest.raises(DataError, match="pad piece '<blank>' is not in the vocabulary"):
+        Tokenizer.load(tmp_path)
+
+
+def test_roles_are_known_without_a_configuration(tmp_path):
+    text.train("words", ["a b"], 20).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    again = Tokenizer.load(tmp_path)
+    assert (again.kind, again.pad_id, again.eos_id) == ("words", 0, 2)
+    for kind in ("bpe", "byte-bpe", "wordpiece", "characters"):
+        text.train(kind, ["a b"], 300).save(tmp_path / kind)
+        (tmp_path / kind / "tokenizer_config.json").unlink()
+        assert Tokenizer.load(tmp_path / kind).kind == kind
+
+
+def test_roberta_pieces(tmp_path):
+    path = tmp_path / "pieces.txt"
+    path.write_text("<s>\n<pad>\n</s>\n<unk>\n the\n")
+    refused(path, None, "need the merges they were made with")
+    merges = tmp_path / "merges.txt"
+    merges.write_text("#version: 0.2\nt h\n")
+    refused(path, 5, "' the' is not a piece that the merges make", merges=merges)
