@@ -131,6 +131,7 @@ class Names:
     tied: names of ours that hold the same tensor as another name of ours; never published.
     duplicates: published names that must equal another published name, where they are present.
     ignored: published names that carry nothing (buffers, computed tables); may be present.
+    zero: published names of what our model does not have; may be present, but only with zeros.
     """
 
     def __init__(
@@ -140,11 +141,13 @@ class Names:
         tied: Mapping[str, str] | None = None,
         duplicates: Mapping[str, str] | None = None,
         ignored: Sequence[str] = (),
+        zero: Sequence[str] = (),
     ):
         self.rows = [_row(*row) for row in rows]
         self.tied = dict(tied or {})
         self.duplicates = dict(duplicates or {})
-        self.ignored = [_pattern(name) for name in ignored]
+        self.ignored = [_pattern(name) for name in (*ignored, *zero)]
+        self.zero = [_pattern(name) for name in zero]
 
     def read(self, published: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> dict:
         """Published tensors under our names, ready for `load_state_dict`.
@@ -166,6 +169,7 @@ class Names:
             result.update(zip(here, tensors, strict=False))
         problems.add("extra", *(n for n in published if n not in used and not self._ignores(n)))
         self._check_duplicates(published, problems)
+        self._check_zeros(published, problems)
         for name, original in self.tied.items():
             if name in ours and original in result:
                 result[name] = result[original]
@@ -216,6 +220,11 @@ class Names:
             if name in published and original in published:
                 if not _equal(published[name], published[original]):
                     problems.add("differs", f"{name} must equal {original}: they are tied")
+
+    def _check_zeros(self, published: Mapping[str, Tensor], problems: _Problems) -> None:
+        for name, tensor in published.items():
+            if any(pattern.fullmatch(name) for pattern in self.zero) and bool(tensor.any()):
+                problems.add("not zero", f"{name}: our model has no such part")
 
 
 class _Problems:

@@ -49,7 +49,9 @@ class TransformerConfig:
     eos: int = 2
 
 
-# Table 3 of the paper prints 65M and 213M parameters, with 37,000 shared subwords.
+# Table 3 of the paper prints 65M and 213M parameters for base and big. With "about 37,000 tokens"
+# (section 5.1) they are 63,082,496 and 214,245,376; no one vocabulary gives both printed figures:
+# 65M would take 40,700 words, 213M would take 35,800.
 SIZES = {
     "tiny": dict(d_model=128, d_ff=256, heads=4, encoder_layers=4, decoder_layers=4, dropout=0.3),
     "base": dict(d_model=512, d_ff=2048, heads=8, encoder_layers=6, decoder_layers=6, dropout=0.1),
@@ -122,6 +124,7 @@ class Transformer(nn.Module):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
     Config = TransformerConfig
+    SIZES = SIZES
     encoder_block: type[EncoderBlock] = EncoderBlock
     decoder_block: type[DecoderBlock] = DecoderBlock
 

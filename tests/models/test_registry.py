@@ -1,0 +1,331 @@
+"""Properties that every model of the table must have; a new model adds one line to TINY."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.attention.tap import Tap, listening
+from regard.checkpoints import load_weights, read_tensors, write_tensors
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models import MODELS, model_class
+
+V, PAD, BOS, EOS = 19, 0, 1, 2
+SEQ2SEQ = dict(d_model=8, layers=2, dropout=0.3)
+RECURRENT = dict(d_model=8, layers=2, dropout=0.3)
+TRANSFORMER = dict(
+    d_model=8, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2, dropout=0.3,
+    attention_dropout=0.3, activation_dropout=0.3,
+)  # fmt: skip
+
+# model -> variants of a tiny configuration
+TINY: dict[str, list[dict]] = {
+    "recurrent": [
+        dict(RECURRENT, cell="lstm", tied=True), dict(RECURRENT, cell="gru"),
+        dict(RECURRENT, cell="rnn", layers=1),
+    ],
+    "seq2seq": [
+        dict(SEQ2SEQ, attention=kind) for kind in ("none", "additive", "dot", "general")
+    ],
+    "transformer": [TRANSFORMER, dict(TRANSFORMER, activation="gelu")],
+    "transformer-prenorm": [TRANSFORMER],
+}  # fmt: skip
+CASES = [(name, n) for name in MODELS for n in range(len(TINY.get(name, [{}])))]
+
+
+def build(case: tuple[str, int]) -> nn.Module:
+    name, n = case
+    assert name in TINY, f"give {name} a tiny configuration in {__name__}"
+    torch.manual_seed(0)
+    kind = model_class(name)
+    model = kind(kind.Config(vocab_size=V, pad=PAD, bos=BOS, eos=EOS, **TINY[name][n]))
+    with torch.no_grad():  # zeros and ones of a fresh model hide mistakes
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.eval()
+
+
+def reads_source(model: nn.Module | type) -> bool:
+    return "source" in inspect.signature(model.forward).parameters
+
+
+def name_of(case: tuple[str, int]) -> str:
+    return f"{case[0]}-{case[1]}"
+
+
+def ids(rows: int, count: int, seed: int = 1) -> Tensor:
+    made = torch.Generator().manual_seed(seed)
+    return torch.randint(3, V, (rows, count), generator=made)
+
+
+def source(width: int = 5) -> Sequences:
+    """Three sources of different lengths; behind their ends stands whatever may stand there."""
+    return Sequences(ids(3, width, seed=2), torch.tensor([5, 1, 3]))
+
+
+def hidden(model: nn.Module, target: Tensor, read: Sequences | None = None) -> Tensor:
+    if reads_source(model):
+        return model(read or source(), target).hidden
+    return model(target).hidden
+
+
+def logits(model: nn.Module, target: Tensor, read: Sequences | None = None) -> Tensor:
+    return model.head.logits(hidden(model, target, read))
+
+
+def begin(model: nn.Module, read: Sequences | None = None):
+    """A state for three rows, and the tokens that come first."""
+    if reads_source(model):
+        return model.start(read or source())
+    return model.start(Sequences.of([[4], [5], [6]], PAD))
+
+
+TRANSLATORS = [case for case in CASES if reads_source(model_class(case[0]))]
+SPEAKERS = [case for case in CASES if case not in TRANSLATORS]
+
+
+@pytest.fixture(params=CASES, ids=name_of)
+def model(request) -> nn.Module:
+    return build(request.param)
+
+
+@pytest.fixture(params=TRANSLATORS, ids=name_of)
+def translator(request) -> nn.Module:
+    """A model that reads a source."""
+    return build(request.param)
+
+
+@pytest.fixture(params=SPEAKERS, ids=name_of)
+def speaker(request) -> nn.Module:
+    """A model that goes on from a prompt."""
+    return build(request.param)
+
+
+def test_the_future_does_not_leak(model):
+    target = ids(3, 7)
+    before = hidden(model, target)
+    for at in range(1, 7):
+        changed = target.clone()
+        changed[:, at] = 3 + (changed[:, at] - 2) % (V - 3)
+        after = hidden(model, changed)
+        assert torch.equal(after[:, :at], before[:, :at])
+        assert not torch.allclose(after[:, at], before[:, at])
+
+
+def test_every_place_of_the_source_and_nothing_of_its_padding_is_read(translator):
+    target, read = ids(3, 4), source()
+    before = hidden(translator, target, read)
+    for row in range(3):
+        for at in range(5):
+            changed = read.ids.clone()
+            changed[row, at] = 3 + (changed[row, at] - 2) % (V - 3)
+            after = hidden(translator, target, Sequences(changed, read.lengths))
+            same = torch.ones(3, dtype=torch.bool)
+            same[row] = at >= read.lengths[row]
+            assert torch.equal(after[same], before[same])
+            assert torch.equal(after[row], before[row]) == bool(same[row])
+
+
+def test_padding_and_company_change_nothing(model):
+    target, read = ids(3, 6), source()
+    together = hidden(model, target, read)
+    for row in (2, 0, 1):
+        length = int(read.lengths[row])
+        alone = Sequences(read.ids[row : row + 1, :length], read.lengths[row : row + 1])
+        torch.testing.assert_close(
+            hidden(model, target[row : row + 1], alone)[0], together[row], atol=1e-5, rtol=1e-5
+        )
+    order = torch.tensor([2, 0, 1, 0])
+    moved = hidden(model, target[order], read.select(order))
+    torch.testing.assert_close(moved, together[order], atol=1e-5, rtol=1e-5)
+    wider = Sequences(torch.cat([read.ids, ids(3, 9)], 1), read.lengths)
+    torch.testing.assert_close(hidden(model, target, wider), together, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [[1] * 7, [2, 1, 3, 1], [7], [3, 4]], ids=str)
+def test_steps_are_the_full_pass(model, pieces):
+    state, first = begin(model)
+    assert first.shape == (3, 1)
+    target = torch.cat([first, ids(3, 6)], 1)
+    expected = logits(model, target).log_softmax(-1)
+    said, at = [], 0
+    for count in pieces:
+        scores, state = model.step(target[:, at : at + count], state)
+        assert scores.shape == (3, count, V)
+        said.append(scores.log_softmax(-1))
+        at += count
+    assert state.rows == 3
+    torch.testing.assert_close(torch.cat(said, 1), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_select_commutes_with_step(model):
+    target, rows = ids(3, 4), torch.tensor([2, 0, 0, 1, 1, 2])
+    again = torch.tensor([5, 1, 0, 3])
+    state, _ = begin(model)
+    _, state = model.step(target[:, :2], state)
+    scores, late = model.step(target[:, 2:3], state.select(torch.arange(3)))
+    chosen = state.select(rows)
+    assert chosen.rows == 6 and state.rows == 3
+    early, chosen = model.step(target[rows, 2:3], chosen)
+    torch.testing.assert_close(early, scores[rows], atol=1e-5, rtol=1e-5)
+    last, _ = model.step(target[rows[again], 3:], chosen.select(again))
+    expected, _ = model.step(target[rows[again], 3:], late.select(rows[again]))
+    torch.testing.assert_close(last, expected, atol=1e-5, rtol=1e-5)
+    empty = state.select(torch.tensor([], dtype=torch.long))
+    assert empty.rows == 0
+    assert model.step(ids(0, 1), empty)[0].shape == (0, 1, V)
+
+
+def test_a_state_survives_as_tensors(model):
+    target = ids(3, 3)
+    state, _ = begin(model)
+    _, state = model.step(target[:, :1], state)
+    copy = state.with_tensors({name: t.clone() for name, t in state.tensors().items()}).detach()
+    torch.testing.assert_close(
+        model.step(target[:, 1:], copy)[0], model.step(target[:, 1:], state)[0]
+    )
+
+
+def test_ragged_prompts_continue_as_if_each_were_alone(speaker):
+    prompts = [[4, 5, 6, 7], [8], [9, 10]]
+    state, first = speaker.start(Sequences.of(prompts, PAD))
+    assert first.flatten().tolist() == [7, 8, 10]
+    following = torch.cat([first, ids(3, 3)], 1)
+    scores, _ = speaker.step(following, state)
+    for row, prompt in enumerate(prompts):
+        whole = torch.tensor([[*prompt, *following[row, 1:].tolist()]])
+        expected = logits(speaker, whole)[0, len(prompt) - 1 :]
+        torch.testing.assert_close(
+            scores[row].log_softmax(-1), expected.log_softmax(-1), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_without_a_prompt_there_is_one_row(speaker):
+    state, first = speaker.start(None)
+    assert first.shape == (1, 1) and speaker.step(first, state)[0].shape == (1, 1, V)
+
+
+def test_a_carried_state_is_the_longer_window(speaker):
+    target = ids(3, 8)
+    whole = speaker(target)
+    first = speaker(target[:, :5])
+    second = speaker(target[:, 5:], first.state.detach())
+    torch.testing.assert_close(
+        torch.cat([first.hidden, second.hidden], 1), whole.hidden, atol=1e-5, rtol=1e-5
+    )
+
+
+def test_every_parameter_gets_a_finite_gradient_in_training(model):
+    model.train()
+    torch.manual_seed(3)
+    target = ids(3, 8)
+    out = hidden(model, target[:, :-1]).flatten(0, 1)
+    total, count = model.head.loss(out, target[:, 1:].flatten(), 0.1)
+    total.backward()
+    assert count == 21
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
+
+
+def test_an_empty_source_gives_finite_scores_and_gradients(translator):
+    read = Sequences.of([[4, 5], []], PAD)
+    out = logits(translator, ids(2, 3), read)
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in translator.parameters() if p.grad is not None)
+
+
+def test_weights_on_disk_come_back_as_they_were(model, tmp_path):
+    target = ids(3, 5)
+    before = logits(model, target)
+    write_tensors(tmp_path / "model.safetensors", model.state_dict())
+    other = type(model)(model.config).eval()
+    assert not torch.equal(logits(other, target), before)
+    load_weights(other, read_tensors(tmp_path / "model.safetensors"))
+    assert torch.equal(logits(other, target), before)
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
+    tied = other.head.weight is other.embedding.weight
+    assert tied == (model.head.weight is model.embedding.weight)
+
+
+def test_a_seed_repeats_the_model_and_its_dropout(model):
+    results = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        made = type(model)(model.config).train()
+        results.append(logits(made, ids(3, 5)))
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
+    assert not torch.equal(hidden(made, ids(3, 5)), hidden(made, ids(3, 5)))
+
+
+class Looker:
+    def __init__(self):
+        self.kinds: list[str] = []
+
+    def wants(self, tap: Tap) -> bool:
+        return True
+
+    def take(self, tap: Tap, weights: Tensor) -> None:
+        assert weights.dim() == 4 and weights.size(0) == 3  # (B, H, T, S)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        self.kinds.append(tap.kind)
+
+    def label(self, source: object, target: object) -> None: ...
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_looking_changes_nothing(model, mode):
+    model.train(mode == "train")
+    target, results, looker = ids(3, 5), [], Looker()
+    for listener in (None, looker):
+        token = listening.set(listener)
+        try:
+            torch.manual_seed(4)
+            model.zero_grad()
+            out = hidden(model, target)
+            model.head.loss(out.flatten(0, 1), target.flatten())[0].backward()
+            results.append([out.detach(), *(p.grad for p in model.parameters())])
+        finally:
+            listening.reset(token)
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
+    assert set(looker.kinds) == {m.kind for m in model.modules() if isinstance(m, Tap)}
+
+
+def test_looking_at_a_beam_shows_row_by_row(translator):
+    state, _ = begin(translator, Sequences(ids(3, 5, seed=2)[:1], torch.tensor([5])))
+    looker, beam = Looker(), state.select(torch.zeros(3, dtype=torch.long))
+    expected, _ = translator.step(ids(3, 1), beam.select(torch.arange(3)))
+    token = listening.set(looker)
+    try:
+        scores, _ = translator.step(ids(3, 1), beam)
+    finally:
+        listening.reset(token)
+    torch.testing.assert_close(scores, expected)
+
+
+def test_bfloat16_runs_forward_and_backward(model):
+    model.train()
+    target = ids(3, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = hidden(model, target)
+        model.head.loss(out.flatten(0, 1), target.flatten())[0].backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    half = model.eval().to(torch.bfloat16)
+    state, first = begin(half)
+    assert half.step(first, state)[0].isfinite().all()
+
+
+def test_the_table_names_classes_and_offers_the_nearest():
+    assert set(TINY) == set(MODELS)
+    for name in MODELS:
+        kind = model_class(name)
+        for size in getattr(kind, "SIZES", {}).values():
+            kind.Config(vocab_size=10, **size)
+    with pytest.raises(ConfigError, match="There is no model 'transfomer'. Did you mean 'transf"):
+        model_class("transfomer")
