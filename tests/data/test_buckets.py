@@ -65,6 +65,12 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert orders(1, (0,)) != orders(2, (0,))
 
 
+def test_the_order_of_the_batches_changes_from_epoch_to_epoch():
+    buckets = Buckets(columns_of([(i, i) for i in range(1, 30)]), (0, 0), budget=1, seed=0)
+    first, second = ([rows.tolist() for rows in buckets.epoch(e).rows] for e in (0, 1))
+    assert first != second and sorted(first) == sorted(second) == [[i] for i in range(29)]
+
+
 def test_the_order_is_the_same_on_every_machine_and_numpy():
     assert permutation(10, 0, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
     assert permutation(10, 0, 1).tolist() != permutation(10, 1, 0).tolist()
