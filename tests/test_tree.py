@@ -28,6 +28,7 @@ STATIONS = [
     {"metrics"},
     {"tasks"},
     {"training"},
+    {"runs"},
     {"visual"},
     {"cli"},
 ]
