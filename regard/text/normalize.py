@@ -15,7 +15,7 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from regard.errors import ConfigError
-from regard.text.suggest import nearest
+from regard.suggest import nearest
 
 UNICODE_FORMS: dict[str, Callable[[], Normalizer]] = {
     "nfc": normalizers.NFC,
@@ -58,8 +58,7 @@ class Handling:
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(
-                    f"`{name}` must be one of {', '.join(known)}, but is {value!r}."
-                    f"{nearest(str(value), known)}"
+                    f"`{name}` is {value!r}, which is unknown. {nearest(str(value), known)}"
                 )
 
     def normalizer(self) -> Normalizer | None:

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from regard.errors import RegardError
-from regard.text.suggest import nearest
+from regard.suggest import nearest
 
 # The part a special piece plays, and the names by which it is known without being told.
 ROLES: dict[str, tuple[str, ...]] = {
@@ -80,7 +80,7 @@ class Tokenizer:
         self._fast = fast
         for role, piece in self.roles.items():
             if role not in ROLES:
-                raise RegardError(f"`{role}` is not a role.{nearest(role, ROLES)}")
+                raise RegardError(f"`{role}` is not a role. {nearest(role, ROLES)}")
             if fast.token_to_id(piece) is None:
                 raise RegardError(f"the {role} piece {piece!r} is not in the vocabulary.")
         self.pad_id = self._role_id("pad")

@@ -12,9 +12,9 @@ import tokenizers
 from tokenizers import AddedToken
 
 from regard.errors import ConfigError, RegardError
+from regard.suggest import nearest
 from regard.text import KINDS
 from regard.text.normalize import Handling
-from regard.text.suggest import nearest
 from regard.text.tokenizer import Tokenizer, roles_of, text_problem
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -46,9 +46,7 @@ def train(
     alphabet; RegardError for a text that is not one.
     """
     if kind not in KINDS:
-        raise ConfigError(
-            f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.{nearest(kind, KINDS)}"
-        )
+        raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
     learn, handling, rest = _resolve(kind, options)
     names = _checked_specials(specials)
     if vocab_size <= len(names):
@@ -72,8 +70,7 @@ def _resolve(
     for name in options:
         if name not in own and name not in shared:
             raise ConfigError(
-                f"`{name}` is not an option of kind {kind!r}.{nearest(name, own + shared)} "
-                f"Its options are {', '.join(own + shared)}."
+                f"`{name}` is not an option of kind {kind!r}. {nearest(name, own + shared)}"
             )
     handling = Handling(**(defaults | {k: v for k, v in options.items() if k in shared}))
     return learn, handling, {k: v for k, v in options.items() if k in own}

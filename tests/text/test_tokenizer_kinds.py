@@ -257,16 +257,16 @@ def test_likelihood_prefers_what_is_never_apart():
 
 
 def test_unknown_kind_offers_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean `byte-bpe`"):
+    with pytest.raises(ConfigError, match="Did you mean 'byte-bpe'"):
         text.train("bytebpe", LINES, 300)
 
 
 def test_unknown_option_offers_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean `lowercase`"):
+    with pytest.raises(ConfigError, match="Did you mean 'lowercase'"):
         text.train("bpe", LINES, 300, lower_case=True)
     with pytest.raises(ConfigError, match="`alphabet_limit` is not an option of kind 'words'"):
         text.train("words", LINES, 300, alphabet_limit=3)
-    with pytest.raises(ConfigError, match="`split` must be one of .* Did you mean `whitespace`"):
+    with pytest.raises(ConfigError, match="`split` is .* unknown. Did you mean 'whitespace'"):
         text.train("words", LINES, 300, split="white")
     with pytest.raises(ConfigError, match="`split` must be gpt2 or gpt2-prefix"):
         text.train("byte-bpe", LINES, 300, split="whitespace")
