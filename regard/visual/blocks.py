@@ -11,7 +11,7 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from .drawing import clip, visible
+from regard.visual.drawing import clip, visible
 
 SHADES = " .:-=+*#%@"
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -7,8 +7,20 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
-from ..errors import MissingExtra
-from .drawing import Area, Dot, Drawing, Label, Link, Path, Raster, Rect, Shape, on_paper, visible
+from regard.errors import MissingExtra
+from regard.visual.drawing import (
+    Area,
+    Dot,
+    Drawing,
+    Label,
+    Link,
+    Path,
+    Raster,
+    Rect,
+    Shape,
+    on_paper,
+    visible,
+)
 
 # Tried in this order for each glyph; those that the machine lacks are left out. Colour emoji
 # fonts are bitmaps that matplotlib cannot scale, so the outline ones are named.

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from . import blocks
-from .drawing import SERIES, Area, Dot, Drawing, Label, Path, Shape, clip, text_width
-from .picture import Picture
+from regard.visual import blocks
+from regard.visual.drawing import SERIES, Area, Dot, Drawing, Label, Path, Shape, clip, text_width
+from regard.visual.picture import Picture
 
 SPARKS = " ▁▂▃▄▅▆▇█"
 ASCII_SPARKS = " .:-=+*#%@"
@@ -38,7 +39,7 @@ class Curves(Picture):
     title: str = ""
     x_axis: str = ""
     y_axis: str = ""
-    width: float = 460
+    width: float = 500
     height: float = 260
 
     def drawing(self) -> Drawing:
@@ -58,15 +59,13 @@ class Curves(Picture):
         return Drawing(width, height, tuple(shapes), self.title or "curves")
 
     def terminal(self, width: int, color: bool) -> Text:
-        """One line a series: first and last value, and its course in between."""
-        text = Text(no_wrap=True)
-        if self.title:
+        """One line a series: first value, course, last value. Loose points have no course."""
+        text, drawn = Text(no_wrap=True), [s for s in self.series if s.joined and s.finite]
+        if self.title and drawn:
             text.append(clip(self.title, width) + "\n", style="bold")
-        name = min(20, max((len(clip(series.name, 20)) for series in self.series), default=0))
-        for series in self.series:
+        name = min(20, max((cell_len(clip(series.name, 20)) for series in drawn), default=0))
+        for series in drawn:
             ys = [y for _, y in series.finite]
-            if not ys:
-                continue
             room = max(4, width - name - 24)
             line = f"{blocks.pad(series.name, name)} {ys[0]:>9.4g} {spark(ys, room, color)}"
             text.append(f"{line} {ys[-1]:.4g}\n")
@@ -119,7 +118,8 @@ class _Frame:
         ys = [y for _, y in points] + [v for s in chart.series for pair in s.spread for v in pair]
         ys = [y for y in ys if math.isfinite(y)]
         low, high = _range(ys)
-        xs = _range([x for x, _ in points], margin=0.0)
+        loose = any(not series.joined for series in chart.series)
+        xs = _range([x for x, _ in points], margin=0.06 if loose else 0.0)
         left = 22 + max(text_width(short(tick), 10.5) for tick in ticks(low, high))
         return cls(
             left, chart.width - 20, 40 if chart.title else 14, chart.height - 42, xs, (low, high)

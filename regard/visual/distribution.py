@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from ..errors import ConfigError
-from . import blocks
-from .drawing import Drawing, Label, Rect, Shape, clip, text_width, visible
-from .picture import Picture
+from regard.errors import ConfigError
+from regard.visual import blocks
+from regard.visual.drawing import Drawing, Label, Rect, Shape, clip, text_width, visible
+from regard.visual.picture import Picture
 
 LONGEST = 24  # columns of a word
 FULL = 320  # pixels of a bar of probability 1
@@ -27,6 +27,34 @@ class Distribution(Picture):
     rest: float = 0.0
     others: int = 0
     title: str = ""
+
+    @classmethod
+    def of(cls, probabilities: Any, words: Sequence[str], most: int = 10, title: str = "") -> Self:
+        """The `most` likely of `words`, given their `probabilities` (V,), which sum to one.
+
+        Equal probabilities keep the order of the vocabulary.
+
+        Raises:
+            ConfigError: the lengths differ, or the numbers are no probabilities (logits, perhaps).
+        """
+        numbers = (
+            probabilities.tolist() if hasattr(probabilities, "tolist") else list(probabilities)
+        )
+        if len(numbers) != len(words):
+            raise ConfigError(
+                f"`words` must be {len(numbers)}, as many as probabilities, but is {len(words)}."
+            )
+        total = sum(numbers)
+        if not abs(total - 1) < 1e-3 or min(numbers) < 0:
+            raise ConfigError(
+                f"`probabilities` must be at least 0 and sum to 1, but sum to {total:.4g}. "
+                "Take the softmax of logits first."
+            )
+        order = sorted(range(len(numbers)), key=lambda index: -numbers[index])[:most]
+        chosen = tuple(numbers[index] for index in order)
+        others = len(numbers) - len(order)
+        rest = max(0.0, total - sum(chosen)) if others else 0.0
+        return cls(tuple(words[index] for index in order), chosen, rest, others, title)
 
     def _bars(self) -> list[tuple[str, float, str]]:
         """(word, probability, colour)"""
@@ -72,41 +100,13 @@ class Distribution(Picture):
         return text
 
 
-def distribution(
-    probabilities: Any, words: Sequence[str], most: int = 10, title: str = ""
-) -> Distribution:
-    """The `most` likely of `words`, given their `probabilities` (V,), which sum to one.
-
-    Equal probabilities keep the order of the vocabulary.
-
-    Raises:
-        ConfigError: the lengths differ, or the numbers are no probabilities (logits, perhaps).
-    """
-    numbers = probabilities.tolist() if hasattr(probabilities, "tolist") else list(probabilities)
-    if len(numbers) != len(words):
-        raise ConfigError(
-            f"`words` must be one for each of {len(numbers)} probabilities, but is {len(words)}."
-        )
-    total = sum(numbers)
-    if not abs(total - 1) < 1e-3 or min(numbers) < 0:
-        raise ConfigError(
-            f"`probabilities` must be at least 0 and sum to 1, but sum to {total:.4g}. "
-            "Take the softmax of logits first."
-        )
-    order = sorted(range(len(numbers)), key=lambda index: -numbers[index])[:most]
-    chosen = tuple(numbers[index] for index in order)
-    others = len(numbers) - len(order)
-    rest = max(0.0, total - sum(chosen)) if others else 0.0
-    return Distribution(tuple(words[index] for index in order), chosen, rest, others, title)
-
-
 def next_words(
     model: Any, tokenizer: Any, text: str = "", most: int = 10, title: str = ""
 ) -> Distribution:
     """What a language model expects after `text`; an empty text asks for the first word."""
     import torch
 
-    from ..data.batches import Sequences
+    from regard.data.batches import Sequences
 
     ids = tokenizer.encode(text).ids
     prompt = Sequences.of([ids], model.config.pad) if ids else None
@@ -118,4 +118,4 @@ def next_words(
     model.train(training)
     probabilities = scores[0, -1].double().softmax(-1)
     words = [tokenizer.piece(index) for index in range(len(probabilities))]
-    return distribution(probabilities, words, most, title or f"after {text!r}")
+    return Distribution.of(probabilities, words, most, title or f"after {text!r}")

@@ -13,16 +13,16 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from rich.text import Text
 
-from ..errors import ConfigError
-from .drawing import Drawing, clip, stack, tile, visible
-from .heatmap import Heatmap
-from .lines import Lines, position
-from .page import asset, inert_json
-from .picture import Matrix, Picture, as_labels, as_matrix
+from regard.errors import ConfigError
+from regard.visual.drawing import Drawing, clip, stack, tile, visible
+from regard.visual.heatmap import Heatmap
+from regard.visual.lines import Lines, position
+from regard.visual.page import asset, inert_json
+from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 KINDS = {
     "encoder": "encoder self-attention",
@@ -34,7 +34,7 @@ STEPS = 65535
 
 @dataclass(frozen=True)
 class Panel:
-    """The heads of one layer for one sentence. Make it with `panel`, which checks it.
+    """The heads of one layer for one sentence. Make it with `of`, which checks it.
 
     `layer` counts from 1; `example` is the number of the sentence in the page.
     """
@@ -47,27 +47,28 @@ class Panel:
     example: int = 0
     name: str = ""
 
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        layer: int,
+        weights: Any,
+        queries: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        example: int = 0,
+    ) -> Self:
+        """One layer's `weights` (H, T, S) of attention `kind` for one sentence."""
+        heads = tuple(as_matrix(head) for head in weights)
+        if not heads or not heads[0] or not heads[0][0]:
+            raise ConfigError(
+                "`weights` must be (heads, queries, keys) with at least one of each, but is empty."
+            )
+        asking = as_labels(queries, len(heads[0]), "queries")
+        return cls(kind, layer, heads, asking, as_labels(keys, len(heads[0][0]), "keys"), example)
+
     @property
     def title(self) -> str:
         return f"{self.name or KINDS.get(self.kind, self.kind)}, layer {self.layer}"
-
-
-def panel(
-    kind: str,
-    layer: int,
-    weights: Any,
-    queries: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    example: int = 0,
-) -> Panel:
-    """One layer's `weights` (H, T, S) of attention `kind` for one sentence."""
-    heads = tuple(as_matrix(head) for head in weights)
-    if not heads or not heads[0] or not heads[0][0]:
-        raise ConfigError(
-            "`weights` must be (heads, queries, keys) with at least one of each, but is empty."
-        )
-    asking = as_labels(queries, len(heads[0]), "queries")
-    return Panel(kind, layer, heads, asking, as_labels(keys, len(heads[0][0]), "keys"), example)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,27 @@ class Heads(Picture):
                 "`panels` must hold at least one layer of attention, but is empty. "
                 "Run the model inside `with regard.look(model) as seen:`."
             )
+
+    @classmethod
+    def of(cls, views: Sequence[Any], title: str = "", view: str = "matrix") -> Self:
+        """What `regard.look` saw, as one page: every row of every view is an example.
+
+        A view has `sites` (name -> kind and weights (B, H, T, S)) and the words of each row in
+        `source` and `target`, where they are known; padding behind them is cut off. Layers are
+        numbered from 1 in the order in which they ran.
+        """
+        panels: list[Panel] = []
+        for one in views:
+            first = panels[-1].example + 1 if panels else 0
+            layers: Counter[str] = Counter()
+            for site in one.sites.values():
+                layers[site.kind] += 1
+                for row, weights in enumerate(site.weights):
+                    asking, answering = _words(site.kind, one, row)
+                    cut = weights[:, : _count(asking, weights, 1), : _count(answering, weights, 2)]
+                    words = _fitting(asking, cut.shape[1]), _fitting(answering, cut.shape[2])
+                    panels.append(Panel.of(site.kind, layers[site.kind], cut, *words, first + row))
+        return cls(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
 
     def select(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
@@ -161,7 +183,7 @@ class Heads(Picture):
         )
 
     def html(self) -> str:
-        from .page import page
+        from regard.visual.page import page
 
         return page(self.title or "Attention", self._heading() + self.body())
 
@@ -191,27 +213,6 @@ class Heads(Picture):
         sides = {panel.kind: panel for panel in panels}
         source = sides["cross"].keys if "cross" in sides else panels[0].keys
         return f"{example + 1}. " + clip(" ".join(source), 70)
-
-
-def from_views(views: Sequence[Any], title: str = "", view: str = "matrix") -> Heads:
-    """What `regard.look` saw, as one page: every row of every view is an example.
-
-    A view has `sites` (name -> kind and weights (B, H, T, S)) and the words of each row in `source`
-    and `target`, where they are known; padding behind them is cut off. Layers are numbered from 1
-    in the order in which they ran.
-    """
-    panels: list[Panel] = []
-    for one in views:
-        first = panels[-1].example + 1 if panels else 0
-        layers: Counter[str] = Counter()
-        for site in one.sites.values():
-            layers[site.kind] += 1
-            for row, weights in enumerate(site.weights):
-                asking, answering = _words(site.kind, one, row)
-                cut = weights[:, : _count(asking, weights, 1), : _count(answering, weights, 2)]
-                words = _fitting(asking, cut.shape[1]), _fitting(answering, cut.shape[2])
-                panels.append(panel(site.kind, layers[site.kind], cut, *words, first + row))
-    return Heads(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
 
 
 def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from . import blocks
-from .drawing import Drawing, Label, Path, Raster, Rect, Shape, clip, text_width, visible
-from .picture import Matrix, Picture, as_labels, as_matrix
+from regard.visual import blocks
+from regard.visual.drawing import (
+    Drawing,
+    Label,
+    Path,
+    Raster,
+    Rect,
+    Shape,
+    clip,
+    text_width,
+    visible,
+)
+from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 MOST_RECTANGLES = 2500  # above this the cells are one image, and have no tips
 LABEL_CELLS = 18
@@ -23,7 +33,7 @@ LABEL_CELLS = 18
 
 @dataclass(frozen=True)
 class Heatmap(Picture):
-    """`weights` (T, S) with `rows` (T) and `columns` (S); make it with `heatmap`."""
+    """`weights` (T, S) with `rows` (T) and `columns` (S); make it with `of`."""
 
     weights: Matrix
     rows: tuple[str, ...]
@@ -34,6 +44,25 @@ class Heatmap(Picture):
     row_axis: str = ""
     column_axis: str = ""
     side: float = 600  # pixels of the longer side, as far as the cells stay legible
+
+    @classmethod
+    def of(
+        cls,
+        weights: Any,
+        queries: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        title: str = "",
+        peak: float | None = None,
+    ) -> Self:
+        """The alignment matrix of one head: `weights` (T, S), T query words and S key words.
+
+        Tensors, arrays and lists are accepted; a row with nothing to attend to is drawn empty.
+        `peak` is the weight in full colour, by default the largest one.
+        """
+        matrix = as_matrix(weights)
+        columns = len(matrix[0]) if matrix else 0
+        rows = as_labels(queries, len(matrix), "queries")
+        return cls(matrix, rows, as_labels(keys, columns, "keys"), title, peak)
 
     @property
     def largest(self) -> float:
@@ -149,21 +178,3 @@ class _Place:
 def _longest(labels: Sequence[str], size: float) -> float:
     cells = max((min(LABEL_CELLS, cell_len(visible(label))) for label in labels), default=1)
     return text_width("x" * cells, size)
-
-
-def heatmap(
-    weights: Any,
-    queries: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    title: str = "",
-    peak: float | None = None,
-) -> Heatmap:
-    """The alignment matrix of one head: `weights` (T, S), T query words and S key words.
-
-    Tensors, arrays and lists are accepted; a row with nothing to attend to is drawn empty.
-    `peak` is the weight in full colour, by default the largest one.
-    """
-    matrix = as_matrix(weights)
-    columns = len(matrix[0]) if matrix else 0
-    rows = as_labels(queries, len(matrix), "queries")
-    return Heatmap(matrix, rows, as_labels(keys, columns, "keys"), title, peak)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from ..errors import ConfigError
-from . import blocks
-from .drawing import Drawing, Label, Link, Rect, Shape, clip, text_width, visible
-from .picture import Matrix, Picture, as_labels, as_matrix
+from regard.errors import ConfigError
+from regard.visual import blocks
+from regard.visual.drawing import Drawing, Label, Link, Rect, Shape, clip, text_width, visible
+from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 FAINTEST = 0.01  # of the largest weight: fainter lines are left out of the drawing
 GAP = 220
@@ -20,7 +20,7 @@ GAP = 220
 
 @dataclass(frozen=True)
 class Lines(Picture):
-    """`weights` (T, S) from `queries` (left) to `keys` (right); make it with `lines`.
+    """`weights` (T, S) from `queries` (left) to `keys` (right); make it with `of`.
 
     With a `focus` (the number of a query) only that word's lines are drawn.
     """
@@ -30,6 +30,25 @@ class Lines(Picture):
     keys: tuple[str, ...]
     title: str = ""
     focus: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        weights: Any,
+        queries: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        focus: int | str | None = None,
+        title: str = "",
+    ) -> Self:
+        """Lines from each query word to the key words it attends to; `weights` (T, S).
+
+        `focus` is one query's number or word ("it"): only its lines are drawn, with numbers.
+        A word that is absent, or that stands more than once, is refused: give its number.
+        """
+        matrix = as_matrix(weights)
+        asking = as_labels(queries, len(matrix), "queries")
+        answering = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
+        return cls(matrix, asking, answering, title, position(focus, asking))
 
     @property
     def asked(self) -> Sequence[int]:
@@ -91,24 +110,6 @@ class Lines(Picture):
 
 def _widest(words: Sequence[str]) -> float:
     return max((text_width(clip(word, 18), 13) for word in words), default=10.0)
-
-
-def lines(
-    weights: Any,
-    queries: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    focus: int | str | None = None,
-    title: str = "",
-) -> Lines:
-    """Lines from each query word to the key words it attends to; `weights` (T, S).
-
-    `focus` is one query's number or word ("it"): only its lines are drawn, with numbers.
-    A word that is absent, or that stands more than once, is refused: give its number.
-    """
-    matrix = as_matrix(weights)
-    asking = as_labels(queries, len(matrix), "queries")
-    answering = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
-    return Lines(matrix, asking, answering, title, position(focus, asking))
 
 
 def position(word: int | str | None, words: Sequence[str]) -> int | None:

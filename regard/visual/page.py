@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from .drawing import visible
+from regard.visual.drawing import visible
 
 
 @cache

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from ..errors import ConfigError
-from .drawing import Drawing, Label, clip, on_page, stack, text_width, tile, visible
-from .page import fragment, page
+from regard.errors import ConfigError
+from regard.visual.drawing import Drawing, Label, clip, on_page, stack, text_width, tile, visible
+from regard.visual.page import fragment, page
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -51,7 +51,7 @@ class Picture:
         """Write the picture; the suffix chooses .html, .svg, .png (extra `plot`) or .txt."""
         path = Path(path)
         if path.suffix == ".png":
-            from .canvas import save_png
+            from regard.visual.canvas import save_png
 
             save_png(self.drawing(), path)
             return path
@@ -129,7 +129,8 @@ class Stack(Picture):
         return stack((part.drawing() for part in self.parts), self.title)
 
     def terminal(self, width: int, color: bool) -> Text:
-        return Text("\n").join(part.terminal(width, color) for part in self.parts)
+        parts = (part.terminal(width, color) for part in self.parts)
+        return Text("\n").join(part for part in parts if part.plain)
 
     def body(self) -> str:
         return "".join(part.body() for part in self.parts)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Self
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from . import blocks
-from .drawing import Drawing, Label, Path, Shape, clip, text_width, visible
-from .picture import Picture
+from regard.visual import blocks
+from regard.visual.drawing import Drawing, Label, Path, Shape, clip, text_width, visible
+from regard.visual.picture import Picture
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Table(Picture):
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     best: int | None = None
+
+    @classmethod
+    def of(cls, head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Self:
+        """A table of texts; every row has a cell for each name in `head`."""
+        return cls(tuple(head), tuple(tuple(str(cell) for cell in row) for row in rows), title)
 
     def _numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which stand on the right."""
@@ -89,8 +95,3 @@ class Table(Picture):
     def _cell(self, tag: str, text: str, column: int) -> str:
         kind = ' class="rg-number"' if self._numeric(column) else ' dir="auto"'
         return f"<{tag}{kind}>{escape(visible(text))}</{tag}>"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """A table of texts; every row has a cell for each name in `head`."""
-    return Table(tuple(head), tuple(tuple(str(cell) for cell in row) for row in rows), title)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import ConfigError
-from .heatmap import Heatmap
-from .picture import as_labels, as_matrix
+from regard.errors import ConfigError
+from regard.visual.heatmap import Heatmap
+from regard.visual.picture import as_labels, as_matrix
 
 
 def position_table(table: Any, title: str = "") -> Heatmap:
@@ -24,7 +24,7 @@ def sinusoids(length: int = 64, d_model: int = 64) -> Heatmap:
     """
     import torch
 
-    from ..positions import sinusoid
+    from regard.positions import sinusoid
 
     table = sinusoid(torch.arange(length), d_model)
     return position_table(table, f"sinusoidal positions, {length} x {d_model}")

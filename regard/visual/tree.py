@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.text import Text
 
-from ..errors import ConfigError
-from .drawing import Drawing, Label, Link, Rect, Shape, clip, text_width, visible
-from .picture import Picture
+from regard.errors import ConfigError
+from regard.visual.drawing import Drawing, Label, Link, Rect, Shape, clip, text_width, visible
+from regard.visual.picture import Picture
 
 KEPT, PRUNED, FINISHED, WINNER = "kept", "pruned", "finished", "winner"
 STATES = (KEPT, PRUNED, FINISHED, WINNER)
@@ -40,10 +40,21 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree(Picture):
-    """The nodes of a search, parents before children. Make it with `tree`."""
+    """The nodes of a search, parents before children. Make it with `of`."""
 
     nodes: tuple[Node, ...]
     title: str = ""
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], title: str = "") -> Self:
+        """The tree of a search; a node's parent must stand before it in the list."""
+        for index, node in enumerate(nodes):
+            if node.parent is not None and not 0 <= node.parent < index:
+                raise ConfigError(
+                    f"`parent` of node {index} ({visible(node.token)!r}) must be the number of a "
+                    f"node before it, but is {node.parent}."
+                )
+        return cls(tuple(nodes), title)
 
     @property
     def winning(self) -> frozenset[int]:
@@ -153,17 +164,6 @@ class Tree(Picture):
 LEGEND = "log-probability of each prefix; orange: the winner, green: finished, grey: pruned"
 
 
-def tree(nodes: Sequence[Node], title: str = "") -> Tree:
-    """The tree of a search; a node's parent must stand before it in the list."""
-    for index, node in enumerate(nodes):
-        if node.parent is not None and not 0 <= node.parent < index:
-            raise ConfigError(
-                f"`parent` of node {index} ({visible(node.token)!r}) must be the number of a node "
-                f"before it, but is {node.parent}."
-            )
-    return Tree(tuple(nodes), title)
-
-
 class BeamTrace:
     """Listens to one sentence of a beam search and remembers every continuation it looked at.
 
@@ -207,7 +207,7 @@ class BeamTrace:
         for index, (parent, token, log_prob, state) in enumerate(self.steps):
             state = WINNER if index == best else state
             nodes.append(Node(word(token), log_prob, parent + 1, state))
-        return tree(nodes, title)
+        return Tree.of(nodes, title)
 
     def _find(self, tokens: Sequence[int], finished: bool) -> int | None:
         """The node at the end of `tokens`: of its end mark, where it is finished."""

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.attend import attend
-from .curves import Curves, Series
-from .heatmap import Heatmap, heatmap
-from .picture import Note, Picture, Row, Stack
-from .table import table
+from regard.attention.attend import attend
+from regard.visual.curves import Curves, Series
+from regard.visual.heatmap import Heatmap
+from regard.visual.picture import Note, Picture, Row, Stack
+from regard.visual.table import Table
 
 LECTURE_SCORES = ((112.0, 96.0, 16.0, 8.0), (92.0, 124.0, 22.0, 8.0))
 LECTURE_WEIGHTS = ((0.87, 0.12, 0.01, 0.0), (0.08, 0.91, 0.01, 0.0))
@@ -65,7 +65,7 @@ def self_attention(
         Note(
             (
                 "Step 1  Each word has a query q, a key k and a value v.",
-                f"Step 2  A word's query meets every key: score s_j = q · k_j. Here d_k = {head_dim}.",
+                f"Step 2  A query meets every key: score s_j = q · k_j. Here d_k = {head_dim}.",
                 f"Step 3  Divide by sqrt(d_k) = {math.sqrt(head_dim):g}, then softmax:",
                 "  a_j = exp(s_j / sqrt(d_k)) / sum_i exp(s_i / sqrt(d_k))",
             ),
@@ -75,7 +75,7 @@ def self_attention(
     for row, word in enumerate(words[: len(scores)]):
         printed = None if slide is None else slide[row]
         parts += _softmax_steps(word, words, given[row], divided[row], weights[row], printed)
-    picture = heatmap(weights, words[: len(scores)], words, "The weights, from `attend`")
+    picture = Heatmap.of(weights, words[: len(scores)], words, "The weights, from `attend`")
     numbers = {"scores": given, "divided": divided, "weights": weights}
     return Worked((*parts, replace(picture, digits=3)), "Self-attention", numbers=numbers)
 
@@ -101,7 +101,7 @@ def _softmax_steps(
     ):
         lines.append("The slide's weights are not the softmax of its scores; see docs/errata.md.")
     return [
-        table(head, list(zip(*columns, strict=True)), f"The query of “{word}”"),
+        Table.of(head, list(zip(*columns, strict=True)), f"The query of “{word}”"),
         Note(tuple(lines)),
     ]
 
@@ -143,7 +143,7 @@ def convolution(
 def _numbers(values: Tensor, title: str) -> Heatmap:
     height, width = values.shape
     rows, columns = ("",) * height, ("",) * width
-    return replace(heatmap(values, rows, columns, title), digits=0)
+    return replace(Heatmap.of(values, rows, columns, title), digits=0)
 
 
 def kernel_regression(
@@ -168,7 +168,7 @@ def kernel_regression(
     parts = (
         Note(
             (
-                "A query x is compared with every key x_i, and the answer is the weighted mean of y_i.",
+                "A query x meets every key x_i; the answer is the weighted mean of the y_i.",
                 "  f(x) = softmax(-(x - x_i)² / (2 h²)) · y",
                 f"{count} noisy points of 2 sin x + x^0.8, width h = {width:g}.",
             ),
@@ -184,7 +184,7 @@ def kernel_regression(
             "x",
             "y",
         ),
-        heatmap(weights[:: max(1, queries // 24)], title="The weights: rows x, columns x_i"),
+        Heatmap.of(weights[:: max(1, queries // 24)], title="The weights: rows x, columns x_i"),
     )
     numbers = {
         "keys": keys[:, 0],
@@ -217,7 +217,7 @@ def saturation(
     the score q · k / sqrt(d_k); the gradient is that of the largest weight, mean of
     sum_j |d a_max / d s_j| = 2 a_max (1 - a_max).
     """
-    from ..attention.scores import PLAIN, Dot
+    from regard.attention.scores import PLAIN, Dot
 
     rows, measured = [], []
     for head_dim in head_dims:
@@ -239,7 +239,7 @@ def saturation(
             "Entries of q and k are drawn from N(0, 1). The variance of q · k is d_k:",
             "  E[q · k] = 0    Var[q · k] = d_k    Var[q · k / sqrt(d_k)] = 1",
             "With growing d_k one key takes all the weight, and the softmax passes no gradient.",
-            "largest: the mean largest weight; gradient: what the softmax passes back to its scores.",
+            "largest: the mean largest weight; gradient: what the softmax passes back.",
         ),
         "Why the scores are divided by sqrt(d_k)",
     )
@@ -253,7 +253,7 @@ def saturation(
         "",
     )
     numbers = {name: [found[name] for found in measured] for name in measured[0]}
-    return Worked((note, table(head, rows), curves), "Softmax saturation", numbers=numbers)
+    return Worked((note, Table.of(head, rows), curves), "Softmax saturation", numbers=numbers)
 
 
 def _by_dim(name: str, measured: Sequence[dict[str, float]], column: str) -> Series:

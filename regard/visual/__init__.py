@@ -1,0 +1,40 @@
+"""Pictures of what models do: for the terminal, a notebook, a file, a page."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "BeamTrace": "tree",
+    "Contestant": "comparison",
+    "Curves": "curves",
+    "Distribution": "distribution",
+    "Heads": "heads",
+    "Heatmap": "heatmap",
+    "Lines": "lines",
+    "Node": "tree",
+    "Note": "picture",
+    "Panel": "heads",
+    "Picture": "picture",
+    "Report": "report",
+    "Row": "picture",
+    "Sample": "report",
+    "Series": "curves",
+    "Stack": "picture",
+    "Table": "table",
+    "Tree": "tree",
+    "compare": "comparison",
+    "look": "record",
+    "mask_grid": "tables",
+    "next_words": "distribution",
+    "position_table": "tables",
+    "sinusoids": "tables",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'regard.visual' has no attribute {name!r}")
+    return getattr(import_module(f"regard.visual.{_HOME[name]}"), name)

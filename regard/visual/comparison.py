@@ -1,0 +1,149 @@
+"""Several models side by side: a table, and quality against what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+
+from regard.errors import ConfigError
+from regard.visual.curves import Curves, Series, short
+from regard.visual.picture import Note, Picture, Row, Stack
+from regard.visual.table import Table
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One model of a comparison: what it reached, once a seed, and what it cost.
+
+    scores: the quality of each seed's run, on the same test data.
+    curves: for each seed the points (tokens seen, validation quality).
+    tokens_per_second: target tokens in training.  flops: of the training, in all.
+    memory: peak bytes.  parameters: trained numbers.  seconds: of one training.
+    What was not measured is None and stays empty in the table.
+    """
+
+    name: str
+    scores: tuple[float, ...]
+    curves: tuple[tuple[tuple[float, float], ...], ...] = ()
+    parameters: int | None = None
+    tokens_per_second: float | None = None
+    flops: float | None = None
+    memory: float | None = None
+    seconds: float | None = None
+    notes: dict[str, str] = field(default_factory=dict)  # further columns, by their names
+
+    def __post_init__(self) -> None:
+        if not self.scores:
+            raise ConfigError(f"`scores` of {self.name!r} must hold a number a seed, but is empty.")
+
+
+def compare(
+    contestants: Sequence[Contestant],
+    quality: str = "BLEU",
+    better: str = "max",
+    title: str = "",
+) -> Stack:
+    """The table, then quality against tokens, speed, FLOPs, memory and parameters.
+
+    `quality` names the score; `better` is "max" or "min". Spread: the standard deviation over
+    seeds in the table, the range over seeds in the curves.
+    """
+    if better not in ("max", "min"):
+        raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
+    parts: list[Picture] = [_table(contestants, quality, better, title)]
+    if max(len(one.scores) for one in contestants) > 1:
+        seeds = "± is the standard deviation over seeds; the band is the range over seeds."
+        parts.append(Note((seeds,)))
+    charts: list[Picture] = []
+    if any(one.curves for one in contestants):
+        charts.append(_course(contestants, quality))
+    for name, unit, cost in COSTS:
+        if any(cost(one) is not None for one in contestants):
+            charts.append(_against(contestants, quality, f"{quality} and {name}", unit, cost))
+    return Stack((*parts, Row(tuple(charts))) if charts else tuple(parts), title)
+
+
+Cost = Callable[[Contestant], float | None]
+COSTS: tuple[tuple[str, str, Cost], ...] = (
+    ("parameters", "parameters", lambda one: one.parameters),
+    ("training FLOPs", "FLOPs", lambda one: one.flops),
+    ("speed", "target tokens a second", lambda one: one.tokens_per_second),
+    ("memory", "peak bytes", lambda one: one.memory),
+    ("time", "seconds", lambda one: one.seconds),
+)
+
+
+def _table(contestants: Sequence[Contestant], quality: str, better: str, title: str) -> Table:
+    extra = list(dict.fromkeys(name for one in contestants for name in one.notes))
+    head = ["model", quality, "parameters", "tokens/s", "FLOPs", "memory", "time", *extra]
+    rows = [
+        [
+            one.name,
+            spread(one.scores),
+            _shown(one.parameters),
+            _shown(one.tokens_per_second),
+            _shown(one.flops),
+            "" if one.memory is None else short(one.memory) + "B",
+            "" if one.seconds is None else duration(one.seconds),
+            *(one.notes.get(name, "") for name in extra),
+        ]
+        for one in contestants
+    ]
+    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    pick = max if better == "max" else min
+    best = pick(range(len(rows)), key=lambda index: mean(contestants[index].scores))
+    cut = tuple(tuple(row[column] for column in kept) for row in rows)
+    return Table(tuple(head[column] for column in kept), cut, title, best)
+
+
+def spread(scores: Sequence[float]) -> str:
+    """mean ± standard deviation (of a sample), or the number alone."""
+    if len(scores) == 1:
+        return f"{scores[0]:.2f}"
+    return f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3 min 20 s, 2 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else short(value)
+
+
+def _course(contestants: Sequence[Contestant], quality: str) -> Curves:
+    """Validation quality against tokens seen: the mean over seeds, with their range."""
+    return Curves(
+        tuple(_mean_curve(one) for one in contestants), f"{quality} while training", "tokens", ""
+    )
+
+
+def _mean_curve(one: Contestant) -> Series:
+    """Seeds are compared point by point, as far as all of them go."""
+    points, ranges = [], []
+    for together in zip(*one.curves, strict=False):
+        ys = [y for _, y in together if math.isfinite(y)]
+        if ys:
+            points.append((together[0][0], mean(ys)))
+            ranges.append((min(ys), max(ys)))
+    several = len(one.curves) > 1
+    return Series(one.name, tuple(points), tuple(ranges) if several else ())
+
+
+def _against(
+    contestants: Sequence[Contestant], quality: str, title: str, unit: str, cost: Cost
+) -> Curves:
+    series = []
+    for one in contestants:
+        value = cost(one)
+        points = () if value is None else tuple((float(value), score) for score in one.scores)
+        series.append(Series(one.name, points, joined=False))
+    return Curves(tuple(series), title, unit, quality, width=325, height=240)
