@@ -16,7 +16,10 @@ _PUBLIC = {
     "DataError": "errors:DataError",
     "MissingExtra": "errors:MissingExtra",
     "RegardError": "errors:RegardError",
+    "load": "runs:load",
     "look": "visual.record:look",
+    "resume": "runs:resume",
+    "train": "runs:train",
 }
 
 __all__ = list(_PUBLIC)

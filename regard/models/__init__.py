@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from regard.errors import ConfigError
 from regard.suggest import nearest
@@ -16,7 +17,7 @@ MODELS = {
 }
 
 
-def model_class(name: str) -> type:
+def model_class(name: str) -> Any:
     """The class of this name, imported now.
 
     Raises:

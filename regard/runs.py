@@ -1,0 +1,214 @@
+"""From a recipe to a run folder, and from a folder of weights to a model that can be used.
+
+task = load("runs/demo")              weights, tokenizer and task together
+result = train("recipes/demo.toml", ["training.updates=100"])
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import regard
+from regard import decoding, training
+from regard.checkpoints import load_weights, read_tensors, write_tensors, write_text
+from regard.errors import CheckpointError, ConfigError
+from regard.models import MODELS, model_class
+from regard.models.published import from_published, to_published
+from regard.recipe import Recipe, options_of, read, record, with_section, write
+from regard.tasks import TASKS, task_class
+from regard.text import Tokenizer
+from regard.training import Result, TrainingOptions
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OURS = "regard"  # the model_type of what no other library has
+NOT_OURS = ("model_type", "architectures")
+FROM_TOKENIZER = ("vocab_size", "pad", "bos", "eos")
+
+
+# ------------------------------------------------------------------------------ recipes
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe with the options of its task and its model, all of them checked.
+
+    Raises:
+        ConfigError, DataError: the recipe cannot be read, or names what does not exist.
+    """
+    source = read(path, overrides)
+    task = task_class(source.choice("task", TASKS))
+    model = model_class(source.choice("model.name", MODELS))
+    size = source.choice("model.size", ["", *model.SIZES], default="")
+    section = options_of(
+        model.Config, FROM_TOKENIZER, model.SIZES.get(size), name=(str, ...), size=(str, "")
+    )
+    schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
+    return source.check(schema)
+
+
+def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
+    """The model of a section [model], for the vocabulary of this tokenizer."""
+    model: Any = model_class(section.name)
+    special = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
+    for role, number in special.items():
+        if number is None:
+            raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
+    options = section.model_dump(exclude={"name", "size"})
+    return model(model.Config(vocab_size=tokenizer.vocab_size, **options, **special))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe with its task, built and ready to be trained."""
+
+    recipe: Any
+    task: Any
+
+    def identity(self) -> dict[str, Any]:
+        """What may not change between a run and its resumption."""
+        files = type(self.task).files(self.recipe)
+        return {
+            "recipe": self.recipe.model_dump(mode="json", exclude={"training", "seed", "name"}),
+            "data": record(self.recipe.seed, files)["data"],
+            "tokenizer": self.task.tokenizer.fingerprint(),
+        }
+
+
+def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
+    """Read the data, learn the tokenizer unless it is given, and build the model from the seed."""
+    kind = task_class(recipe.task)
+    tokenizer = tokenizer or recipe.tokenizer.build(lambda: kind.texts(recipe))
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model, tokenizer)
+    return Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
+
+
+# --------------------------------------------------------------------------------- runs
+
+
+def train(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path | None = None,
+    show: Any = "auto",
+) -> tuple[Path, Result]:
+    """Train what a recipe asks for in a new run folder (runs/NAME); gives the folder.
+
+    A run is a folder: recipe.toml (fully resolved), model/, checkpoints/, metrics.jsonl.
+    """
+    recipe: Any = read_recipe(path, overrides)
+    folder = Path(out or Path("runs") / (recipe.name or Path(path).stem))
+    if (folder / "recipe.toml").exists():
+        raise ConfigError(
+            f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
+            "another folder with --out."
+        )
+    made = plan(recipe)
+    folder.mkdir(parents=True, exist_ok=True)
+    made.task.tokenizer.save(folder / "model")
+    files = type(made.task).files(recipe)
+    write(folder / "recipe.toml", recipe, record(recipe.seed, files))
+    return folder, _go(training.train, made, folder, show)
+
+
+def resume(folder: str | Path, *, show: Any = "auto") -> Result:
+    """Go on with a run from its newest sound checkpoint, as if it had never stopped."""
+    folder = Path(folder)
+    if not (folder / "recipe.toml").exists():
+        raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
+    recipe = read_recipe(folder / "recipe.toml")
+    return _go(training.resume, plan(recipe, Tokenizer.load(folder / "model")), folder, show)
+
+
+def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
+    return verb(
+        made.task,
+        made.recipe.training,
+        folder,
+        seed=made.recipe.seed,
+        identity=made.identity(),
+        save=lambda model, place: save(made.task, place),
+        show=show,
+    )
+
+
+# ------------------------------------------------------------------------------- models
+
+
+def save(task: Any, folder: str | Path) -> None:
+    """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
+
+    Where `transformers` has the architecture, names and configuration are those it opens.
+    """
+    folder, model = Path(folder), task.model
+    about = {"version": regard.__version__, "task": task.name, "model": name_of(model)}
+    published = to_published(model)
+    config, weights = published or (asdict(model.config), model.state_dict())
+    if published is None:
+        config |= {"model_type": OURS, "architectures": [type(model).__name__]}
+    config |= {"regard": {**about, **task.settings()}}
+    write_tensors(folder / WEIGHTS, weights)
+    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    task.tokenizer.save(folder)
+    decoding.save(task.method, folder, ids_of(model.config))
+
+
+def load(path: str | Path, device: str | torch.device = "cpu") -> Any:
+    """What a run or a folder of weights holds, as a task: `model.translate(...)` and the like.
+
+    Raises:
+        CheckpointError: a file is missing, or weights and configuration do not fit.
+    """
+    folder = Path(path)
+    folder = folder / "model" if (folder / "model" / CONFIG).exists() else folder
+    config = _read_config(folder)
+    about = dict(config.pop("regard", {}))
+    task = about.pop("task", "translation")
+    model = _read_model(config, folder, about.pop("model", "")).to(device).eval()
+    about.pop("version", None)
+    method = decoding.load(folder) if (folder / "generation_config.json").exists() else None
+    return task_class(task)(model, Tokenizer.load(folder), method=method, **about)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{folder} holds no model: there is no {CONFIG}. Give a run folder or its model/."
+        ) from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
+
+
+def _read_model(config: dict[str, Any], folder: Path, name: str) -> nn.Module:
+    weights = read_tensors(folder / WEIGHTS)
+    if config["model_type"] != OURS:
+        return from_published(config, weights)
+    made: Any = model_class(name)
+    model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
+    load_weights(model, weights)
+    return model
+
+
+def ids_of(config: Any) -> dict[str, int]:
+    """The special ids, under the names that generation_config.json has for them."""
+    return {
+        "pad_token_id": config.pad,
+        "bos_token_id": config.bos,
+        "eos_token_id": config.eos,
+        "decoder_start_token_id": config.bos,
+    }
+
+
+def name_of(model: nn.Module) -> str:
+    """The name of a model in the table of models."""
+    place = f"{type(model).__module__}:{type(model).__name__}"
+    return next(name for name, entry in MODELS.items() if entry == place)

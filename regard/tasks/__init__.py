@@ -1,0 +1,31 @@
+"""What we ask of a model: examples, objective, prediction and metric, one task a file.
+
+A task object bundles a model, its tokenizer and how they are used. `regard.load` gives one, the
+training loop trains one. A new task is one file and one line.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.suggest import nearest
+
+# name -> module:Class
+TASKS = {
+    "translation": "regard.tasks.translation:Translation",
+    "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
+}
+
+
+def task_class(name: str) -> Any:
+    """The class of this name, imported now.
+
+    Raises:
+        ConfigError: no task has this name; the nearest one is offered.
+    """
+    if name not in TASKS:
+        raise ConfigError(f"There is no task {name!r}. {nearest(name, TASKS)}")
+    module, attribute = TASKS[name].split(":")
+    return getattr(import_module(module), attribute)

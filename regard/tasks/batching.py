@@ -1,0 +1,59 @@
+"""Many texts through a model: similar lengths together, results in the order of the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from regard import decoding
+from regard.data import Column, Sequences, Tokens, sorted_batches
+from regard.decoding.beam import Beam
+from regard.decoding.hypothesis import Hypothesis
+from regard.errors import RegardError
+
+TooLong = Literal["error", "truncate"]
+PLACES = 8192  # of source tokens times hypotheses that are decoded at once
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where the weights are."""
+    return next(model.parameters()).device
+
+
+def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tokens:
+    """Texts as a model reads them.
+
+    Raises:
+        RegardError: a text is longer than `column.max_tokens` and `too_long` is "error".
+    """
+    rows = column.encode_many(list(texts))
+    long = [i for i, row in enumerate(rows) if column.is_long(row)]
+    if long and too_long == "error":
+        raise RegardError(
+            f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, but this model reads at most "
+            f"{column.max_tokens}. Shorten it, or cut its end with too_long='truncate'."
+        )
+    for i in long:
+        rows[i] = column.truncated(rows[i])
+    return Tokens.of(rows)
+
+
+@torch.no_grad()
+def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothesis]]:
+    """The hypotheses of each row; a row's answer does not depend on its company."""
+    found: list[list[Hypothesis]] = [[] for _ in range(len(rows))]
+    if not len(rows):
+        return found
+    width = method.size if isinstance(method, Beam) else 1
+    budget = max(1, PLACES // width)
+    pads = (model.config.pad,)
+    batches = sorted_batches((rows,), pads, budget=budget, make=lambda sources: sources)
+    for numbers, batch in zip(batches.rows, batches, strict=True):
+        source: Sequences = batch.to(device_of(model))
+        for number, hypotheses in zip(
+            numbers, decoding.generate(model, source, method), strict=True
+        ):
+            found[number] = hypotheses
+    return found

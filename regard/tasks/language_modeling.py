@@ -1,0 +1,256 @@
+"""Language modelling: one long text, a model that predicts each token, perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard import decoding
+from regard.attention.tap import label, muted
+from regard.data import Cursor, Rows, Sequences, StreamBatch, Streams, Tokens, read
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import evaluating
+from regard.decoding.streaming import Streaming
+from regard.errors import ConfigError, RegardError
+from regard.metrics import Perplexity, PerplexityMeter, Protocol
+from regard.recipe import Options, Recipe, RecipePath
+from regard.tasks.batching import decode_in_order, device_of
+from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.text import Tokenizer
+
+Unit = Literal["word", "token", "character", "byte"]
+VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
+
+
+class TextData(Options):
+    """[data]: files of running text, read by `rows` parallel streams of `steps` tokens."""
+
+    train: RecipePath
+    valid: RecipePath
+    test: RecipePath | None = None
+    format: Literal["lines", "text"] = "lines"
+    """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
+    rows: int = 20
+    steps: int = 20
+
+
+class TextEvaluation(Options):
+    """[evaluation]"""
+
+    unit: Unit = "token"
+    """What perplexity is per: word, token, or character (then bits per character)."""
+
+
+class LanguageModelingRecipe(Recipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: TextData
+    tokenizer: TokenizerSection = TokenizerSection(kind="words")
+    decoding: DecodingSection = DecodingSection()
+    evaluation: TextEvaluation = TextEvaluation()
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Encoded training and validation text, and how to stream it."""
+
+    train: Tokens
+    valid: Tokens
+    rows: int
+    steps: int
+
+
+class LanguageModeling:
+    """A model that continues a text, with its tokenizer."""
+
+    name = "language-modeling"
+    Recipe = LanguageModelingRecipe
+    goal = ("loss", "min")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        *,
+        method: Any = None,
+        format: str = "lines",
+        unit: Unit = "token",
+        texts: Texts | None = None,
+    ):
+        self.model, self.tokenizer = model, tokenizer
+        self.method = method or decoding.options(max_tokens=100)
+        self.format, self.unit, self.data = format, unit, texts
+
+    # ---- from a recipe
+
+    @staticmethod
+    def texts(recipe: LanguageModelingRecipe) -> Iterator[str]:
+        """What the tokenizer learns from: the training text."""
+        return read(recipe.data.train, format=recipe.data.format).texts()
+
+    @staticmethod
+    def files(recipe: LanguageModelingRecipe) -> list[str]:
+        """The files of data, for the record of a run."""
+        data = recipe.data
+        return [str(path) for path in (data.train, data.valid, data.test) if path is not None]
+
+    @classmethod
+    def from_recipe(cls, recipe: LanguageModelingRecipe, model: Any, tokenizer: Tokenizer) -> Any:
+        """The task with its data, ready to be trained."""
+        data = recipe.data
+        method = recipe.decoding.build(100)
+        task = cls(model, tokenizer, method=method, format=data.format, unit=recipe.evaluation.unit)
+        train = task.encode(read(data.train, format=data.format))
+        valid = task.encode(read(data.valid, format=data.format))
+        task.data = Texts(train, valid, data.rows, data.steps)
+        return task
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model, tokenizer and decoding method."""
+        return {"format": self.format, "unit": self.unit}
+
+    # ---- learning
+
+    def train_batches(self) -> Cursor:
+        """Windows over parallel streams of the text, pass after pass."""
+        data = self._texts()
+        return Cursor(Streams(data.train, rows=data.rows, steps=data.steps))
+
+    def counts(self, batch: StreamBatch) -> dict[str, int]:
+        """Predicted tokens."""
+        return {"loss": batch.count}
+
+    def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
+        """Cross-entropy of the next token, in nats; the state goes on to the next window."""
+        output = self.model(batch.tokens, None if batch.fresh else carry)
+        loss = self.model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
+        return {"loss": loss}, output.state.detach()
+
+    def validate(self) -> dict[str, float]:
+        """Cross-entropy in nats and perplexity, per token of the tokenizer."""
+        data = self._texts()
+        total, count = self._total_loss(Streams(data.valid, rows=data.rows, steps=VALID_STEPS))
+        return {"loss": total / count, "perplexity": math.exp(total / count)}
+
+    # ---- using
+
+    def generate(self, prompts: Sequence[str] | str = "", **options: Any) -> Any:
+        """Prompts with what the model writes after them (a list for several, one for one).
+
+        Args:
+            options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
+                model's own way.
+        """
+        if isinstance(prompts, str):
+            return self.generate([prompts], **options)[0]
+        found = self.hypotheses(prompts, **options)
+        rows = self._prompts(prompts)
+        written = ([*row, *best[0].tokens] for row, best in zip(rows, found, strict=True))
+        return self.tokenizer.decode_many(written)
+
+    predict = generate
+
+    def hypotheses(self, prompts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
+        """The continuations of each prompt, best first."""
+        method = decoding.options(**options) if options else self.method
+        rows = self._prompts(prompts)
+        with muted():
+            found = decode_in_order(self.model, Tokens.of(rows), method)
+        self._show([[*r, *best[0].tokens] for r, best in zip(rows, found, strict=True)])
+        return found
+
+    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
+        """What the model writes after the prompt, piece by piece as it is decided."""
+        method = decoding.options(**options) if options else self.method
+        ids = self._prompts([prompt])[0]
+        said = self.tokenizer.decode(ids)
+        source = Sequences.of([ids], self.model.config.pad).to(device_of(self.model))
+        for _, token in Streaming(self.model, source, method):
+            ids.append(token)
+            text = self.tokenizer.decode(ids)
+            if not text.endswith("\ufffd"):  # the bytes of one character may be several tokens
+                yield text[len(said) :]
+                said = text
+
+    def evaluate(self, rows: Rows) -> Perplexity:
+        """Perplexity of a text, read once from its beginning to its end.
+
+        Every token is predicted, the first one from what stands before any line. Words are those
+        between white space, and the end of a line is one more, as the field counts them.
+        """
+        meter = PerplexityMeter(Protocol(self.unit, f"{self.tokenizer.kind}-{self._size}"))
+        units = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal units
+            for text in rows.texts():
+                units += self._units(text)
+                yield text
+
+        ids = Tokens.of([self._line_end(), *self._encoded(counted())], self._size)
+        nats, tokens = self._total_loss(Streams(ids, rows=1, steps=VALID_STEPS))
+        meter.add(nats, tokens if self.unit == "token" else units)
+        return meter.result()
+
+    # ---- parts
+
+    def encode(self, rows: Rows) -> Tokens:
+        """A text as ids, each of its lines ended where the format says so."""
+        return Tokens.of(self._encoded(rows.texts()), self._size)
+
+    def _encoded(self, texts: Iterator[str]) -> Iterator[list[int]]:
+        end = self._line_end() if self.format == "lines" else []
+        while chunk := list(islice(texts, 4096)):
+            yield from ([*ids, *end] for ids in self.tokenizer.encode_many(chunk))
+
+    def _units(self, text: str) -> int:
+        line = self.format == "lines"
+        size = {"word": len(text.split()), "character": len(text), "byte": len(text.encode())}
+        return size.get(self.unit, 0) + line
+
+    @property
+    def _size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @torch.no_grad()
+    def _total_loss(self, streams: Streams) -> tuple[float, int]:
+        """Sum of the losses in nats, and how many tokens were predicted."""
+        total, count, carry = 0.0, 0, None
+        with evaluating(self.model):
+            for batch in streams:
+                losses, carry = self.losses(batch.to(device_of(self.model)), carry)
+                loss, tokens = losses["loss"]
+                total, count = total + float(loss), count + tokens
+        return total, count
+
+    def _prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Ids of the prompts; an empty one is what stands before any line of the text."""
+        return [ids or self._line_end() for ids in self.tokenizer.encode_many(list(prompts))]
+
+    def _line_end(self) -> list[int]:
+        if self.format == "text":
+            return self.tokenizer.encode("\n").ids
+        if self.tokenizer.eos_id is None:
+            raise ConfigError(
+                "Lines need a tokenizer with a piece that ends them, such as </s>, but this one "
+                "has none. Train one, or read the data with format = 'text'."
+            )
+        return [self.tokenizer.eos_id]
+
+    def _show(self, rows: list[list[int]]) -> None:
+        words = [[self.tokenizer.piece(i) for i in row] for row in rows]
+        if label(target=words):
+            with torch.no_grad(), evaluating(self.model):
+                ids = Sequences.of(rows, self.model.config.pad).ids
+                self.model(ids.to(device_of(self.model)))
+
+    def _texts(self) -> Texts:
+        if self.data is None:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.data

@@ -1,0 +1,292 @@
+"""Translation: pairs of sentences, an encoder-decoder, BLEU.
+
+Anything that turns one text into another is this task: summaries, corrections, answers in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import decoding
+from regard.attention.tap import label, muted
+from regard.data import (
+    IGNORE,
+    Buckets,
+    Column,
+    Cursor,
+    Examples,
+    PairBatch,
+    Rows,
+    Sequences,
+    Tokens,
+    encode,
+    read,
+    read_parallel,
+    sorted_batches,
+)
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, RegardError
+from regard.metrics import BLEU, CHRF, Score
+from regard.recipe import Options, Recipe, RecipePath
+from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts
+from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.text import Tokenizer
+
+Files = tuple[RecipePath, ...]
+
+
+class TranslationData(Options):
+    """[data]: two files of lines, or one table with `columns` for source and target."""
+
+    train: Files
+    valid: Files
+    test: Files = ()
+    columns: tuple[int | str, ...] = (0, 1)
+    max_tokens: int = 256
+    """Of one sentence, `</s>` included."""
+    too_long: Literal["error", "truncate", "skip"] = "skip"
+    batch_tokens: int = 4096
+    """Places in the larger of a batch's two arrays, padding included."""
+
+
+class Objective(Options):
+    """[objective]"""
+
+    smoothing: float = 0.1
+
+
+class Evaluation(Options):
+    """[evaluation]"""
+
+    bleu_tokenize: str = "13a"
+    """sacreBLEU's tokenizer; "none" for text that is tokenized already."""
+    valid_sentences: int = 0
+    """How many sentences validation translates; 0 means all."""
+
+
+class TranslationRecipe(Recipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: TranslationData
+    tokenizer: TokenizerSection = TokenizerSection()
+    objective: Objective = Objective()
+    decoding: DecodingSection = DecodingSection()
+    evaluation: Evaluation = Evaluation()
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Encoded training and validation pairs, and how to batch them."""
+
+    train: Examples
+    valid: Examples
+    references: list[str]
+    batch_tokens: int
+    seed: int
+
+
+class Translation:
+    """A model that turns a source text into a target text, with its tokenizer."""
+
+    name = "translation"
+    Recipe = TranslationRecipe
+    goal = ("bleu", "max")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        *,
+        method: Any = None,
+        smoothing: float = 0.0,
+        bleu_tokenize: str = "13a",
+        corpora: Corpora | None = None,
+    ):
+        self.model, self.tokenizer, self.smoothing = model, tokenizer, smoothing
+        self.method = method or decoding.options(max_tokens="2x+10")
+        self.bleu_tokenize, self.corpora = bleu_tokenize, corpora
+
+    # ---- from a recipe
+
+    @staticmethod
+    def texts(recipe: TranslationRecipe) -> Iterator[str]:
+        """What the tokenizer learns from: both sides of the training pairs."""
+        return pairs_of(recipe.data.train, recipe.data.columns).texts()
+
+    @staticmethod
+    def files(recipe: TranslationRecipe) -> list[str]:
+        """The files of data, for the record of a run."""
+        data = recipe.data
+        return [str(path) for path in (*data.train, *data.valid, *data.test)]
+
+    @classmethod
+    def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
+        """The task with its data, ready to be trained."""
+        data, rows = recipe.data, pairs_of(recipe.data.valid, recipe.data.columns)
+        train = encode(pairs_of(data.train, data.columns), columns(tokenizer, data))
+        kept = recipe.evaluation.valid_sentences or None
+        pairs = list(rows)[:kept]
+        valid = encode(pairs, columns(tokenizer, data, too_long="truncate"), empty="keep")
+        corpora = Corpora(train, valid, [p[1] for p in pairs], data.batch_tokens, recipe.seed)
+        return cls(
+            model,
+            tokenizer,
+            method=recipe.decoding.build("2x+10"),
+            smoothing=recipe.objective.smoothing,
+            bleu_tokenize=recipe.evaluation.bleu_tokenize,
+            corpora=corpora,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model, tokenizer and decoding method."""
+        return {"smoothing": self.smoothing, "bleu_tokenize": self.bleu_tokenize}
+
+    # ---- learning
+
+    def train_batches(self) -> Cursor:
+        """Batches without end, similar lengths together."""
+        data = self._data()
+        pad = self.model.config.pad
+        columns = data.train.columns
+        return Cursor(Buckets(columns, (pad, pad), budget=data.batch_tokens, seed=data.seed))
+
+    def counts(self, batch: PairBatch) -> dict[str, int]:
+        """Target tokens, each row's first one not counted: nothing predicts it."""
+        return {"loss": batch.count}
+
+    def losses(
+        self, batch: PairBatch, carry: None = None
+    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """Cross-entropy of the target, in nats, with label smoothing."""
+        return {"loss": self._loss(batch, self.smoothing)}, None
+
+    def validate(self) -> dict[str, float]:
+        """BLEU of the translations, and the cross-entropy of the references per token."""
+        data = self._data()
+        bleu = BLEU(tokenize=self.bleu_tokenize)
+        best = [
+            found[0] for found in decode_in_order(self.model, data.valid.columns[0], self.method)
+        ]
+        bleu.add(self.tokenizer.decode_many(h.tokens for h in best), data.references)
+        loss, count = self._total_loss(data.valid)
+        return {"bleu": bleu.result().value, "loss": loss / count}
+
+    # ---- using
+
+    def translate(
+        self, texts: Sequence[str] | str, *, too_long: TooLong = "error", **options: Any
+    ) -> Any:
+        """The best translation of each text (a list for several, one for one).
+
+        Args:
+            too_long: what happens to a text beyond the model's limit: "error" or "truncate".
+            options: how to decode, by name (`beams=4`), where it differs from the model's own way.
+        """
+        if isinstance(texts, str):
+            return self.translate([texts], too_long=too_long, **options)[0]
+        found = self.hypotheses(texts, too_long=too_long, **options)
+        return self.tokenizer.decode_many(best[0].tokens for best in found)
+
+    def hypotheses(
+        self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+    ) -> list[list[Hypothesis]]:
+        """The n best hypotheses of each text, best first. An empty text has the empty one."""
+        method = decoding.options(**options) if options else self.method
+        sources = encode_texts(texts, self._source_column(), too_long)
+        with muted():
+            found = decode_in_order(self.model, sources, method)
+        found = [
+            [Hypothesis([], 0.0, 0.0, True)] if not text.strip() else best
+            for text, best in zip(texts, found, strict=True)
+        ]
+        self._show(sources, [best[0].tokens for best in found])
+        return found
+
+    predict = translate
+
+    def evaluate(
+        self, pairs: Rows | Iterable[Sequence[str]], **options: Any
+    ) -> tuple[list[Score], list[str]]:
+        """BLEU and chrF of the translations of the first fields against the second; and these."""
+        sources, references = zip(*pairs, strict=True)
+        translations = self.translate(list(sources), too_long="truncate", **options)
+        metrics = (BLEU(tokenize=self.bleu_tokenize), CHRF())
+        for metric in metrics:
+            metric.add(translations, list(references))
+        return [metric.result() for metric in metrics], translations
+
+    # ---- parts
+
+    def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
+        ids, keep = batch.target.ids, batch.target.keep
+        output = self.model(batch.source, ids[:, :-1])
+        targets = ids[:, 1:].masked_fill(~keep[:, 1:], IGNORE)
+        return self.model.head.loss(output.hidden.flatten(0, 1), targets.flatten(), smoothing)
+
+    @torch.no_grad()
+    def _total_loss(self, examples: Examples) -> tuple[float, int]:
+        pad, total, count = self.model.config.pad, 0.0, 0
+        with evaluating(self.model):
+            for batch in sorted_batches(examples.columns, (pad, pad), budget=4096):
+                loss, tokens = self._loss(batch.to(device_of(self.model)), 0.0)
+                total, count = total + float(loss), count + tokens
+        return total, count
+
+    def _show(self, sources: Tokens, targets: list[list[int]]) -> None:
+        """Search is muted; whoever looks sees one pass over the sources and the answers."""
+        config, piece = self.model.config, self.tokenizer.piece
+        source = sources.padded(np.arange(len(sources)), config.pad)
+        read = [[config.bos, *ids] for ids in targets]
+        said = [[*ids, config.eos] for ids in targets]
+        words = [[piece(int(i)) for i in sources[row]] for row in range(len(sources))]
+        if label(words, [[piece(i) for i in row] for row in said]):
+            with torch.no_grad(), evaluating(self.model):
+                device = device_of(self.model)
+                self.model(source.to(device), Sequences.of(read, config.pad).ids.to(device))
+
+    def _source_column(self) -> Column:
+        _, eos = required(self.tokenizer)
+        limit = self.model.config.max_length
+        return Column("source", self.tokenizer, after=(eos,), max_tokens=limit)
+
+    def _data(self) -> Corpora:
+        if self.corpora is None:
+            raise RegardError("This model was loaded to be used: it has no data to train on.")
+        return self.corpora
+
+
+def pairs_of(files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
+    """Pairs from two files of lines, or from two columns of one table."""
+    if len(files) == 2:
+        return read_parallel(*files)
+    if len(files) == 1:
+        return read(files[0], tuple(columns))
+    raise ConfigError(
+        "Translation reads two files of lines (source, target) or one table, but is given "
+        f"{len(files)} files."
+    )
+
+
+def columns(tokenizer: Tokenizer, data: TranslationData, **changes: Any) -> tuple[Column, Column]:
+    """How sources (text, eos) and targets (bos, text, eos) are encoded."""
+    bos, eos = required(tokenizer)
+    limits = {"max_tokens": data.max_tokens, "too_long": data.too_long} | changes
+    source = Column("source", tokenizer, after=(eos,), **limits)
+    return source, Column("target", tokenizer, before=(bos,), after=(eos,), **limits)
+
+
+def required(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The ids of the pieces that begin and end a sentence."""
+    if tokenizer.bos_id is None or tokenizer.eos_id is None:
+        raise ConfigError(
+            "Translation needs a tokenizer with pieces that begin and end a sentence, such as "
+            "<s> and </s>, but this one has none. Train one, or add them."
+        )
+    return tokenizer.bos_id, tokenizer.eos_id
