@@ -60,10 +60,10 @@ def clip(parameters: Iterable[Tensor], limit: float) -> Tensor:
     Waits for the device once, which the loop needs anyway to refuse a gradient that is not finite;
     a gradient within the limit is then not touched at all.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    parameters = list(parameters)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if limit and norm > limit:
-        torch._foreach_mul_(gradients, limit / norm)
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return norm
 
 
