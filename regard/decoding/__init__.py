@@ -42,6 +42,7 @@ _PUBLIC = {
     "Temperature": "filters:Temperature",
     "TopK": "filters:TopK",
     "TopP": "filters:TopP",
+    "changed": "files:changed",
     "load": "files:load",
     "options": "settings:options",
     "save": "files:save",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.decoding.settings import FILTERS, build
+from regard.decoding.settings import BELONGS, FILTERS, FORMULA, NAMES, RATIO, build, options
 from regard.errors import ConfigError, DataError
 
 FILE = "generation_config.json"
@@ -80,6 +80,30 @@ def from_config(values: Mapping[str, Any]) -> Any:
     known = {name: value for name, value in wanted.items() if name in KNOWN}
     _warn(wanted.keys() - known.keys())
     return build(method, _meant(known, method))
+
+
+ONLY_SAMPLING = ("temperature", "top_k", "top_p")
+
+
+def changed(method: Any, **named: Any) -> Any:
+    """`method` with some options changed, by their names in `options`.
+
+    Options that belong to another method choose that one; what both know is kept.
+    """
+    named = {name: value for name, value in named.items() if value is not None}
+    asked = options(**named)  # refuses what is wrong by itself
+    values = method.settings()
+    if any(name in named for name in BELONGS["sampling"]):
+        values = {k: v for k, v in values.items() if k not in ("num_beams", "early_stopping")}
+        values |= {"do_sample": True}
+    elif any(name in named for name in BELONGS["beam"]):
+        values = {k: v for k, v in values.items() if k not in (*ONLY_SAMPLING, "seed")}
+        values |= {"do_sample": False, "num_beams": getattr(method, "size", None) or asked.size}
+    if "max_tokens" in named:
+        values.pop(RATIO, None)
+    if "length_penalty" in named:
+        values.pop(FORMULA, None)
+    return from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
 
 
 def _meant(values: dict[str, Any], method: str) -> dict[str, Any]:

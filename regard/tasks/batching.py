@@ -29,7 +29,7 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
         RegardError: a text is longer than `column.max_tokens` and `too_long` is "error".
     """
     rows = column.encode_many(list(texts))
-    long = [i for i, row in enumerate(rows) if column.is_long(row)]
+    long = column.long_ones(rows)
     if long and too_long == "error":
         raise RegardError(
             f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, but this model reads at most "

@@ -158,7 +158,7 @@ class LanguageModeling:
 
     def hypotheses(self, prompts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
-        method = decoding.options(**options) if options else self.method
+        method = decoding.changed(self.method, **options)
         rows = self._prompts(prompts)
         with muted():
             found = decode_in_order(self.model, Tokens.of(rows), method)
@@ -167,7 +167,7 @@ class LanguageModeling:
 
     def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""
-        method = decoding.options(**options) if options else self.method
+        method = decoding.changed(self.method, **options)
         ids = self._prompts([prompt])[0]
         said = self.tokenizer.decode(ids)
         source = Sequences.of([ids], self.model.config.pad).to(device_of(self.model))

@@ -198,7 +198,7 @@ class Translation:
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses of each text, best first. An empty text has the empty one."""
-        method = decoding.options(**options) if options else self.method
+        method = decoding.changed(self.method, **options)
         sources = encode_texts(texts, self._source_column(), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)
@@ -244,9 +244,9 @@ class Translation:
         config, piece = self.model.config, self.tokenizer.piece
         source = sources.padded(np.arange(len(sources)), config.pad)
         read = [[config.bos, *ids] for ids in targets]
-        said = [[*ids, config.eos] for ids in targets]
+        whole = [[config.bos, *ids, config.eos] for ids in targets]
         words = [[piece(int(i)) for i in sources[row]] for row in range(len(sources))]
-        if label(words, [[piece(i) for i in row] for row in said]):
+        if label(words, [[piece(i) for i in row] for row in whole]):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
                 self.model(source.to(device), Sequences.of(read, config.pad).ids.to(device))
