@@ -140,6 +140,14 @@ def test_closed_runs_fused_and_looking_runs_explicit(monkeypatch):
     assert len(fused) == 2
 
 
+@pytest.mark.parametrize("score, scale", [(Dot(), 0.5), (PLAIN, 1.0), (Dot(0.1), 0.1)])
+def test_a_scale_is_honoured_on_both_paths(score, scale):
+    q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    expected = formula(q, k, k, scale=scale).float()
+    torch.testing.assert_close(attend(q, k, k, score=score), expected)
+    torch.testing.assert_close(looked_at(attend, q, k, k, score=score), expected)
+
+
 def test_a_query_that_sees_nothing_gets_zeros_on_both_paths():
     x = torch.randn(2, 2, 4, 8)
     grid = torch.ones(2, 1, 4, 4, dtype=torch.bool)
