@@ -85,7 +85,11 @@ def muted() -> Iterator[None]:
 
 
 def label(source: Labels | None = None, target: Labels | None = None) -> bool:
-    """Tell whoever looks which words the next forward pass reads; False when nobody looks."""
+    """Tell whoever looks which words the next forward pass reads; False when nobody looks.
+
+    `target` of a model without a source is what it reads; with a source it is the whole row that
+    the decoder reads but for its last word, and predicts but for its first: bos … eos.
+    """
     listener = listening.get()
     if listener is not None:
         listener.label(source, target)

@@ -94,7 +94,9 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """12k, 3.4M, 0.0012: as few characters as tell it."""
+    """12k, 3.4M, 0.0012, 3.3e18: as few characters as tell it."""
+    if abs(value) >= 1e15:
+        return f"{value:.3g}".replace("e+", "e")
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"

@@ -218,7 +218,12 @@ class Heads(Picture):
 def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """The words that ask and the words that answer in attention of this kind."""
     source, target = (None if side is None else side[row] for side in (view.source, view.target))
-    return {"encoder": (source, source), "cross": (target, source)}.get(kind, (target, target))
+    if kind == "encoder":
+        return source, source
+    if source is None or target is None:
+        return target, source if kind == "cross" else target
+    # The decoder reads bos … and says … eos: its memory is asked about the word to be said next.
+    return (target[1:], source) if kind == "cross" else (target[:-1], target[:-1])
 
 
 def _count(words: Sequence[str] | None, weights: Any, dimension: int) -> int:

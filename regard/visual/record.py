@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.tap import Labels, Tap, listening
+
+if TYPE_CHECKING:
+    from regard.visual.heads import Heads
 
 
 @dataclass
@@ -75,6 +78,17 @@ class Seen:
         """A forward pass starts: what comes now is another view."""
         self.views.append(self._next)
         self._next = View()
+
+    def heads(
+        self, kind: str | None = None, layer: int | None = None, example: int | None = None
+    ) -> Heads:
+        """Every head that was seen, as a picture: `seen.heads(layer=5).save("it.png")`.
+
+        `kind`, `layer` (from 1) and `example` (a row, counted through all views from 0) narrow it.
+        """
+        from regard.visual.heads import Heads
+
+        return Heads.of(self.views).select(kind, layer, example)
 
 
 @contextmanager

@@ -23,7 +23,8 @@ GROUPS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ("Gradient norm", "", lambda name: "norm" in name),
 )
 # What counts the way or tells about the run, and is no curve.
-COUNTERS = ("step", "tokens", "epoch", "time", "seconds", "seed", "event", "best", "eta")
+COUNTERS = ("update", "step", "tokens", "epoch", "seconds", "seed")
+AXES = ("update", "step", "tokens")  # along which, the first that there is
 MOST_POINTS = 600  # of a curve: more cannot be told apart on the paper
 
 
@@ -42,7 +43,7 @@ class Report:
 
     facts: what a reader wants first, by name: model, data, parameters, time.
     scores: final scores by name; several systems: one mapping each, by the system's name.
-    events: the lines of metrics.jsonl; each number beside "step" (or "tokens") becomes a curve.
+    events: the lines of metrics.jsonl; each number beside "update" becomes a curve.
     samples: by the system's name.  pictures: (heading, picture).
     """
 
@@ -107,9 +108,10 @@ class Report:
 def training_curves(events: Sequence[Mapping[str, Any]]) -> Stack:
     """The charts of a run: losses together, every other quantity in a chart of its own.
 
-    `events` are the lines of metrics.jsonl: flat mappings with "step" (else "tokens") and numbers.
+    `events` are the lines of metrics.jsonl: flat mappings with "update" (else "step", "tokens")
+    and numbers; what is null or no number is left out.
     """
-    axis = "step" if any("step" in event for event in events) else "tokens"
+    axis = next((name for name in AXES if any(name in event for event in events)), AXES[0])
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in events:
         if axis not in event:

@@ -1,0 +1,70 @@
+"""What the tests of pages share: reading them the way a browser would, as far as is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from array import array
+from html.parser import HTMLParser
+
+from rich.cells import cell_len
+
+SAVAGE = [
+    "<script>alert(1)</script>",
+    "日本語",
+    "😀",
+    "שלום",
+    "$x$ $",
+    'a"b',
+    "tab\there",
+    "\ud800",
+]
+"""Words that break pictures: markup, wide, emoji, right to left, mathtext, quotes, control."""
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes, and the text that a person would read."""
+
+    def __init__(self, page: str):
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        self._open.pop()
+
+    def handle_data(self, data):
+        if not self._open or self._open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+
+def addresses(page: str) -> list[str]:
+    """Everything on the page that points to another machine; names of namespaces do not."""
+    return re.findall(r"(?:https?:)?//[\w.]+\.\w+[^\s\"')]*", re.sub(r' xmlns="[^"]*"', "", page))
+
+
+def scripts(page: str) -> int:
+    return sum(tag == "script" for tag, _ in Reader(page).elements)
+
+
+def embedded(page: str) -> list[dict]:
+    """The data of each picture of heads on the page."""
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)
+    return [json.loads(text) for text in found]
+
+
+def weights(panel: dict) -> list[float]:
+    """The weights as the page's script unpacks them."""
+    numbers = array("H", base64.b64decode(panel["data"]))
+    return [number * panel["scale"] / 65535 for number in numbers]
+
+
+def widest(text: str) -> int:
+    return max(cell_len(line) for line in text.splitlines())

@@ -1,0 +1,203 @@
+"""The page of heads: the numbers it carries, that it stands alone, and that it lives."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from pages import SAVAGE, Reader, addresses, embedded, scripts, weights, widest
+
+import regard
+from regard.attention.tap import label
+from regard.data import Sequences
+from regard.errors import ConfigError
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.visual import Heads, Panel
+
+SOURCE, TARGET = ["das", "Tier", "</s>"], ["<s>", "the", "animal", "</s>"]
+
+
+def random_heads(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (4 * torch.randn(*shape, generator=generator)).softmax(-1)
+
+
+def some(heads: int = 2, layers: int = 2, example: int = 0) -> list[Panel]:
+    kinds = (("encoder", SOURCE, SOURCE), ("cross", TARGET[1:], SOURCE))
+    return [
+        Panel.of(kind, layer, random_heads(heads, 3, 3) * 0 + layer / 10, asking, keys, example)
+        for layer in range(1, layers + 1)
+        for kind, asking, keys in kinds
+    ]
+
+
+def test_the_page_carries_the_weights_to_a_hundred_thousandth():
+    given = random_heads(3, 5, 7)
+    (data,) = embedded(Heads((Panel.of("cross", 1, given),)).html())
+    shown = torch.tensor(weights(data["panels"][0])).view(3, 5, 7)
+    assert (shown - given).abs().max() <= 0.5 / 65535 + 1e-7
+
+
+def test_weights_above_one_keep_their_size():
+    given = torch.tensor([[[2.5, 0.5]]])  # dropout in training mode scales the survivors
+    (data,) = embedded(Heads((Panel.of("cross", 1, given),)).html())
+    assert weights(data["panels"][0]) == pytest.approx([2.5, 0.5], abs=4e-5)
+
+
+def test_nothing_to_attend_to_is_zero_and_never_nan():
+    given = torch.tensor([[[float("nan"), float("nan")], [0.5, 0.5]]])
+    page = Heads((Panel.of("decoder", 1, given),)).html()
+    (data,) = embedded(page)
+    assert weights(data["panels"][0])[:2] == [0.0, 0.0]
+    assert "NaN" not in page and "nan" not in re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+
+
+def test_six_layers_of_eight_heads_of_three_attentions_over_sixty_words_stay_below_3_mb():
+    words = [f"word{index}" for index in range(60)]
+    layer = random_heads(8, 60, 60)
+    panels = [
+        Panel.of(kind, number, layer, words, words)
+        for number in range(1, 7)
+        for kind in ("encoder", "decoder", "cross")
+    ]
+    assert len(Heads(tuple(panels)).html().encode()) < 3_000_000
+
+
+def test_words_are_inert_and_arrive_whole():
+    given = random_heads(1, len(SAVAGE), len(SAVAGE))
+    page = Heads((Panel.of("encoder", 1, given, SAVAGE, SAVAGE),), "</title><script>").html()
+    page.encode()
+    assert scripts(page) == 2  # the data and the program
+    assert addresses(page) == []
+    (data,) = embedded(page)
+    shown = data["labels"][data["panels"][0]["queries"]]
+    assert shown[:6] == SAVAGE[:6] and shown[6] == "tab␉here"
+
+
+def test_pages_do_not_share_names():
+    one, other = Heads(tuple(some()))._repr_html_(), Heads(tuple(some(3)))._repr_html_()
+    for fragment in (one, other):
+        names = [
+            attrs for _, attrs in Reader(fragment).elements if "id" in attrs or "name" in attrs
+        ]
+        assert names == []
+    assert not re.search(r"getElementById|window\.|var |^function", one, re.M)
+
+
+def test_select_narrows_and_names_what_there_is():
+    heads = Heads(tuple(some()))
+    assert {panel.layer for panel in heads.select(layer=2).panels} == {2}
+    with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2\], but is 3"):
+        heads.select(layer=3)
+    with pytest.raises(ConfigError, match="One layer must be chosen"):
+        heads.head(1, kind="cross")
+    with pytest.raises(ConfigError, match="`head` must be from 1 to 2, but is 0"):
+        heads.head(0, kind="cross", layer=1)
+    with pytest.raises(ConfigError, match="at least one layer of attention"):
+        Heads(())
+
+
+def test_one_head_and_the_mean_of_the_heads():
+    given = random_heads(4, 3, 3)
+    heads = Heads((Panel.of("encoder", 1, given, SOURCE, SOURCE),))
+    torch.testing.assert_close(torch.tensor(heads.head(3).weights), given[2])
+    torch.testing.assert_close(torch.tensor(heads.lines().weights), given.mean(0))
+    assert heads.lines("Tier", head=2).focus == 1
+
+
+def test_all_heads_as_a_picture_and_as_text(tmp_path):
+    heads = Heads(tuple(some()))
+    for suffix in ("png", "svg", "txt", "html"):
+        assert heads.save(tmp_path / f"a.{suffix}").stat().st_size > 500
+    assert heads.svg().count("head 2</text>") == 4
+    assert widest(heads.text(80)) <= 80
+
+
+def model() -> Transformer:
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab_size=20, d_model=16, d_ff=32, heads=2, encoder_layers=2, decoder_layers=3
+    )
+    return Transformer(config).eval()
+
+
+def test_what_look_saw_with_the_words_where_they_belong():
+    transformer = model()
+    source = Sequences.of([[5, 6, 2], [7, 2]], 0)
+    target = torch.tensor([[1, 8, 9], [1, 10, 0]])
+    words = [["das", "Tier", "</s>"], ["ja", "</s>"]]
+    said = [["<s>", "the", "animal", "</s>"], ["<s>", "yes", "</s>"]]
+    with regard.look(transformer) as seen, torch.no_grad():
+        label(words, said)
+        transformer(source, target)
+    heads = seen.heads()
+    assert len(heads.panels) == 2 * (2 + 3 + 3)
+    by = {(panel.kind, panel.layer, panel.example): panel for panel in heads.panels}
+    short = by["cross", 3, 1]
+    assert (short.queries, short.keys) == (("yes", "</s>"), ("ja", "</s>"))
+    assert by["decoder", 1, 1].queries == by["decoder", 1, 1].keys == ("<s>", "yes")
+    assert by["encoder", 2, 0].queries == ("das", "Tier", "</s>")
+    site = [s for s in seen.views[0].sites.values() if s.kind == "cross"][2]
+    torch.testing.assert_close(torch.tensor(short.heads), site.weights[1, :, :2, :2])
+    for panel in heads.panels:  # padding cut off, every row is a distribution
+        assert torch.tensor(panel.heads).sum(-1).allclose(torch.ones(()), atol=1e-5)
+    assert [p.layer for p in seen.heads(kind="cross", layer=2).panels] == [2, 2]
+
+
+def test_without_words_positions_are_numbered():
+    transformer = model()
+    with regard.look(transformer) as seen, torch.no_grad():
+        transformer(Sequences.of([[5, 6, 2]], 0), torch.tensor([[1, 8]]))
+    panel = seen.heads(kind="cross", layer=1).panels[0]
+    assert (panel.queries, panel.keys) == (("0", "1"), ("0", "1", "2"))
+
+
+PROBE = """<pre id="probe"></pre><script>
+const said = [], root = (n) => document.querySelectorAll("[data-rg]")[n];
+const point = (n, x, y) => {
+  const box = root(n).querySelector("svg image").getBoundingClientRect();
+  root(n).querySelector("svg").dispatchEvent(new PointerEvent("pointermove",
+    { clientX: box.x + x * box.width, clientY: box.y + y * box.height }));
+  said.push(root(n).querySelector(".rg-said").textContent);
+};
+const press = (n, query) => root(n).querySelector(query).click();
+const where = (n) => said.push(root(n).querySelector(".rg-where").textContent);
+point(0, .5, .17);
+press(0, '[data-value="encoder"]'); press(0, '[data-layer="2"][data-head="1"]');
+where(0); where(1);
+point(0, .17, .5);
+point(1, .9, .9);
+press(1, '[data-value="lines"]');
+said.push(root(1).querySelectorAll("svg path").length);
+document.getElementById("probe").textContent = said.join("\\n");
+</script>"""
+
+
+def test_two_pages_live_in_one_document(tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser (chromium) on this machine")
+    first = Heads(tuple(some(layers=3)))
+    second = Heads((Panel.of("cross", 1, [[[0.125, 0.875]]], ["a</script>b"], ["x", "<i>y"]),))
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<!doctype html><meta charset=utf-8>" + first._repr_html_() + second._repr_html_() + PROBE
+    )
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
+    flags += " --disable-component-update --disable-sync --virtual-time-budget=2000 --dump-dom"
+    run = subprocess.run(
+        [browser, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    shown = re.search(r'<pre id="probe">(.*?)</pre>', run.stdout, re.S)[1].splitlines()
+    assert shown == [
+        "the → Tier  0.1000",
+        "encoder self-attention · layer 2 · head 2",
+        "cross-attention · layer 1",
+        "Tier → das  0.2000",
+        "a&lt;/script&gt;b → &lt;i&gt;y  0.8750",
+        "2",
+    ]

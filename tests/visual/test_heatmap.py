@@ -1,0 +1,201 @@
+"""Heatmaps and lines: what is drawn is what was given, whatever the words are."""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from pages import SAVAGE, addresses, scripts, widest
+from rich.console import Console
+
+from regard.errors import ConfigError, MissingExtra
+from regard.visual import Heatmap, Lines
+from regard.visual.drawing import Raster, png_bytes
+
+WEIGHTS = [[0.25, 0.5, 0.25], [0.0, 0.0, 0.0], [0.125, 0.0625, 0.8125]]
+ROWS, COLUMNS = ["the", "cat", "sat"], ["die", "Katze", "saß"]
+
+
+def random_rows(rows: int, columns: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rows * columns)
+    return torch.randn(rows, columns, generator=generator).softmax(-1)
+
+
+def tips(svg: str) -> dict[tuple[str, str], float]:
+    """Weight by words, as the tip over each cell tells them."""
+    found = re.findall(r"<title>([^<]*) → ([^<]*): (-?[\d.]+)</title>", svg)
+    return {(row, column): float(value) for row, column, value in found}
+
+
+def test_each_cell_tells_its_words_and_its_weight():
+    shown = tips(Heatmap.of(WEIGHTS, ROWS, COLUMNS).svg())
+    for row, values in zip(ROWS, WEIGHTS, strict=True):
+        for column, value in zip(COLUMNS, values, strict=True):
+            if row != "cat":
+                assert shown[row, column] == pytest.approx(value, abs=5e-5)
+
+
+def test_opacity_is_the_weight_over_the_largest():
+    svg = Heatmap.of([[0.2, 0.4, 0.1]], ["a"], ["x", "y", "z"]).svg()
+    cells = re.findall(r'fill="#2c5fd8"(?: fill-opacity="([\d.]+)")?><title>a', svg)
+    assert [float(opacity or 1) for opacity in cells] == pytest.approx([0.5, 1.0, 0.25])
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [float("nan")] * 3])
+def test_a_row_with_nothing_to_attend_to_is_empty(row):
+    picture = Heatmap.of([WEIGHTS[0], row], ROWS[:2], COLUMNS)
+    assert {key[0] for key in tips(picture.svg())} == {"the"}
+    assert "nan" not in picture.svg() + picture.text() + picture.html()
+    assert re.search(r"cat\s+-\s+-\s+-", picture.text())
+
+
+def test_numbers_in_the_terminal_are_the_weights():
+    lines = Heatmap.of(WEIGHTS, ROWS, COLUMNS).text().splitlines()
+    assert lines[1].split() == ["the", ".25", ".50", ".25"]
+    assert lines[3].split() == ["sat", ".12", ".06", ".81"]  # half to even, as Python rounds
+
+
+def test_shades_in_the_terminal_grow_with_the_weight():
+    values = [[index / 29 for index in range(30)]]
+    line = Heatmap.of(values, ["row"], ["x"] * 30).text(80).splitlines()[-2]
+    levels = [" .:-=+*#%@".index(line[4 + 2 * index]) for index in range(30)]
+    assert levels == sorted(levels) and levels[0] == 0 and levels[-1] == 9
+
+
+@pytest.mark.parametrize("columns", [1, 3, 12, 13, 40, 90])
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_terminal_is_never_overrun(columns, width):
+    words = (SAVAGE + ["internationalization" * 2]) * 12
+    rows, columns_words = words[:20], words[:columns]
+    picture = Heatmap.of(random_rows(20, columns), rows, columns_words, "title " * 40)
+    assert widest(picture.text(width)) <= width
+    console = Console(width=width, force_terminal=True, color_system="truecolor")
+    with console.capture() as capture:
+        console.print(picture)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", capture.get())
+    assert widest(plain) <= width
+
+
+def test_every_column_of_a_long_sentence_is_shown_once():
+    text = Heatmap.of(torch.eye(60), None, [f"w{index:02}" for index in range(60)]).text(80)
+    assert text.count("@@") == 60
+
+
+def test_plain_text_is_ascii_when_the_words_are():
+    assert Heatmap.of(random_rows(30, 30), ["a"] * 30, ["b"] * 30, "c").text().isascii()
+
+
+def test_colour_only_where_the_terminal_has_it():
+    picture = Heatmap.of(WEIGHTS, ROWS, COLUMNS)
+    for system, coloured in ((None, False), ("truecolor", True)):
+        console = Console(width=80, force_terminal=True, color_system=system)
+        with console.capture() as capture:
+            console.print(picture)
+        assert ("48;2;" in capture.get()) == coloured
+
+
+@pytest.mark.parametrize("count", [3, 60])
+def test_svg_and_page_are_well_formed_and_inert(count):
+    words = (SAVAGE * 8)[:count]
+    picture = Heatmap.of(random_rows(count, count), words, words, SAVAGE[0])
+    ElementTree.fromstring(picture.svg())
+    page = picture.html()
+    page.encode()
+    assert scripts(page) == 0 and addresses(page) == []
+
+
+@pytest.mark.parametrize("words", [SAVAGE, ["short"] * 8])
+def test_png(tmp_path, words):
+    path = Heatmap.of(random_rows(8, 8), words, words, "$unclosed ^_{").save(tmp_path / "a.png")
+    data = path.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data.startswith(b"\x89PNG") and 300 < width < 3000 and 300 < height < 3000
+
+
+def test_the_cells_of_the_png_have_the_colours_of_the_weights(tmp_path):
+    from matplotlib.image import imread
+
+    picture = Heatmap.of([[1.0, 0.0], [0.0, 1.0]], ["a", "b"], ["x", "y"])
+    image = imread(picture.save(tmp_path / "a.png"))
+    blue = (abs(image[..., :3] - torch.tensor([0x2C, 0x5F, 0xD8]).numpy() / 255) < 0.01).all(-1)
+    assert blue.sum() == pytest.approx(2 * (38 * 2) ** 2, rel=0.15)  # two cells of 38 units at 2x
+
+
+def test_without_matplotlib_the_install_line_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[plot\]'"):
+        Heatmap.of(WEIGHTS).save(tmp_path / "a.png")
+
+
+def test_the_suffix_chooses(tmp_path):
+    picture = Heatmap.of(WEIGHTS, ROWS, COLUMNS, "title")
+    for suffix, begins in ((".svg", "<svg"), (".html", "<!doctype"), (".txt", "title")):
+        path = picture.save(tmp_path / f"a{suffix}")
+        assert path.read_text(encoding="utf-8").startswith(begins)
+    with pytest.raises(ConfigError, match="must end in .html, .svg, .png or .txt, but is"):
+        picture.save(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_show_never_fails_on_the_encoding_of_the_terminal(encoding, monkeypatch):
+    import io
+
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    Heatmap.of(random_rows(8, 8), SAVAGE, SAVAGE).show()
+    out.flush()
+    assert len(out.buffer.getvalue()) > 100
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        (torch.zeros(2, 3, 4), "must be a matrix"),
+        ([0.1, 0.2], "must be a matrix"),
+        ([[0.1], [0.2, 0.3]], "rows of one length"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(weights, message):
+    with pytest.raises(ConfigError, match=message):
+        Heatmap.of(weights)
+
+
+def test_labels_must_be_as_many_as_rows():
+    with pytest.raises(ConfigError, match="`queries` must be 3 labels.*but is 2"):
+        Heatmap.of(WEIGHTS, ["a", "b"], COLUMNS)
+
+
+def test_png_bytes_are_read_back_by_another_decoder(tmp_path):
+    from matplotlib.image import imread
+
+    raster = Raster(0, 0, 2, 2, ((1.0, -1.0), (0.0, 0.5)))
+    path = tmp_path / "a.png"
+    path.write_bytes(png_bytes(2, 2, raster.pixels()))
+    pixels = (imread(path) * 255).round().astype(int).tolist()
+    blue, orange = [0x2C, 0x5F, 0xD8], [0xD4, 0x61, 0x1F]
+    assert pixels == [[[*blue, 255], [*orange, 255]], [[*blue, 0], [*blue, 128]]]
+
+
+def test_lines_of_one_word():
+    picture = Lines.of(WEIGHTS, ROWS, COLUMNS, focus="sat")
+    assert re.findall(r">(0\.\d{3})</text>", picture.svg()) == ["0.125", "0.062", "0.812"]
+    shown = re.findall(r"^  (\w+) +([\d.]+)", picture.text(), re.M)
+    assert shown == [("saß", "0.8125"), ("die", "0.1250"), ("Katze", "0.0625")]
+
+
+def test_lines_fade_with_the_weight():
+    svg = Lines.of([[0.2, 0.4, 0.001]], ["a"], ["x", "y", "z"]).svg()
+    assert [float(x) for x in re.findall(r'stroke-opacity="([\d.]+)"', svg)] == [0.5, 1.0]
+
+
+def test_a_focus_that_stands_twice_or_nowhere_is_refused():
+    words = ["it", "is", "it"]
+    for word, where in (("it", "at 0, 2"), ("its", "nowhere")):
+        with pytest.raises(ConfigError, match=where):
+            Lines.of(WEIGHTS, words, COLUMNS, focus=word)
+    assert Lines.of(WEIGHTS, ["▁it", "Ġis", "the</w>"], COLUMNS, focus="the").focus == 2
+    assert Lines.of(WEIGHTS, words, COLUMNS, focus=-1).focus == 2

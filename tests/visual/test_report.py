@@ -1,0 +1,197 @@
+"""Reports, comparisons, curves and tables: the numbers, the escaping, no network."""
+
+from __future__ import annotations
+
+import math
+import re
+from statistics import stdev
+
+import pytest
+from pages import SAVAGE, Reader, addresses, embedded, scripts, widest
+
+from regard.errors import ConfigError
+from regard.visual import (
+    Contestant,
+    Curves,
+    Heads,
+    Heatmap,
+    Panel,
+    Report,
+    Sample,
+    Series,
+    Table,
+    compare,
+)
+from regard.visual.comparison import duration
+from regard.visual.curves import short, spark, ticks
+from regard.visual.report import training_curves
+
+EVENTS = [
+    {
+        "update": 10,
+        "epoch": 0.1,
+        "tokens": 900,
+        "train/loss": 5.0,
+        "lr": 1e-3,
+        "tokens_per_s": 90.0,
+    },
+    {"update": 20, "epoch": 0.2, "tokens": 1800, "train/loss": 4.0, "lr": 2e-3, "grad_norm": None},
+    {"update": 20, "valid/bleu": 12.5, "valid/loss": 4.5},
+    {"update": 30, "epoch": 0.3, "tokens": 2700, "train/loss": float("nan"), "note": "x"},
+]
+
+
+def test_every_quantity_of_the_record_becomes_a_curve():
+    charts = {chart.title: chart for chart in training_curves(EVENTS).parts}
+    assert list(charts) == ["Loss", "Learning rate", "Speed", "valid/bleu"]
+    loss = {series.name: series.finite for series in charts["Loss"].series}
+    assert loss == {"train/loss": [(10, 5.0), (20, 4.0)], "valid/loss": [(20, 4.5)]}
+    assert charts["Learning rate"].x_axis == "update"
+    assert "nan" not in charts["Loss"].svg()
+
+
+def test_a_long_record_is_thinned_and_keeps_its_end():
+    events = [{"update": index, "train/loss": 1 / (1 + index)} for index in range(100_000)]
+    (chart,) = training_curves(events).parts
+    (series,) = chart.series
+    assert len(series.points) <= 601 and series.points[-1][0] == 99_999
+    assert training_curves([]).parts == ()
+
+
+def test_points_lie_where_the_axes_say():
+    chart = Curves((Series("a", ((0, 0.0), (10, 50.0), (20, 100.0))),), width=420, height=300)
+    svg = chart.svg()
+    dots = [
+        (float(x), float(y)) for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg)
+    ]
+    (x0, y0), (x1, y1), (x2, y2) = dots
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02) and y0 - y1 == pytest.approx(
+        y1 - y2, abs=0.02
+    )
+    axis = r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>%s</text>'
+    labelled = float(re.search(axis % "10", svg)[1])
+    assert labelled == pytest.approx(x1, abs=0.02)
+    grid = [
+        float(y) for y, text in re.findall(r'y="([\d.]+)"[^>]*text-anchor="end"[^>]*>(\d+)<', svg)
+    ]
+    assert min(grid) == pytest.approx(y2, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "low, high, expected",
+    [
+        (0, 10, [0, 2, 4, 6, 8, 10]),
+        (0.13, 0.58, [0.2, 0.3, 0.4, 0.5]),
+        (-3e6, 3e6, [-3e6, -2e6, -1e6, 0, 1e6, 2e6, 3e6]),
+        (5, 5, [5]),
+    ],
+)
+def test_ticks_are_round(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_numbers_are_short():
+    shown = [short(v) for v in (0, 0.001, 12, 1234, 65_000_000, 3.3e18, -2.5e3)]
+    assert shown == ["0", "0.001", "12", "1.234k", "65M", "3.3e18", "-2.5k"]
+    assert [duration(s) for s in (4.25, 59.7, 61, 3725)] == [
+        "4.25 s", "1 min 00 s", "1 min 01 s", "1 h 02 min",
+    ]  # fmt: skip
+
+
+def test_sparks_follow_the_values():
+    assert spark([0, 1, 2, 3, 4], 5, color=True) == "▁▃▅▆█"
+    assert spark([1, 1], 5, color=False) == ".."
+    assert len(spark(list(range(1000)), 40, color=False)) == 40
+
+
+@pytest.mark.parametrize("ys", [[], [1.0], [math.nan], [2.0, 2.0], [0.0, 0.0]])
+def test_charts_of_little_or_nothing(ys, tmp_path):
+    chart = Curves((Series("a", tuple(enumerate(ys))), Series("b", ())), "t")
+    assert "nan" not in chart.svg()
+    assert widest(chart.text() + "\n.") <= 80
+    chart.save(tmp_path / "a.png")
+
+
+LSTM = Contestant("LSTM", (10.0, 12.0, 14.0), (((1e5, 5.0), (2e5, 9.0)), ((1e5, 7.0), (2e5, 9.5))),
+                  2_000_000, 5000.0, 3e12, 4e8, 90.0)  # fmt: skip
+TRANSFORMER = Contestant("Transformer", (20.0, 21.0, 25.0), parameters=3_000_000)
+
+
+def test_the_comparison_has_means_and_spread():
+    table = compare([LSTM, TRANSFORMER]).parts[0]
+    assert isinstance(table, Table) and table.best == 1
+    assert table.rows[0][1] == f"12.00 ± {stdev([10, 12, 14]):.2f}"
+    assert table.rows[1] == ("Transformer", "22.00 ± 2.65", "3M", "", "", "", "")
+    assert compare([LSTM, TRANSFORMER], "perplexity", "min").parts[0].best == 0
+
+
+def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
+    charts = {chart.title: chart for chart in compare([LSTM, TRANSFORMER]).parts[-1].parts}
+    assert list(charts) == ["BLEU while training", "BLEU and parameters", "BLEU and training FLOPs",
+                            "BLEU and speed", "BLEU and memory", "BLEU and time"]  # fmt: skip
+    course = charts["BLEU while training"].series[0]
+    assert course.points == ((1e5, 6.0), (2e5, 9.25)) and course.spread == ((5, 7), (9, 9.5))
+    loose = charts["BLEU and parameters"].series[1]
+    assert loose.points == ((3e6, 20.0), (3e6, 21.0), (3e6, 25.0)) and not loose.joined
+
+
+def test_columns_that_nobody_measured_are_left_out():
+    one = Contestant("a", (1.0,), notes={"data": "Tatoeba"})
+    table = compare([one]).parts[0]
+    assert (table.head, table.rows) == (("model", "BLEU", "data"), (("a", "1.00", "Tatoeba"),))
+    with pytest.raises(ConfigError, match="`scores` of 'b' must hold"):
+        Contestant("b", ())
+
+
+def test_tables_fit_the_terminal_and_are_inert():
+    table = Table.of(
+        ["word", "n", "text"], [[word, "1.5", word * 20] for word in SAVAGE], SAVAGE[0]
+    )
+    assert widest(table.text(80)) <= 80 and widest(table.text(40)) <= 40
+    page = table.html()
+    assert scripts(page) == 0 and SAVAGE[0] in Reader(page).words
+
+
+def report() -> Report:
+    heads = Heads((Panel.of("cross", 1, [[[0.5, 0.5]]], ["a"], ["b", "<c>"]),))
+    return Report(
+        SAVAGE[0],
+        {SAVAGE[0]: SAVAGE[0]},
+        {SAVAGE[0]: {"BLEU": 12.5, "signature": SAVAGE[0]}, "other": {"BLEU": 3e7}},
+        EVENTS,
+        {"model": [Sample(*SAVAGE[:3]), Sample(*SAVAGE[:1] * 3)]},
+        [("heads", heads), ("map", Heatmap.of([[1.0]], ["a"], ["b"])), ("more", heads)],
+        compare([LSTM, TRANSFORMER]),
+    )
+
+
+def test_the_report_is_inert_and_stands_alone():
+    page = report().html()
+    reader = Reader(page)
+    assert scripts(page) == 4  # two pictures of heads: data and program each
+    assert len(embedded(page)) == 2
+    assert addresses(page) == []
+    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in reader.elements}
+    on = [name for _, attrs in reader.elements for name in attrs if name.startswith("on")]
+    assert on == []
+    assert reader.words.count(SAVAGE[0]) >= 7  # shown, as text
+
+
+def test_the_report_tells_its_numbers():
+    shown = Reader(report().html()).words
+    for text in ("12.5", "30M", "12.00 ± 2.00", "Loss", "Samples", "source", "reference", "日本語"):
+        assert text in shown
+
+
+def test_an_empty_report_is_a_page():
+    page = Report("empty").html()
+    assert "<h2>" not in page and page.startswith("<!doctype html>")
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    path = report().save(tmp_path / "report.html")
+    before = path.read_text(encoding="utf-8")
+    monkeypatch.setattr(Report, "html", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        report().save(path)
+    assert path.read_text(encoding="utf-8") == before

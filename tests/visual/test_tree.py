@@ -1,0 +1,135 @@
+"""Beam trees and next words."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from pages import SAVAGE, widest
+
+from regard.errors import ConfigError
+from regard.visual import Distribution, Node, Tree, next_words
+
+NODES = [
+    Node("start", 0.0, None),
+    Node("the", -0.5, 0),
+    Node("a", -1.0, 0),
+    Node("one", -3.0, 0, "pruned"),
+    Node("cat", -1.5, 2),
+    Node("dog", -0.7, 1),
+    Node("</s>", -1.75, 5, "winner"),
+    Node("</s>", -2.5, 4, "finished"),
+]
+
+
+def boxes(svg: str) -> dict[str, tuple[float, float]]:
+    """Log-probability -> the corner of its box."""
+    shown = r'<rect x="([\d.]+)" y="([\d.]+)"[^>]*><title>[^:]*: probability [^,]*, log (-?[\d.]+)'
+    return {log: (float(x), float(y)) for x, y, log in re.findall(shown, svg)}
+
+
+def test_depth_goes_right_and_parents_stand_between_their_children():
+    places = boxes(Tree.of(NODES).svg())
+    assert len(places) == len(NODES)
+    at = {f"{node.log_prob:.4f}": index for index, node in enumerate(NODES)}
+    where = {at[log]: place for log, place in places.items()}
+    columns = sorted({x for x, _ in where.values()})
+    depth = [0, 1, 1, 1, 2, 2, 3, 3]
+    assert [columns.index(where[index][0]) for index in range(8)] == depth
+    assert where[0][1] == pytest.approx((where[1][1] + where[3][1]) / 2)
+    leaves = [where[index][1] for index in (6, 7, 3)]
+    assert leaves == sorted(leaves) and min(b - a for a, b in itertools.pairwise(leaves)) >= 20
+
+
+def test_the_way_to_the_winner_is_marked():
+    tree = Tree.of(NODES)
+    assert tree.winning == {0, 1, 5, 6}
+    marked = [line for line in tree.text().splitlines() if line.endswith("*")]
+    assert [line.strip(" |-`").split()[0] for line in marked] == ["start", "the", "dog", "</s>"]
+
+
+def test_the_tree_in_characters():
+    assert Tree.of(NODES[:5], "t").text() == (
+        "t\nstart 0.00\n|-the -0.50\n|-a -1.00\n| `-cat -1.50\n`-one -3.00 x\n"
+    )
+
+
+def test_a_long_search_is_drawn():
+    chain = [Node("start", 0.0, None)]
+    chain += [Node("日本", -0.1 * index, index) for index in range(3000)]
+    tree = Tree.of(chain)
+    assert widest(tree.text(80)) <= 80
+    assert len(ElementTree.fromstring(tree.svg())) > 3000
+
+
+def test_any_words(tmp_path):
+    nodes = [Node("start", 0.0, None), *(Node(word, -1.0, 0) for word in SAVAGE)]
+    tree = Tree.of(nodes, SAVAGE[0])
+    ElementTree.fromstring(tree.svg())
+    assert widest(tree.text(30)) <= 30
+    assert tree.save(tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_a_parent_stands_before_its_children():
+    with pytest.raises(ConfigError, match="`parent` of node 0 .* is 1"):
+        Tree.of([Node("a", 0.0, 1), Node("b", 0.0, None)])
+    with pytest.raises(ConfigError, match="`state` must be one of"):
+        Node("a", 0.0, None, "lost")
+
+
+def test_the_likeliest_words_with_their_probabilities():
+    picture = Distribution.of([0.1, 0.5, 0.1, 0.3], ["a", "b", "c", "d"], most=3)
+    assert picture.words == ("b", "d", "a") and picture.others == 1
+    assert picture.rest == pytest.approx(0.1)
+    shown = [line.split()[:2] for line in picture.text().splitlines()]
+    assert shown[:3] == [["b", "0.5000"], ["d", "0.3000"], ["a", "0.1000"]]
+    bars = [line.count("#") for line in picture.text().splitlines()]
+    assert bars[1] / bars[0] == pytest.approx(0.6, abs=0.02) and bars[3] == 0
+
+
+def test_bars_are_as_long_as_the_probabilities():
+    svg = Distribution.of([0.2, 0.8], ["a", "b"]).svg()
+    wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="16"', svg)]
+    assert wide[1] / wide[0] == pytest.approx(0.25)
+
+
+def test_logits_are_refused():
+    with pytest.raises(ConfigError, match="sum to 1, but sum to 3"):
+        Distribution.of([1.0, 2.0], ["a", "b"])
+    with pytest.raises(ConfigError, match="`words` must be 2"):
+        Distribution.of([0.5, 0.5], ["a"])
+
+
+class Bigrams(torch.nn.Module):
+    """A model that knows one table: the scores of the next word after each word."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(pad=0)
+        self.table = torch.log(torch.tensor([[0.2, 0.8], [0.7, 0.3]])) + 5
+
+    def start(self, source):
+        last = torch.zeros(1, 1, dtype=torch.long) if source is None else source.ids[:, -1:]
+        return None, last
+
+    def step(self, tokens, state):
+        return self.table[tokens], state
+
+
+def test_next_words_of_a_model():
+    tokenizer = SimpleNamespace(
+        encode=lambda text: SimpleNamespace(ids=[int(word) for word in text.split()]),
+        piece=lambda index: "no yes".split()[index],
+    )
+    model = Bigrams().train()
+    for text, expected in (("0 1", {"no": 0.7, "yes": 0.3}), ("", {"yes": 0.8, "no": 0.2})):
+        shown = next_words(model, tokenizer, text)
+        found = dict(zip(shown.words, shown.probabilities, strict=True))
+        assert found == pytest.approx(expected, abs=1e-6)
+        assert math.fsum(shown.probabilities) == pytest.approx(1)
+    assert model.training
