@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import torch
-from pages import SAVAGE, Reader, addresses, embedded, scripts, weights, widest
+from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, weights, widest
 
 import regard
 from regard.attention.tap import label

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from pages import SAVAGE, addresses, scripts, widest
 from rich.console import Console
+from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard.errors import ConfigError, MissingExtra
 from regard.visual import Heatmap, Lines

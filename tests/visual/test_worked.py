@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from pages import SAVAGE, addresses, scripts, widest
+from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard import masks
 from regard.errors import ConfigError

@@ -7,7 +7,7 @@ import re
 from statistics import stdev
 
 import pytest
-from pages import SAVAGE, Reader, addresses, embedded, scripts, widest
+from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, widest
 
 from regard.errors import ConfigError
 from regard.visual import (

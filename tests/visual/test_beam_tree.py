@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from pages import SAVAGE, widest
+from visual_pages import SAVAGE, widest
 
 from regard.errors import ConfigError
 from regard.visual import Distribution, Node, Tree, next_words
