@@ -17,9 +17,13 @@ import pytest
 import torch
 from toy import KINDS, Toy, options
 
+from regard import checkpoints
 from regard.errors import CheckpointError, ConfigError
 from regard.training import CheckpointOptions, Interrupted, ValidationOptions, resume, train
+from regard.training.interrupt import Stopped
+from regard.training.loop import Loop
 from regard.training.record import TIMING
+from regard.training.saver import Saver
 
 
 def outcome(folder: Path):
@@ -54,24 +58,23 @@ def undisturbed(tmp_path_factory):
 def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, undisturbed, kind):
     """Accumulation, dropout, carried LSTM state, the middle of an epoch, best or mean weights."""
     folder, toy = tmp_path / "run", Path(__file__).parent / "toy.py"
-    command = [sys.executable, str(toy), kind, "8", str(os.getpid()), str(folder)]
+    command = [sys.executable, str(toy), kind, "10", str(os.getpid()), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert outcome(folder) == outcome(undisturbed(kind))
+    runs = list(folder.iterdir())
+    assert runs
+    for run in runs:
+        assert outcome(run) == outcome(undisturbed(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stopped_before_every_single_update(tmp_path, undisturbed, kind, monkeypatch):
     """Even one update at a time, through a checkpoint each, nothing changes."""
-    from regard.training.loop import Loop
-
     update = Loop.update
 
     def one(self):
         if getattr(self, "went", False):
             self.interruption.code = 130
-            from regard.training.interrupt import Stopped
-
             raise Stopped
         self.went = True
         update(self)
@@ -125,8 +128,16 @@ def wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
+def signalled(pid: int, mark: Path, number: int) -> int:
+    """Wait until the child rests, send the signal, let it go on; its exit code."""
+    wait_for(mark)
+    os.kill(pid, number)
+    mark.with_suffix(".sent").touch()
+    return exit_code(pid)
+
+
 class Sleepy(Toy):
-    """Says when it is in an update, or in a validation, and takes its time there."""
+    """Says when it is in an update, or in a validation, and rests there until a signal was sent."""
 
     def __init__(self, mark: Path, where: str):
         super().__init__()
@@ -134,7 +145,7 @@ class Sleepy(Toy):
 
     def rest(self):
         self.mark.touch()
-        time.sleep(0.3)
+        wait_for(self.mark.with_suffix(".sent"))
 
     def losses(self, batch, carry):
         self.batches_seen += 1
@@ -152,10 +163,7 @@ class Sleepy(Toy):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_stops(tmp_path, undisturbed, number, code, where):
     folder, mark = tmp_path / "run", tmp_path / "mark"
-    pid = forked(folder, Sleepy(mark, where))
-    wait_for(mark)
-    os.kill(pid, number)
-    assert exit_code(pid) == code
+    assert signalled(forked(folder, Sleepy(mark, where)), mark, number) == code
     saved = max(path.name for path in (folder / "checkpoints").iterdir())
     assert saved == {"update": "step-000009", "validation": "step-000006"}[where]
     resume(Toy(), options(), folder, show="none")
@@ -184,7 +192,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
 
 @pytest.fixture
 def halfway(tmp_path):
-    """A run interrupted after 22 updates, with checkpoints 15, 20 and 22 (18 was the best)."""
+    """A run interrupted after 21 updates, with checkpoints 10, 15, 20, 21 and 18, the best."""
     mark = tmp_path / "mark"
 
     class Late(Sleepy):
@@ -194,9 +202,7 @@ def halfway(tmp_path):
             return super().losses(batch, carry)
 
     pid = forked(tmp_path / "run", Late(mark, ""))
-    wait_for(mark)
-    os.kill(pid, signal.SIGTERM)
-    assert exit_code(pid) == 143
+    assert signalled(pid, mark, signal.SIGTERM) == 143
     return tmp_path / "run"
 
 
@@ -265,8 +271,6 @@ def test_another_model_is_refused(halfway):
 def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(
     tmp_path, undisturbed, monkeypatch, capsys
 ):
-    import regard.checkpoints as checkpoints
-
     whole, refused = checkpoints.save_file, []
 
     def full(tensors, path, metadata):
@@ -303,8 +307,6 @@ def test_a_real_limit_on_file_sizes(tmp_path):
 
 
 def test_the_best_that_could_not_be_kept_is_not_the_best(tmp_path, monkeypatch):
-    from regard.training.saver import Saver
-
     save = Saver.save
 
     def full(self, update, best):

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from regard.training import (
     ValidationOptions,
     resume,
 )
+from regard.training.optimizers import optimizer
 
 V, D, B, T = 13, 8, 4, 5  # vocabulary, width, rows, window
 
@@ -73,10 +75,10 @@ class Windows:
 class Toy:
     goal = ("loss", "min")
 
-    def __init__(self, seed: int = 1, dropout: float = 0.3, pause: float = 0.0, windows: int = 7):
+    def __init__(self, seed: int = 1, dropout: float = 0.3, tick=lambda: None):
         torch.manual_seed(seed)
         self.model = Model(dropout)
-        self.pause, self.data = pause, Windows(windows)
+        self.tick, self.data = tick, Windows()
 
     def train_batches(self):
         return Cursor(self.data)
@@ -85,7 +87,7 @@ class Toy:
         return {"loss": batch.count}
 
     def losses(self, batch, carry):
-        time.sleep(self.pause)
+        self.tick()
         logits, cells = self.model(batch.tokens, None if batch.fresh else carry)
         flat = logits.reshape(-1, V).float()  # (B, T, V) -> (B T, V)
         loss = nn.functional.cross_entropy(flat, batch.targets.reshape(-1), reduction="sum")
@@ -130,38 +132,54 @@ def early_stopping(**changed) -> TrainingOptions:
 KINDS = {"average": options, "best": early_stopping}
 
 
-def child(kind: str, folder: str, pause: float = 0.001) -> int:
-    """Fork a process that goes on with the run in `folder`; gives its id."""
+def child(kind: str, folder: str) -> tuple[int, int]:
+    """Fork a process that goes on with the run; gives its id, and a pipe with a byte a batch."""
+    here, there = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(here)
         try:
-            resume(Toy(pause=pause), KINDS[kind](), folder, show="none")
+            task = Toy(tick=lambda: os.write(there, b"."))
+            resume(task, KINDS[kind](), folder, show="none")
             os._exit(0)
-        except KeyboardInterrupt as stop:
-            os._exit(getattr(stop, "code", 99))
         except BaseException as error:
             print(error, file=sys.stderr, flush=True)
             os._exit(1)
-    return pid
+    os.close(there)
+    return pid, here
 
 
-def kill_and_resume(kind: str, kills: int, seed: int, folder: str) -> None:
-    """Kill at random moments; count only those that met a living process, then let it end."""
+def kill_after_a_while(pid: int, pipe: int, chance: random.Random) -> None:
+    """Kill a child at a random moment after a random number of batches."""
+    for _ in range(chance.randint(0, 24)):
+        os.read(pipe, 1)
+    time.sleep(chance.choice([0, 0.001, 0.01]) * chance.random())
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_and_resume(kind: str, kills: int, seed: int, folder: Path) -> None:
+    """Train runs to their end, one after the other, until `kills` have met a living process."""
     chance = random.Random(seed)
-    Path(folder).mkdir(parents=True)
-    killed = 0
-    while killed < kills:
-        pid = child(kind, folder)
-        time.sleep(chance.uniform(0.0, 0.12))
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        if not os.WIFSIGNALED(status):
-            raise SystemExit(f"ended with {status} after {killed} kills: nothing left to kill")
-        killed += 1
-    _, status = os.waitpid(child(kind, folder), 0)
-    raise SystemExit(os.waitstatus_to_exitcode(status))
+    for number in count():
+        run = folder / str(number)
+        run.mkdir(parents=True)
+        done = False
+        while not done:
+            pid, pipe = child(kind, str(run))
+            if kills > 0:
+                kill_after_a_while(pid, pipe, chance)
+            _, status = os.waitpid(pid, 0)
+            os.close(pipe)
+            killed = os.WIFSIGNALED(status)
+            kills, done = kills - killed, not killed
+        if status or kills <= 0:
+            raise SystemExit(os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kill_and_resume(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    os.fsync = lambda file: None  # a kill is no power cut: what was written stays written
+    optimizer(
+        Toy().model, OptimizerOptions()
+    )  # what torch imports late, it imports before the fork
+    kill_and_resume(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
