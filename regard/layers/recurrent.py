@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from regard.layers.dropout import Dropout
 from regard.state import Cells
@@ -127,6 +128,7 @@ class _LSTMStep(torch.autograd.Function):
         return leave * squashed, after
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         d_hidden, d_cell = grads
         gates, cell, squashed = ctx.saved_tensors
