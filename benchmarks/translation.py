@@ -120,6 +120,8 @@ def searching(
     batches = [Sequences.of(rows[i : i + 32], PAD) for i in range(0, len(rows), 32)]
     method = decoding.Beam(size=4, max_tokens=limit)
 
+    special = (PAD, BOS, EOS)  # an untrained model says these like any other word
+
     def our_search() -> list[list[int]]:
         found: list[list[int]] = [[] for _ in rows]
         tokens = Tokens.of(rows)
@@ -143,11 +145,12 @@ def searching(
                 early_stopping=False,
                 length_penalty=1.0,
             )
-            found += [[t for t in row if t not in (PAD, BOS, EOS)] for row in ids.tolist()]
+            found += [[t for t in row if t not in special] for row in ids.tolist()]
         return found
 
     a, b = our_search(), their_search()
-    same = sum(x == y for x, y in zip(a, b, strict=True))
+    words = [[t for t in row if t not in special] for row in a]
+    same = sum(x == y for x, y in zip(words, b, strict=True))
     return duel(
         name,
         "sentences/s",
