@@ -119,6 +119,7 @@ def test_what_we_save_opens_in_transformers_and_comes_back(kind, tmp_path):
         assert torch.equal(tensor, weights(ours)[name]), name
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("kind", PAIRS)
 def test_step_by_step_we_say_what_their_generate_says(kind):
     model = theirs(kind)
