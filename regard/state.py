@@ -111,11 +111,14 @@ class KeyValueCache(State):
         return cls(keys, torch.zeros_like(keys), lengths)
 
     def reserve(self, count: int) -> KeyValueCache:
-        """With room for `count` further positions; room at least doubles when it grows."""
+        """With room for `count` further positions.
+
+        Room grows by a quarter: every reordering of a beam copies all of it, filled or not.
+        """
         room = self.keys.size(3)
         if self.longest + count <= room:
             return self
-        extra = max(room, self.longest + count - room)
+        extra = max(16, room // 4, self.longest + count - room)
         grow = self.keys.new_zeros(*self.keys.shape[:3], extra, self.keys.size(4))
         return replace(
             self, keys=torch.cat([self.keys, grow], 3), values=torch.cat([self.values, grow], 3)
