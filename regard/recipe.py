@@ -109,7 +109,7 @@ def _from_folder(value: Any, info: ValidationInfo) -> Any:
         return value
     for found in _VARIABLE.finditer(value):
         name = found.group(1) or found.group(2)
-        if name not in os.environ:
+        if name not in os.environ and not (info.context or {}).get("keep_unset"):
             raise ValueError(
                 f"needs the environment variable {name}, which is not set. "
                 f"Set it with: export {name}=..."
@@ -149,8 +149,12 @@ class Source:
         hint = nearest(str(value or ""), names)
         raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
 
-    def check(self, schema: type[AnyRecipe]) -> AnyRecipe:
-        """The typed options, or a ConfigError with all that is wrong, one problem a line."""
+    def check(self, schema: type[AnyRecipe], *, keep_unset: bool = False) -> AnyRecipe:
+        """The typed options, or a ConfigError with all that is wrong, one problem a line.
+
+        keep_unset: environment variables that are not set stay in paths as they are written, for
+            whoever does not open the files.
+        """
         tables = json.loads(json.dumps(self.tables, default=str))
         for key, text in self.overrides.items():
             _put(tables, key, _override(schema, key, text))
@@ -159,7 +163,9 @@ class Source:
             # JSON's strict mode has just TOML's types: lists become tuples and strings paths,
             # but "3" is no number and 1 is no boolean.
             return schema.model_validate_json(
-                json.dumps(tables), strict=True, context={"folder": folder}
+                json.dumps(tables),
+                strict=True,
+                context={"folder": folder, "keep_unset": keep_unset},
             )
         except ValidationError as refused:
             problems = list(_problems(schema, refused))

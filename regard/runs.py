@@ -35,8 +35,12 @@ FROM_TOKENIZER = ("vocab_size", "pad", "bos", "eos")
 # ------------------------------------------------------------------------------ recipes
 
 
-def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(
+    path: str | Path, overrides: Sequence[str] = (), *, keep_unset: bool = False
+) -> Recipe:
     """A recipe with the options of its task and its model, all of them checked.
+
+    keep_unset: see `regard.recipe.Source.check`.
 
     Raises:
         ConfigError, DataError: the recipe cannot be read, or names what does not exist.
@@ -49,18 +53,26 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         model.Config, FROM_TOKENIZER, model.SIZES.get(size), name=(str, ...), size=(str, "")
     )
     schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
-    return source.check(schema)
+    return source.check(schema, keep_unset=keep_unset)
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
-    """The model of a section [model], for the vocabulary of this tokenizer."""
+    """The model of a section [model], for the vocabulary of this tokenizer.
+
+    Raises:
+        ConfigError: the tokenizer lacks a piece, or options do not fit together.
+    """
     model: Any = model_class(section.name)
     special = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
     for role, number in special.items():
         if number is None:
             raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
     options = section.model_dump(exclude={"name", "size"})
-    return model(model.Config(vocab_size=tokenizer.vocab_size, **options, **special))
+    config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
+    try:
+        return model(config)
+    except ValueError as error:
+        raise ConfigError(f"[model] {error}") from None
 
 
 @dataclass(frozen=True)

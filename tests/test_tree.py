@@ -28,7 +28,7 @@ STATIONS = [
     {"metrics"},
     {"tasks"},
     {"training"},
-    {"runs"},
+    {"runs", "estimate"},
     {"visual"},
     {"cli"},
 ]

@@ -40,6 +40,12 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
     return Tokens.of(rows)
 
 
+def long_ones(texts: Sequence[str], column: Column) -> dict[int, int]:
+    """The places of texts longer than `column.max_tokens`, and how many tokens each has."""
+    rows = column.encode_many(list(texts))
+    return {i: len(rows[i]) for i in column.long_ones(rows)}
+
+
 @torch.no_grad()
 def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothesis]]:
     """The hypotheses of each row; a row's answer does not depend on its company."""

@@ -111,6 +111,12 @@ class LanguageModeling:
         task.data = Texts(train, valid, data.rows, data.steps)
         return task
 
+    @staticmethod
+    def example(recipe: LanguageModelingRecipe, words: int) -> StreamBatch:
+        """A batch as the recipe asks for, whatever the length of a line: for estimates."""
+        tokens = torch.ones(recipe.data.rows, recipe.data.steps, dtype=torch.long)
+        return StreamBatch(tokens, tokens, fresh=True)
+
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
         return {"format": self.format, "unit": self.unit}
@@ -150,11 +156,18 @@ class LanguageModeling:
         if isinstance(prompts, str):
             return self.generate([prompts], **options)[0]
         found = self.hypotheses(prompts, **options)
-        rows = self._prompts(prompts)
-        written = ([*row, *best[0].tokens] for row, best in zip(rows, found, strict=True))
-        return self.tokenizer.decode_many(written)
+        return [spelled[0] for spelled in self.spelled(prompts, found)]
 
     predict = generate
+
+    def spelled(
+        self, prompts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[str]]:
+        """The hypotheses of each prompt, in words: the prompt, and what the model writes."""
+        return [
+            self.tokenizer.decode_many([*row, *h.tokens] for h in several)
+            for row, several in zip(self._prompts(prompts), found, strict=True)
+        ]
 
     def hypotheses(self, prompts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
@@ -197,6 +210,12 @@ class LanguageModeling:
         nats, tokens = self._total_loss(Streams(ids, rows=1, steps=VALID_STEPS))
         meter.add(nats, tokens if self.unit == "token" else units)
         return meter.result()
+
+    def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
+        """The perplexity of a recipe's test data, nothing where it names none; and no samples."""
+        if recipe.data.test is None:
+            return [], []
+        return [self.evaluate(read(recipe.data.test, format=recipe.data.format))], []
 
     # ---- parts
 

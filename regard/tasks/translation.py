@@ -35,7 +35,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
 from regard.metrics import BLEU, CHRF, Score
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts
+from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
 from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.text import Tokenizer
 
@@ -144,6 +144,13 @@ class Translation:
             corpora=corpora,
         )
 
+    @staticmethod
+    def example(recipe: TranslationRecipe, words: int) -> PairBatch:
+        """A batch as the recipe asks for, if every sentence had `words` tokens: for estimates."""
+        rows = max(1, recipe.data.batch_tokens // words)
+        side = Sequences(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
+        return PairBatch(side, side)
+
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
         return {"smoothing": self.smoothing, "bleu_tokenize": self.bleu_tokenize}
@@ -192,7 +199,7 @@ class Translation:
         if isinstance(texts, str):
             return self.translate([texts], too_long=too_long, **options)[0]
         found = self.hypotheses(texts, too_long=too_long, **options)
-        return self.tokenizer.decode_many(best[0].tokens for best in found)
+        return [spelled[0] for spelled in self.spelled(texts, found)]
 
     def hypotheses(
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
@@ -211,16 +218,41 @@ class Translation:
 
     predict = translate
 
+    def spelled(
+        self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[str]]:
+        """The hypotheses of each text, in words."""
+        return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
+
+    def long_ones(self, texts: Sequence[str]) -> dict[int, int]:
+        """Which of the texts are longer than the model's limit: their places and their tokens."""
+        return long_ones(texts, self._source_column())
+
     def evaluate(
         self, pairs: Rows | Iterable[Sequence[str]], **options: Any
     ) -> tuple[list[Score], list[str]]:
         """BLEU and chrF of the translations of the first fields against the second; and these."""
         sources, references = zip(*pairs, strict=True)
         translations = self.translate(list(sources), too_long="truncate", **options)
+        return self.scores(translations, list(references)), translations
+
+    def test(self, recipe: TranslationRecipe) -> tuple[list[Score], list[tuple[str, str, str]]]:
+        """The scores on a recipe's test data, and each row's (source, translation, reference).
+
+        Both are empty where the recipe names no test data.
+        """
+        if not recipe.data.test:
+            return [], []
+        pairs = list(pairs_of(recipe.data.test, recipe.data.columns))
+        scores, found = self.evaluate(pairs)
+        return scores, [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
+
+    def scores(self, translations: Sequence[str], references: Sequence[str]) -> list[Score]:
+        """BLEU and chrF."""
         metrics = (BLEU(tokenize=self.bleu_tokenize), CHRF())
         for metric in metrics:
-            metric.add(translations, list(references))
-        return [metric.result() for metric in metrics], translations
+            metric.add(translations, references)
+        return [metric.result() for metric in metrics]
 
     # ---- parts
 
