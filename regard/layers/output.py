@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from regard.data.batches import IGNORE
+from regard.layers.linear import compute_type, linear, product
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
 
@@ -37,7 +37,7 @@ class Softmax(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)"""
-        return F.linear(hidden, self.weight, self.bias)
+        return linear(hidden, self.weight, self.bias)
 
     def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted.
@@ -69,7 +69,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         smoothing: float,
         learning: bool,
     ) -> Tensor:
-        kind = _compute_type(hidden)
+        kind = compute_type(hidden)
         weight_here, total = weight.to(kind), hidden.new_zeros((), dtype=torch.float64)
         gradients = (
             _Gradients(hidden, weight, bias) if learning and any(ctx.needs_input_grad) else None
@@ -78,7 +78,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
             piece = hidden[part].to(kind)
-            logits = F.linear(piece, weight_here)  # (n, V)
+            logits = product(piece, weight_here)  # (n, V)
             logits = logits if bias is None else _widen(logits) + bias
             loss, slope = _loss(logits, targets[part], smoothing)
             total += loss
@@ -114,11 +114,8 @@ class _Gradients:
 
     def add(self, part: slice, piece: Tensor, weight: Tensor, slope: Tensor) -> None:
         """`slope` is d loss / d logits of one slice, (n, V)."""
-        self.hidden[part] = slope @ weight
-        if slope.dtype == self.weight.dtype:
-            self.weight.addmm_(slope.t(), piece)
-        else:
-            self.weight += slope.t() @ piece
+        self.hidden[part] = product(slope, weight.t())
+        self.weight += product(slope.t(), piece.t())
         if self.bias.numel():
             self.bias += _widen(slope).sum(0)
 
@@ -141,12 +138,6 @@ def _loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Te
         loss -= smoothing * logits.mean(-1, dtype=slope.dtype).double()
         slope -= smoothing / logits.size(-1)
     return loss.sum(), slope
-
-
-def _compute_type(hidden: Tensor) -> torch.dtype:
-    """Autocast does not reach inside a custom function: ask it what it would do."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 def _widen(x: Tensor) -> Tensor:

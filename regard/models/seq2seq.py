@@ -23,7 +23,7 @@ from regard.attention.scores import PLAIN, Additive, General
 from regard.attention.tap import Laid, Tap
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
-from regard.layers.linear import Repeated
+from regard.layers.linear import Linear, Repeated
 from regard.layers.output import Softmax
 from regard.layers.recurrent import LSTM, BidirectionalStack, Stack
 from regard.masks import padding
@@ -92,7 +92,7 @@ class AttentionDecoder(nn.Module):
     def __init__(self, config: Seq2SeqConfig, score: Any):
         super().__init__()
         width = config.d_model
-        self.words = nn.Linear(width, 4 * width)
+        self.words = Linear(width, 4 * width)
         # Each layer's gates from what comes from below (fed, at the bottom) beside its own state.
         gates = [nn.Linear(2 * width, 4 * width, bias=n > 0) for n in range(config.layers)]
         self.gates = cast("Sequence[nn.Linear]", nn.ModuleList(gates))
@@ -160,31 +160,34 @@ class Seq2Seq(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         self.encoder = BidirectionalStack(LSTM, width, width, config.layers, dropout=config.dropout)
-        self.bridge = nn.Linear(width, 2 * width)
+        self.bridge = Linear(width, 2 * width)
         self.decoder = decoder(config)
         self.dropout = Dropout(config.dropout)
         self.head = Softmax(width, config.vocab_size, tied=self.embedding, bias=True)
 
     def forward(self, source: Sequences, target_ids: Tensor) -> Output:
         """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
-        hidden, _ = self.decoder(self._embed(target_ids), self.encode(source))
+        # One lookup for both sides: the gradient of a lookup is as large as the whole vocabulary.
+        both = self._embed(torch.cat([source.ids, target_ids], 1))
+        words, targets = both.split([source.ids.size(1), target_ids.size(1)], 1)
+        hidden, _ = self.decoder(targets, self._read(words, source.lengths))
         return Output(self.dropout(hidden))
-
-    def encode(self, source: Sequences) -> State:
-        """The decoder's first state; layer n begins with what the encoder's layer n ended with."""
-        memory, end = self.encoder(self._embed(source.ids), source.lengths)
-        hidden, cell = self.bridge(end).to(memory.dtype).chunk(2, -1)  # 2 times (B, L, D)
-        cells = Cells(torch.tanh(hidden), cell)
-        return self.decoder.start(memory, source.lengths, cells)
 
     def start(self, source: Sequences) -> tuple[State, Tensor]:
         """Read the source; decoding begins with `bos`."""
-        return self.encode(source), source.ids.new_full((len(source), 1), self.config.bos)
+        first = source.ids.new_full((len(source), 1), self.config.bos)
+        return self._read(self._embed(source.ids), source.lengths), first
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         hidden, state = self.decoder(self._embed(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
+
+    def _read(self, words: Tensor, lengths: Tensor) -> State:
+        """The decoder's first state; its layer n begins with what the encoder's ended with."""
+        memory, end = self.encoder(words, lengths)
+        hidden, cell = self.bridge(end).to(memory.dtype).chunk(2, -1)  # 2 times (B, L, D)
+        return self.decoder.start(memory, lengths, Cells(torch.tanh(hidden), cell))
 
     def _embed(self, ids: Tensor) -> Tensor:
         return self.dropout(self.embedding(ids))

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.layers.linear import Repeated
 from regard.layers.recurrent import CELLS, LSTM, BidirectionalStack, Stack, cell_class
 from regard.state import Cells
 
@@ -168,18 +167,6 @@ def test_dropout_stands_between_layers_and_not_between_steps():
     stack.dropout.register_forward_hook(lambda module, args, out: dropped.append(out.shape))
     stack(torch.randn(2, 5, 4))
     assert dropped == [(2, 5, 4)] * 2
-
-
-def test_a_repeated_products_gradient_waits_for_every_step():
-    torch.manual_seed(0)
-    weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
-    loop, found = Repeated(weight), x
-    expected = x
-    for _ in range(3):
-        found, expected = torch.tanh(loop(found)), torch.tanh(expected @ weight.T)
-    mine = torch.autograd.grad(found.sum(), (x, weight))
-    torch.testing.assert_close(mine, torch.autograd.grad(expected.sum(), (x, weight)))
 
 
 def test_bfloat16_products_keep_the_cells_in_float32():

@@ -1,0 +1,73 @@
+"""The fast products against torch's plain ones, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.layers.linear import Linear, Repeated, linear, product
+
+
+def tensors(*shapes, kind=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator).to(kind) for shape in shapes]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rows", [(1,), (7,), (3, 5), (0,), (2, 0), ()])
+def test_a_product_is_torchs(kind, rows):
+    x, weight, bias = tensors((*rows, 6), (4, 6), (4,), kind=kind)
+    expected = F.linear(x.double(), weight.double(), bias.double())
+    close = dict(atol=2e-2, rtol=2e-2) if kind == torch.bfloat16 else {}
+    torch.testing.assert_close(product(x, weight, bias), expected.to(kind), **close)
+
+
+def test_a_product_reads_transposed_matrices():
+    x, weight = tensors((6, 3), (6, 4))
+    torch.testing.assert_close(product(x.t(), weight.t()), x.t() @ weight)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(2, 3), (), (0,)])
+def test_a_layer_is_torchs_with_its_gradients(rows, bias):
+    torch.manual_seed(0)
+    ours, theirs = Linear(6, 4, bias=bias), nn.Linear(6, 4, bias=bias)
+    theirs.load_state_dict(ours.state_dict())
+    (x,) = tensors((*rows, 6))
+    x, y = (x.clone().requires_grad_() for _ in range(2))
+    torch.testing.assert_close(ours(x), theirs(y))
+    for found, at in ((ours, x), (theirs, y)):
+        found(at).square().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_only_the_gradients_that_are_asked_for_are_computed():
+    x, weight, bias = tensors((3, 6), (4, 6), (4,))
+    for chosen in (x, weight, bias):
+        chosen.requires_grad_()
+        linear(x, weight, bias).sum().backward()
+        assert [t.grad is not None for t in (x, weight, bias)].count(True) == 1
+        assert chosen.grad is not None
+        chosen.requires_grad_(False).grad = None
+
+
+def test_autocast_decides_the_type():
+    (x,) = tensors((3, 6))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Linear(6, 4)(x).dtype == torch.bfloat16
+
+
+def test_a_repeated_products_gradient_waits_for_every_step():
+    torch.manual_seed(0)
+    weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    loop, found = Repeated(weight), x
+    expected = x
+    for _ in range(3):
+        found, expected = torch.tanh(loop(found)), torch.tanh(expected @ weight.T)
+    mine = torch.autograd.grad(found.sum(), (x, weight))
+    torch.testing.assert_close(mine, torch.autograd.grad(expected.sum(), (x, weight)))
