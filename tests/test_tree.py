@@ -30,6 +30,7 @@ STATIONS = [
     {"training"},
     {"runs", "estimate"},
     {"visual"},
+    {"compare"},
     {"cli"},
 ]
 RANK = {part: number for number, station in enumerate(STATIONS) for part in station}
