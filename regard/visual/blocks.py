@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.cells import cell_len
 from rich.color import Color
@@ -85,7 +86,7 @@ class Grid:
                 text.append(f"blank = {self.low:.3g}, @ = {self.peak:.3g}\n" if not color else "")
         return text
 
-    @property
+    @cached_property
     def low(self) -> float:
         """What a blank cell means: zero, or the lowest of signed values."""
         return -self.peak if any(value < 0 for row in self.values for value in row) else 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from rich.cells import cell_len
@@ -64,7 +65,7 @@ class Heatmap(Picture):
         rows = as_labels(queries, len(matrix), "queries")
         return cls(matrix, rows, as_labels(keys, columns, "keys"), title, peak)
 
-    @property
+    @cached_property
     def largest(self) -> float:
         """The weight painted in full colour."""
         if self.peak is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from rich.text import Text
@@ -56,7 +57,7 @@ class Tree(Picture):
                 )
         return cls(tuple(nodes), title)
 
-    @property
+    @cached_property
     def winning(self) -> frozenset[int]:
         """The numbers of the nodes on the way to the winner."""
         path: set[int] = set()

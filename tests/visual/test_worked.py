@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -134,3 +135,9 @@ def test_what_is_no_mask_is_refused(grid):
 def test_masks_take_any_words():
     grid = masks.causal().grid(len(SAVAGE), len(SAVAGE))[0, 0]
     assert widest(mask_grid(grid, SAVAGE, SAVAGE).text(60)) <= 60
+
+
+def test_a_large_table_is_drawn_in_a_moment(tmp_path):
+    start = time.process_time()
+    assert len(sinusoids(100, 512).svg()) < 500_000  # one image, not 51,200 rectangles
+    assert time.process_time() - start < 5
