@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.attention.attend import FREE, attend
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
+from regard.layers.linear import Linear
 from regard.masks import Allowed
 
 # What a decoder does with new keys and values: stores them, gives back all that it has.
@@ -31,7 +32,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-class Joined(nn.Linear):
+class Joined(Linear):
     """Several projections of one input side by side: (..., D) -> `parts` times (..., D')."""
 
     def __init__(self, d_in: int, d_out: int, parts: int):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.layers.dropout import Dropout
+from regard.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -28,8 +29,8 @@ class FeedForward(nn.Module):
             raise ValueError(
                 f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}."
             )
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.outer = Linear(d_ff, d_model)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         for linear in (self.inner, self.outer):
