@@ -73,7 +73,7 @@ class Estimate:
     timing: str
     published: tuple[Figure, ...] = ()
 
-    def totals(self) -> dict[str, float | None]:
+    def totals(self) -> dict[str, Any]:
         """The sums over parts and updates."""
         updates, seconds = self.updates, self.seconds
         return {

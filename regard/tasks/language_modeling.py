@@ -13,14 +13,14 @@ from torch import Tensor
 
 from regard import decoding
 from regard.attention.tap import label, muted
-from regard.data import Cursor, Rows, Sequences, StreamBatch, Streams, Tokens, read
+from regard.data import Column, Cursor, Rows, Sequences, StreamBatch, Streams, Tokens, read
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Streaming
 from regard.errors import ConfigError, RegardError
 from regard.metrics import Perplexity, PerplexityMeter, Protocol
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import decode_in_order, device_of
+from regard.tasks.batching import decode_in_order, device_of, long_ones
 from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.text import Tokenizer
 
@@ -177,6 +177,11 @@ class LanguageModeling:
             found = decode_in_order(self.model, Tokens.of(rows), method)
         self._show([[*r, *best[0].tokens] for r, best in zip(rows, found, strict=True)])
         return found
+
+    def long_ones(self, prompts: Sequence[str]) -> dict[int, int]:
+        """Which prompts are longer than the model's limit: their places and their tokens."""
+        limit = self.model.config.max_length
+        return long_ones(prompts, Column("prompt", self.tokenizer, max_tokens=limit))
 
     def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""

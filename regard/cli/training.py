@@ -1,0 +1,86 @@
+"""train, resume, compare."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.console import AsJson, Quiet, say, show
+from regard.errors import ConfigError
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Options of the recipe.")
+]
+Out = Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME without it.")]
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A TOML file.")],
+    overrides: Overrides = None,
+    out: Out = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would cost: nothing is trained.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train what a recipe asks for, in a new run folder."""
+    if dry_run:
+        from regard.estimate import estimate
+
+        found = estimate(recipe, overrides or ())
+        show(found.facts(), found.text(), as_json)
+        return
+    from regard import runs
+
+    folder, result = runs.train(recipe, overrides or (), out=out, show=_progress(quiet))
+    _finished(folder, result, as_json)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run from its newest sound checkpoint, as if it had never stopped."""
+    from regard import runs
+
+    _finished(run, runs.resume(run, show=_progress(quiet)), as_json)
+
+
+def _progress(quiet: bool) -> str:
+    return "none" if quiet else "auto"
+
+
+def _finished(folder: Path, result: Any, as_json: bool) -> None:
+    scores = [f"{name} {value:.4g}" for name, value in result.scores.items() if value is not None]
+    text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
+    show({"run": folder, **asdict(result)}, text, as_json)
+
+
+def compare(
+    recipes: Annotated[
+        list[str], typer.Argument(metavar="RECIPE... [NAME=VALUE]...", help="Two or more recipes.")
+    ],
+    seeds: Annotated[str, typer.Option(help="One run for each: 1,2,3.")] = "1",
+    out: Annotated[Path, typer.Option(help="The comparison's folder.")] = Path("runs/compare"),
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train several recipes under equal conditions; a table, plots and a report."""
+    from regard.compare import compare as run
+
+    overrides = [word for word in recipes if "=" in word and not Path(word).exists()]
+    paths = [word for word in recipes if word not in overrides]
+    numbers = [part.strip() for part in seeds.split(",")]
+    if not all(part.isdigit() for part in numbers):
+        raise ConfigError(f"`--seeds` must be whole numbers with commas between, but is {seeds!r}.")
+    found = run(paths, overrides, seeds=list(map(int, numbers)), out=out, show=_progress(quiet))
+    if as_json:
+        show(found.facts(), "", as_json)
+    else:
+        found.picture().show()
+    say(f"the report: {out / 'report.html'}")

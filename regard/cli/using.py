@@ -1,0 +1,145 @@
+"""predict and generate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from regard.cli.console import AsJson, Model, dumps, emit, say, show, with_decoding
+from regard.cli.lines import Chunk, chunks_of
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.decoding.hypothesis import Hypothesis
+
+
+@with_decoding
+def predict(
+    model: Model,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]... | -", help="- reads standard input.")
+    ] = None,
+    too_long: Annotated[
+        Literal["error", "truncate"], typer.Option(help="For texts beyond the model's limit.")
+    ] = "error",
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Lines of number, score and text, tabs between.")
+    ] = False,
+    as_json: AsJson = False,
+    *,
+    decoding: dict[str, Any],
+) -> None:
+    """Translate, answer or continue texts: one line in, one line out, in order.
+
+    What comes through a pipe is answered as it comes. With --scores or --n-best every hypothesis is
+    a line: the number of its text from 0, its score and itself, tabs between.
+    """
+    from regard.runs import load
+
+    several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
+    form = _as_json if as_json else _with_scores if scores or several else _best
+    task, tally = load(model), Counter[str]()
+    for chunk in chunks_of(texts):
+        long = task.long_ones(chunk.texts)
+        refused = min(long) if long and too_long == "error" else None
+        emit("".join(map(form, _answers(task, chunk.until(refused), long, decoding, tally))))
+        if refused is not None:
+            raise chunk.too_long(refused, long[refused], task.model.config.max_length)
+    report(tally, task.model.config.max_length)
+
+
+def _answers(
+    task: Any, chunk: Chunk, long: dict[int, int], decoding: dict[str, Any], tally: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """For each text what is known of its hypotheses, best first."""
+    cut = {"too_long": "truncate"} if long else {}
+    found = task.hypotheses(chunk.texts, **decoding, **cut)
+    spelled = task.spelled(chunk.texts, found)
+    cut_off = unfinished(found)
+    tally.update(texts=len(chunk.texts), truncated=len(long), unfinished=cut_off)
+    for place, (text, several, words) in enumerate(zip(chunk.texts, found, spelled, strict=True)):
+        yield {
+            "number": chunk.first + place,
+            "source": text,
+            "text": words[0],
+            "truncated": place in long,
+            "hypotheses": hypotheses_of(several, words),
+        }
+
+
+def hypotheses_of(found: Sequence[Hypothesis], words: Sequence[str]) -> list[dict[str, Any]]:
+    """Hypotheses as plain values."""
+    return [
+        {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
+        for h, text in zip(found, words, strict=True)
+    ]
+
+
+def _best(answer: dict[str, Any]) -> str:
+    return _one_line(answer["text"])
+
+
+def _with_scores(answer: dict[str, Any]) -> str:
+    return "".join(
+        f"{answer['number']}\t{h['score']:.4f}\t{_one_line(h['text'])}"
+        for h in answer["hypotheses"]
+    )
+
+
+def _as_json(answer: dict[str, Any]) -> str:
+    return dumps(answer) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines()) + "\n"
+
+
+def unfinished(found: Sequence[Sequence[Hypothesis]]) -> int:
+    """How many of the best hypotheses were cut off."""
+    from regard.decoding import unfinished
+
+    return unfinished(list(several) for several in found)
+
+
+def report(tally: Counter[str], limit: int) -> None:
+    """Tell how many texts were cut, or their answers: nothing of it is silent."""
+    if tally["truncated"]:
+        say(f"{tally['truncated']:,} of {tally['texts']:,} texts were cut to {limit:,} tokens")
+    if tally["unfinished"]:
+        of = f"{tally['unfinished']:,} of {tally['texts']:,} answers"
+        say(f"{of} were cut off at the limit on their length (--max-tokens)")
+
+
+@with_decoding
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="- reads standard input.")] = "",
+    as_json: AsJson = False,
+    *,
+    decoding: dict[str, Any],
+) -> None:
+    """Continue a text, token by token as the model decides."""
+    from regard.decoding import changed
+    from regard.runs import load
+
+    task = load(model)
+    if not hasattr(task, "stream"):
+        raise ConfigError(
+            f"{model} answers a text and does not continue one. Use: regard predict {model} TEXT"
+        )
+    if prompt == "-":
+        prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
+    method = changed(task.method, **decoding)
+    if not as_json and hasattr(method, "walk") and decoding.get("samples", 1) == 1:
+        emit(prompt)
+        for piece in task.stream(prompt, **decoding):
+            emit(piece)
+        emit("\n")
+        return
+    found = task.hypotheses([prompt], **decoding)
+    texts = task.spelled([prompt], found)[0]
+    facts = {"prompt": prompt, "hypotheses": hypotheses_of(found[0], texts)}
+    show(facts, "\n\n".join(texts), as_json)

@@ -1,0 +1,494 @@
+"""The verbs, as a shell calls them: what they print, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli import app
+
+WORDS = "zero one two three four five six seven".split()
+SIZES = {
+    "transformer": "name = 'transformer'\nd_model = 16\nd_ff = 32\nheads = 2\n"
+    "encoder_layers = 2\ndecoder_layers = 2\nmax_length = 16\ndropout = 0.0",
+    "seq2seq": "name = 'seq2seq'\nsize = 'tiny'\nd_model = 16\ndropout = 0.0",
+    "blind": "name = 'seq2seq'\nsize = 'tiny'\nd_model = 16\nattention = 'none'",
+}
+
+
+def regard(*words: object, stdin: str | bytes | None = None):
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+def done(*words: object, stdin: str | bytes | None = None) -> str:
+    """The standard output of a call that must succeed."""
+    run = regard(*words, stdin=stdin)
+    assert run.exit_code == 0, run.stderr
+    return run.stdout
+
+
+def refused(*words: object, stdin: str | bytes | None = None, code: int = 2) -> str:
+    """The message of a call that must fail: one, without a traceback, and nothing on stdout."""
+    run = regard(*words, stdin=stdin)
+    assert run.exit_code == code, run.output
+    assert "Traceback" not in run.output
+    return run.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with toy data (a line of words, the same words upper-cased) and recipes."""
+    folder = tmp_path_factory.mktemp("toy")
+    draw = random.Random(1)
+    for name, count in (("train", 200), ("test", 12)):
+        lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(count)]
+        (folder / f"{name}.a").write_text("\n".join(lines) + "\n")
+        (folder / f"{name}.b").write_text("\n".join(lines).upper() + "\n")
+        rows = "".join(f"{line}\t{line.upper()}\n" for line in lines)
+        (folder / f"{name}.tsv").write_text(rows)
+    for model, section in SIZES.items():
+        (folder / f"{model}.toml").write_text(f"""
+task = "translation"
+[data]
+train = ["train.a", "train.b"]
+valid = ["test.a", "test.b"]
+test = ["test.a", "test.b"]
+batch_tokens = 256
+[tokenizer]
+kind = "words"
+vocab_size = 50
+[model]
+{section}
+[training]
+updates = 8
+[training.optimizer]
+learning_rate = 1e-2
+""")
+    (folder / "language.toml").write_text("""
+task = "language-modeling"
+[data]
+train = "train.a"
+valid = "test.a"
+test = "test.a"
+rows = 4
+steps = 8
+[model]
+name = "recurrent"
+d_model = 16
+[training]
+updates = 20
+[training.optimizer]
+learning_rate = 1e-2
+[evaluation]
+unit = "word"
+""")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(place) -> dict[str, Path]:
+    """A trained run of each recipe."""
+    made = {}
+    for name in (*SIZES, "language"):
+        out = place / "runs" / name
+        said = json.loads(done("train", place / f"{name}.toml", "--out", out, "-q", "--json"))
+        assert said["run"] == str(out) and said["update"] > 0
+        made[name] = out
+    return made
+
+
+# ----------------------------------------------------------------------- train and resume
+
+
+def test_train_tells_the_run_and_its_scores(place, tmp_path):
+    said = done("train", place / "transformer.toml", "training.updates=2", "--out", tmp_path / "r")
+    assert said.startswith(f"{tmp_path / 'r'}  bleu ") and said.count("\n") == 1
+    recipe = (tmp_path / "r" / "recipe.toml").read_text()
+    assert "updates = 2" in recipe
+
+
+def test_a_finished_run_is_left_as_it_is(runs):
+    result = json.loads((runs["seq2seq"] / "result.json").read_text())
+    run = regard("resume", runs["seq2seq"], "--json")
+    assert run.exit_code == 0 and "is finished" in run.stderr
+    assert json.loads(run.stdout) == {"run": str(runs["seq2seq"]), **result}
+
+
+def test_a_run_is_not_overwritten(place, runs):
+    said = refused("train", place / "seq2seq.toml", "--out", runs["seq2seq"])
+    assert f"regard resume {runs['seq2seq']}" in said
+
+
+def test_dry_run_trains_nothing(place, tmp_path):
+    out = tmp_path / "never"
+    facts = json.loads(done("train", place / "seq2seq.toml", "--dry-run", "--json", "--out", out))
+    assert facts["totals"]["parameters"] == sum(facts["parameters"].values()) > 0
+    assert facts["totals"]["flops"] > 0 and facts["totals"]["seconds"] > 0
+    assert not out.exists()
+    said = done("train", place / "language.toml", "--dry-run")
+    assert "parameters" in said and "FLOPs" in said and "memory" in said
+
+
+def test_ctrl_c_saves_and_ends_with_130(place, tmp_path):
+    out = tmp_path / "long"
+    words = ["train", place / "transformer.toml", "training.updates=1000000", "--out", out]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "regard.cli", *map(str, words)], stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(1200):
+        if list(out.glob("checkpoints/step-*")) or child.poll() is not None:
+            break
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=100)[1]
+    assert child.returncode == 130, said
+    assert f"Go on with: regard resume {out}" in said and "Traceback" not in said
+    listed = json.loads(done("list", "runs", "--folder", tmp_path, "--json"))
+    assert listed[0]["name"] == str(out) and not listed[0]["finished"]
+
+
+# --------------------------------------------------------------------------------- predict
+
+
+@pytest.mark.parametrize("name", ["transformer", "seq2seq"])
+def test_one_line_in_one_line_out_in_order(runs, name):
+    lines = [*(f"{a} {b}" for a in WORDS for b in WORDS), "", "one"]
+    together = done("predict", runs[name], "-", stdin="\n".join(lines) + "\n").split("\n")
+    assert len(together) == len(lines) + 1 and together[-1] == ""
+    assert together[-3] == ""  # of an empty line an empty line
+    alone = [done("predict", runs[name], line).rstrip("\n") for line in lines[3:6]]
+    assert together[3:6] == alone
+    assert done("predict", runs[name], *lines[:4]).splitlines() == together[:4]
+
+
+def test_scores_and_n_best_are_lines_with_tabs(runs):
+    out = done("predict", runs["transformer"], "-", "--beams", 3, "--n-best", 2, stdin="one\ntwo\n")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [row[0] for row in rows] == ["0", "0", "1", "1"]
+    assert float(rows[0][1]) >= float(rows[1][1])
+    facts = [
+        json.loads(line)
+        for line in done(
+            "predict", runs["transformer"], "one", "two", "--beams", 3, "--n-best", 2, "--json"
+        ).splitlines()
+    ]
+    assert [f["number"] for f in facts] == [0, 1]
+    for fact, pair in zip(facts, (rows[:2], rows[2:]), strict=True):
+        assert [f"{h['score']:.4f}" for h in fact["hypotheses"]] == [row[1] for row in pair]
+        assert fact["text"] == pair[0][2]
+
+
+def test_a_length_penalty_changes_the_score_by_its_formula(runs):
+    def best(*flags):
+        out = done("predict", runs["transformer"], "one two", "--beams", 2, "--json", *flags)
+        return json.loads(out)["hypotheses"][0]
+
+    plain = best("--length-penalty", "0")
+    assert plain["score"] == pytest.approx(plain["log_prob"])
+    gnmt = best("--length-penalty", "gnmt:0.6", "--max-tokens", 1, "--min-tokens", 1)
+    assert gnmt["score"] == pytest.approx(gnmt["log_prob"])  # ((5 + 1) / 6)^0.6 = 1
+
+
+def test_a_line_too_long_is_refused_by_name_or_cut_and_counted(runs):
+    long = "one " * 40
+    run = regard("predict", runs["transformer"], "-", stdin=f"one\n{long}\ntwo\n")
+    assert run.exit_code == 2
+    assert "standard input:2: has 41 tokens, but this model reads at most 16" in run.stderr
+    assert "--too-long truncate" in run.stderr
+    assert run.stdout.count("\n") == 1  # the line before is answered
+    run = regard(
+        "predict", runs["transformer"], "-", "--too-long", "truncate", stdin=f"one\n{long}\ntwo\n"
+    )
+    assert run.exit_code == 0 and run.stdout.count("\n") == 3
+    assert "1 of 3 texts were cut to 16 tokens" in run.stderr
+
+
+def test_bytes_that_are_not_utf8_are_named_by_line(runs):
+    run = regard("predict", runs["seq2seq"], stdin=b"one\ntwo\nthr\xe9e\nfour\n")
+    assert run.exit_code == 2
+    assert "standard input:3: byte 0xE9 at place 4 of the line" in run.stderr
+    assert run.stdout.count("\n") == 2  # the lines before are answered
+
+
+def test_samples_depend_on_the_seed_alone(runs):
+    words = ["predict", runs["seq2seq"], "one two three", "--temperature", 2.0, "--seed"]
+    assert done(*words, 3) == done(*words, 3)
+    assert len({done(*words, seed) for seed in range(6)}) > 1
+
+
+def test_flags_of_different_methods_are_refused(runs):
+    said = refused("predict", runs["seq2seq"], "one", "--beams", 2, "--top-k", 3)
+    assert "`top_k` belongs to sampling and `beams` to beam search" in said
+
+
+def test_a_reader_that_goes_away_is_no_error(runs):
+    words = [sys.executable, "-m", "regard.cli", "predict", str(runs["seq2seq"]), "-"]
+    child = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdin and child.stdout and child.stderr
+    child.stdin.write(b"one\n")
+    child.stdin.flush()
+    assert child.stdout.readline().endswith(b"\n")  # answered while the input is still open
+    child.stdout.close()
+    try:
+        child.stdin.write(b"two\n")
+        child.stdin.close()
+    except BrokenPipeError:
+        pass
+    assert child.wait(100) == 141
+    assert child.stderr.read() == b""
+
+
+# -------------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_gives_signed_scores_of_the_test_data(place, runs):
+    facts = json.loads(done("evaluate", runs["transformer"], "--json"))
+    assert [score["name"] for score in facts["scores"]] == ["BLEU", "chrF2"]
+    assert facts["scores"][0]["signature"].startswith("nrefs:1|case:mixed|")
+    assert facts["texts"] == 12 and facts["truncated"] == 0
+    files = [place / "test.a", place / "test.b"]
+    assert json.loads(done("evaluate", runs["transformer"], "--data", *files, "--json")) == facts
+    table = json.loads(
+        done("evaluate", runs["transformer"], "--data", place / "test.tsv", "--json")
+    )
+    assert table["scores"] == facts["scores"]
+    said = done("evaluate", runs["transformer"], "--valid")
+    assert said.startswith("BLEU = ") and "chrF2 = " in said
+
+
+def test_evaluate_agrees_with_sacrebleu_on_what_predict_writes(place, runs):
+    sacrebleu = pytest.importorskip("sacrebleu")
+    answers = done("predict", runs["transformer"], "-", stdin=(place / "test.a").read_text())
+    references = (place / "test.b").read_text().splitlines()
+    wanted = sacrebleu.corpus_chrf(answers.splitlines(), [references]).score
+    facts = json.loads(done("evaluate", runs["transformer"], "--json"))
+    assert facts["scores"][1]["value"] == pytest.approx(wanted, abs=1e-9)
+
+
+def test_evaluate_counts_what_it_cuts(tmp_path, runs):
+    (tmp_path / "a").write_text("one\n" + "two " * 30 + "\n")
+    (tmp_path / "b").write_text("ONE\nTWO\n")
+    run = regard("evaluate", runs["transformer"], "--data", tmp_path / "a", tmp_path / "b")
+    assert run.exit_code == 0
+    assert "1 of 2 texts were cut to 16 tokens" in run.stderr
+
+
+def test_perplexity_names_its_protocol(runs):
+    said = done("evaluate", runs["language"])
+    assert said.startswith("perplexity = ") and "unit:word|tok:words-" in said
+    said = refused("evaluate", runs["language"], "--beams", 2)
+    assert "Perplexity decodes nothing" in said
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["test.a", "nowhere.b"], "nowhere.b does not exist"),
+        (["test.a", "short.b"], "parallel files differ in length"),
+        (["test.a", "latin.b"], "latin.b:2: byte 0xE9"),
+        (["test.a", "empty.b"], "empty.b: is empty"),
+        (["test.a", "test.b", "test.a"], "is given 3 files"),
+        (["test.tsv", "--columns", "0,7"], "test.tsv:1: has 2 fields, but column 7 is wanted"),
+        (["test.tsv", "--columns", "en,de"], "has no field 'en'"),
+    ],
+)
+def test_data_that_cannot_be_used_is_named(place, runs, names, message):
+    (place / "short.b").write_text("ONE\n")
+    (place / "latin.b").write_bytes(b"ONE\n\xe9\n")
+    (place / "empty.b").write_bytes(b"")
+    words = [word if word.startswith("-") or "," in word else place / word for word in names]
+    assert message.replace("nowhere.b does", "nowhere.b: does") in refused(
+        "evaluate", runs["seq2seq"], "--data", *words
+    )
+
+
+# --------------------------------------------------------------------------------- recipes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.updatse=3", "[training] has no `updatse`. Did you mean 'updates'?"),
+        ("trainig.updates=3", "has no `trainig`. Did you mean 'training'?"),
+        ("training.updates=many", "`training.updates` must be a whole number, but is"),
+        ("training.updates", "must be name=value"),
+        ("model.name=transfromer", "Did you mean 'transformer'?"),
+        ("model.heads=3", "`heads` must divide `d_model`, but they are 3 and 16"),
+        ('data.train=["nowhere.a", "nowhere.b"]', "nowhere.a: does not exist"),
+        ("data.train=[]", "is given 0 files"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_before_anything_is_written(place, tmp_path, change, message):
+    out = tmp_path / "never"
+    said = refused("train", place / "transformer.toml", change, "--out", out)
+    assert message in said
+    assert not (out / "model").exists() and not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\tONE\ntwo\tTWO\nthree\n", "pairs.tsv:3: has 1 field, but column 1 is wanted"),
+        (b"one\tONE\ntwo\tTW\xff\n", "pairs.tsv:2: byte 0xFF"),
+        (b"", "pairs.tsv: is empty"),
+    ],
+)
+def test_wrong_training_data_is_named_by_file_and_line(place, tmp_path, content, message):
+    (tmp_path / "pairs.tsv").write_bytes(content)
+    files = f'data.train=["{tmp_path / "pairs.tsv"}"]'
+    out = tmp_path / "never"
+    assert message in refused("train", place / "transformer.toml", files, "--out", out)
+
+
+def test_a_sentence_longer_than_the_limit_is_refused_where_the_recipe_says_so(place, tmp_path):
+    limits = ["data.max_tokens=3", "data.too_long=error"]
+    said = refused("train", place / "transformer.toml", *limits, "--out", tmp_path / "never")
+    assert "train.a:" in said and "more than 3" in said
+
+
+def test_missing_models_and_recipes_are_named(place, tmp_path):
+    assert "Did you mean 'seq2seq.toml'?" in refused("train", place / "seq2sec.toml")
+    assert "holds no model" in refused("predict", tmp_path, "one")
+    assert "is not a run" in refused("resume", tmp_path)
+    assert "Missing argument" in refused("train")
+    assert "No such command" in refused("trian")
+    assert "there is no such folder" in refused("list", "runs", "--folder", tmp_path / "no")
+
+
+def test_what_nobody_foresaw_is_one_line_and_exit_code_1(runs, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the sky fell")
+
+    monkeypatch.setattr("regard.runs.load", fail)
+    said = refused("predict", runs["seq2seq"], "one", code=1)
+    assert said.startswith("unexpected error: RuntimeError: the sky fell")
+
+
+# -------------------------------------------------------------------- generate and look
+
+
+def test_generate_continues_the_prompt(runs):
+    out = done("generate", runs["language"], "one two", "--max-tokens", 5)
+    assert out.startswith("one two") and out.endswith("\n")
+    whole = json.loads(done("generate", runs["language"], "one two", "--max-tokens", 5, "--json"))
+    assert whole["hypotheses"][0]["text"] == out.rstrip("\n")
+    assert done("generate", runs["language"], "-", "--max-tokens", 5, stdin="one two\n") == out
+    searched = done("generate", runs["language"], "one", "--beams", 2, "--max-tokens", 3)
+    assert searched.startswith("one")
+    assert "regard predict" in refused("generate", runs["seq2seq"], "one")
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("seq2seq", 1), ("transformer", 3)])
+def test_look_shows_draws_and_writes_a_page(runs, tmp_path, name, kinds):
+    page, image = tmp_path / "heads.html", tmp_path / "it.png"
+    run = regard("look", runs[name], "one two three", "--html", page, "--png", image)
+    assert run.exit_code == 0, run.stderr
+    assert run.stdout.splitlines()[0] == done("predict", runs[name], "one two three").rstrip("\n")
+    assert "cross-attention" in run.stdout and "three" in run.stdout
+    html = page.read_text()
+    assert "http://" not in html.replace("http://www.w3.org/", "") and "https://" not in html
+    assert html.count('"kind"') >= kinds
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_look_gives_the_weights_it_shows(runs):
+    words = ["look", runs["transformer"], "one two three", "--json"]
+    mean = json.loads(done(*words, "--layer", 2))
+    heads = [json.loads(done(*words, "--layer", 2, "--head", h)) for h in (1, 2)]
+    assert mean["columns"] == ["one", "two", "three", "</s>"] and mean["layers"] == [2]
+    for row, first, second in zip(mean["weights"], *(h["weights"] for h in heads), strict=True):
+        assert row == pytest.approx([(a + b) / 2 for a, b in zip(first, second, strict=True)])
+        assert sum(row) == pytest.approx(1)
+    own = json.loads(done(*words, "--kind", "encoder"))
+    assert own["rows"] == own["columns"] == mean["columns"]
+
+
+def test_look_says_what_it_cannot_show(runs, tmp_path):
+    assert "has no attention" in refused("look", runs["blind"], "one")
+    assert "`layer` must be one of [1, 2], but is 7" in refused(
+        "look", runs["transformer"], "one", "--layer", 7
+    )
+    assert "`head` must be from 1 to 2" in refused("look", runs["transformer"], "one", "--head", 3)
+    assert "`kind` must be one of" in refused("look", runs["seq2seq"], "one", "--kind", "encoder")
+    assert "must name a file .html" in refused(
+        "look", runs["seq2seq"], "one", "--html", tmp_path / "x.txt"
+    )
+
+
+# ------------------------------------------------------------------- tokenizers and lists
+
+
+def test_a_tokenizer_is_learned_used_and_explained(place, runs, tmp_path):
+    out = tmp_path / "tokenizer"
+    facts = json.loads(
+        done("tokenizer", "train", place / "train.a", "--out", out, "--vocab-size", 40, "--json")
+    )
+    assert facts["vocab_size"] <= 40 and (out / "tokenizer.json").exists()
+    pieces = done("tokenizer", "encode", out, "-", stdin="one two\nseven\n").splitlines()
+    assert [line.replace(" ", "").replace("</w>", " ").rstrip() for line in pieces] == [
+        "one two",
+        "seven",
+    ]
+    told = json.loads(done("tokenizer", "encode", out, "seven", "--json"))
+    assert done("tokenizer", "encode", out, "seven", "--ids").split() == list(map(str, told["ids"]))
+    assert told["offsets"][0][0] == 0 and told["offsets"][-1][1] == 5
+    assert "seven -> " in done("tokenizer", "explain", out, "seven")
+    assert "'one' -> one" in done("tokenizer", "explain", runs["seq2seq"], "one")
+
+
+def test_the_lectures_merge_table_is_shown():
+    words = "old:7 older:3 finest:9 lowest:4"
+    said = done("tokenizer", "explain", "--words", words, "--merges", 5)
+    assert "13      es       9 + 4 = 13 - 13 = 0" in said
+    assert "2       o        14 - 10 = 4" in said
+    assert json.loads(done("tokenizer", "explain", "--words", words, "--json"))
+    said = done("tokenizer", "explain", "--words", words, "--kind", "wordpiece-likelihood")
+    assert "Score" in said
+    assert "has 'old:x'" in refused("tokenizer", "explain", "--words", "old:x")
+    assert "Give a tokenizer and a text" in refused("tokenizer", "explain")
+
+
+def test_lists_name_what_there_is(place, runs):
+    for what, wanted in {
+        "models": "transformer",
+        "tasks": "translation",
+        "tokenizers": "byte-bpe",
+        "decoding": "beam",
+    }.items():
+        rows = json.loads(done("list", what, "--json"))
+        assert wanted in [row["name"] for row in rows] and all(row["about"] for row in rows)
+        assert wanted in done("list", what)
+    rows = json.loads(done("list", "runs", "--folder", place / "runs", "--json"))
+    assert {row["name"] for row in rows} >= {str(run) for run in runs.values()}
+    assert all(row["finished"] for row in rows)
+    names = [row["name"] for row in json.loads(done("list", "recipes", "--json"))]
+    assert any(name.endswith("wmt14-transformer-base.toml") for name in names)
+
+
+def test_lists_and_help_load_nothing_heavy():
+    code = (
+        "import sys; from typer.testing import CliRunner; from regard.cli import app\n"
+        "for words in (['list', 'models'], ['list', 'tokenizers'], ['list', 'recipes'], "
+        "['train', '--help']):\n"
+        "    assert CliRunner().invoke(app, words).exit_code == 0, words\n"
+        "print(*sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "tokenizers", "sacrebleu"} & set(run.stdout.split())
+
+
+def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
+    monkeypatch.setitem(os.environ, "REGARD_DEBUG", "1")
+    run = regard("resume", tmp_path)
+    assert run.exit_code == 1 and "is not a run" in str(run.exception)
