@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.layers.dropout import Dropout
+from regard.layers.linear import linear
 from regard.state import Cells
 
 Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
@@ -99,8 +100,17 @@ class LSTM(RecurrentLayer):
     has_cell = True
 
     def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
+        if x.size(1) == 1 and x.device.type == "cpu":
+            return self._one(x, hidden[0], cell[0])
         hiddens, hidden, cell = torch.lstm(x, (hidden, cell), weights, *_options(x))
         return hiddens, (hidden, cell)
+
+    def _one(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
+        # oneDNN's kernel first rearranges the weights: 650 wide that takes 7 ms, this one 0.2 ms.
+        gates = linear(x[:, 0], self.input.weight, self.input.bias).to(cell.dtype)
+        more = linear(hidden, self.recurrent.weight).to(cell.dtype)
+        hidden, cell = self.step(gates, more, cell)
+        return hidden[:, None], (hidden[None], cell[None])
 
     @staticmethod
     def step(gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,6 +74,23 @@ def test_a_stack_is_torchs_with_the_same_gradients(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_steps_one_by_one_are_the_sweep(kind):
+    """A single step takes a path of its own, forward and backward."""
+    ours, _ = twins(kind)
+    x = torch.randn(3, 5, 5, dtype=torch.float64)
+    whole, end = ours(x)
+    state, hiddens = None, []
+    for step in x.split(1, 1):
+        hidden, state = ours(step, state)
+        hiddens.append(hidden)
+    torch.testing.assert_close(torch.cat(hiddens, 1), whole)
+    torch.testing.assert_close(state.tensors(), end.tensors())
+    weights = list(ours.parameters())
+    found = torch.autograd.grad(torch.cat(hiddens, 1).square().sum(), weights)
+    torch.testing.assert_close(found, torch.autograd.grad(whole.square().sum(), weights))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_float32_is_close_to_float64_forward_and_backward(kind):
     """The fast products run in float32 only."""
     ours, theirs = twins(kind, 16, 24)
