@@ -4,8 +4,8 @@
     GRU   h = (1 - z) * n + z * h,  n = tanh(W x + r * (U h + c))     (Cho et al. 2014)
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
-A sequence is swept by torch's own kernels (oneDNN's on a CPU, cuDNN's on a GPU): no loop in Python
-outruns them. Gates lie side by side in torch's order, so that published weights fit.
+A sequence is swept by torch's own kernels (oneDNN's on a CPU, cuDNN's on a GPU): in float32 no loop
+in Python outruns them. Gates lie side by side in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
