@@ -8,6 +8,9 @@ Conventions:
                  the backward pass; the program itself comes on top
     time         a few rows of the batch timed on this machine, scaled up to the whole batch
 
+What is kept for the backward pass is measured on the same rows, since kernels differ in it: those
+of an LSTM keep twice of what its formulas need. Without measuring it is that of the formulas.
+
 Where the data is there and not large, it is read, the tokenizer learned, and real batches counted.
 Else the vocabulary is the recipe's and every sentence has `ASSUMED_WORDS` tokens.
 """
@@ -57,8 +60,8 @@ class Estimate:
     """What a training of a recipe will cost; what cannot be known is None.
 
     parameters: by part of the model.  memory: bytes by use.  tokens: predicted in one update.
-    flops: of one update, for the batch that `batch` describes.  timing: how `seconds`, those of
-    one update, were found.
+    flops: of one update, for the batch that `batch` describes.  seconds: of one update.
+    measured: how seconds and activations were found.
     """
 
     model: str
@@ -70,7 +73,7 @@ class Estimate:
     flops: float
     updates: int | None
     seconds: float | None
-    timing: str
+    measured: str
     published: tuple[Figure, ...] = ()
 
     def totals(self) -> dict[str, Any]:
@@ -98,14 +101,15 @@ class Estimate:
             ("batch", self.batch),
             ("parameters", f"{totals['parameters']:,}"),
             *((f"  {part}", f"{number:,}") for part, number in self.parameters.items()),
-            ("memory", f"{_bytes(totals['memory'])} beside the program, in float32"),
+            ("memory", f"{_bytes(totals['memory'])} beside the program"),
             *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
             ("FLOPs", f"{_number(totals['flops'])}, 3 times the forward pass's products"),
             ("  a token", _number(totals["flops_per_token"])),
             ("  an update", f"{_number(self.flops)} for {self.tokens:,.0f} predicted tokens"),
             ("updates", "depend on the data" if self.updates is None else f"{self.updates:,}"),
             ("time", _duration(totals["seconds"])),
-            ("  an update", f"{_duration(self.seconds)} ({self.timing})"),
+            ("  an update", _duration(self.seconds)),
+            ("measured", self.measured),
         ]
         lines += [
             (f"published {one.quantity}", f"{_number(one.value)} ({one.source})")
@@ -142,20 +146,20 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
     counted = [count(task, batch) for batch in sample.batches]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
     tokens, flops = mean[0] * options.accumulate, mean[1] * options.accumulate
-    seconds, timing = None, "not measured"
+    found = Measured(None, max(kept for _, _, kept in counted), "nothing: all is counted")
     if measure:
-        seconds, timing = timed_update(recipe, sample)
+        found = measured(recipe, sample, found)
     return Estimate(
         model=recipe.model.name + (f", size {recipe.model.size}" if recipe.model.size else ""),
         vocabulary=sample.vocabulary,
         batch=sample.how,
         parameters=parameters_of(task.model),
-        memory=memory_of(task.model, options, max(activations for _, _, activations in counted)),
+        memory=memory_of(task.model, options, found.activations),
         tokens=tokens,
         flops=flops,
         updates=updates_of(options, sample.an_epoch, tokens),
-        seconds=seconds,
-        timing=timing,
+        seconds=found.seconds,
+        measured=found.how,
         published=published(recipe.model),
     )
 
@@ -253,35 +257,38 @@ def count(task: Any, batch: Any) -> tuple[int, int, int]:
         # product slice by slice, and keeps its gradients instead of what they are made from.
         return head.logits(hidden[:tokens]).sum(), tokens
 
+    task.model.train()
+    head.loss = loss
+    try:
+        with FlopCounterMode(display=False) as counter:
+            kept = kept_by(task.model, lambda: task.losses(batch.to("meta"), None))
+    finally:
+        del head.loss
+    return tokens, 3 * counter.get_total_flops(), kept + bytes_of(head)
+
+
+def kept_by(model: nn.Module, forward: Callable[[], Any]) -> int:
+    """Bytes that a forward pass keeps for the backward pass, beside the model's own."""
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
-    task.model.train()
-    head.loss = loss
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            with FlopCounterMode(display=False) as counter:
-                task.losses(batch.to("meta"), None)
-    finally:
-        del head.loss
-    for parameter in task.model.parameters():
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    for parameter in model.parameters():
         kept.pop(parameter.untyped_storage()._cdata, None)
-    activations = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    return tokens, 3 * counter.get_total_flops(), activations + bytes_of(head)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def parameters_of(model: nn.Module) -> dict[str, int]:
     """Trained numbers by part; what parts share is counted in the first of them."""
-    parts: dict[str, int] = dict.fromkeys((name for name, _ in model.named_children()), 0)
-    shared = {id(parameter) for parameter in model.head.parameters()}  # type: ignore[union-attr]
+    parts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        parts[name.split(".")[0]] += parameter.numel()
-    tied = not parts["head"] and bool(shared)
-    named = {("head (tied)" if tied and k == "head" else k): n for k, n in parts.items()}
-    return {name: number for name, number in named.items() if number or name.startswith("head")}
+        part = name.split(".")[0]
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    return parts if "head" in parts else {**parts, "head (tied)": 0}
 
 
 def bytes_of(module: nn.Module) -> int:
@@ -327,17 +334,26 @@ def published(section: Any) -> tuple[Figure, ...]:
     return tuple(Figure(quantity, *figure) for quantity, figure in printed.items())
 
 
-# --------------------------------------------------------------------------------- timing
+# ------------------------------------------------------------------------------ measuring
 
 
-def timed_update(recipe: Any, sample: Sample) -> tuple[float | None, str]:
-    """Seconds of one update on this machine, and how they were found."""
+@dataclass(frozen=True)
+class Measured:
+    """Of one update: seconds, bytes kept for the backward pass, and how they were found."""
+
+    seconds: float | None
+    activations: int
+    how: str
+
+
+def measured(recipe: Any, sample: Sample, counted: Measured) -> Measured:
+    """A few rows of a batch on this machine; what was counted where the machine is too small."""
     options: TrainingOptions = recipe.training
     batch = sample.batches[0]
     with torch.device("meta"):
         needed = 5 * bytes_of(build_model(recipe.model, sample.tokenizer))
     if needed > free_memory():
-        return None, f"not measured: {needed / 1e9:.1f} GB of memory would be needed"
+        return replace(counted, how=f"nothing: {needed / 1e9:.1f} GB of memory would be needed")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(recipe.seed)
@@ -351,12 +367,25 @@ def timed_update(recipe: Any, sample: Sample) -> tuple[float | None, str]:
     share = (time.process_time() - worked) / (time.perf_counter() - began)
     threads = torch.get_num_threads()
     how = (
-        f"{rows:,} of the {len(batch):,} rows of a batch timed on this machine, "
-        f"{threads} thread{'s' * (threads > 1)}; without validation"
+        f"{rows:,} of the {len(batch):,} rows of a batch, on this machine with "
+        f"{threads} thread{'s' * (threads > 1)}, without validation"
     )
     if share < BUSY * threads:
-        how += f". Other programs were busy: {share / threads:.0%} of the processors were left"
-    return whole, how
+        how += f"; it was busy, {share / threads:.0%} of its time was left"
+    return Measured(whole, activations_of(task, batch, options, rows), how)
+
+
+def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -> int:
+    """Bytes kept for the backward pass of a batch, from those of its first rows and of half."""
+
+    def kept(rows: int) -> int:
+        return kept_by(task.model, lambda: _losses(task, first_rows(batch, rows), options))
+
+    half = rows // 2
+    if half == 0:
+        return kept(rows) * len(batch) // rows
+    first, second = kept(half), kept(rows)
+    return second + (second - first) * (len(batch) - rows) // (rows - half)
 
 
 def fitting_rows(timed: Callable[[int], float], most: int) -> tuple[int, float]:
@@ -370,12 +399,13 @@ def fitting_rows(timed: Callable[[int], float], most: int) -> tuple[int, float]:
 
 
 def _pass(task: Any, batch: Any, options: TrainingOptions) -> float:
-    def both_ways() -> None:
-        with casting(options.precision, torch.device("cpu")):
-            losses, _ = task.losses(batch, None)
-        sum(value for value, _ in losses.values()).backward()  # type: ignore[union-attr]
+    return _seconds(lambda: _losses(task, batch, options).backward())
 
-    return _seconds(both_ways)
+
+def _losses(task: Any, batch: Any, options: TrainingOptions) -> Any:
+    with casting(options.precision, torch.device("cpu")):
+        losses, _ = task.losses(batch, None)
+    return sum(value for value, _ in losses.values())
 
 
 def _seconds(work: Callable[[], Any]) -> float:

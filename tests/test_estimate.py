@@ -1,0 +1,189 @@
+"""What a training will cost: against formulas written by hand and against real passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from regard import estimate as module
+from regard.data import PairBatch, Sequences, StreamBatch
+from regard.errors import ConfigError
+from regard.estimate import activations_of, count, estimate, first_rows, fitting_rows, updates_of
+from regard.models import model_class
+from regard.runs import read_recipe
+from regard.tasks import task_class
+from regard.training import OptimizerOptions, TrainingOptions
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def transformer_flops(rows, s, t, d, ff, layers, vocabulary):
+    """2 a multiply-add, times 3 for both ways; s source and t target positions in each row."""
+    encoder = s * (4 * d * d + 2 * d * ff) + 2 * s * s * d
+    decoder = t * (4 * d * d + 2 * d * ff) + 2 * t * t * d
+    cross = 2 * t * d * d + 2 * s * d * d + 2 * t * s * d
+    return 6 * rows * (layers * (encoder + decoder + cross) + t * d * vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "d", "updates", "printed"),
+    [
+        ("base", 63_082_496, 512, 100_000, (65e6, 3.3e18)),
+        ("big", 214_245_376, 1024, 300_000, (213e6, 2.3e19)),
+    ],
+)
+def test_the_transformers_of_the_paper(name, parameters, d, updates, printed, monkeypatch):
+    monkeypatch.delenv("WMT14", raising=False)
+    found = estimate(RECIPES / f"wmt14-transformer-{name}.toml", measure=False)
+    totals = found.totals()
+    assert totals["parameters"] == sum(found.parameters.values()) == parameters
+    assert found.parameters["embedding"] == 37_000 * d and found.parameters["head (tied)"] == 0
+    rows = 25_000 // 30
+    assert found.tokens == rows * 29
+    assert found.flops == transformer_flops(rows, 30, 29, d, 4 * d, 6, 37_000)
+    assert totals["flops"] == found.flops * updates
+    assert tuple(one.value for one in found.published) == printed
+    assert found.memory["weights"] == 4 * parameters
+    assert found.memory["adam's tables"] == 8 * parameters
+    text = found.text()
+    assert f"{parameters:,}" in text and "Vaswani et al. 2017, table 3" in text
+    assert "sentences of 30 tokens are assumed" in found.batch and "$WMT14" in found.batch
+
+
+def pairs(rows, s, t):
+    def side(words):
+        return Sequences(torch.full((rows, words), 5), torch.full((rows,), words))
+
+    return PairBatch(side(s), side(t))
+
+
+def on_meta(task, name, vocabulary, **options):
+    model = model_class(name)
+    with torch.device("meta"):
+        return task_class(task)(model(model.Config(vocab_size=vocabulary, **options)), None)
+
+
+def test_flops_of_an_lstm_with_attention():
+    rows, s, t, d, vocabulary, layers = 4, 7, 5, 8, 50, 2
+    task = on_meta("translation", "seq2seq", vocabulary, d_model=d, layers=layers)
+    encoder = layers * s * 2 * (d * 2 * d + d // 2 * 2 * d)  # two ways, half as wide, four gates
+    bridge, keys = layers * d * 2 * d, s * d * d
+    decoder = t * (d * 4 * d + layers * 2 * d * 4 * d + 2 * d * d + 2 * s * d)
+    wanted = 6 * rows * (encoder + bridge + keys + decoder + t * d * vocabulary)
+    assert count(task, pairs(rows, s, t + 1))[:2] == (rows * t, wanted)
+
+
+def test_flops_of_a_recurrent_language_model():
+    rows, t, d, vocabulary = 3, 6, 8, 40
+    task = on_meta("language-modeling", "recurrent", vocabulary, d_model=d, layers=2)
+    tokens = torch.full((rows, t), 5)
+    found = count(task, StreamBatch(tokens, tokens, fresh=True))
+    assert found[:2] == (rows * t, 6 * rows * t * (2 * 8 * d * d + d * vocabulary))
+
+
+@pytest.mark.parametrize("name", ["transformer", "seq2seq"])
+def test_memory_is_what_a_whole_batch_really_keeps(name):
+    model = model_class(name)
+    torch.manual_seed(1)
+    config = model.Config(vocab_size=300, d_model=32, dropout=0.1)
+    task = task_class("translation")(model(config), None)
+    task.model.train()
+    options = TrainingOptions(updates=1)
+    batch = pairs(24, 9, 9)
+    whole = module.kept_by(task.model, lambda: task.losses(batch, None))
+    assert activations_of(task, batch, options, 12) == pytest.approx(whole, rel=0.05)
+    assert activations_of(task, batch, options, 24) == whole
+    meta = on_meta("translation", name, 300, d_model=32, dropout=0.1)
+    assert 0.4 * whole < count(meta, batch)[2] < 1.5 * whole  # other kernels keep other things
+
+
+def test_a_recipe_whose_data_is_there_is_counted_on_real_batches(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a b c\td e f g\n" * 60)
+    (tmp_path / "small.toml").write_text("""
+task = "translation"
+[data]
+train = ["pairs.tsv"]
+valid = ["pairs.tsv"]
+batch_tokens = 60
+[tokenizer]
+kind = "words"
+vocab_size = 11
+[model]
+name = "transformer"
+size = "tiny"
+d_model = 8
+heads = 2
+[training]
+epochs = 3
+accumulate = 2
+[training.optimizer]
+name = "sgd"
+""")
+    found = estimate(tmp_path / "small.toml")
+    assert found.vocabulary.startswith("11 pieces, learned")
+    # Six places a target (<s> d e f g </s>), ten rows a batch, six batches an epoch.
+    assert found.updates == 9 and found.tokens == 2 * 50
+    assert found.flops == 2 * transformer_flops(10, 4, 5, 8, 256, 4, 11)
+    assert found.memory["sgd's tables"] == 0
+    assert found.published == ()  # the size was changed
+    assert found.seconds is not None and found.totals()["seconds"] == 9 * found.seconds
+    assert "rows of a batch, on this machine" in found.measured
+
+
+def test_the_end_of_a_training():
+    def updates(an_epoch=None, **limits):
+        return updates_of(TrainingOptions(**limits), an_epoch, tokens=100.0)
+
+    assert updates(updates=7) == 7
+    assert updates(epochs=2, an_epoch=5) == 10
+    assert updates(epochs=2, an_epoch=5, accumulate=2) == 6
+    assert updates(tokens=250) == 3
+    assert updates(updates=2, tokens=250, epochs=9) == 2
+    assert updates(epochs=9) is None
+
+
+def test_timing_takes_as_many_rows_as_fit():
+    taken = []
+
+    def timed(rows):
+        taken.append(rows)
+        return 0.1 * rows
+
+    assert fitting_rows(timed, 256) == (20, pytest.approx(2.0))
+    assert taken == [1, 1, 20]
+    assert fitting_rows(timed, 5) == (5, pytest.approx(0.5))
+    assert fitting_rows(lambda rows: 9.0 * rows, 256) == (1, 9.0)
+
+
+def test_the_first_rows_of_a_batch():
+    cut = first_rows(pairs(4, 3, 2), 2)
+    assert len(cut) == 2 and cut.source.ids.shape == (2, 3) and cut.count == 2
+    tokens = torch.arange(6).view(2, 3)
+    window = first_rows(StreamBatch(tokens, tokens, fresh=True), 1)
+    assert window.fresh and window.tokens.tolist() == [[0, 1, 2]]
+
+
+def test_a_machine_that_is_too_small_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "free_memory", lambda: 1000)
+    found = estimate(RECIPES / "ptb-lstm-small.toml", ["data.rows=2"])
+    assert found.seconds is None and "GB of memory would be needed" in found.measured
+
+
+def test_variables_that_are_not_set_are_refused_where_files_are_opened(monkeypatch):
+    monkeypatch.delenv("WMT14", raising=False)
+    with pytest.raises(ConfigError, match="needs the environment variable WMT14"):
+        read_recipe(RECIPES / "wmt14-transformer-base.toml")
+
+
+def test_optimizers_have_their_own_tables():
+    model = SimpleNamespace(parameters=lambda: [torch.zeros(10)])
+
+    def tables(**options):
+        chosen = TrainingOptions(updates=1, optimizer=OptimizerOptions(**options))
+        return module.memory_of(model, chosen, 0)[f"{options['name']}'s tables"]
+
+    assert tables(name="adam") == tables(name="adamw") == 80
+    assert tables(name="sgd", momentum=0.9) == 40 and tables(name="sgd") == 0
