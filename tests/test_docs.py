@@ -102,7 +102,8 @@ def test_a_command_prints_what_its_page_shows(command, tmp_path):
 
 @pytest.mark.parametrize("command", REGARD, ids=str)
 def test_a_command_has_verbs_and_flags_that_exist(command):
-    verbs = [word for word in command.words[1:] if re.fullmatch(r"[a-z]+", word)][:1]
+    verbs = [word for word in command.words[1:] if re.fullmatch(r"[a-z]+", word)]
+    verbs = verbs[: 2 if verbs[:1] == ["tokenizer"] else 1]
     helped = regard(*verbs, "--help")
     assert helped.returncode == 0, f"there is no such verb: {helped.stderr}"
     for flag in re.findall(r"(?<!\S)--[a-z-]+", " ".join(command.words)):

@@ -19,7 +19,9 @@ CHUNK = 256  # sentences between two looks at the progress
 @with_decoding
 def evaluate(
     model: Model,
-    more: Annotated[list[Path] | None, typer.Argument(metavar="", hidden=True)] = None,
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --data.")
+    ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE...", help="Source and target, or a table, or a text."),

@@ -57,7 +57,7 @@ def train(
 def encode(
     tokenizer: Source,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]... | -", help="- reads standard input.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Numbers instead of pieces.")] = False,
     as_json: AsJson = False,

@@ -12,7 +12,7 @@ from regard.cli.console import AsJson, Quiet, say, show
 from regard.errors import ConfigError
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Options of the recipe.")
+    list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Options of the recipe.")
 ]
 Out = Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME without it.")]
 
@@ -63,7 +63,7 @@ def _finished(folder: Path, result: Any, as_json: bool) -> None:
 
 def compare(
     recipes: Annotated[
-        list[str], typer.Argument(metavar="RECIPE... [NAME=VALUE]...", help="Two or more recipes.")
+        list[str], typer.Argument(metavar="RECIPE", help="And NAME=VALUE, for all of them.")
     ],
     seeds: Annotated[str, typer.Option(help="One run for each: 1,2,3.")] = "1",
     out: Annotated[Path, typer.Option(help="The comparison's folder.")] = Path("runs/compare"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def predict(
     model: Model,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]... | -", help="- reads standard input.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
     ] = None,
     too_long: Annotated[
         Literal["error", "truncate"], typer.Option(help="For texts beyond the model's limit.")
