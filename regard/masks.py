@@ -77,8 +77,9 @@ class Allowed:
         if self.grid is None or self.is_causal:
             return None
         idle = ~self.grid.any(-1, keepdim=True)
-        # Asking a GPU would stall its queue: there, the rows are always set to zero.
-        return idle if idle.is_cuda or bool(idle.any()) else None
+        # Asking a GPU would stall its queue, and the meta device has no answer: there, the rows are
+        # always set to zero.
+        return idle if idle.device.type != "cpu" or bool(idle.any()) else None
 
 
 class Mask(ABC):

@@ -1,0 +1,275 @@
+"""Comparing recipes: equal conditions, results with spread, going on after a stop, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from regard.compare import Comparison, Outcome, compare, peak_memory
+from regard.errors import ConfigError, RegardError
+
+TOKENS = 2000
+WORDS = "a b c d e f g h".split()
+MODELS = {
+    "lstm": 'name = "seq2seq"\nd_model = 8\nlayers = 1\ndropout = 0.0',
+    "transformer": 'name = "transformer"\nd_model = 8\nd_ff = 16\nheads = 2\n'
+    "encoder_layers = 1\ndecoder_layers = 1",
+}
+RECIPE = """
+task = "translation"
+name = "{name}"
+[data]
+train = ["train.tsv"]
+valid = ["valid.tsv"]
+test = ["test.tsv"]
+batch_tokens = 64
+[tokenizer]
+kind = "words"
+vocab_size = 12
+[model]
+{model}
+[training]
+tokens = {tokens}
+threads = 1
+[training.validation]
+every = 4
+[training.checkpoints]
+every = 2
+"""
+
+
+def write_tsv(path: Path, first: int, rows: int) -> None:
+    """Words, and the same words turned around."""
+    lines = []
+    for row in range(first, first + rows):
+        words = [WORDS[(row * step + step) % len(WORDS)] for step in range(1, 3 + row % 3)]
+        lines.append(f"{' '.join(words)}\t{' '.join(reversed(words))}\n")
+    path.write_text("".join(lines))
+
+
+def write_recipes(folder: Path) -> list[Path]:
+    for name, first, rows in (("train", 0, 60), ("valid", 60, 4), ("test", 64, 4)):
+        write_tsv(folder / f"{name}.tsv", first, rows)
+    for name, model in MODELS.items():
+        (folder / f"{name}.toml").write_text(RECIPE.format(name=name, model=model, tokens=TOKENS))
+    return [folder / f"{name}.toml" for name in MODELS]
+
+
+@pytest.fixture
+def recipes(tmp_path):
+    return write_recipes(tmp_path)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A comparison that was made in two steps, and what stood there after the first."""
+
+    recipes: list[Path]
+    found: Comparison
+    first: dict[Path, int]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    recipes, out = write_recipes(folder), folder / "out"
+    compare(recipes, seeds=(1,), out=out, show="none")
+    first = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
+    return Done(recipes, compare(recipes, seeds=(1, 2), out=out, show="none"), first)
+
+
+def outcome(quality: float, **changes: object) -> Outcome:
+    scores = [{"name": "BLEU", "value": quality, "signature": "nrefs:1"}]
+    facts: dict = dict(
+        scores=scores,
+        goal=("bleu", "max", quality),
+        curve=[(10, 1.0), (20, quality)],
+        updates=2,
+        tokens=20,
+        seconds=4.0,
+        parameters=100,
+        flops=1e6,
+        memory=1000,
+        precision="float32",
+        threads=1,
+        samples=[("x", "y", "z")],
+    )
+    return Outcome(**{**facts, **changes})
+
+
+# ------------------------------------------------------------------------------ comparing
+
+
+def test_every_run_is_measured(done):
+    folder = done.recipes[0].parent
+    assert list(done.found.outcomes) == ["lstm", "transformer"]
+    for several in done.found.outcomes.values():
+        for one in several:
+            assert TOKENS <= one.tokens < TOKENS + 64
+            assert one.scores[0]["name"] == "BLEU" and "tok:13a" in one.scores[0]["signature"]
+            assert one.curve[-1][0] == one.tokens and len(one.curve) > 1
+            assert one.goal[2] == pytest.approx(max(score for _, score in one.curve))
+            assert one.flops > 6 * one.parameters and one.memory > 50e6 and one.seconds > 0
+            assert [sample[0] for sample in one.samples] == [
+                line.split("\t")[0] for line in (folder / "test.tsv").read_text().splitlines()
+            ]
+
+
+def test_all_models_see_the_same_tokens_in_the_same_pieces(done):
+    lstm, transformer = done.found.outcomes.values()
+    assert [one.tokens for one in lstm] == [one.tokens for one in transformer]
+    pieces = {path.read_bytes() for path in done.found.folder.glob("*/model/tokenizer.json")}
+    assert len(pieces) == 1
+
+
+def test_what_is_finished_stays_when_a_seed_is_added(done):
+    assert len(done.first) >= 4
+    assert {path: path.stat().st_mtime_ns for path in done.first} == done.first
+    again = compare(done.recipes, seeds=(1, 2), out=done.found.folder, show="none")
+    assert again.outcomes == done.found.outcomes
+
+
+def test_the_results_are_told_to_programs_and_to_people(done):
+    facts = json.loads((done.found.folder / "comparison.json").read_text())
+    assert [run["seed"] for run in facts["runs"]] == [1, 2, 1, 2]
+    assert facts["conditions"]["budget"] == {"tokens": TOKENS}
+    page = (done.found.folder / "report.html").read_text()
+    for told in ("transformer", "nrefs:1|case:mixed", "±", "valid bleu", f"{TOKENS:,} tokens"):
+        assert told in page
+
+
+def test_a_folder_holds_what_is_asked_for_or_is_refused(done, tmp_path):
+    def again(*given: str) -> None:
+        compare(recipes[:1], given, out=out, show="none")
+
+    folder = tmp_path / "copy"
+    shutil.copytree(done.recipes[0].parent, folder)
+    recipes, out = [folder / path.name for path in done.recipes], folder / "out"
+    with pytest.raises(ConfigError, match=rf"budget.tokens: was {TOKENS}, is 300"):
+        again("training.tokens=300")
+    with pytest.raises(ConfigError, match=r"model.d_model: was 8, is 4"):
+        again("model.d_model=4")
+    write_tsv(folder / "train.tsv", 0, 61)
+    with pytest.raises(ConfigError, match=r"data.train: was \['sha256:"):
+        again()
+
+
+def test_a_comparison_that_is_stopped_goes_on_and_ends_the_same(done, tmp_path):
+    recipe, out = str(done.recipes[0]), str(tmp_path / "out")
+    code = (
+        "import sys; from regard.compare import compare; from regard.training import Interrupted\n"
+        f"try: compare([{recipe!r}], out={out!r}, show='none')\n"
+        "except Interrupted as stopped: print(stopped); sys.exit(stopped.code)"
+    )
+    run = tmp_path / "out/lstm-seed1"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    while not list(run.glob("checkpoints/step-*[2468]")):
+        assert parent.poll() is None
+        time.sleep(0.01)
+    parent.send_signal(signal.SIGINT)
+    said, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 130 and f"{run} is saved" in said
+    assert list(run.glob("checkpoints/step-*")) and not (run / "result.json").exists()
+
+    found = compare(done.recipes[:1], out=tmp_path / "out", show="none")
+    whole = done.found.folder / "lstm-seed1"
+    one, other = (vars(Outcome.read(folder)) for folder in (run, whole))
+    for depends_on_the_clock in ("seconds", "memory"):
+        del one[depends_on_the_clock], other[depends_on_the_clock]
+    assert one == other and found.outcomes["lstm"][0].tokens == one["tokens"]
+    weights = [folder / "model/model.safetensors" for folder in (run, whole)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
+    with pytest.raises(RegardError, match=r"the run in .*lstm-seed1 has failed \(exit code 2\)"):
+        compare(recipes[:1], ["data.max_tokens=1"], out=tmp_path / "out", show="none")
+    assert "error: " in capfd.readouterr().err
+
+
+# ------------------------------------------------------------------------------- refusing
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("tokens = 2000=>tokens = 500", "budget.tokens: 2000 in lstm, 500 in transformer"),
+        ("vocab_size = 12=>vocab_size = 11", "tokenizer.vocab_size: 12 in lstm, 11 in transf"),
+        ("batch_tokens = 64=>batch_tokens = 32", "data.batch_tokens: 64 in lstm, 32 in transfor"),
+        ("every = 4=>every = 5", "validation.every: 4 in lstm, 5 in transformer"),
+        ('test = ["test.tsv"]=>test = ["valid.tsv"]', "data.test: ['sha256:"),
+        ("[training]=>[decoding]\nbeams = 2\n[training]", "decoding.beams: None in lstm, 2 in"),
+        ("[training]=>[evaluation]\nbleu_tokenize = 'none'\n[training]", "evaluation.bleu_tokeni"),
+    ],
+)
+def test_what_differs_is_refused_by_name(recipes, tmp_path, change, told):
+    before, after = change.split("=>")
+    text = recipes[1].read_text()
+    assert before in text
+    recipes[1].write_text(text.replace(before, after))
+    with pytest.raises(ConfigError, match="cannot be compared fairly") as refused:
+        compare(recipes, out=tmp_path / "out", show="none")
+    assert told in str(refused.value) and str(refused.value).count("\n  ") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
+    from regard.compare import conditions_of
+    from regard.runs import read_recipe
+
+    copy = tmp_path / "copy.tsv"
+    copy.write_bytes((tmp_path / "train.tsv").read_bytes())
+    recipes[1].write_text(recipes[1].read_text().replace("train.tsv", "copy.tsv"))
+    hashes: dict[str, str] = {}
+    one, other = (conditions_of(read_recipe(path), hashes) for path in recipes)
+    assert one == other
+    copy.write_text("a\tb\n")
+    assert conditions_of(read_recipe(recipes[1]), {}) != one
+
+
+def test_two_recipes_of_one_name_are_refused(recipes, tmp_path):
+    with pytest.raises(ConfigError, match="are both named 'lstm'"):
+        compare([recipes[0], recipes[0]], out=tmp_path / "out", show="none")
+
+
+# ------------------------------------------------------------------------------- results
+
+
+def test_spread_and_the_best_model_from_known_numbers():
+    both = {"a": (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
+    found = Comparison(Path("x"), {"budget": {"tokens": 20}}, (1, 2), both)
+    quality = found.table()[0]["quality"]
+    assert quality["mean"] == 12 and quality["sd"] == pytest.approx(math.sqrt(8))
+    assert (quality["min"], quality["max"]) == (10, 14)
+    assert found.table()[0]["tokens_per_second"] == 5
+    assert found.best() == "a"
+    text = found.picture().text(200)
+    assert "12.00 ± 2.83" in text and "10.00 to 14.00" in text
+
+
+def test_a_lower_score_may_be_the_better_one():
+    lower = {
+        name: (outcome(q, scores=[], goal=("loss", "min", q)),)
+        for name, q in {"a": 2.0, "b": 1.0}.items()
+    }
+    found = Comparison(Path("x"), {"budget": {}}, (1,), lower)
+    assert found.best() == "b" and found.quality == "valid loss"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
+def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
+    ballast = bytearray(os.urandom(1)) * (400 << 20)
+    code = "from regard.compare import peak_memory; print(peak_memory())"
+    small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(small.stdout) < 400 << 20 < peak_memory()
+    del ballast
