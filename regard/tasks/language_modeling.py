@@ -268,7 +268,7 @@ class LanguageModeling:
         return [self.tokenizer.eos_id]
 
     def _show(self, rows: list[list[int]]) -> None:
-        words = [[self.tokenizer.piece(i) for i in row] for row in rows]
+        words = [[self.tokenizer.label(i) for i in row] for row in rows]
         if label(target=words):
             with torch.no_grad(), evaluating(self.model):
                 ids = Sequences.of(rows, self.model.config.pad).ids

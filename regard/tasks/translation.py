@@ -273,7 +273,7 @@ class Translation:
 
     def _show(self, sources: Tokens, targets: list[list[int]]) -> None:
         """Search is muted; whoever looks sees one pass over the sources and the answers."""
-        config, piece = self.model.config, self.tokenizer.piece
+        config, piece = self.model.config, self.tokenizer.label
         source = sources.padded(np.arange(len(sources)), config.pad)
         read = [[config.bos, *ids] for ids in targets]
         whole = [[config.bos, *ids, config.eos] for ids in targets]

@@ -133,6 +133,13 @@ class Tokenizer:
             raise RegardError(f"`id` must be an id below {self.vocab_size}, but is {id}.")
         return found
 
+    def label(self, id: int) -> str:
+        """A piece as pictures show it: `brown</w>` is "brown", a part that goes on is "starr@@"."""
+        piece = self.piece(id)
+        if self.kind != "bpe" or id in self.special_ids:
+            return piece
+        return piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@"
+
     # ---- text -> ids -> text
 
     def encode(self, text: str) -> Encoding:

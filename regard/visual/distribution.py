@@ -117,5 +117,5 @@ def next_words(
         scores, _ = model.step(tokens, state)
     model.train(training)
     probabilities = scores[0, -1].double().softmax(-1)
-    words = [tokenizer.piece(index) for index in range(len(probabilities))]
+    words = [tokenizer.label(index) for index in range(len(probabilities))]
     return Distribution.of(probabilities, words, most, title or f"after {text!r}")

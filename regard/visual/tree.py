@@ -170,7 +170,7 @@ class BeamTrace:
 
         trace = BeamTrace(size=4)
         hypotheses = Beam(size=4).run(model, source, trace)
-        trace.tree(tokenizer.piece, hypotheses[0][0]).save("beam.html")
+        trace.tree(tokenizer.label, hypotheses[0][0]).save("beam.html")
 
     `size` is the search's beam, `sentence` the row of the batch.
     """

@@ -346,3 +346,13 @@ def test_words_count_as_python_counts():
     counts = Counter(" ".join(LINES).split())
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     assert list(trained("words").vocab())[4:] == ranked
+
+
+def test_labels_are_what_a_person_reads():
+    tokenizer = text.train("bpe", ["low lower lowest"] * 5, 18)
+    pieces = {tokenizer.piece(i): tokenizer.label(i) for i in range(tokenizer.vocab_size)}
+    assert pieces["low</w>" if "low</w>" in pieces else "w</w>"] in ("low", "w")
+    assert pieces["l"] == "l@@"
+    assert pieces["</s>"] == "</s>"
+    words = text.train("words", ["a b"], 6)
+    assert words.label(words.id("a")) == "a"
