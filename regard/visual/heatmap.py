@@ -178,4 +178,4 @@ class _Place:
 
 def _longest(labels: Sequence[str], size: float) -> float:
     cells = max((min(LABEL_CELLS, cell_len(visible(label))) for label in labels), default=1)
-    return text_width("x" * cells, size)
+    return 1.12 * text_width("x" * cells, size)  # some letters are wider than the mean
