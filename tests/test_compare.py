@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare import Comparison, Outcome, compare, peak_memory
+from regard.compare import compare
+from regard.compare.child import peak_memory
+from regard.compare.conditions import conditions_of
+from regard.compare.results import Comparison, Outcome
 from regard.errors import ConfigError, RegardError
 
 TOKENS = 2000
@@ -93,7 +96,7 @@ def outcome(quality: float, **changes: object) -> Outcome:
     facts: dict = dict(
         scores=scores,
         goal=("bleu", "max", quality),
-        curve=[(10, 1.0), (20, quality)],
+        curves={"valid/bleu": [(10, 1.0), (20, quality)], "valid/loss": [(20, quality)]},
         updates=2,
         tokens=20,
         seconds=4.0,
@@ -117,8 +120,8 @@ def test_every_run_is_measured(done):
         for one in several:
             assert TOKENS <= one.tokens < TOKENS + 64
             assert one.scores[0]["name"] == "BLEU" and "tok:13a" in one.scores[0]["signature"]
-            assert one.curve[-1][0] == one.tokens and len(one.curve) > 1
-            assert one.goal[2] == pytest.approx(max(score for _, score in one.curve))
+            assert one.course()[-1][0] == one.tokens and len(one.course()) > 1
+            assert one.goal[2] == pytest.approx(max(score for _, score in one.course()))
             assert one.flops > 6 * one.parameters and one.memory > 50e6 and one.seconds > 0
             assert [sample[0] for sample in one.samples] == [
                 line.split("\t")[0] for line in (folder / "test.tsv").read_text().splitlines()
@@ -224,7 +227,6 @@ def test_what_differs_is_refused_by_name(recipes, tmp_path, change, told):
 
 
 def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
-    from regard.compare import conditions_of
     from regard.runs import read_recipe
 
     copy = tmp_path / "copy.tsv"
@@ -269,7 +271,7 @@ def test_a_lower_score_may_be_the_better_one():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     ballast = bytearray(os.urandom(1)) * (400 << 20)
-    code = "from regard.compare import peak_memory; print(peak_memory())"
+    code = "from regard.compare.child import peak_memory; print(peak_memory())"
     small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(small.stdout) < 400 << 20 < peak_memory()
     del ballast

@@ -1,0 +1,176 @@
+"""Three translators from English to French, trained with one budget: python examples/demo.py
+
+An LSTM without attention, an LSTM with attention and a Transformer read the same 800,000 target
+tokens of short sentences. Then they are compared on sentences that none of them has seen, and
+runs/demo/report.html shows what they learned and what they look at.
+
+Interrupted, it goes on where it was stopped; finished, it shows its results again. To train anew,
+remove runs/demo. It ends with 1 where the best model stays under BLEU 30.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import regard
+from regard.compare import compare
+from regard.compare.results import Comparison
+from regard.data import Sequences
+from regard.decoding.beam import Beam
+from regard.decoding.steps import begin
+from regard.training import Interrupted
+from regard.visual import BeamTrace, Distribution, Heatmap, Note, Picture, Row, Stack, Table
+from regard.visual.heads import mean
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = [ROOT / f"recipes/demo-{name}.toml" for name in ("lstm", "lstm-attention", "transformer")]
+LEAST_BLEU = 30.0
+DATA = "Tatoeba (tatoeba.org), by way of manythings.org/anki, CC BY 2.0 FR: examples/tatoeba"
+# Of the test part, which no model has seen; the report also shows its first sentences unselected.
+UNSEEN = (
+    "I haven't finished my lunch.",
+    "What are you doing in my office?",
+    "He is reading a book.",
+    "I think he's too young.",
+    "We don't have a cat.",
+    "I'm going to tell everybody.",
+    "Maybe we should start.",
+    "I feel bad today.",
+)
+LOOKED_AT = UNSEEN[:4]
+ALIGNMENT = (
+    "A row is a word to be said, a column a word of the sentence: the darker the cell, the more "
+    "the model looks at that word while it says this one.",
+)
+EVERY_HEAD = ("Every head of the Transformer. Choose the sentence, the attention and the layer.",)
+ASKED = ("I'm tired of waiting.", "Je suis")  # a sentence, and how its translation begins
+
+
+def main(
+    recipes: Sequence[Path] = RECIPES,
+    overrides: Sequence[str] = (),
+    out: str | Path = "runs/demo",
+    least_bleu: float = LEAST_BLEU,
+    show: str = "auto",
+) -> int:
+    """Compare, print, write the report; 0 when the best model is good enough."""
+    began, console = time.monotonic(), Console(highlight=False)
+    console.print("Three translators, English to French, one budget. Results go to", str(out))
+    found = compare(recipes, overrides, out=out, show=show)
+    models = {name: regard.load(found.folder / f"{name}-seed1") for name in found.outcomes}
+    words = translations(models)
+    console.print(found.picture())
+    for source, *answers in words.rows:
+        console.print(f"\n{source}", style="bold", markup=False)
+        for name, answer in zip(words.head[1:], answers, strict=True):
+            console.print(f"    {name:<16}{answer}", markup=False)
+    page = found.report("Three translators, one budget", pictures(models, words), {"data": DATA})
+    place = page.save(found.folder / "report.html")
+    console.print(f"\n{place} shows it all ({time.monotonic() - began:.0f} s)")
+    return verdict(found, least_bleu)
+
+
+def verdict(found: Comparison, least_bleu: float) -> int:
+    """0, or 1 with a message where the best model translates worse than it reliably can."""
+    best = found.best()
+    bleu = found.outcomes[best][0].quality
+    if bleu >= least_bleu:
+        return 0
+    print(
+        f"error: the best model, {best}, reached BLEU {bleu:.1f} on the test sentences, but "
+        f"{least_bleu:g} was expected. Something is broken: see {found.folder}.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def translations(models: dict[str, Any]) -> Table:
+    """What each model makes of the unseen sentences."""
+    columns = [task.translate(list(UNSEEN)) for task in models.values()]
+    return Table.of(["source", *models], list(zip(UNSEEN, *columns, strict=True)))
+
+
+# ------------------------------------------------------------------------------- pictures
+
+
+def pictures(models: dict[str, Any], words: Table) -> list[tuple[str, Picture]]:
+    """What stands in the report below the comparison."""
+    attentive = {name: task for name, task in models.items() if has_attention(task)}
+    task = list(models.values())[-1]
+    return [
+        ("Chosen sentences, unseen too", words),
+        ("What they look at", Stack(tuple(looked_at(attentive)))),
+        ("Which word comes next", next_word(models)),
+        ("How a sentence is searched", beam_tree(task)),
+    ]
+
+
+def has_attention(task: Any) -> bool:
+    return any(name.endswith("tap") for name, _ in task.model.named_modules())
+
+
+def looked_at(models: dict[str, Any]) -> list[Picture]:
+    """The alignment of each model side by side, and below them every head of the last."""
+    aligned, heads = [], None
+    for name, task in models.items():
+        with regard.look(task) as seen:
+            task.translate(list(LOOKED_AT))
+        heads = seen.heads()
+        last = heads.select(kind="cross", example=0).panels[-1]
+        which = f"{name}: layer {last.layer}, mean of {len(last.heads)} heads"
+        title = which if len(last.heads) > 1 else name
+        aligned.append(Heatmap.of(mean(last.heads), last.queries, last.keys, title))
+    parts: list[Picture] = [Note(ALIGNMENT), Row(tuple(aligned))]
+    return [*parts, Note(EVERY_HEAD), heads] if heads is not None else parts
+
+
+def next_word(models: dict[str, Any]) -> Picture:
+    """What each model expects after the beginning of a translation."""
+    source, beginning = ASKED
+    bars = []
+    for name, task in models.items():
+        state, tokens = start(task, source)
+        fed = torch.tensor([task.tokenizer.encode(beginning).ids])  # (B=1, T)
+        with torch.no_grad():
+            scores, _ = task.model.step(torch.cat([tokens, fed], 1), state)
+        words = [task.tokenizer.piece(i) for i in range(scores.size(-1))]
+        bars.append(Distribution.of(scores[0, -1].softmax(-1), words, 8, name))
+    return Stack((Note((f"“{source}” is “{beginning} …”:",)), Row(tuple(bars))))
+
+
+def beam_tree(task: Any) -> Picture:
+    """The search for one translation, with a beam of three."""
+    source, trace = LOOKED_AT[0], BeamTrace(size=3)
+    best = Beam(size=3).run(task.model, ids_of(task, source), trace)[0][0]
+    said = task.tokenizer.decode(best.tokens)
+    return trace.tree(task.tokenizer.piece, best, f"“{source}” becomes “{said}”")
+
+
+def start(task: Any, source: str) -> tuple[Any, torch.Tensor]:
+    """The state of a model that has read a sentence, and the first token to feed."""
+    with torch.no_grad():
+        return begin(task.model, ids_of(task, source))
+
+
+def ids_of(task: Any, source: str) -> Sequences:
+    """A sentence as the model reads it."""
+    tokenizer = task.tokenizer
+    return Sequences.of([[*tokenizer.encode(source).ids, tokenizer.eos_id]], tokenizer.pad_id)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Interrupted as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(stopped.code)
+    except regard.RegardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

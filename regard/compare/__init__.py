@@ -1,0 +1,171 @@
+"""Several models under equal conditions: the same data, tokenizer, search, scores, budget, seeds.
+
+    compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3), out="runs/compare")
+
+Every run is a process of its own, so that its peak of memory is its own. What is finished stays:
+the same call again goes on where it was stopped, and another seed or another recipe is added.
+
+    OUT/
+      conditions.json    what all runs share
+      tokenizer/         learned once, for all
+      NAME-seed1/        a run folder, and outcome.json: what it reached and what it cost
+      comparison.json    the results, for programs
+      report.html        the results, for people
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.checkpoints import write_text
+from regard.compare.conditions import conditions_of, refuse_changes, refuse_unfair
+from regard.compare.results import OUTCOME, Comparison, Outcome
+from regard.errors import ConfigError, RegardError
+from regard.recipe import read, sha256
+from regard.runs import read_recipe
+from regard.tasks import task_class
+from regard.training import Interrupted
+
+CONDITIONS = "conditions.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a comparison."""
+
+    path: Path
+    overrides: tuple[str, ...]
+    folder: Path
+    recipe: Any
+
+    def refuse_changes(self) -> None:
+        """A folder that is there must hold this run and no other."""
+        written = self.folder / "recipe.toml"
+        if written.exists():
+            before = read_recipe(written).model_dump(mode="json")
+            refuse_changes(before, self.recipe.model_dump(mode="json"), self.folder)
+            hashes = read(written).run.get("data", {})
+            refuse_changes(hashes, {name: sha256(name) for name in hashes}, self.folder)
+
+
+def compare(
+    recipes: Sequence[str | Path],
+    overrides: Sequence[str] = (),
+    *,
+    seeds: Sequence[int] = (1,),
+    out: str | Path = "runs/compare",
+    show: str = "auto",
+) -> Comparison:
+    """Train each recipe with each seed, measure, and write comparison.json and report.html.
+
+    Args:
+        overrides: `dotted.name=value`, for every recipe.
+        seeds: each is a run of every recipe; the spread over them is shown.
+        out: the folder; what is finished in it is not done again.
+        show: how progress is shown: "auto", "bar", "lines" or "none".
+
+    Raises:
+        ConfigError: the recipes differ in what must be equal, or `out` holds something else.
+        RegardError: a run has failed; the others are kept.
+        Interrupted: after Ctrl-C; the run that was under way is saved.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
+    out = Path(out)
+    named = _named(recipes, overrides)
+    shared = _shared(named)
+    given = [*overrides, *_tokenizer(next(iter(named.values()))[1], shared, out)]
+    runs = {
+        name: [_run(path, given, seed, out / f"{name}-seed{seed}") for seed in seeds]
+        for name, (path, _) in named.items()
+    }
+    each = [
+        (name, seed, run) for name, s in runs.items() for seed, run in zip(seeds, s, strict=True)
+    ]
+    for _, _, run in each:
+        run.refuse_changes()
+    for number, (name, seed, run) in enumerate(each, 1):
+        if not (run.folder / OUTCOME).exists():
+            if show != "none":
+                told = f"{number} of {len(each)}: {name}, seed {seed}"
+                print(told, file=sys.stderr, flush=True)
+            _in_a_process(run.path, run.overrides, run.folder, show)
+    outcomes = {n: tuple(Outcome.read(run.folder) for run in many) for n, many in runs.items()}
+    result = Comparison(out, shared, tuple(seeds), outcomes)
+    write_text(out / "comparison.json", json.dumps(result.facts(), indent=1) + "\n")
+    result.report().save(out / "report.html")
+    return result
+
+
+def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str, tuple[Path, Any]]:
+    """Each recipe under the name that the results have for it."""
+    named: dict[str, tuple[Path, Any]] = {}
+    for path in map(Path, recipes):
+        recipe = read_recipe(path, overrides)
+        name = recipe.name or path.stem
+        if name in named:
+            raise ConfigError(
+                f"{named[name][0]} and {path} are both named {name!r}. Give one of them another "
+                "`name`."
+            )
+        named[name] = path, recipe
+    if not named:
+        raise ConfigError("`recipes` must name at least one recipe, but is empty.")
+    return named
+
+
+def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:
+    """The conditions, which are those of every recipe."""
+    hashes: dict[str, str] = {}
+    conditions = {name: conditions_of(recipe, hashes) for name, (_, recipe) in named.items()}
+    refuse_unfair(conditions)
+    return next(iter(conditions.values()))
+
+
+def _tokenizer(recipe: Any, shared: Mapping[str, Any], out: Path) -> list[str]:
+    """Learn the tokenizer that all runs read, unless it is there or the recipe names one."""
+    place = out / CONDITIONS
+    if place.exists():
+        refuse_changes(json.loads(place.read_bytes()), json.loads(json.dumps(shared)), out)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        if recipe.tokenizer.path is None:
+            kind = task_class(recipe.task)
+            recipe.tokenizer.build(lambda: kind.texts(recipe)).save(out / "tokenizer")
+        write_text(place, json.dumps(shared, indent=1) + "\n")
+    own = recipe.tokenizer.path is None
+    return [f"tokenizer.path={json.dumps(str((out / 'tokenizer').absolute()))}"] if own else []
+
+
+def _run(path: Path, given: Sequence[str], seed: int, folder: Path) -> Run:
+    overrides = (*given, f"seed={seed}")
+    return Run(path, overrides, folder, read_recipe(path, overrides))
+
+
+def _in_a_process(path: Path, overrides: Sequence[str], folder: Path, show: str) -> None:
+    """Train and measure in a child. It saves and stops when its standard input is closed, which
+    happens too when this process is killed; Ctrl-C does not reach it in a session of its own."""
+    words = [sys.executable, "-m", "regard.compare.child", str(folder), show, str(path)]
+    with subprocess.Popen(
+        [*words, *overrides], stdin=subprocess.PIPE, start_new_session=True
+    ) as child:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            assert child.stdin is not None
+            child.stdin.close()
+            child.wait()
+            raise Interrupted(
+                f"stopped; {folder} is saved. The same command goes on from there.", 130
+            ) from None
+    if code:
+        raise RegardError(
+            f"the run in {folder} has failed (exit code {code}); what it said stands above. "
+            "What is finished stays: the same command goes on from there."
+        )

@@ -1,0 +1,112 @@
+"""One run of a comparison, in a process of its own: trained, tested, its cost measured.
+
+    python -m regard.compare.child FOLDER SHOW RECIPE [NAME=VALUE ...]
+
+It saves and stops when its standard input is closed: so it outlives nobody who waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from regard.checkpoints import write_text
+from regard.compare.results import OUTCOME, Outcome
+from regard.errors import RegardError
+from regard.runs import load, read_recipe, resume, train
+from regard.training import Interrupted
+
+SAMPLES = 12  # rows of the test data that are kept to be shown
+
+
+def _measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> None:
+    """In the child: train, or go on; then test, and write the outcome."""
+    if (folder / "recipe.toml").exists():
+        result = resume(folder, show=show)
+    else:
+        _, result = train(path, overrides, out=folder, show=show)
+    memory = peak_memory()
+    from regard.estimate import estimate
+
+    cost = estimate(folder / "recipe.toml", measure=False).totals()
+    task: Any = load(folder)
+    recipe: Any = read_recipe(folder / "recipe.toml")
+    scores, samples = task.test(recipe)
+    name, direction = task.goal
+    outcome = Outcome(
+        scores=[{k: getattr(s, k) for k in ("name", "value", "signature")} for s in scores],
+        goal=(name, direction, result.best),
+        curves=_curves(folder),
+        updates=result.update,
+        tokens=result.tokens,
+        seconds=result.seconds,
+        parameters=cost["parameters"],
+        flops=cost["flops_per_token"] * result.tokens,
+        memory=memory,
+        precision=_precision(folder),
+        threads=recipe.training.threads or _threads(),
+        samples=samples[:SAMPLES],
+    )
+    write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+
+
+def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """What metrics.jsonl holds of losses and scores, against the tokens seen."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for event in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
+        for key, value in event.items():
+            if key.startswith(("train/", "valid/")) and value is not None and "tokens" in event:
+                curves.setdefault(key, []).append((event["tokens"], value))
+    return curves
+
+
+def _precision(folder: Path) -> str:
+    """What the training has taken where the recipe left it the choice."""
+    newest = max((folder / "checkpoints").glob("step-*/facts.json"))
+    return json.loads(newest.read_bytes())["precision"]
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held at once."""
+    try:  # getrusage would count the process that started this one too, as Linux has it
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError):
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _stop_with_parent() -> None:
+    os.read(0, 1)  # returns when the other end is closed
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _child(folder: str, show: str, path: str, *overrides: str) -> int:
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        _measure(Path(folder), path, overrides, show)
+    except Interrupted as stopped:
+        return stopped.code
+    except RegardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_child(*sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""What the runs of a comparison reached and cost, as tables, pictures and a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from regard.visual.comparison import Contestant
+from regard.visual.comparison import compare as picture_of
+from regard.visual.curves import Curves, Series
+from regard.visual.picture import Picture, Row
+from regard.visual.report import Report
+from regard.visual.table import Table
+
+OUTCOME = "outcome.json"
+COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run reached, and what it cost.
+
+    scores: on the test data, each with its signature.  goal: the score of the validation that chose
+    the weights, "max" or "min", and the best value.  curves: (tokens seen, value) by the names of
+    metrics.jsonl.  seconds: spent in updates.  memory: peak bytes of the process.  samples:
+    (source, answer, reference) of the first test rows.
+    """
+
+    scores: list[dict[str, Any]]
+    goal: tuple[str, str, float]
+    curves: dict[str, list[tuple[float, float]]]
+    updates: int
+    tokens: int
+    seconds: float
+    parameters: int
+    flops: float
+    memory: int
+    precision: str
+    threads: int
+    samples: list[tuple[str, str, str]]
+
+    @property
+    def quality(self) -> float:
+        """The first score of the test, or the validation's where there is no test data."""
+        return self.scores[0]["value"] if self.scores else self.goal[2]
+
+    def course(self) -> tuple[tuple[float, float], ...]:
+        """(tokens seen, the score of the validation)"""
+        return tuple((tokens, score) for tokens, score in self.curves[f"valid/{self.goal[0]}"])
+
+    @classmethod
+    def read(cls, folder: Path) -> Outcome:
+        """The outcome of a finished run."""
+        return cls(**json.loads((folder / OUTCOME).read_bytes()))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcomes of all runs: for each model one a seed."""
+
+    folder: Path
+    conditions: dict[str, Any]
+    seeds: tuple[int, ...]
+    outcomes: dict[str, tuple[Outcome, ...]]
+
+    @property
+    def better(self) -> str:
+        """Whether a higher ("max") or a lower ("min") quality is better."""
+        return self._first.goal[1]
+
+    @property
+    def quality(self) -> str:
+        """What the quality is: "BLEU" of the test data, "valid loss" without any."""
+        first = self._first
+        return first.scores[0]["name"] if first.scores else f"valid {first.goal[0]}"
+
+    @property
+    def _first(self) -> Outcome:
+        return next(iter(self.outcomes.values()))[0]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row of plain values for each model."""
+        return [{"model": name, **_summary(several)} for name, several in self.outcomes.items()]
+
+    def best(self) -> str:
+        """The name of the model with the best mean quality."""
+        pick = max if self.better == "max" else min
+        return pick(self.table(), key=lambda row: row["quality"]["mean"])["model"]
+
+    def picture(self) -> Picture:
+        """The table and the plots."""
+        contestants = [self._contestant(row) for row in self.table()]
+        return picture_of(contestants, self.quality, self.better)
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as plain values, for comparison.json."""
+        runs = [
+            {"model": name, "seed": seed, **asdict(one)}
+            for name, several in self.outcomes.items()
+            for seed, one in zip(self.seeds, several, strict=True)
+        ]
+        shown = {"quality": self.quality, "better": self.better, "best": self.best()}
+        return {**shown, "conditions": self.conditions, "models": self.table(), "runs": runs}
+
+    def report(
+        self,
+        title: str = "Comparison",
+        pictures: Sequence[tuple[str, Picture]] = (),
+        about: Mapping[str, str] | None = None,
+    ) -> Report:
+        """A page; `about`: facts to begin with; `pictures`: (heading, picture), at the end."""
+        first, budget = self._first, self.conditions["budget"]
+        facts = {
+            **(about or {}),
+            "budget": ", ".join(f"{limit:,} {name}" for name, limit in budget.items()),
+            "seeds": ", ".join(map(str, self.seeds)),
+            "threads": str(first.threads),
+        } | {score["name"]: score["signature"] for score in first.scores}
+        scores = {name: _scores(several) for name, several in self.outcomes.items()}
+        own = [("Losses while training", self.losses())]
+        if first.samples:
+            own.append(("Samples", self.samples()))
+        return Report(title, facts, scores, pictures=[*own, *pictures], comparison=self.picture())
+
+    def losses(self) -> Picture:
+        """What was minimized, on the training and on the validation data, for the first seed."""
+        charts = []
+        for key, where in (("train/loss", "training"), ("valid/loss", "validation")):
+            series = [
+                Series(name, tuple(several[0].curves[key]))
+                for name, several in self.outcomes.items()
+                if key in several[0].curves
+            ]
+            charts.append(Curves(tuple(series), f"Loss on the {where} data", "tokens", "nats"))
+        return Row(tuple(charts))
+
+    def samples(self) -> Picture:
+        """The first rows of the test data, and what each model (of the first seed) made of them."""
+        rows = zip(*(several[0].samples for several in self.outcomes.values()), strict=True)
+        cells = [[row[0][0], *(answer for _, answer, _ in row), row[0][2]] for row in rows]
+        return Table.of(["source", *self.outcomes, "reference"], cells)
+
+    def _contestant(self, row: dict[str, Any]) -> Contestant:
+        several, notes = self.outcomes[row["model"]], {"precision": row["precision"]}
+        if len(several) > 1:
+            low, high = row["quality"]["min"], row["quality"]["max"]
+            notes = {"min to max": f"{low:.2f} to {high:.2f}", **notes}
+        return Contestant(
+            row["model"],
+            tuple(one.quality for one in several),
+            tuple(one.course() for one in several),
+            notes=notes,
+            **{name: row[name] for name in COSTS},
+        )
+
+
+def _summary(several: Sequence[Outcome]) -> dict[str, Any]:
+    scores = [one.quality for one in several]
+    spread = {"mean": mean(scores), "min": min(scores), "max": max(scores)}
+    if len(scores) > 1:
+        spread["sd"] = stdev(scores)
+    return {
+        "quality": spread,
+        "parameters": several[0].parameters,
+        "tokens": mean(one.tokens for one in several),
+        "tokens_per_second": mean(one.tokens / one.seconds for one in several),
+        "flops": mean(one.flops for one in several),
+        "memory": max(one.memory for one in several),
+        "seconds": mean(one.seconds for one in several),
+        "precision": ", ".join(sorted({one.precision for one in several})),
+    }
+
+
+def _scores(several: Sequence[Outcome]) -> dict[str, float | str]:
+    """Means over seeds: of each test score, and of the validation's best."""
+    names = [score["name"] for score in several[0].scores]
+    found: dict[str, float | str] = {
+        f"test {name}": mean(one.scores[place]["value"] for one in several)
+        for place, name in enumerate(names)
+    }
+    found[f"valid {several[0].goal[0]}"] = mean(one.goal[2] for one in several)
+    return found

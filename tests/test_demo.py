@@ -1,0 +1,147 @@
+"""The demo in miniature, and the sentences that are shipped with it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.compare.results import Comparison, Outcome
+from regard.runs import read_recipe
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "examples/tatoeba"
+sys.path[:0] = [str(ROOT / "examples"), str(DATA)]
+
+import demo  # noqa: E402
+import excerpt  # noqa: E402
+
+TINY = (
+    "training.tokens=1500",
+    "training.threads=1",
+    "training.precision=float32",
+    "training.validation.every=0",
+    "evaluation.valid_sentences=4",
+    "decoding.max_tokens=6",
+    "model.d_model=16",
+)
+
+
+def pairs(part: str) -> list[tuple[str, ...]]:
+    with gzip.open(DATA / f"{part}.tsv.gz", "rt", encoding="utf-8", newline="\n") as file:
+        return [tuple(line.rstrip("\n").split("\t")) for line in file]
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return {part: pairs(part) for part in ("train", "valid", "test")}
+
+
+# ----------------------------------------------------------------------------------- data
+
+
+def test_every_line_is_a_pair_of_short_sentences(parts):
+    assert {part: len(rows) for part, rows in parts.items()} == {
+        "train": 28738,
+        "valid": 500,
+        "test": 1000,
+    }
+    for rows in parts.values():
+        assert len(set(rows)) == len(rows)
+        for row in rows:
+            assert len(row) == 2 and all(3 <= len(re.findall(r"\w+", text)) <= 8 for text in row)
+            assert not re.search(r"[\u00a0\u202f\u2009\u200b’]|\s\s|^\s|\s$", "\t".join(row))
+
+
+def test_no_sentence_stands_in_two_parts(parts):
+    def told(part: str, side: int) -> set[str]:
+        return {re.sub(r"\W+", " ", row[side]).strip().lower() for row in parts[part]}
+
+    for side in (0, 1):
+        train, valid, test = (told(part, side) for part in ("train", "valid", "test"))
+        assert not train & valid and not train & test and not valid & test
+
+
+def test_where_the_sentences_come_from_is_said():
+    for page in (ROOT / "NOTICE", DATA / "README.md"):
+        text = page.read_text(encoding="utf-8")
+        for part in ("Tatoeba", "manythings.org/anki", "creativecommons.org/licenses/by/2.0/fr"):
+            assert part in text, f"{page.name} does not name {part}"
+
+
+def test_the_excerpt_is_small_enough_to_ship():
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 500_000
+
+
+def test_the_same_source_gives_the_same_excerpt(shared, parts):
+    import zipfile
+
+    with zipfile.ZipFile(shared("tatoeba_fra_eng/fra-eng.zip")) as archive:
+        lines = archive.read("fra.txt").decode("utf-8").splitlines()
+    assert excerpt.parts(lines) == parts
+
+
+def test_families_are_pairs_that_share_a_sentence():
+    rows = [("Go on!", "Va !"), ("go on", "Allez !"), ("Walk.", "ALLEZ"), ("Stop.", "Halte !")]
+    found = sorted(map(sorted, excerpt.families(rows)))
+    assert found == sorted([sorted(rows[:3]), rows[3:]])
+
+
+# ----------------------------------------------------------------------------------- demo
+
+
+def test_the_chosen_sentences_are_unseen(parts):
+    test = {english for english, _ in parts["test"]}
+    assert {*demo.UNSEEN, *demo.LOOKED_AT, demo.ASKED[0]} <= test
+
+
+def test_the_three_recipes_are_one_budget():
+    from regard.compare.conditions import conditions_of, refuse_unfair
+
+    hashes: dict[str, str] = {}
+    recipes = [read_recipe(path) for path in demo.RECIPES]
+    refuse_unfair({recipe.name: conditions_of(recipe, hashes) for recipe in recipes})
+
+
+def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(demo, "UNSEEN", demo.UNSEEN[:2])
+    monkeypatch.setattr(demo, "LOOKED_AT", demo.LOOKED_AT[:1])
+    for part, count in (("train", 300), ("valid", 20), ("test", 20)):
+        text = "".join(f"{e}\t{f}\n" for e, f in pairs(part)[:count])
+        (tmp_path / f"{part}.tsv").write_text(text, encoding="utf-8")
+    data = [f'data.{part}=["{tmp_path / part}.tsv"]' for part in ("train", "valid", "test")]
+    given = (*TINY, *data, "tokenizer.vocab_size=200")
+    out = tmp_path / "demo"
+    assert demo.main(demo.RECIPES[1:], given, out, 0.0, show="none") == 0
+
+    said = capfd.readouterr().out
+    for told in ("lstm-attention", "transformer", "parameters", demo.UNSEEN[1], "report.html"):
+        assert told in said
+    page = (out / "report.html").read_text()
+    for told in ("manythings.org/anki", "rg-heads", "How a sentence is searched", "Je suis", "layer 3, mean of 4 heads"):
+        assert told in page, told
+    assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
+
+
+def test_a_demo_that_translates_badly_fails(capsys, tmp_path):
+    outcome = Outcome(
+        scores=[{"name": "BLEU", "value": 29.9, "signature": ""}],
+        goal=("bleu", "max", 31.0),
+        curves={},
+        updates=1,
+        tokens=1,
+        seconds=1.0,
+        parameters=1,
+        flops=1.0,
+        memory=1,
+        precision="float32",
+        threads=1,
+        samples=[],
+    )
+    found = Comparison(tmp_path, {}, (1,), {"transformer": (outcome,)})
+    assert demo.verdict(found, 30.0) == 1
+    assert "transformer, reached BLEU 29.9" in capsys.readouterr().err
+    assert demo.verdict(found, 29.0) == 0
