@@ -6,7 +6,8 @@ Conventions:
                  over tensors without numbers (the meta device); a backward pass is twice as much
     memory       weights, gradients and the optimizer's tables, and what the forward pass keeps for
                  the backward pass; the program itself comes on top
-    time         a few rows of the batch timed on this machine, scaled up to the whole batch
+    time         a few rows of the batch timed on this machine and scaled up to the whole batch, as
+                 if nothing else ran on it: the time that the main thread had a processor
 
 What is kept for the backward pass is measured on the same rows, since kernels differ in it: those
 of an LSTM keep twice of what its formulas need. Without measuring it is that of the formulas.
@@ -42,8 +43,8 @@ from regard.training.precision import casting
 ASSUMED_WORDS = 30  # tokens of a sentence, both ends included, as in WMT's news
 LARGEST = 64 << 20  # bytes of data that are read for an estimate
 BATCHES = 4  # real batches that are counted
-LONGEST = 2.0  # seconds of one timed pass, as far as one row allows
-BUSY = 0.6  # of the processors; who gets less of them is told
+ENOUGH, PATIENCE = 0.5, 15.0  # seconds of one timed pass of its own, and of all by the wall clock
+BUSY = 0.7  # of its time on a processor; where the main thread had less, it is told
 
 
 @dataclass(frozen=True)
@@ -359,20 +360,70 @@ def measured(recipe: Any, sample: Sample, counted: Measured) -> Measured:
     torch.manual_seed(recipe.seed)
     task = task_class(recipe.task)(build_model(recipe.model, sample.tokenizer), None)
     task.model.train()
-    began, worked = time.perf_counter(), time.process_time()
-    rows, seconds = fitting_rows(lambda n: _pass(task, first_rows(batch, n), options), len(batch))
+    clock = Clock()
+    seconds, rows = whole_batch(
+        lambda n: clock.time(lambda: _losses(task, first_rows(batch, n), options).backward()),
+        len(batch),
+    )
     step = optimizer(task.model, options.optimizer).step
     step()  # makes the tables
-    whole = options.accumulate * seconds * len(batch) / rows + _seconds(step)
-    share = (time.process_time() - worked) / (time.perf_counter() - began)
+    whole = options.accumulate * seconds + clock.time(step).own
     threads = torch.get_num_threads()
     how = (
         f"{rows:,} of the {len(batch):,} rows of a batch, on this machine with "
         f"{threads} thread{'s' * (threads > 1)}, without validation"
     )
-    if share < BUSY * threads:
-        how += f"; it was busy, {share / threads:.0%} of its time was left"
-    return Measured(whole, activations_of(task, batch, options, rows), how)
+    if rows == 1 < len(batch):
+        how += " (what the weights cost is counted with every row: an upper bound)"
+    if clock.share < BUSY:
+        how += f"; other programs took {1 - clock.share:.0%} of its time, which is not in the time"
+    return Measured(whole, activations_of(task, batch, options, max(rows, 2)), how)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """own: those that the main thread had a processor.  wall: those that went by."""
+
+    own: float
+    wall: float
+
+
+class Clock:
+    """Times work, and knows which share of the time was its own."""
+
+    def __init__(self) -> None:
+        self.own = self.wall = 0.0
+
+    def time(self, work: Callable[[], Any]) -> Seconds:
+        """Do it, and tell how long it took."""
+        own, wall = time.thread_time(), time.perf_counter()
+        work()
+        taken = Seconds(time.thread_time() - own, time.perf_counter() - wall)
+        self.own, self.wall = self.own + taken.own, self.wall + taken.wall
+        return taken
+
+    @property
+    def share(self) -> float:
+        """1 where nothing else ran."""
+        return self.own / self.wall
+
+
+def whole_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]:
+    """Seconds of a pass over all rows, and how many were timed.
+
+    A pass costs so much for the weights and so much a row: one row and several rows tell both.
+    """
+    rows, began = 1, timed(1)  # which also loads code and claims memory
+    taken = timed(1)
+    one, spent = taken.own, began.wall + taken.wall
+    while rows < most and taken.own < ENOUGH and spent < PATIENCE:
+        rows = min(most, 4 * rows)
+        taken = timed(rows)
+        spent += taken.wall
+    if rows == 1:
+        return most * one, 1
+    slope = max(0.0, taken.own - one) / (rows - 1)
+    return taken.own + slope * (most - rows), rows
 
 
 def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -> int:
@@ -381,37 +432,17 @@ def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -
     def kept(rows: int) -> int:
         return kept_by(task.model, lambda: _losses(task, first_rows(batch, rows), options))
 
+    if len(batch) == 1:
+        return kept(1)
     half = rows // 2
-    if half == 0:
-        return kept(rows) * len(batch) // rows
     first, second = kept(half), kept(rows)
     return second + (second - first) * (len(batch) - rows) // (rows - half)
-
-
-def fitting_rows(timed: Callable[[int], float], most: int) -> tuple[int, float]:
-    """As many rows as take about `LONGEST` seconds, and the seconds that they took."""
-    rows = max(1, most // 256)
-    seconds = timed(rows)
-    if seconds < LONGEST:  # the first pass also loads code and claims memory
-        seconds = timed(rows)
-    better = min(most, int(rows * LONGEST / seconds))
-    return (better, timed(better)) if better > rows else (rows, seconds)
-
-
-def _pass(task: Any, batch: Any, options: TrainingOptions) -> float:
-    return _seconds(lambda: _losses(task, batch, options).backward())
 
 
 def _losses(task: Any, batch: Any, options: TrainingOptions) -> Any:
     with casting(options.precision, torch.device("cpu")):
         losses, _ = task.losses(batch, None)
     return sum(value for value, _ in losses.values())
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def free_memory() -> int:

@@ -492,3 +492,29 @@ def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
     monkeypatch.setitem(os.environ, "REGARD_DEBUG", "1")
     run = regard("resume", tmp_path)
     assert run.exit_code == 1 and "is not a run" in str(run.exception)
+
+
+def test_compare_hands_on_recipes_options_and_seeds(place, tmp_path, monkeypatch):
+    module = pytest.importorskip("regard.compare")
+    asked = {}
+
+    class Found:
+        def facts(self):
+            return {"best": "seq2seq"}
+
+    def compare(recipes, overrides, **options):
+        asked.update(recipes=recipes, overrides=overrides, **options)
+        return Found()
+
+    monkeypatch.setattr(module, "compare", compare)
+    recipes = [place / "seq2seq.toml", place / "transformer.toml"]
+    words = [*recipes, "training.updates=3", "--seeds", "1,2", "--out", tmp_path, "-q", "--json"]
+    assert json.loads(done("compare", *words)) == {"best": "seq2seq"}
+    assert asked == {
+        "recipes": list(map(str, recipes)),
+        "overrides": ["training.updates=3"],
+        "seeds": [1, 2],
+        "out": tmp_path,
+        "show": "none",
+    }
+    assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")

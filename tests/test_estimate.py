@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,16 @@ import torch
 from regard import estimate as module
 from regard.data import PairBatch, Sequences, StreamBatch
 from regard.errors import ConfigError
-from regard.estimate import activations_of, count, estimate, first_rows, fitting_rows, updates_of
+from regard.estimate import (
+    Clock,
+    Seconds,
+    activations_of,
+    count,
+    estimate,
+    first_rows,
+    updates_of,
+    whole_batch,
+)
 from regard.models import model_class
 from regard.runs import read_recipe
 from regard.tasks import task_class
@@ -145,17 +155,24 @@ def test_the_end_of_a_training():
     assert updates(epochs=9) is None
 
 
-def test_timing_takes_as_many_rows_as_fit():
+def test_timing_tells_what_weights_cost_from_what_rows_cost():
     taken = []
 
     def timed(rows):
         taken.append(rows)
-        return 0.1 * rows
+        return Seconds(own=0.1 + 0.01 * rows, wall=0.1 + 0.01 * rows)
 
-    assert fitting_rows(timed, 256) == (20, pytest.approx(2.0))
-    assert taken == [1, 1, 20]
-    assert fitting_rows(timed, 5) == (5, pytest.approx(0.5))
-    assert fitting_rows(lambda rows: 9.0 * rows, 256) == (1, 9.0)
+    assert whole_batch(timed, 1000) == (pytest.approx(0.1 + 10.0), 64)
+    assert taken == [1, 1, 4, 16, 64]
+    assert whole_batch(timed, 6) == (pytest.approx(0.16), 6)
+    # Where other programs take the time, fewer rows are timed and their time does not count.
+    assert whole_batch(lambda rows: Seconds(0.1 * rows, 9.0), 50) == (pytest.approx(5.0), 1)
+
+
+def test_the_clock_does_not_count_the_time_of_others():
+    clock = Clock()
+    slept = clock.time(lambda: time.sleep(0.05))
+    assert slept.wall >= 0.05 > slept.own and clock.share < 0.9
 
 
 def test_the_first_rows_of_a_batch():
