@@ -10,17 +10,19 @@ runs/NAME/
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from regard.checkpoints import read_folder
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, ConfigError
 
 Tables = dict[str, dict[str, Tensor]]
 _STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")
@@ -34,6 +36,20 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.result = self.path / "result.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one process at a time; however it ends, the folder is free again.
+
+        Raises ConfigError while another process trains here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            _lock(descriptor, self.path)
+            yield
+        finally:
+            os.close(descriptor)
 
     def all(self) -> list[Path]:
         """The checkpoints from old to new, by update and then by revision."""
@@ -101,6 +117,18 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
         elif old != new:
             lines.append(f"{prefix}{key}: was {old!r}, is {new!r}")
     return lines
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"another process is training in {path}. Wait until it has ended, or choose another "
+            "folder."
+        ) from None
+    except OSError:  # some network disks know no locks
+        pass
 
 
 def _order(path: Path) -> tuple[int, int]:

@@ -66,12 +66,12 @@ def train(
     Raises NonFiniteError, CheckpointError, ConfigError, and Interrupted after a signal.
     """
     place = RunFolder(Path(folder))
-    if place.all() or place.result.exists():
-        raise ConfigError(
-            f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
-            "another folder."
-        )
-    with Interruption() as interruption, closing(progress(show)) as shown:
+    with place.held(), Interruption() as interruption, closing(progress(show)) as shown:
+        if place.all() or place.result.exists():
+            raise ConfigError(
+                f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
+                "another folder."
+            )
         loop = Loop(
             task, options, place, _whole(identity, options, seed), save, shown, interruption
         )
@@ -97,7 +97,7 @@ def resume(
     """
     place = RunFolder(Path(folder))
     now = _whole(identity, options, seed)
-    with Interruption() as interruption, closing(progress(show)) as shown:
+    with place.held(), Interruption() as interruption, closing(progress(show)) as shown:
         place.sweep()
         found = place.newest(shown.warn)
         if found:

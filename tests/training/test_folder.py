@@ -8,9 +8,11 @@ import os
 
 import pytest
 import torch
+from toy import KINDS, Toy
 
 from regard.checkpoints import write_folder
-from regard.errors import MissingExtra
+from regard.errors import ConfigError, MissingExtra
+from regard.training import resume, train
 from regard.training.folder import RunFolder, differences
 from regard.training.record import Record
 
@@ -49,6 +51,18 @@ def test_the_newest_the_best_and_those_to_average_stay(tmp_path):
     place.prune(2, also={"step-000013", ""})
     assert names(place) == ["step-000013", "step-000030.1", "step-000031"]
     assert not list(place.checkpoints.glob(".*"))
+
+
+@pytest.mark.parametrize("verb", [train, resume])
+def test_one_process_at_a_time(tmp_path, verb):
+    place = filled(tmp_path, "step-000001")
+    (place.checkpoints / ".step-000002.writing").mkdir()  # by the other process, at this moment
+    with place.held():
+        with pytest.raises(ConfigError, match="another process is training in"):
+            verb(Toy(), KINDS["best"](), tmp_path, show="none")
+    assert (place.checkpoints / ".step-000002.writing").exists()
+    with place.held():  # it is free again
+        pass
 
 
 def test_leftovers_of_a_killed_process_go(tmp_path):
