@@ -169,7 +169,7 @@ def save(task: Any, folder: str | Path) -> None:
     write_tensors(folder / WEIGHTS, weights)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     task.tokenizer.save(folder)
-    decoding.save(task.method, folder, ids_of(model.config))
+    decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Any:

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.decoding.settings import BELONGS, FILTERS, FORMULA, NAMES, RATIO, build, options
+from regard.checkpoints import write_text
+from regard.decoding.settings import (
+    BELONGS,
+    FILTERS,
+    FORMULA,
+    NAMES,
+    PLUS,
+    RATIO,
+    build,
+    options,
+)
 from regard.errors import ConfigError, DataError
 
 FILE = "generation_config.json"
@@ -28,20 +38,29 @@ KNOWN = {
     *FILTERS,
     *("length_penalty", "length_penalty_formula", "filter_order", "early_stopping", "seed"),
     *("num_beams", "num_return_sequences"),
-    *("max_new_tokens", "max_new_tokens_per_source_token"),
+    *("max_new_tokens", RATIO, PLUS),
 }
 # Not about the choice of tokens; the ids are in the model's own configuration.
 IGNORED = ("use_cache", "cache_implementation", "max_length", "transformers_version")
 IGNORED_PREFIXES = ("output_", "return_", "_", "bos_", "eos_", "pad_", "decoder_start_")
 
 
-def save(method: Any, path: str | Path, ids: Mapping[str, int] | None = None) -> None:
+def save(
+    method: Any,
+    path: str | Path,
+    ids: Mapping[str, int] | None = None,
+    max_length: int | None = None,
+) -> None:
     """Writes the method's options to a file, or to generation_config.json in a folder.
 
     ids: `eos_token_id` and the like, for other libraries that read the file.
+    max_length: what the model reads at most; no fixed limit that is written for others is above.
     """
-    text = json.dumps(method.settings() | dict(ids or {}), indent=2, sort_keys=True)
-    _file(path).write_text(text + "\n", encoding="utf-8")
+    values = method.settings()
+    if max_length is not None and RATIO in values:
+        values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
+    text = json.dumps(values | dict(ids or {}), indent=2, sort_keys=True)
+    write_text(_file(path), text + "\n")
 
 
 def load(path: str | Path) -> Any:
@@ -100,7 +119,7 @@ def changed(method: Any, **named: Any) -> Any:
         values = {k: v for k, v in values.items() if k not in (*ONLY_SAMPLING, "seed")}
         values |= {"do_sample": False, "num_beams": getattr(method, "size", None) or asked.size}
     if "max_tokens" in named:
-        values.pop(RATIO, None)
+        values = {k: v for k, v in values.items() if k not in (RATIO, PLUS)}
     if "length_penalty" in named:
         values.pop(FORMULA, None)
     return from_config(values | {NAMES.get(name, name): value for name, value in named.items()})

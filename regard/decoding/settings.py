@@ -49,7 +49,8 @@ FILTERS: dict[str, tuple[type, str]] = {
     "top_p": (TopP, "mass"),
 }
 EARLY: dict[Any, str] = {True: "beam-finished", False: "current-length", "never": "exact"}
-RATIO = "max_new_tokens_per_source_token"
+RATIO, PLUS = "max_new_tokens_per_source_token", "max_new_tokens_beside_source"
+LONG = 256  # tokens of a source; other libraries, which know no such limit, get that of this one
 FORMULA = "length_penalty_formula"
 ORDER = "filter_order"
 
@@ -154,9 +155,9 @@ class Settings:
     def max_tokens(self) -> int | Relative:
         """A number, or "1.5x+10": 1.5 tokens for each source token and 10 more."""
         value = self._values.pop("max_new_tokens", 256)
-        ratio = self._values.pop(RATIO, None)
+        ratio, plus = self._values.pop(RATIO, None), self._values.pop(PLUS, value)
         if ratio is not None:
-            return Relative(float(ratio), value)
+            return Relative(float(ratio), plus)
         if isinstance(value, int | Relative) and not isinstance(value, bool):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)x\+(\d+)", str(value))
@@ -215,7 +216,8 @@ def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
 
 def _limit_settings(limit: int | Relative) -> dict[str, Any]:
     if isinstance(limit, Relative):
-        return {"max_new_tokens": limit.plus, RATIO: limit.ratio}
+        fixed = int(limit.ratio * LONG) + limit.plus
+        return {"max_new_tokens": fixed, RATIO: limit.ratio, PLUS: limit.plus}
     return {"max_new_tokens": limit}
 
 

@@ -137,7 +137,7 @@ class Translation:
         corpora = Corpora(train, valid, [p[1] for p in pairs], data.batch_tokens, recipe.seed)
         return cls(
             model,
-            tokenizer,
+            tokenizer.ended(),
             method=recipe.decoding.build("2x+10"),
             smoothing=recipe.objective.smoothing,
             bleu_tokenize=recipe.evaluation.bleu_tokenize,

@@ -201,6 +201,8 @@ class Tokenizer:
             "split_special_tokens": not self.reads_specials,
             "regard_kind": self.kind,
         }
+        if self.cls_id is None:  # else the model tells the first of two texts from the second
+            config["model_input_names"] = ["input_ids", "attention_mask"]
         config |= {f"{role}_token": piece for role, piece in self.roles.items()}
         for name, content in (
             ("tokenizer.json", self.to_json()),
@@ -214,6 +216,21 @@ class Tokenizer:
         from regard.text.published import load
 
         return load(path, **options)
+
+    def ended(self) -> Tokenizer:
+        """The same, but its files tell other libraries to end every text with the eos piece.
+
+        Ids and the fingerprint are unchanged. What a file says already is left as it is.
+        """
+        saved = self.to_json()
+        if self.eos_id is None or saved["post_processor"] is not None:
+            return self
+        fast = tokenizers.Tokenizer.from_str(self._json)
+        eos = self.roles["eos"]
+        fast.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, self.eos_id)]
+        )
+        return Tokenizer(fast, self.kind, self.roles, self.reads_specials)
 
     def fingerprint(self) -> str:
         """sha256 of all that decides the ids of a text, the same on every machine."""
