@@ -400,15 +400,18 @@ def write(path: str | Path, recipe: Recipe, run: Mapping[str, Any] | None = None
     os.replace(unfinished, path)
 
 
-def record(seed: int, data: Iterable[str | Path]) -> dict[str, Any]:
-    """What a run notes so that it can be repeated: versions, seed, SHA-256 of each data file."""
+def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
+    """What a run notes so that it can be repeated: versions, seed, and the sum of each data file.
+
+    data: file -> SHA-256, as `regard.data.hash_of` gives it.
+    """
     versions = {"python": platform.python_version()}
     for package in ("regard", "torch", "numpy", "tokenizers", "sacrebleu"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:  # such as a checkout on the path that was never installed
             continue
-    return {"seed": seed, "versions": versions, "data": {str(p): sha256(p) for p in data}}
+    return {"seed": seed, "versions": versions, "data": dict(data)}
 
 
 def sha256(path: str | Path) -> str:

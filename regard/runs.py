@@ -7,8 +7,10 @@ result = train("recipes/demo.toml", ["training.updates=100"])
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import nn
 import regard
 from regard import decoding, training
 from regard.checkpoints import load_weights, read_tensors, write_tensors, write_text
+from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.models import MODELS, model_class
 from regard.models.published import from_published, to_published
@@ -68,6 +71,9 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
         if number is None:
             raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
     options = section.model_dump(exclude={"name", "size"})
+    for name, value in options.items():
+        if type(value) is int and value < 1:
+            raise ConfigError(f"[model] `{name}` must be at least 1, but is {value}.")
     config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
     try:
         return model(config)
@@ -82,23 +88,37 @@ class Plan:
     recipe: Any
     task: Any
 
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of each file of data."""
+        return {name: hash_of(name) for name in type(self.task).files(self.recipe)}
+
+    def notes(self) -> list[str]:
+        """What of the data is not used as it stands; a task that uses all of it says nothing."""
+        return getattr(self.task, "notes", list)()
+
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""
-        files = type(self.task).files(self.recipe)
         return {
             "recipe": self.recipe.model_dump(mode="json", exclude={"training", "seed", "name"}),
-            "data": record(self.recipe.seed, files)["data"],
+            "data": self.hashes,
             "tokenizer": self.task.tokenizer.fingerprint(),
         }
 
 
 def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
-    """Read the data, learn the tokenizer unless it is given, and build the model from the seed."""
+    """Read the data, learn the tokenizer unless it is given, and build the model from the seed.
+
+    What of the data is left out or cut is told in a warning.
+    """
     kind = task_class(recipe.task)
     tokenizer = tokenizer or recipe.tokenizer.build(lambda: kind.texts(recipe))
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizer)
-    return Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    made = Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    for note in made.notes():
+        warnings.warn(note, stacklevel=3)
+    return made
 
 
 # --------------------------------------------------------------------------------- runs
@@ -117,17 +137,22 @@ def train(
     """
     recipe: Any = read_recipe(path, overrides)
     folder = Path(out or Path("runs") / (recipe.name or Path(path).stem))
+    _refuse_a_run(folder)
+    made = plan(recipe)
+    _refuse_a_run(folder)  # reading the data takes long: another process may have been quicker
+    folder.mkdir(parents=True, exist_ok=True)
+    made.task.tokenizer.save(folder / "model")
+    about = record(recipe.seed, made.hashes) | {"notes": made.notes()}
+    write(folder / "recipe.toml", recipe, about)
+    return folder, _go(training.train, made, folder, show)
+
+
+def _refuse_a_run(folder: Path) -> None:
     if (folder / "recipe.toml").exists():
         raise ConfigError(
             f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
             "another folder with --out."
         )
-    made = plan(recipe)
-    folder.mkdir(parents=True, exist_ok=True)
-    made.task.tokenizer.save(folder / "model")
-    files = type(made.task).files(recipe)
-    write(folder / "recipe.toml", recipe, record(recipe.seed, files))
-    return folder, _go(training.train, made, folder, show)
 
 
 def resume(folder: str | Path, *, show: Any = "auto") -> Result:
@@ -192,20 +217,27 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Any:
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / CONFIG).read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{folder} holds no model: there is no {CONFIG}. Give a run folder or its model/."
-        ) from None
-    except json.JSONDecodeError as error:
+    except (FileNotFoundError, NotADirectoryError):
+        hint = "Give a run folder or its model/."
+        if (folder / "recipe.toml").exists():
+            hint = (
+                "This run has published no weights yet: they come with its first validation. "
+                f"Go on with it: regard resume {folder}"
+            )
+        raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
+    except ValueError as error:
         raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
 
 
 def _read_model(config: dict[str, Any], folder: Path, name: str) -> nn.Module:
     weights = read_tensors(folder / WEIGHTS)
-    if config["model_type"] != OURS:
+    if config.get("model_type") != OURS:
         return from_published(config, weights)
     made: Any = model_class(name)
-    model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
+    try:
+        model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder / CONFIG} is no configuration of {name}: {error}") from None
     load_weights(model, weights)
     return model
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from regard import decoding
@@ -17,7 +17,7 @@ from regard.data import Column, Cursor, Rows, Sequences, StreamBatch, Streams, T
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Streaming
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, PerplexityMeter, Protocol
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import decode_in_order, device_of, long_ones
@@ -36,8 +36,8 @@ class TextData(Options):
     test: RecipePath | None = None
     format: Literal["lines", "text"] = "lines"
     """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
-    rows: int = 20
-    steps: int = 20
+    rows: int = Field(default=20, ge=1)
+    steps: int = Field(default=20, ge=1)
 
 
 class TextEvaluation(Options):
@@ -108,6 +108,15 @@ class LanguageModeling:
         task = cls(model, tokenizer, method=method, format=data.format, unit=recipe.evaluation.unit)
         train = task.encode(read(data.train, format=data.format))
         valid = task.encode(read(data.valid, format=data.format))
+        for path, text in ((data.train, train), (data.valid, valid)):
+            predicted = len(text.ids) - 1
+            if predicted < data.rows:
+                raise DataError(
+                    path,
+                    None,
+                    f"has {predicted + 1} tokens, too few for {data.rows} streams side by side.",
+                    f"Give more text, or set `rows` of [data] to at most {max(1, predicted)}.",
+                )
         task.data = Texts(train, valid, data.rows, data.steps)
         return task
 
@@ -142,7 +151,8 @@ class LanguageModeling:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
         data = self._texts()
         total, count = self._total_loss(Streams(data.valid, rows=data.rows, steps=VALID_STEPS))
-        return {"loss": total / count, "perplexity": math.exp(total / count)}
+        per_token = Perplexity(total, count, Protocol("token", self._tokenization))
+        return {"loss": total / count, "perplexity": per_token.value}
 
     # ---- using
 
@@ -202,7 +212,7 @@ class LanguageModeling:
         Every token is predicted, the first one from what stands before any line. Words are those
         between white space, and the end of a line is one more, as the field counts them.
         """
-        meter = PerplexityMeter(Protocol(self.unit, f"{self.tokenizer.kind}-{self._size}"))
+        meter = PerplexityMeter(Protocol(self.unit, self._tokenization))
         units = 0
 
         def counted() -> Iterator[str]:
@@ -241,6 +251,10 @@ class LanguageModeling:
     @property
     def _size(self) -> int:
         return self.tokenizer.vocab_size
+
+    @property
+    def _tokenization(self) -> str:
+        return f"{self.tokenizer.kind}-{self._size}"
 
     @torch.no_grad()
     def _total_loss(self, streams: Streams) -> tuple[float, int]:

@@ -5,12 +5,15 @@ Anything that turns one text into another is this task: summaries, corrections, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from regard import decoding
@@ -49,17 +52,17 @@ class TranslationData(Options):
     valid: Files
     test: Files = ()
     columns: tuple[int | str, ...] = (0, 1)
-    max_tokens: int = 256
-    """Of one sentence, `</s>` included."""
+    max_tokens: int = Field(default=256, ge=2)
+    """Of one sentence, `</s>` included; never more than the model reads."""
     too_long: Literal["error", "truncate", "skip"] = "skip"
-    batch_tokens: int = 4096
+    batch_tokens: int = Field(default=4096, ge=1)
     """Places in the larger of a batch's two arrays, padding included."""
 
 
 class Objective(Options):
     """[objective]"""
 
-    smoothing: float = 0.1
+    smoothing: float = Field(default=0.1, ge=0, lt=1)
 
 
 class Evaluation(Options):
@@ -67,7 +70,7 @@ class Evaluation(Options):
 
     bleu_tokenize: str = "13a"
     """sacreBLEU's tokenizer; "none" for text that is tokenized already."""
-    valid_sentences: int = 0
+    valid_sentences: int = Field(default=0, ge=0)
     """How many sentences validation translates; 0 means all."""
 
 
@@ -130,10 +133,14 @@ class Translation:
     def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
         """The task with its data, ready to be trained."""
         data, rows = recipe.data, pairs_of(recipe.data.valid, recipe.data.columns)
-        train = encode(pairs_of(data.train, data.columns), columns(tokenizer, data))
+        BLEU(tokenize=recipe.evaluation.bleu_tokenize)  # refuses what it cannot do before we begin
+        limit = min(data.max_tokens, model.config.max_length or data.max_tokens)
+        fields = columns(tokenizer, max_tokens=limit, too_long=data.too_long)
+        train = encode(pairs_of(data.train, data.columns), fields)
         kept = recipe.evaluation.valid_sentences or None
-        pairs = list(rows)[:kept]
-        valid = encode(pairs, columns(tokenizer, data, too_long="truncate"), empty="keep")
+        pairs = list(islice(rows, kept))
+        fields = columns(tokenizer, max_tokens=limit, too_long="truncate")
+        valid = encode(pairs, fields, empty="keep")
         corpora = Corpora(train, valid, [p[1] for p in pairs], data.batch_tokens, recipe.seed)
         return cls(
             model,
@@ -159,10 +166,19 @@ class Translation:
 
     def train_batches(self) -> Cursor:
         """Batches without end, similar lengths together."""
-        data = self._data()
-        pad = self.model.config.pad
-        columns = data.train.columns
-        return Cursor(Buckets(columns, (pad, pad), budget=data.batch_tokens, seed=data.seed))
+        return Cursor(self._buckets())
+
+    def notes(self) -> list[str]:
+        """What of the data is not used as it stands: rows left out or cut, and how many."""
+        data, oversized = self._data(), self._buckets().oversized
+        parts = {"training data": data.train.report, "validation data": data.valid.report}
+        notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
+        if oversized:
+            notes.append(
+                f"training data: {oversized:,} rows are longer than `batch_tokens`, "
+                f"{data.batch_tokens:,}; each is a batch of its own"
+            )
+        return notes
 
     def counts(self, batch: PairBatch) -> dict[str, int]:
         """Target tokens, each row's first one not counted: nothing predicts it."""
@@ -233,6 +249,13 @@ class Translation:
     ) -> tuple[list[Score], list[str]]:
         """BLEU and chrF of the translations of the first fields against the second; and these."""
         sources, references = zip(*pairs, strict=True)
+        if cut := self.long_ones(sources):
+            limit = self.model.config.max_length
+            warnings.warn(
+                f"{len(cut):,} of {len(sources):,} sources were cut to {limit:,} tokens, which is "
+                "what this model reads",
+                stacklevel=2,
+            )
         translations = self.translate(list(sources), too_long="truncate", **options)
         return self.scores(translations, list(references)), translations
 
@@ -255,6 +278,10 @@ class Translation:
         return [metric.result() for metric in metrics]
 
     # ---- parts
+
+    def _buckets(self) -> Buckets:
+        data, pad = self._data(), self.model.config.pad
+        return Buckets(data.train.columns, (pad, pad), budget=data.batch_tokens, seed=data.seed)
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         ids, keep = batch.target.ids, batch.target.keep
@@ -306,10 +333,9 @@ def pairs_of(files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
     )
 
 
-def columns(tokenizer: Tokenizer, data: TranslationData, **changes: Any) -> tuple[Column, Column]:
-    """How sources (text, eos) and targets (bos, text, eos) are encoded."""
+def columns(tokenizer: Tokenizer, **limits: Any) -> tuple[Column, Column]:
+    """How sources (text, eos) and targets (bos, text, eos) are encoded; `limits` are a Column's."""
     bos, eos = required(tokenizer)
-    limits = {"max_tokens": data.max_tokens, "too_long": data.too_long} | changes
     source = Column("source", tokenizer, after=(eos,), **limits)
     return source, Column("target", tokenizer, before=(bos,), after=(eos,), **limits)
 

@@ -1,0 +1,226 @@
+"""From a recipe to a run folder and back: what is refused before anything long, what is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import runs
+from regard.data import Sequences
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.recipe import read
+
+WORDS = "zero one two three four five six seven".split()
+RECIPE = """
+task = "translation"
+[data]
+train = ["train.a", "train.b"]
+valid = ["valid.a", "valid.b"]
+batch_tokens = 256
+[tokenizer]
+kind = "words"
+vocab_size = 50
+[model]
+name = "transformer"
+d_model = 16
+d_ff = 32
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+max_length = 12
+dropout = 0.0
+[training]
+updates = 1
+"""
+LANGUAGE = """
+task = "language-modeling"
+[data]
+train = "train.a"
+valid = "valid.a"
+rows = 4
+steps = 8
+[model]
+name = "recurrent"
+d_model = 16
+[training]
+updates = 4
+[training.validation]
+every = 1
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with toy data (a line of words, the same words upper-cased) and two recipes."""
+    draw = random.Random(1)
+    for name, count in (("train", 60), ("valid", 6)):
+        lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(count)]
+        (tmp_path / f"{name}.a").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{name}.b").write_text("\n".join(lines).upper() + "\n")
+    (tmp_path / "small.toml").write_text(RECIPE)
+    (tmp_path / "language.toml").write_text(LANGUAGE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(recipe: str, *overrides: str):
+    return runs.train(recipe, overrides, out="run", show="none")
+
+
+def add(place: Path, *pairs: tuple[str, str]) -> None:
+    """Further training pairs."""
+    for side, name in enumerate(("train.a", "train.b")):
+        with (place / name).open("a") as file:
+            file.writelines(f"{pair[side]}\n" for pair in pairs)
+
+
+# ---- refused before anything long -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("model.heads=0", "`heads` must be at least 1, but is 0"),
+        ("model.decoder_layers=0", "`decoder_layers` must be at least 1, but is 0"),
+        ("model.d_model=0", "`d_model` must be at least 1"),
+        ("model.d_ff=-1", "`d_ff` must be at least 1, but is -1"),
+        ("objective.smoothing=2.0", "`objective.smoothing` must be less than 1, but is 2.0"),
+        ("evaluation.valid_sentences=-3", "`evaluation.valid_sentences` must be"),
+        ('evaluation.bleu_tokenize="13b"', "`tokenize` must be one of"),
+        ("data.batch_tokens=0", "`data.batch_tokens` must be"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(place, override, message):
+    with pytest.raises(RegardError, match=message):
+        train("small.toml", override)
+    assert not Path("run").exists()
+
+
+def test_a_text_too_short_for_its_streams_is_named_before_the_training(place):
+    (place / "tiny.a").write_text("one\n")
+    with pytest.raises(DataError, match="tiny.a: has 2 tokens, too few for 4 streams") as refused:
+        train("language.toml", "data.valid=tiny.a")
+    assert "`rows` of [data] to at most 1" in str(refused.value)
+
+
+def test_missing_test_data_is_named_with_the_nearest(place):
+    with pytest.raises(DataError, match="Did you mean 'valid.a'"):
+        train("language.toml", "data.test=valld.a")
+
+
+def test_a_member_of_an_archive_is_data_like_any_other(place):
+    with zipfile.ZipFile("pairs.zip", "w") as archive:
+        archive.writestr("small/pairs.tsv", "one\tONE\ntwo\tTWO\n")
+    name = place / "pairs.zip!small/pairs.tsv"
+    train("small.toml", f'data.train=["{name}"]')
+    sums = read("run/recipe.toml").run["data"]
+    assert sums[str(name)] == hashlib.sha256(b"one\tONE\ntwo\tTWO\n").hexdigest()
+
+
+def test_a_run_that_another_process_has_begun_meanwhile_is_left_alone(place, monkeypatch):
+    plan = runs.plan
+
+    def slow(recipe):
+        Path("run").mkdir()
+        Path("run/recipe.toml").write_text("of another process")
+        return plan(recipe)
+
+    monkeypatch.setattr(runs, "plan", slow)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train("small.toml")
+    assert Path("run/recipe.toml").read_text() == "of another process"
+
+
+# ---- told -------------------------------------------------------------------------------------
+
+
+def test_what_of_the_data_is_left_out_is_told_and_recorded(place):
+    long = " ".join(["one"] * 20)
+    add(place, (long, "ONE"), ("", "TWO"), ("two", long))
+    with pytest.warns(UserWarning, match="training data") as told:
+        train("small.toml", "data.max_tokens=15")
+    (note,) = [str(one.message) for one in told]
+    # The model reads 12 tokens, less than the data's own limit.
+    assert "63 rows read, 60 kept" in note
+    assert "source: longer than 12 tokens, row left out: 1 (first at line 61)" in note
+    assert "target: longer than 12 tokens, row left out: 1 (first at line 63)" in note
+    assert "source: empty, row left out: 1 (first at line 62)" in note
+    assert read("run/recipe.toml").run["notes"] == [note]
+
+
+def test_rows_beyond_the_budget_of_a_batch_are_told(place):
+    with pytest.warns(UserWarning, match="rows are longer than `batch_tokens`, 4; each is a batch"):
+        train("small.toml", "data.batch_tokens=4")
+
+
+def test_data_that_is_used_as_it_stands_is_not_talked_about(place):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train("small.toml")
+    assert read("run/recipe.toml").run["notes"] == []
+
+
+def test_sources_that_an_evaluation_cuts_are_counted(place):
+    train("small.toml")
+    task, long = runs.load("run"), " ".join(["one"] * 20)
+    with pytest.warns(UserWarning, match="1 of 2 sources were cut to 12 tokens"):
+        task.evaluate([(long, "ONE"), ("two", "TWO")])
+
+
+def test_a_perplexity_beyond_all_numbers_does_not_end_the_training(place):
+    options = ("training.optimizer.learning_rate=1e6", "training.optimizer.clip=0.0")
+    _, result = train("language.toml", *options, 'training.optimizer.name="sgd"')
+    assert result.scores["loss"] > 709 and result.scores["perplexity"] is None
+
+
+# ---- folders ----------------------------------------------------------------------------------
+
+
+def test_a_run_without_weights_yet_says_what_to_do(place):
+    train("small.toml")
+    Path("run/model/config.json").unlink()
+    with pytest.raises(CheckpointError, match="no weights yet.*regard resume run"):
+        runs.load("run")
+
+
+def test_a_configuration_that_does_not_fit_is_named(place):
+    train("language.toml")
+    file = Path("run/model/config.json")
+    config = json.loads(file.read_bytes())
+    for wrong in (config | {"width": 3}, {"model_type": "regard"}):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises((CheckpointError, ConfigError)):
+            runs.load("run")
+    file.write_bytes(b"\xff{")
+    with pytest.raises(CheckpointError, match="config.json is not JSON"):
+        runs.load("run")
+
+
+def test_transformers_translates_with_the_saved_folder_as_we_do(place):
+    """Its tokenizer ends sentences as ours were in training, and its limit cuts nothing off."""
+    transformers = pytest.importorskip("transformers")
+    sizes = ("model.max_length=60", "decoding.min_tokens=12", 'decoding.max_tokens="2x+3"')
+    train("small.toml", "training.updates=80", "training.optimizer.learning_rate=1e-2", *sizes)
+    task = runs.load("run")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained("run/model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained("run/model")
+    texts = [" ".join(words) for words in (["one", "two"] * 8, WORDS * 2, ["three"] * 9)]
+    read = tokenizer(texts, return_tensors="pt", padding=True)
+    ours = [[*task.tokenizer.encode(text).ids, task.tokenizer.eos_id] for text in texts]
+    source = Sequences.of(ours, task.tokenizer.pad_id)
+    assert read["input_ids"].tolist() == source.ids.tolist()
+    target = torch.tensor([[1, 5, 6]] * 3)
+    with torch.no_grad():
+        theirs = model(**read, decoder_input_ids=target).logits
+        mine = task.model.head.logits(task.model(source, target).hidden)
+    assert torch.allclose(theirs, mine, atol=1e-5)
+    found = tokenizer.batch_decode(model.generate(**read), skip_special_tokens=True)
+    assert found == task.translate(texts)
+    assert all(best[0].finished for best in task.hypotheses(texts))
