@@ -368,7 +368,10 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     ready = {name: t.detach().cpu().contiguous() for name, t in distinct(tensors).items()}
+    path.touch()
+    mode = path.stat().st_mode  # as this process makes files; the library lets nobody else read
     save_file(ready, path, metadata={"format": "pt"})
+    path.chmod(mode)
     _sync(path)
 
 

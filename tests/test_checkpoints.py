@@ -305,3 +305,12 @@ def test_a_file_that_is_no_safetensors_is_named(tmp_path):
         read_tensors(tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match="there is no such file"):
         read_tensors(tmp_path / "y.safetensors")
+
+
+def test_weights_are_readable_by_whoever_reads_the_other_files(tmp_path):
+    write_text(tmp_path / "config.json", "{}")
+    write_tensors(tmp_path / "model.safetensors", {"a": torch.zeros(2)})
+    write_folder(tmp_path / "step", {"weights": {"a": torch.zeros(2)}}, {})
+    wanted = (tmp_path / "config.json").stat().st_mode
+    assert (tmp_path / "model.safetensors").stat().st_mode == wanted
+    assert (tmp_path / "step" / "weights.safetensors").stat().st_mode == wanted

@@ -221,9 +221,7 @@ class Loop:
         at = self.counters
         before = at.best, at.best_update, at.best_checkpoint
         self.scores = self.measure()
-        self.report.validated(
-            at.update, self.scores, {"epoch": self.epochs, "tokens": at.tokens}
-        )
+        self.report.validated(at.update, self.scores, {"epoch": self.epochs, "tokens": at.tokens})
         at.validated, at.validated_epochs = at.update, int(self.epochs)
         if not self.scores:
             return
