@@ -25,6 +25,7 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models import MODELS, model_class
 from regard.models.published import from_published, to_published
 from regard.recipe import Recipe, options_of, read, record, with_section, write
+from regard.summary import write_report
 from regard.tasks import TASKS, task_class
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
@@ -133,7 +134,8 @@ def train(
 ) -> tuple[Path, Result]:
     """Train what a recipe asks for in a new run folder (runs/NAME); gives the folder.
 
-    A run is a folder: recipe.toml (fully resolved), model/, checkpoints/, metrics.jsonl.
+    A run is a folder: recipe.toml (fully resolved), model/, checkpoints/, metrics.jsonl and, when
+    it is finished, report.html.
     """
     recipe: Any = read_recipe(path, overrides)
     folder = Path(out or Path("runs") / (recipe.name or Path(path).stem))
@@ -165,7 +167,8 @@ def resume(folder: str | Path, *, show: Any = "auto") -> Result:
 
 
 def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
-    return verb(
+    finished = (folder / "result.json").exists()
+    result = verb(
         made.task,
         made.recipe.training,
         folder,
@@ -174,6 +177,9 @@ def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
         save=lambda model, place: save(made.task, place),
         show=show,
     )
+    if not finished:
+        write_report(folder, made.task, made.recipe, result)
+    return result
 
 
 # ------------------------------------------------------------------------------- models

@@ -28,8 +28,8 @@ STATIONS = [
     {"metrics"},
     {"tasks"},
     {"training"},
-    {"runs", "estimate"},
     {"visual"},
+    {"runs", "estimate", "summary"},
     {"compare"},
     {"cli"},
 ]

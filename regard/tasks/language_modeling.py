@@ -25,6 +25,7 @@ from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.text import Tokenizer
 
 Unit = Literal["word", "token", "character", "byte"]
+SAMPLES = 6  # lines that a run's report continues
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
@@ -233,6 +234,12 @@ class LanguageModeling:
         return [self.evaluate(read(recipe.data.test, format=recipe.data.format))], []
 
     # ---- parts
+
+    def samples(self, recipe: LanguageModelingRecipe) -> list[tuple[str, str]]:
+        """The first words of some validation lines, and how the model goes on."""
+        lines = islice(read(recipe.data.valid, format=recipe.data.format).texts(), SAMPLES)
+        begun = [" ".join(line.split()[:4]) for line in lines]
+        return list(zip(begun, self.generate(begun, max_tokens=30), strict=True))
 
     def encode(self, rows: Rows) -> Tokens:
         """A text as ids, each of its lines ended where the format says so."""

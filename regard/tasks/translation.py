@@ -43,6 +43,7 @@ from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.text import Tokenizer
 
 Files = tuple[RecipePath, ...]
+SAMPLES = 12  # rows that a run's report shows
 
 
 class TranslationData(Options):
@@ -269,6 +270,12 @@ class Translation:
         pairs = list(pairs_of(recipe.data.test, recipe.data.columns))
         scores, found = self.evaluate(pairs)
         return scores, [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
+
+    def samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
+        """The first validation rows: (source, translation, reference)."""
+        pairs = list(islice(pairs_of(recipe.data.valid, recipe.data.columns), SAMPLES))
+        found = self.translate([pair[0] for pair in pairs], too_long="truncate")
+        return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
 
     def scores(self, translations: Sequence[str], references: Sequence[str]) -> list[Score]:
         """BLEU and chrF."""

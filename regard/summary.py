@@ -1,0 +1,52 @@
+"""The page of a run, report.html: what was trained, how it went, what it says and looks at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.attention.tap import Tap
+from regard.training import Result
+from regard.visual.picture import Picture
+from regard.visual.record import look
+from regard.visual.report import Report, Sample
+
+
+def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
+    """Write report.html into a finished run; the task holds the published weights."""
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = task.samples(recipe)
+    report = Report(
+        title=recipe.name or folder.name,
+        facts=_facts(task, recipe, result),
+        scores={recipe.model.name: {k: v for k, v in result.scores.items() if v is not None}},
+        events=events,
+        samples={recipe.model.name: [Sample(*row) for row in rows]},
+        pictures=_attention(task, rows),
+    )
+    return report.save(folder / "report.html")
+
+
+def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
+    size = f", size {recipe.model.size}" if recipe.model.size else ""
+    parameters = sum(weight.numel() for weight in task.model.parameters())
+    return {
+        "task": recipe.task,
+        "model": f"{recipe.model.name}{size}, {parameters:,} parameters",
+        "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} pieces",
+        "data": ", ".join(Path(file).name for file in type(task).files(recipe)),
+        "training": f"{result.update:,} updates, {result.tokens:,} predicted tokens",
+        "time": f"{result.seconds:,.0f} s in updates",
+        "weights": result.weights,
+        "seed": str(recipe.seed),
+    }
+
+
+def _attention(task: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Picture]]:
+    """What the model looks at over the first sample, where it looks at anything."""
+    if not rows or not any(isinstance(module, Tap) for module in task.model.modules()):
+        return []
+    with look(task) as seen:
+        task.predict([rows[0][0]])
+    return [("What it looks at", seen.heads())]
