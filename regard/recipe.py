@@ -14,7 +14,6 @@ refused with the place (file, line) and, where there is one, the nearest name; a
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -412,12 +411,6 @@ def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
         except PackageNotFoundError:  # such as a checkout on the path that was never installed
             continue
     return {"seed": seed, "versions": versions, "data": dict(data)}
-
-
-def sha256(path: str | Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def dumps(tables: Mapping[str, Any]) -> str:

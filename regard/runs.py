@@ -115,7 +115,7 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
     kind = task_class(recipe.task)
     tokenizer = tokenizer or recipe.tokenizer.build(lambda: kind.texts(recipe))
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe.model, tokenizer)
+    model = build_model(recipe.model, tokenizer).to(device())
     made = Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
     for note in made.notes():
         warnings.warn(note, stacklevel=3)
@@ -203,7 +203,12 @@ def save(task: Any, folder: str | Path) -> None:
     decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> Any:
+def device() -> str:
+    """Where models are put: a GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load(path: str | Path) -> Any:
     """What a run or a folder of weights holds, as a task: `model.translate(...)` and the like.
 
     Raises:
@@ -214,7 +219,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Any:
     config = _read_config(folder)
     about = dict(config.pop("regard", {}))
     task = about.pop("task", "translation")
-    model = _read_model(config, folder, about.pop("model", "")).to(device).eval()
+    model = _read_model(config, folder, about.pop("model", "")).to(device()).eval()
     about.pop("version", None)
     method = decoding.load(folder) if (folder / "generation_config.json").exists() else None
     return task_class(task)(model, Tokenizer.load(folder), method=method, **about)

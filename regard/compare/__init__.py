@@ -26,8 +26,9 @@ from typing import Any
 from regard.checkpoints import write_text
 from regard.compare.conditions import conditions_of, refuse_changes, refuse_unfair
 from regard.compare.results import OUTCOME, Comparison, Outcome
+from regard.data import hash_of
 from regard.errors import ConfigError, RegardError
-from regard.recipe import read, sha256
+from regard.recipe import read
 from regard.runs import read_recipe
 from regard.tasks import task_class
 from regard.training import Interrupted
@@ -51,7 +52,7 @@ class Run:
             before = read_recipe(written).model_dump(mode="json")
             refuse_changes(before, self.recipe.model_dump(mode="json"), self.folder)
             hashes = read(written).run.get("data", {})
-            refuse_changes(hashes, {name: sha256(name) for name in hashes}, self.folder)
+            refuse_changes(hashes, {name: hash_of(name) for name in hashes}, self.folder)
 
 
 def compare(

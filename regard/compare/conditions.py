@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from regard.data import hash_of
 from regard.errors import ConfigError
-from regard.recipe import sha256
 from regard.tasks import task_class
 
 BUDGET = ("tokens", "epochs", "updates")
@@ -22,7 +22,7 @@ def conditions_of(recipe: Any, hashes: dict[str, str]) -> dict[str, Any]:
     """
     shared = recipe.model_dump(mode="json", include=set(SHARED))
     for name in task_class(recipe.task).files(recipe):
-        hashes.setdefault(name, sha256(name))
+        hashes.setdefault(name, hash_of(name))
     options = recipe.training
     budget = {name: getattr(options, name) for name in BUDGET if getattr(options, name)}
     if "updates" in budget:

@@ -144,6 +144,7 @@ class LanguageModeling:
 
     def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
         """Cross-entropy of the next token, in nats; the state goes on to the next window."""
+        batch = batch.to(device_of(self.model))
         output = self.model(batch.tokens, None if batch.fresh else carry)
         loss = self.model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
         return {"loss": loss}, output.state.detach()
@@ -269,7 +270,7 @@ class LanguageModeling:
         total, count, carry = 0.0, 0, None
         with evaluating(self.model):
             for batch in streams:
-                losses, carry = self.losses(batch.to(device_of(self.model)), carry)
+                losses, carry = self.losses(batch, carry)
                 loss, tokens = losses["loss"]
                 total, count = total + float(loss), count + tokens
         return total, count

@@ -11,7 +11,7 @@ from regard.text import Tokenizer, train
 
 
 class TokenizerSection(Options):
-    """[tokenizer]: learned from the training text, or read from `path`."""
+    """[tokenizer]: learned from the training text, or read from `path`, which then says all."""
 
     kind: str = "bpe"
     vocab_size: int = 8000

@@ -53,6 +53,8 @@ class TranslationData(Options):
     valid: Files
     test: Files = ()
     columns: tuple[int | str, ...] = (0, 1)
+    format: str | None = None
+    """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
     max_tokens: int = Field(default=256, ge=2)
     """Of one sentence, `</s>` included; never more than the model reads."""
     too_long: Literal["error", "truncate", "skip"] = "skip"
@@ -122,7 +124,7 @@ class Translation:
     @staticmethod
     def texts(recipe: TranslationRecipe) -> Iterator[str]:
         """What the tokenizer learns from: both sides of the training pairs."""
-        return pairs_of(recipe.data.train, recipe.data.columns).texts()
+        return rows_of(recipe, "train").texts()
 
     @staticmethod
     def files(recipe: TranslationRecipe) -> list[str]:
@@ -133,11 +135,11 @@ class Translation:
     @classmethod
     def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
         """The task with its data, ready to be trained."""
-        data, rows = recipe.data, pairs_of(recipe.data.valid, recipe.data.columns)
+        data, rows = recipe.data, rows_of(recipe, "valid")
         BLEU(tokenize=recipe.evaluation.bleu_tokenize)  # refuses what it cannot do before we begin
         limit = min(data.max_tokens, model.config.max_length or data.max_tokens)
         fields = columns(tokenizer, max_tokens=limit, too_long=data.too_long)
-        train = encode(pairs_of(data.train, data.columns), fields)
+        train = encode(rows_of(recipe, "train"), fields)
         kept = recipe.evaluation.valid_sentences or None
         pairs = list(islice(rows, kept))
         fields = columns(tokenizer, max_tokens=limit, too_long="truncate")
@@ -189,7 +191,7 @@ class Translation:
         self, batch: PairBatch, carry: None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """Cross-entropy of the target, in nats, with label smoothing."""
-        return {"loss": self._loss(batch, self.smoothing)}, None
+        return {"loss": self._loss(batch.to(device_of(self.model)), self.smoothing)}, None
 
     def validate(self) -> dict[str, float]:
         """BLEU of the translations, and the cross-entropy of the references per token."""
@@ -267,13 +269,13 @@ class Translation:
         """
         if not recipe.data.test:
             return [], []
-        pairs = list(pairs_of(recipe.data.test, recipe.data.columns))
+        pairs = list(rows_of(recipe, "test"))
         scores, found = self.evaluate(pairs)
         return scores, [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
 
     def samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
         """The first validation rows: (source, translation, reference)."""
-        pairs = list(islice(pairs_of(recipe.data.valid, recipe.data.columns), SAMPLES))
+        pairs = list(islice(rows_of(recipe, "valid"), SAMPLES))
         found = self.translate([pair[0] for pair in pairs], too_long="truncate")
         return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
 
@@ -328,12 +330,19 @@ class Translation:
         return self.corpora
 
 
-def pairs_of(files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
+def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) -> Rows:
+    """The pairs of one part of a recipe's data."""
+    return pairs_of(getattr(recipe.data, part), recipe.data.columns, recipe.data.format)
+
+
+def pairs_of(
+    files: Sequence[Any], columns: Sequence[int | str], format: str | None = None
+) -> Rows:
     """Pairs from two files of lines, or from two columns of one table."""
     if len(files) == 2:
         return read_parallel(*files)
     if len(files) == 1:
-        return read(files[0], tuple(columns))
+        return read(files[0], tuple(columns), format=format)
     raise ConfigError(
         "Translation reads two files of lines (source, target) or one table, but is given "
         f"{len(files)} files."

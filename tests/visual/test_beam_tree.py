@@ -124,7 +124,7 @@ class Bigrams(torch.nn.Module):
 def test_next_words_of_a_model():
     tokenizer = SimpleNamespace(
         encode=lambda text: SimpleNamespace(ids=[int(word) for word in text.split()]),
-        piece=lambda index: "no yes".split()[index],
+        label=lambda index: "no yes".split()[index],
     )
     model = Bigrams().train()
     for text, expected in (("0 1", {"no": 0.7, "yes": 0.3}), ("", {"yes": 0.8, "no": 0.2})):
