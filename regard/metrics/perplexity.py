@@ -64,11 +64,16 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """nats: minus the sum of natural log-probabilities.  count: units in the text."""
+    """nats: minus the sum of natural log-probabilities.  count: units in the text.
+
+    unknown: tokens that stand for words outside the vocabulary; to predict that a word is unknown
+    is easier than to predict the word, so closed vocabularies look better than they are.
+    """
 
     nats: float
     count: int
     protocol: Protocol
+    unknown: int = 0
 
     @property
     def name(self) -> str:
@@ -85,8 +90,9 @@ class Perplexity:
 
     @property
     def signature(self) -> str:
-        """The protocol, and how many units were counted."""
-        return f"{self.protocol.signature}|count:{self.count}"
+        """The protocol, how many units were counted, and how many tokens were unknown words."""
+        unknown = f"|unk:{self.unknown}" if self.unknown else ""
+        return f"{self.protocol.signature}|count:{self.count}{unknown}"
 
     def __str__(self) -> str:
         digits = 2 if self.name == "perplexity" else 4
@@ -98,12 +104,13 @@ class PerplexityMeter:
 
     def __init__(self, protocol: Protocol):
         self.protocol = protocol
-        self.nats, self.count = 0.0, 0
+        self.nats, self.count, self.unknown = 0.0, 0, 0
 
-    def add(self, nats: float, count: int) -> None:
-        """Minus the log-probability of a part of the text, and how many units it has."""
+    def add(self, nats: float, count: int, unknown: int = 0) -> None:
+        """Minus the log-probability of a part of the text, its units, and its unknown tokens."""
         self.nats += float(nats)
         self.count += count
+        self.unknown += unknown
 
     def result(self) -> Perplexity:
         """The perplexity of all that was added.
@@ -112,4 +119,4 @@ class PerplexityMeter:
             RegardError: nothing was added.
         """
         check_any(self.count, "Perplexity")
-        return Perplexity(self.nats, self.count, self.protocol)
+        return Perplexity(self.nats, self.count, self.protocol, self.unknown)

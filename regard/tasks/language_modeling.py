@@ -225,7 +225,8 @@ class LanguageModeling:
 
         ids = Tokens.of([self._line_end(), *self._encoded(counted())], self._size)
         nats, tokens = self._total_loss(Streams(ids, rows=1, steps=VALID_STEPS))
-        meter.add(nats, tokens if self.unit == "token" else units)
+        unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
+        meter.add(nats, tokens if self.unit == "token" else units, unknown)
         return meter.result()
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:

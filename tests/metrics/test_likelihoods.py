@@ -127,3 +127,10 @@ def test_protocols():
         meter.result()
     meter.add(1e6, 1)
     assert meter.result().value == math.inf
+
+
+def test_unknown_words_are_told_because_they_are_easy_to_predict():
+    meter = PerplexityMeter(Protocol("word", "words-10"))
+    meter.add(6.0, 3, unknown=1)
+    meter.add(2.0, 1, unknown=1)
+    assert meter.result().signature == "unit:word|tok:words-10|window:carried|count:4|unk:2"
