@@ -22,7 +22,7 @@ from rich.console import Console
 import regard
 from regard.compare import compare
 from regard.compare.results import Comparison
-from regard.data import Sequences
+from regard.data import Sequences, read
 from regard.decoding.beam import Beam
 from regard.decoding.steps import begin
 from regard.training import Interrupted
@@ -31,6 +31,7 @@ from regard.visual.heads import mean
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = [ROOT / f"recipes/demo-{name}.toml" for name in ("lstm", "lstm-attention", "transformer")]
+TEST = ROOT / "examples/tatoeba/test.tsv.gz"
 LEAST_BLEU = 30.0
 DATA = "Tatoeba (tatoeba.org), by way of manythings.org/anki, CC BY 2.0 FR: examples/tatoeba"
 # Of the test part, which no model has seen; the report also shows its first sentences unselected.
@@ -44,7 +45,7 @@ UNSEEN = (
     "Maybe we should start.",
     "I feel bad today.",
 )
-LOOKED_AT = UNSEEN[:4]
+LOOKED_AT, SEARCHED = UNSEEN[:4], UNSEEN[7]
 ALIGNMENT = (
     "A row is a word to be said, a column a word of the sentence: the darker the cell, the more "
     "the model looks at that word while it says this one.",
@@ -92,9 +93,11 @@ def verdict(found: Comparison, least_bleu: float) -> int:
 
 
 def translations(models: dict[str, Any]) -> Table:
-    """What each model makes of the unseen sentences."""
+    """What each model makes of the unseen sentences, and what a person did."""
+    people = dict(read(TEST, (0, 1)))
     columns = [task.translate(list(UNSEEN)) for task in models.values()]
-    return Table.of(["source", *models], list(zip(UNSEEN, *columns, strict=True)))
+    columns.append([people[source] for source in UNSEEN])
+    return Table.of(["source", *models, "a person"], list(zip(UNSEEN, *columns, strict=True)))
 
 
 # ------------------------------------------------------------------------------- pictures
@@ -105,7 +108,7 @@ def pictures(models: dict[str, Any], words: Table) -> list[tuple[str, Picture]]:
     attentive = {name: task for name, task in models.items() if has_attention(task)}
     task = list(models.values())[-1]
     return [
-        ("Chosen sentences, unseen too", words),
+        ("More unseen sentences, chosen", words),
         ("What they look at", Stack(tuple(looked_at(attentive)))),
         ("Which word comes next", next_word(models)),
         ("How a sentence is searched", beam_tree(task)),
@@ -140,17 +143,17 @@ def next_word(models: dict[str, Any]) -> Picture:
         fed = torch.tensor([task.tokenizer.encode(beginning).ids])  # (B=1, T)
         with torch.no_grad():
             scores, _ = task.model.step(torch.cat([tokens, fed], 1), state)
-        words = [task.tokenizer.piece(i) for i in range(scores.size(-1))]
+        words = [task.tokenizer.label(i) for i in range(scores.size(-1))]
         bars.append(Distribution.of(scores[0, -1].softmax(-1), words, 8, name))
     return Stack((Note((f"“{source}” is “{beginning} …”:",)), Row(tuple(bars))))
 
 
 def beam_tree(task: Any) -> Picture:
     """The search for one translation, with a beam of three."""
-    source, trace = LOOKED_AT[0], BeamTrace(size=3)
+    source, trace = SEARCHED, BeamTrace(size=3)
     best = Beam(size=3).run(task.model, ids_of(task, source), trace)[0][0]
     said = task.tokenizer.decode(best.tokens)
-    return trace.tree(task.tokenizer.piece, best, f"“{source}” becomes “{said}”")
+    return trace.tree(task.tokenizer.label, best, f"“{source}” becomes “{said}”")
 
 
 def start(task: Any, source: str) -> tuple[Any, torch.Tensor]:

@@ -26,8 +26,8 @@ from regard.training import Interrupted
 SAMPLES = 12  # rows of the test data that are kept to be shown
 
 
-def _measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> None:
-    """In the child: train, or go on; then test, and write the outcome."""
+def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> None:
+    """Train, or go on, into this folder; then test, and write the outcome beside the run."""
     if (folder / "recipe.toml").exists():
         result = resume(folder, show=show)
     else:
@@ -99,7 +99,7 @@ def _stop_with_parent() -> None:
 def _child(folder: str, show: str, path: str, *overrides: str) -> int:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        _measure(Path(folder), path, overrides, show)
+        measure(Path(folder), path, overrides, show)
     except Interrupted as stopped:
         return stopped.code
     except RegardError as error:

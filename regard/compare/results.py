@@ -123,7 +123,7 @@ class Comparison:
         scores = {name: _scores(several) for name, several in self.outcomes.items()}
         own = [("Losses while training", self.losses())]
         if first.samples:
-            own.append(("Samples", self.samples()))
+            own.append(("The first sentences of the test data", self.samples()))
         return Report(title, facts, scores, pictures=[*own, *pictures], comparison=self.picture())
 
     def losses(self) -> Picture:
