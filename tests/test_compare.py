@@ -88,7 +88,7 @@ def done(tmp_path_factory):
     recipes, out = write_recipes(folder), folder / "out"
     compare(recipes, seeds=(1,), out=out, show="none")
     first = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
-    return Done(recipes, compare(recipes, seeds=(1, 2), out=out, show="none"), first)
+    return Done(recipes, compare(recipes, seeds=(1, 2), out=out, jobs=2, show="none"), first)
 
 
 def outcome(quality: float, **changes: object) -> Outcome:

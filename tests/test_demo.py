@@ -95,7 +95,7 @@ def test_families_are_pairs_that_share_a_sentence():
 
 def test_the_chosen_sentences_are_unseen(parts):
     test = {english for english, _ in parts["test"]}
-    assert {*demo.UNSEEN, *demo.LOOKED_AT, demo.ASKED[0]} <= test
+    assert {*demo.UNSEEN, *demo.LOOKED_AT, demo.SEARCHED, demo.ASKED[0]} <= test
 
 
 def test_the_three_recipes_are_one_budget():
@@ -107,7 +107,7 @@ def test_the_three_recipes_are_one_budget():
 
 
 def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(demo, "UNSEEN", demo.UNSEEN[:8:7])
+    monkeypatch.setattr(demo, "UNSEEN", demo.UNSEEN[:2])
     monkeypatch.setattr(demo, "LOOKED_AT", demo.LOOKED_AT[:1])
     for part, count in (("train", 300), ("valid", 20), ("test", 20)):
         text = "".join(f"{e}\t{f}\n" for e, f in pairs(part)[:count])
@@ -115,13 +115,19 @@ def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
     data = [f'data.{part}=["{tmp_path / part}.tsv"]' for part in ("train", "valid", "test")]
     given = (*TINY, *data, "tokenizer.vocab_size=200")
     out = tmp_path / "demo"
-    assert demo.main(demo.RECIPES[1:], given, out, 0.0, show="none") == 0
+    assert demo.main(demo.RECIPES[:2], given, out, 0.0, show="none") == 0
 
     said = capfd.readouterr().out
     for told in ("lstm-attention", "transformer", "parameters", demo.UNSEEN[1], "report.html"):
         assert told in said
     page = (out / "report.html").read_text()
-    for told in ("manythings.org/anki", "rg-heads", "How a sentence is searched", "Je suis", "layer 3, mean of 4 heads"):
+    for told in (
+        "manythings.org/anki",
+        "rg-heads",
+        "How a sentence is searched",
+        "Je suis",
+        "layer 3, mean of 4 heads",
+    ):
         assert told in page, told
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
 

@@ -67,6 +67,7 @@ def compare(
     ],
     seeds: Annotated[str, typer.Option(help="One run for each: 1,2,3.")] = "1",
     out: Annotated[Path, typer.Option(help="The comparison's folder.")] = Path("runs/compare"),
+    jobs: Annotated[int, typer.Option(help="How many runs at once.")] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +79,8 @@ def compare(
     numbers = [part.strip() for part in seeds.split(",")]
     if not all(part.isdigit() for part in numbers):
         raise ConfigError(f"`--seeds` must be whole numbers with commas between, but is {seeds!r}.")
-    found = run(paths, overrides, seeds=list(map(int, numbers)), out=out, show=_progress(quiet))
+    every = list(map(int, numbers))
+    found = run(paths, overrides, seeds=every, out=out, jobs=jobs, show=_progress(quiet))
     if as_json:
         show(found.facts(), "", as_json)
     else:

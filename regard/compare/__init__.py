@@ -16,8 +16,6 @@ the same call again goes on where it was stopped, and another seed or another re
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +23,13 @@ from typing import Any
 
 from regard.checkpoints import write_text
 from regard.compare.conditions import conditions_of, refuse_changes, refuse_unfair
+from regard.compare.crew import Crew, Job
 from regard.compare.results import OUTCOME, Comparison, Outcome
 from regard.data import hash_of
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.recipe import read
 from regard.runs import read_recipe
 from regard.tasks import task_class
-from regard.training import Interrupted
 
 CONDITIONS = "conditions.json"
 
@@ -40,10 +38,9 @@ CONDITIONS = "conditions.json"
 class Run:
     """One training of a comparison."""
 
-    path: Path
-    overrides: tuple[str, ...]
     folder: Path
     recipe: Any
+    job: Job
 
     def refuse_changes(self) -> None:
         """A folder that is there must hold this run and no other."""
@@ -61,6 +58,7 @@ def compare(
     *,
     seeds: Sequence[int] = (1,),
     out: str | Path = "runs/compare",
+    jobs: int = 1,
     show: str = "auto",
 ) -> Comparison:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
@@ -69,6 +67,8 @@ def compare(
         overrides: `dotted.name=value`, for every recipe.
         seeds: each is a run of every recipe; the spread over them is shown.
         out: the folder; what is finished in it is not done again.
+        jobs: how many runs at once. Set `training.threads` so that all of them together have no
+            more threads than the machine has cores; what runs beside it slows each a little.
         show: how progress is shown: "auto", "bar", "lines" or "none".
 
     Raises:
@@ -76,6 +76,8 @@ def compare(
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the run that was under way is saved.
     """
+    if jobs < 1:
+        raise ConfigError(f"`jobs` must be at least 1, but is {jobs}.")
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
@@ -83,20 +85,14 @@ def compare(
     shared = _shared(named)
     given = [*overrides, *_tokenizer(next(iter(named.values()))[1], shared, out)]
     runs = {
-        name: [_run(path, given, seed, out / f"{name}-seed{seed}") for seed in seeds]
+        name: [_run(path, (*given, f"seed={seed}"), out / f"{name}-seed{seed}") for seed in seeds]
         for name, (path, _) in named.items()
     }
-    each = [
-        (name, seed, run) for name, s in runs.items() for seed, run in zip(seeds, s, strict=True)
-    ]
-    for _, _, run in each:
+    each = [run for several in runs.values() for run in several]
+    for run in each:
         run.refuse_changes()
-    for number, (name, seed, run) in enumerate(each, 1):
-        if not (run.folder / OUTCOME).exists():
-            if show != "none":
-                told = f"{number} of {len(each)}: {name}, seed {seed}"
-                print(told, file=sys.stderr, flush=True)
-            _in_a_process(run.path, run.overrides, run.folder, show)
+    left = [run.job for run in each if not (run.folder / OUTCOME).exists()]
+    Crew(show).work(left, jobs)
     outcomes = {n: tuple(Outcome.read(run.folder) for run in many) for n, many in runs.items()}
     result = Comparison(out, shared, tuple(seeds), outcomes)
     write_text(out / "comparison.json", json.dumps(result.facts(), indent=1) + "\n")
@@ -144,29 +140,6 @@ def _tokenizer(recipe: Any, shared: Mapping[str, Any], out: Path) -> list[str]:
     return [f"tokenizer.path={json.dumps(str((out / 'tokenizer').absolute()))}"] if own else []
 
 
-def _run(path: Path, given: Sequence[str], seed: int, folder: Path) -> Run:
-    overrides = (*given, f"seed={seed}")
-    return Run(path, overrides, folder, read_recipe(path, overrides))
-
-
-def _in_a_process(path: Path, overrides: Sequence[str], folder: Path, show: str) -> None:
-    """Train and measure in a child. It saves and stops when its standard input is closed, which
-    happens too when this process is killed; Ctrl-C does not reach it in a session of its own."""
-    words = [sys.executable, "-m", "regard.compare.child", str(folder), show, str(path)]
-    with subprocess.Popen(
-        [*words, *overrides], stdin=subprocess.PIPE, start_new_session=True
-    ) as child:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            assert child.stdin is not None
-            child.stdin.close()
-            child.wait()
-            raise Interrupted(
-                f"stopped; {folder} is saved. The same command goes on from there.", 130
-            ) from None
-    if code:
-        raise RegardError(
-            f"the run in {folder} has failed (exit code {code}); what it said stands above. "
-            "What is finished stays: the same command goes on from there."
-        )
+def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> Run:
+    job = Job(folder.name, folder, (str(path), *overrides))
+    return Run(folder, read_recipe(path, overrides), job)

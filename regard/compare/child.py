@@ -1,8 +1,9 @@
 """One run of a comparison, in a process of its own: trained, tested, its cost measured.
 
-    python -m regard.compare.child FOLDER SHOW RECIPE [NAME=VALUE ...]
+    python -m regard.compare.child FOLDER SECONDS RECIPE [NAME=VALUE ...]
 
-It saves and stops when its standard input is closed: so it outlives nobody who waits for it.
+Every so many seconds it writes how far it is, as a line of JSON. It saves and stops when its
+standard input is closed: so it outlives nobody who waits for it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.checkpoints import write_text
 from regard.compare.results import OUTCOME, Outcome
 from regard.errors import RegardError
+from regard.estimate import estimate
 from regard.runs import load, read_recipe, resume, train
 from regard.training import Interrupted
+from regard.training.progress import Status
 
 SAMPLES = 12  # rows of the test data that are kept to be shown
 
@@ -33,11 +38,10 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
     else:
         _, result = train(path, overrides, out=folder, show=show)
     memory = peak_memory()
-    from regard.estimate import estimate
-
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     task: Any = load(folder)
     recipe: Any = read_recipe(folder / "recipe.toml")
+    _tell(1.0, "testing")
     scores, samples = task.test(recipe)
     name, direction = task.goal
     outcome = Outcome(
@@ -51,10 +55,11 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
         flops=cost["flops_per_token"] * result.tokens,
         memory=memory,
         precision=_precision(folder),
-        threads=recipe.training.threads or _threads(),
+        threads=recipe.training.threads or torch.get_num_threads(),
         samples=samples[:SAMPLES],
     )
     write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+    _tell(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
 
 
 def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
@@ -73,14 +78,10 @@ def _precision(folder: Path) -> str:
     return json.loads(newest.read_bytes())["precision"]
 
 
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
 def peak_memory() -> int:
-    """The most bytes that this process has held at once."""
+    """The most bytes that this process has held at once: of the GPU's, where it has used one."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
     try:  # getrusage would count the process that started this one too, as Linux has it
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
@@ -96,10 +97,33 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _child(folder: str, show: str, path: str, *overrides: str) -> int:
+class Told:
+    """Progress for the process that waits; what is only said, the results say again."""
+
+    def __init__(self, every: float):
+        self.every = every
+
+    def show(self, status: Status) -> None:
+        _tell(status.fraction, str(status))
+
+    def say(self, message: str) -> None:
+        pass
+
+    def warn(self, message: str) -> None:
+        print(f"Warning: {message}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+def _tell(fraction: float, text: str) -> None:
+    print(json.dumps({"fraction": fraction, "text": text}), flush=True)
+
+
+def _child(folder: str, every: str, path: str, *overrides: str) -> int:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        measure(Path(folder), path, overrides, show)
+        measure(Path(folder), path, overrides, Told(float(every)))
     except Interrupted as stopped:
         return stopped.code
     except RegardError as error:

@@ -118,6 +118,7 @@ class Comparison:
             **(about or {}),
             "budget": ", ".join(f"{limit:,} {name}" for name, limit in budget.items()),
             "seeds": ", ".join(map(str, self.seeds)),
+            "precision": ", ".join(self._precisions()),
             "threads": str(first.threads),
         } | {score["name"]: score["signature"] for score in first.scores}
         scores = {name: _scores(several) for name, several in self.outcomes.items()}
@@ -144,11 +145,17 @@ class Comparison:
         cells = [[row[0][0], *(answer for _, answer, _ in row), row[0][2]] for row in rows]
         return Table.of(["source", *self.outcomes, "reference"], cells)
 
+    def _precisions(self) -> list[str]:
+        """In which precisions the models were trained; in a column only where they differ."""
+        return sorted({one.precision for several in self.outcomes.values() for one in several})
+
     def _contestant(self, row: dict[str, Any]) -> Contestant:
-        several, notes = self.outcomes[row["model"]], {"precision": row["precision"]}
+        several, notes = self.outcomes[row["model"]], dict[str, str]()
+        if len(self._precisions()) > 1:
+            notes["precision"] = row["precision"]
         if len(several) > 1:
             low, high = row["quality"]["min"], row["quality"]["max"]
-            notes = {"min to max": f"{low:.2f} to {high:.2f}", **notes}
+            notes["min to max"] = f"{low:.2f} to {high:.2f}"
         return Contestant(
             row["model"],
             tuple(one.quality for one in several),

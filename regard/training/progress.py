@@ -112,8 +112,13 @@ class Silent:
         pass
 
 
-def progress(show: Show = "auto") -> Progress:
-    """A bar when standard error is a terminal, lines when it is not, as "auto" chooses."""
+def progress(show: Show | Progress = "auto") -> Progress:
+    """A bar when standard error is a terminal, lines when it is not, as "auto" chooses.
+
+    Whatever else shows progress is taken as it is.
+    """
+    if not isinstance(show, str):
+        return show
     if show == "auto":
         show = "bar" if sys.stderr.isatty() else "lines"
     table: dict[str, Any] = {"bar": Bar, "lines": Lines, "none": Silent}
