@@ -508,13 +508,15 @@ def test_compare_hands_on_recipes_options_and_seeds(place, tmp_path, monkeypatch
 
     monkeypatch.setattr(module, "compare", compare)
     recipes = [place / "seq2seq.toml", place / "transformer.toml"]
-    words = [*recipes, "training.updates=3", "--seeds", "1,2", "--out", tmp_path, "-q", "--json"]
+    flags = ["--seeds", "1,2", "--out", tmp_path, "--jobs", "2", "-q", "--json"]
+    words = [*recipes, "training.updates=3", *flags]
     assert json.loads(done("compare", *words)) == {"best": "seq2seq"}
     assert asked == {
         "recipes": list(map(str, recipes)),
         "overrides": ["training.updates=3"],
         "seeds": [1, 2],
         "out": tmp_path,
+        "jobs": 2,
         "show": "none",
     }
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")

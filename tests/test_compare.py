@@ -182,7 +182,7 @@ def stopped_comparison(recipe: str, out: Path) -> bool:
     said, _ = parent.communicate(timeout=120)
     if (run / "result.json").exists():
         return False
-    assert parent.returncode == 130 and f"{run} is saved" in said
+    assert parent.returncode == 130 and f"is saved in {run}" in said
     return bool(list(run.glob("checkpoints/step-*")))
 
 

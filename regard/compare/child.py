@@ -26,7 +26,7 @@ from regard.errors import RegardError
 from regard.estimate import estimate
 from regard.runs import load, read_recipe, resume, train
 from regard.training import Interrupted
-from regard.training.progress import Status
+from regard.training.progress import Status, clock
 
 SAMPLES = 12  # rows of the test data that are kept to be shown
 
@@ -104,7 +104,8 @@ class Told:
         self.every = every
 
     def show(self, status: Status) -> None:
-        _tell(status.fraction, str(status))
+        rate, left = f"{status.tokens_per_s:,.0f} tokens/s", f"{clock(status.left)} left"
+        _tell(status.fraction, f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
 
     def say(self, message: str) -> None:
         pass

@@ -35,9 +35,8 @@ class Bars:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        name, text = TextColumn("{task.fields[name]}"), TextColumn("{task.description}")
-        console = Console(stderr=True)
-        self._bars = Progress(name, BarColumn(20), text, console=console, auto_refresh=False)
+        columns = TextColumn("{task.fields[name]}"), BarColumn(12), TextColumn("{task.description}")
+        self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
         self._tasks: dict[str, Any] = {}
         self._bars.start()
 
@@ -91,7 +90,9 @@ class Crew:
         except KeyboardInterrupt:
             folders = ", ".join(str(job.folder) for job in jobs if job.folder.exists())
             raise Interrupted(
-                f"stopped; {folders} is saved. The same command goes on from there.", 130
+                f"stopped; what was under way is saved in {folders}. The same command goes on from "
+                "there.",
+                130,
             ) from None
         finally:
             if self.board:
@@ -108,6 +109,8 @@ class Crew:
             self._children.append(child)
             if self._stopped.is_set():
                 self._stop()
+            if self.board:
+                self.board.told(job.name, 0.0, "starting")
             assert child.stdout is not None
             for line in child.stdout:
                 if self.board and line.startswith("{"):

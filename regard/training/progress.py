@@ -26,7 +26,7 @@ class Status:
         return (
             f"update {self.update:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
             f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
-            f"{self.tokens_per_s:,.0f} tokens/s · {_clock(self.left)} left"
+            f"{self.tokens_per_s:,.0f} tokens/s · {clock(self.left)} left"
         )
 
 
@@ -125,7 +125,8 @@ def progress(show: Show | Progress = "auto") -> Progress:
     return table[show]()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """1:29, 2:05:00, or ? where nobody can tell."""
     if not seconds < 1e8:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
