@@ -66,7 +66,8 @@ def main(
 ) -> int:
     """Compare, print, write the report; 0 when the best model is good enough."""
     began, console = time.monotonic(), Console(highlight=False)
-    console.print("Three translators, English to French, one budget. Results go to", str(out))
+    begun = f"Three translators, English to French, one budget. Results go to {out}"
+    console.print(begun, soft_wrap=True)  # a path that is broken over lines cannot be copied
     found = compare(recipes, overrides, out=out, jobs=2, show=show)
     models = {name: regard.load(found.folder / f"{name}-seed1") for name in found.outcomes}
     words = translations(models)
@@ -77,7 +78,7 @@ def main(
             console.print(f"    {name:<16}{answer}", markup=False)
     page = found.report("Three translators, one budget", pictures(models, words), {"data": DATA})
     place = page.save(found.folder / "report.html")
-    console.print(f"\n{place} shows it all ({time.monotonic() - began:.0f} s)")
+    console.print(f"\n{place} shows it all ({time.monotonic() - began:.0f} s)", soft_wrap=True)
     return verdict(found, least_bleu)
 
 

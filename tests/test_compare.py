@@ -176,8 +176,8 @@ def stopped_comparison(recipe: str, out: Path) -> bool:
     )
     run = out / "lstm-seed1"
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    while not list(run.glob("checkpoints/step-*[2468]")) and parent.poll() is None:
-        time.sleep(0.01)
+    while not list(run.glob("checkpoints/step-*")) and parent.poll() is None:
+        time.sleep(0.001)
     parent.send_signal(signal.SIGINT)
     said, _ = parent.communicate(timeout=120)
     if (run / "result.json").exists():
@@ -188,7 +188,9 @@ def stopped_comparison(recipe: str, out: Path) -> bool:
 
 def test_a_comparison_that_is_stopped_goes_on_and_ends_the_same(done, tmp_path):
     outs = (tmp_path / f"out{attempt}" for attempt in range(5))
-    out = next(out for out in outs if stopped_comparison(str(done.recipes[0]), out))
+    out = next((out for out in outs if stopped_comparison(str(done.recipes[0]), out)), None)
+    if out is None:
+        pytest.skip("five times the training was over before the interruption reached it")
     run = out / "lstm-seed1"
     found = compare(done.recipes[:1], out=out, show="none")
     whole = done.found.folder / "lstm-seed1"
