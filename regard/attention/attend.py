@@ -107,7 +107,7 @@ def softmax_of_keys(scores: Tensor, allowed: Allowed = FREE, bias: Tensor | None
 
 
 # Up to this many keys the CPU's bfloat16 products beat its fused kernel: at 16 keys 14 times,
-# forward and backward, at 256 still 1.2 times (benchmarks/attention.py).
+# forward and backward, at 256 still 1.2 times.
 FEW_KEYS = 256
 
 
