@@ -188,9 +188,14 @@ class JsonLines(_File):
         return self._not_empty(self._rows(), "record")
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
+        for number, record in self.records():
+            yield number, picked(record, self.fields, self.path, number)
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The objects as they stand in the file, each with the number of its line."""
         for number, line in enumerate(lines(self.path), 1):
             if line.strip():
-                yield number, picked(self._parsed(number, line), self.fields, self.path, number)
+                yield number, self._parsed(number, line)
 
     def _parsed(self, number: int, line: str) -> Any:
         try:
@@ -251,22 +256,26 @@ class Items(Rows):
         return f"<{type(self.items).__name__}>"
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
+        return ((i, self._row(i, item)) for i, item in self.whole())
+
+    def whole(self) -> Iterator[tuple[int, Any]]:
+        """The items as they were given, with their numbers from 1."""
         once = iter(self.items)
         if self._spent:
             problem = "can be read only once, and has been read."
             hint = "Give a list, or an object whose `__iter__` begins anew."
             raise DataError(self.file_of(0), None, problem, hint)
         self._spent = once is self.items
-        return ((i, self._row(i, item)) for i, item in enumerate(once, 1))
+        return enumerate(once, 1)
 
     def _row(self, number: int, item: Any) -> Row:
         name = self.file_of(0)
         if isinstance(item, Mapping):
             return picked(item, self.fields, name, number)
         if isinstance(item, str) and not self.fields:
-            return (_text(name, number, 0, item),)
+            return (text_of(name, number, 0, item),)
         if isinstance(item, Sequence) and not isinstance(item, bytes | str):
-            texts = [_text(name, number, i, value) for i, value in enumerate(item)]
+            texts = [text_of(name, number, i, value) for i, value in enumerate(item)]
             return _taken(name, number, texts, _places(name, None, self.fields or range(len(item))))
         wanted = "a tuple or a mapping" if self.fields else "a string, a tuple or a mapping"
         raise DataError(name, number, f"must be {wanted}, but is a {type(item).__name__}.")
@@ -304,10 +313,11 @@ def picked(record: Any, fields: Sequence[Field], path: str | Path, line: int | N
     if not fields:
         problem = "has fields by name, but none was chosen."
         raise DataError(path, line, problem, f"Name some of: {', '.join(map(str, record))}.")
-    return tuple(_text(path, line, name, _found(record, name, path, line)) for name in fields)
+    return tuple(text_of(path, line, name, found(record, name, path, line)) for name in fields)
 
 
-def _found(record: Any, name: Field, path: str | Path, line: int | None) -> Any:
+def found(record: Any, name: Field, path: str | Path, line: int | None) -> Any:
+    """The value under a name of a mapping: `a.b` is `record["a"]["b"]`."""
     if name in record or not isinstance(name, str):
         parts: list[Any] = [name]
     else:
@@ -319,7 +329,8 @@ def _found(record: Any, name: Field, path: str | Path, line: int | None) -> Any:
     return record
 
 
-def _text(path: str | Path, line: int | None, name: Field, value: Any) -> str:
+def text_of(path: str | Path, line: int | None, name: Field, value: Any) -> str:
+    """A value as text that can be written as UTF-8; a number as its digits."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):

@@ -78,13 +78,14 @@ class Report:
     """What became of the rows that were read: nothing is left out or cut without being counted.
 
     `events` maps what happened ("source: empty, row left out") to how often and to the line where
-    it happened first.
+    it happened first (or the question, in a file without lines: `unit` says which).
     """
 
     files: tuple[str, ...]
     read: int = 0
     kept: int = 0
     events: dict[str, dict[str, int]] = field(default_factory=dict)
+    unit: str = "line"
 
     def note(self, event: str, line: int) -> None:
         """Count one more of an event, which happened on this line."""
@@ -93,7 +94,7 @@ class Report:
     def __str__(self) -> str:
         said = [f"{' and '.join(self.files)}: {self.read:,} rows read, {self.kept:,} kept"]
         for event, seen in self.events.items():
-            said.append(f"{event}: {seen['count']:,} (first at line {seen['first_line']})")
+            said.append(f"{event}: {seen['count']:,} (first at {self.unit} {seen['first_line']})")
         return "; ".join(said)
 
 
