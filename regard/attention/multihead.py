@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from regard.attention.attend import FREE, attend
+from regard.attention.attend import FREE, SCALED, Score, attend
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -49,11 +49,13 @@ class Joined(Linear):
 class SelfAttention(nn.Module):
     """Every position attends to the positions of its own sequence."""
 
-    def __init__(self, d_model: int, heads: int, *, kind: str, dropout: float = 0.0):
+    def __init__(
+        self, d_model: int, heads: int, *, kind: str, dropout: float = 0.0, score: Score = SCALED
+    ):
         super().__init__()
         check_heads(d_model, heads)
         check_probability(dropout)
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout, self.score = heads, dropout, score
         self.query_key_value = Joined(d_model, d_model, parts=3)
         self.output = Joined(d_model, d_model, parts=1)
         self.tap = Tap(kind)
@@ -66,8 +68,15 @@ class SelfAttention(nn.Module):
         query, key, value = joined.chunk(3, dim=1)  # (B, 3H, T, K) -> 3 times (B, H, T, K)
         if remember is not None:
             key, value = remember(key, value)
-        dropout = self.dropout if self.training else 0.0
-        context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=self.tap)
+        context = attend(
+            query,
+            key,
+            value,
+            score=self.score,
+            allowed=allowed,
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap,
+        )
         return self.output(merge_heads(context))
 
 

@@ -15,15 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
+
 IGNORE = -100  # a target with this value is not predicted: no loss, no count
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Rows of token ids, padded on the right: `ids` (B, T) int64, `lengths` (B,) int64."""
+    """Rows of token ids, padded on the right: `ids` (B, T) int64, `lengths` (B,) int64.
+
+    `segments` (B, T) int64 says which of several texts each token belongs to, for encoders that
+    want to know (BERT's token types); None: all tokens belong to the first.
+    """
 
     ids: Tensor
     lengths: Tensor
+    segments: Tensor | None = None
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]], pad: int) -> Sequences:
@@ -34,6 +41,27 @@ class Sequences:
         for row, values in zip(ids, rows, strict=True):
             row[: len(values)] = values
         return cls(torch.from_numpy(ids), torch.from_numpy(lengths))
+
+    @classmethod
+    def masked(cls, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Sequences:
+        """Rows as other libraries hold them: (B, T) ids and a mask, 1 for tokens, 0 for padding.
+
+        The padding may stand on either side; here it comes to stand on the right.
+
+        Raises:
+            RegardError: the shapes differ, or a row has padding between its tokens.
+        """
+        if not ids.shape == mask.shape == (ids if segments is None else segments).shape:
+            raise RegardError("`ids`, `mask` and `segments` must have one shape (B, T).")
+        keep, places = mask.bool(), torch.arange(ids.size(1), device=ids.device)
+        lengths = keep.sum(1)
+        first = torch.where(lengths > 0, keep.int().argmax(1), 0)
+        inside = (places >= first[:, None]) & (places < (first + lengths)[:, None])
+        if not torch.equal(keep, inside):
+            raise RegardError("`mask` must leave the tokens of a row side by side, without holes.")
+        shifted = (places + first[:, None]) % max(1, ids.size(1))  # (B, T)
+        moved = None if segments is None else segments.gather(1, shifted)
+        return cls(ids.gather(1, shifted), lengths, moved)
 
     @property
     def keep(self) -> Tensor:
@@ -47,11 +75,13 @@ class Sequences:
 
     def select(self, rows: Tensor) -> Sequences:
         """The rows of these indices: repeated, dropped or in another order; the width stays."""
-        return Sequences(self.ids[rows], self.lengths[rows])
+        segments = None if self.segments is None else self.segments[rows]
+        return Sequences(self.ids[rows], self.lengths[rows], segments)
 
     def to(self, device: torch.device | str) -> Sequences:
         """The same rows on another device."""
-        return Sequences(self.ids.to(device), self.lengths.to(device))
+        segments = None if self.segments is None else self.segments.to(device)
+        return Sequences(self.ids.to(device), self.lengths.to(device), segments)
 
 
 @dataclass(frozen=True, eq=False)

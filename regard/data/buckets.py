@@ -2,11 +2,13 @@
 
 What is counted: a batch of R rows costs R times the longest row of any of its columns, special
 tokens included; that is the size of its largest padded array. A batch takes as many rows as cost at
-most `budget`. A row that alone costs more is a batch of its own; `oversized` says how many are.
+most `budget`, and never more than `rows`. A row that alone costs more is a batch of its own;
+`oversized` says how many are.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +67,15 @@ class Buckets:
         *,
         budget: int,
         seed: int,
+        rows: int = sys.maxsize,
         pool: int = 1 << 14,
         make: Make = PairBatch,
     ):
-        if pool < 1:
-            raise ConfigError(f"`pool` must be at least 1 row, but is {pool}.")
+        for name, count in (("pool", pool), ("rows", rows)):
+            if count < 1:
+                raise ConfigError(f"`{name}` must be at least 1 row, but is {count}.")
         self.columns, self.pads, self.make = tuple(columns), tuple(pads), make
-        self.budget, self.seed, self.pool = budget, seed, pool
+        self.budget, self.seed, self.pool, self.rows = budget, seed, pool, rows
         self.lengths = _lengths(columns, budget)
 
     @property
@@ -85,7 +89,7 @@ class Buckets:
         parts: list[np.ndarray] = []
         for pool in np.split(shuffled, range(self.pool, len(shuffled), self.pool)):
             rows = pool[_by_length(self.lengths[:, pool])]
-            parts += _cut(rows, self.lengths[:, rows], self.budget)
+            parts += _cut(rows, self.lengths[:, rows], self.budget, self.rows)
         ordered = [parts[i] for i in permutation(len(parts), self.seed, number, 1)]
         return PaddedBatches(self.columns, self.pads, self.make, ordered)
 
@@ -95,6 +99,7 @@ class Buckets:
             "data": "-".join(f"{column.checksum:08x}" for column in self.columns),
             "rows": self.lengths.shape[1],
             "budget": self.budget,
+            "rows of a batch": self.rows,
             "pool": self.pool,
             "seed": self.seed,
         }
@@ -134,11 +139,15 @@ def _by_length(lengths: np.ndarray) -> np.ndarray:
     return np.lexsort((np.where(longest % 2, -difference, difference), longest))
 
 
-def _cut(rows: np.ndarray, lengths: np.ndarray, budget: int) -> list[np.ndarray]:
-    """Rows, ordered by their longest field, in runs that cost at most the budget (or one row)."""
+def _cut(
+    rows: np.ndarray, lengths: np.ndarray, budget: int, most: int = sys.maxsize
+) -> list[np.ndarray]:
+    """Rows, ordered by their longest field, in runs of at most `most` rows that cost at most the
+    budget (or one row).
+    """
     longest, cuts, start = lengths.max(0), [], 0
     while start < len(rows):
-        few = longest[start : start + max(1, budget // max(1, longest[start]))]
+        few = longest[start : start + min(most, max(1, budget // max(1, longest[start])))]
         fit = np.searchsorted(few * np.arange(1, len(few) + 1), budget, side="right")
         start += max(1, int(fit))
         cuts.append(start)

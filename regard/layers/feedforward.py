@@ -7,17 +7,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x Phi(x) with the tanh approximation of Hendrycks & Gimpel 2016, as GPT and GPT-2 have it."""
+    return F.gelu(x, approximate="tanh")
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), the other approximation of the same paper."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(0, x)^2 (So et al. 2021)."""
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu-tanh": gelu_tanh,
+    "quick-gelu": quick_gelu,
     "swish": F.silu,
+    "mish": F.mish,
+    "relu-squared": relu_squared,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "linear": nn.Identity(),
 }
+
+
+def activation_of(name: str) -> Activation:
+    """The function of this name.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+    if name not in ACTIVATIONS:
+        raise ValueError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {name!r}.")
+    return ACTIVATIONS[name]
 
 
 class FeedForward(nn.Module):
@@ -25,13 +62,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, *, activation: str = "relu", dropout: float = 0.0):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}."
-            )
+        self.activation = activation_of(activation)
         self.inner = Linear(d_model, d_ff)
         self.outer = Linear(d_ff, d_model)
-        self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)

@@ -14,6 +14,7 @@ MODELS = {
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",
+    "bert": "regard.models.bert:Bert",
 }
 
 

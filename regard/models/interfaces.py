@@ -10,13 +10,15 @@ verbs and no model's name:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.state import State
+from regard.text.templates import Template
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,29 @@ class Generator(Protocol):
     def start(self, source: Sequences | None) -> tuple[State, Tensor]: ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]: ...
+
+
+class Encoder(Protocol):
+    """Gives a hidden state for each token of a text, for any task that puts a head on top.
+
+    `template` says how texts become rows, where the tokenizer's file does not. `pooled` are the
+    kinds of head whose inner layer comes out of pre-training.
+    """
+
+    config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
+    pooled: tuple[str, ...]
+
+    def encode(self, texts: Sequences) -> Tensor: ...
+
+    def layers(self, texts: Sequences) -> Iterator[Tensor]:
+        """Hidden states of the embeddings, then of each layer; `encode` gives the last."""
+        ...
+
+    def head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.headed.HEADS`."""
+        ...
+
+    def template(self, tokenizer: Any) -> Template: ...
 
 
 class LanguageModel(Generator, Protocol):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.checkpoints import Names, Transform, split
 from regard.errors import ConfigError
-from regard.models.published import Layout
+from regard.models.published import WholeModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 
@@ -171,13 +171,13 @@ def _must_be(config: Mapping[str, Any], name: str, values: tuple[Any, ...], abse
         )
 
 
-MARIAN = Layout(
+MARIAN = WholeModel(
     Transformer,
     to_config=lambda config: _to_config(config, "marian", "MarianMTModel"),
     from_config=lambda config: _from_config(config, prenorm=False),
     names=_names(),
 )
-PEGASUS = Layout(
+PEGASUS = WholeModel(
     PreNormTransformer,
     to_config=lambda config: _to_config(config, "pegasus", "PegasusForConditionalGeneration"),
     from_config=lambda config: _from_config(config, prenorm=True),

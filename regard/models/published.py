@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -20,9 +20,22 @@ from regard.errors import ConfigError
 from regard.suggest import nearest
 
 
+class Layout(Protocol):
+    """How some of our models are published."""
+
+    def holds(self, model: nn.Module) -> bool:
+        """Whether a model is written this way."""
+
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The contents of config.json and of model.safetensors."""
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """The model that they hold, refusing by name what it cannot do."""
+
+
 @dataclass(frozen=True)
-class Layout:
-    """How one of our models is published.
+class WholeModel:
+    """The layout of one class of ours.
 
     `to_config` gives config.json for our configuration and `from_config` goes back, refusing by
     name what the model cannot do; `names` is the table of its weights.
@@ -33,20 +46,35 @@ class Layout:
     from_config: Callable[[Mapping[str, Any]], Any]
     names: Names
 
+    def holds(self, model: nn.Module) -> bool:
+        """Of this very class."""
+        return type(model) is self.model
+
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The contents of config.json and of model.safetensors."""
+        return self.to_config(model.config), self.names.write(model.state_dict())
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """The model that they hold."""
+        model = self.model(self.from_config(config))
+        model.load_state_dict(self.names.read(tensors, model.state_dict()))
+        return model
+
 
 # `model_type` of the published config.json -> module:Layout
 LAYOUTS = {
     "marian": "regard.models.names_transformer:MARIAN",
     "pegasus": "regard.models.names_transformer:PEGASUS",
+    "bert": "regard.models.names_bert:BERT",
 }
 
 
 def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """The contents of config.json and model.safetensors; None when nobody has the architecture."""
     for model_type in LAYOUTS:
-        layout = _layout(model_type)
-        if type(model) is layout.model:
-            return layout.to_config(model.config), layout.names.write(model.state_dict())
+        layout = layout_of(model_type)
+        if layout.holds(model):
+            return layout.write(model)
     return None
 
 
@@ -57,18 +85,19 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         ConfigError: the configuration asks for what none of our models computes.
         CheckpointError: tensors are missing, left over or of another shape.
     """
-    model_type = config.get("model_type")
+    return layout_of(config.get("model_type")).read(config, tensors)
+
+
+def layout_of(model_type: Any) -> Layout:
+    """The layout of a `model_type`.
+
+    Raises:
+        ConfigError: no model here is published under this type.
+    """
     if model_type not in LAYOUTS:
         raise ConfigError(
             f"config.json: `model_type` must be one of {', '.join(LAYOUTS)}, but is "
             f"{model_type!r}. {nearest(str(model_type), LAYOUTS)}"
         )
-    layout = _layout(model_type)
-    model = layout.model(layout.from_config(config))
-    model.load_state_dict(layout.names.read(tensors, model.state_dict()))
-    return model
-
-
-def _layout(model_type: str) -> Layout:
     module, attribute = LAYOUTS[model_type].split(":")
     return getattr(import_module(module), attribute)

@@ -217,20 +217,30 @@ class Tokenizer:
 
         return load(path, **options)
 
+    def as_text(self) -> str:
+        """tokenizer.json as it would be saved."""
+        return self._json
+
+    def around(self, fast: tokenizers.Tokenizer) -> Tokenizer:
+        """A tokenizer like this one whose work another does: pieces added, a template changed."""
+        return Tokenizer(fast, self.kind, self.roles, self.reads_specials)
+
     def ended(self) -> Tokenizer:
         """The same, but its files tell other libraries to end every text with the eos piece.
 
         Ids and the fingerprint are unchanged. What a file says already is left as it is.
         """
-        saved = self.to_json()
-        if self.eos_id is None or saved["post_processor"] is not None:
+        from regard.text.templates import Template, with_template
+
+        if self.eos_id is None or self.to_json()["post_processor"] is not None:
             return self
+        return with_template(self, Template.around((), (self.eos_id,), (self.eos_id,)))
+
+    def with_pieces(self, pieces: Sequence[str]) -> Tokenizer:
+        """The same with further special pieces at the end of the vocabulary."""
         fast = tokenizers.Tokenizer.from_str(self._json)
-        eos = self.roles["eos"]
-        fast.post_processor = tokenizers.processors.TemplateProcessing(
-            single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, self.eos_id)]
-        )
-        return Tokenizer(fast, self.kind, self.roles, self.reads_specials)
+        fast.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in pieces])
+        return self.around(fast)
 
     def fingerprint(self) -> str:
         """sha256 of all that decides the ids of a text, the same on every machine."""

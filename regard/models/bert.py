@@ -1,0 +1,174 @@
+"""BERT: "Pre-training of Deep Bidirectional Transformers" (Devlin et al. 2019).
+
+    ids -> embed + positions + segments -> norm -> L x [self-attention, feed-forward] -> hidden
+
+The encoder of the Transformer with learned positions, a learned vector for each of two segments and
+gelu; every position sees every other. What it is asked is answered by a head on top: which word is
+masked, whether one text follows another, the class of a text, of a word, of a span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.multihead import SelfAttention
+from regard.data.batches import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
+from regard.layers.output import Softmax
+from regard.masks import Allowed, padding
+from regard.models.interfaces import Output
+from regard.positions import LearnedPositions
+from regard.text.templates import Template, required
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The defaults are the base model. `head_dropout` None means `dropout`."""
+
+    vocab_size: int
+    d_model: int = 768
+    d_ff: int = 3072
+    heads: int = 12
+    layers: int = 12
+    segments: int = 2
+    max_length: int = 512
+    activation: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float | None = None
+    norm_eps: float = 1e-12
+    init_range: float = 0.02  # matrices start normal with this deviation
+    tied: bool = True  # the embedding is the masked words' output too
+    pad: int = 0
+
+
+SIZES = {
+    "tiny": dict(d_model=128, d_ff=512, heads=2, layers=2),
+    "mini": dict(d_model=256, d_ff=1024, heads=4, layers=4),
+    "small": dict(d_model=512, d_ff=2048, heads=8, layers=4),
+    "medium": dict(d_model=512, d_ff=2048, heads=8, layers=8),
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+}
+
+_PARAMETERS = (
+    "Devlin et al. 2019, section 3.1, rounded; with the 30,522 uncased pieces the encoder and its "
+    "pooler have 109,482,240 and 335,141,888"
+)
+PUBLISHED = {
+    "base": {"parameters": (110e6, _PARAMETERS)},
+    "large": {"parameters": (340e6, _PARAMETERS)},
+}
+
+
+class BertBlock(nn.Module):
+    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.attention = SelfAttention(
+            config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
+        )
+        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
+        self.feed_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+        attended = self.attention(hidden, allowed)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+
+
+class Bert(nn.Module):
+    """BERT without a head, an `Encoder`."""
+
+    Config: type = BertConfig
+    SIZES = SIZES
+    PUBLISHED = PUBLISHED
+    # The heads whose inner layer is the pooler that came out of pre-training.
+    pooled: tuple[str, ...] = ("pooler", "next", "classes", "choice")
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = LearnedPositions(config.max_length, config.d_model)
+        self.segments = nn.Embedding(config.segments, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+        blocks = [BertBlock(config) for _ in range(config.layers)]
+        self.blocks = cast("Sequence[BertBlock]", nn.ModuleList(blocks))
+        begin(self, config.init_range)
+
+    def forward(self, texts: Sequences) -> Output:
+        """Hidden states (B, T, D) of all tokens."""
+        return Output(self.encode(texts))
+
+    def encode(self, texts: Sequences) -> Tensor:
+        """Hidden states of the last layer, (B, T, D)."""
+        for hidden in self.layers(texts):  # noqa: B007
+            pass
+        return hidden
+
+    def layers(self, texts: Sequences) -> Iterator[Tensor]:
+        """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
+        hidden = self.embed(texts)
+        yield hidden
+        rows, longest = texts.ids.shape
+        allowed = padding(texts.lengths).resolve(1, longest, rows=rows, device=texts.ids.device)
+        for block in self.blocks:
+            hidden = block(hidden, allowed)
+            yield hidden
+
+    def embed(self, texts: Sequences) -> Tensor:
+        """Token + position + segment (figure 2 of the paper), (B, T, D)."""
+        segments = torch.zeros_like(texts.ids) if texts.segments is None else texts.segments
+        summed = self.embedding(texts.ids) + self.segments(segments)
+        return self.dropout(self.norm(summed + self.positions(texts.ids.size(1))))
+
+    def head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.headed.HEADS`."""
+        config = self.config
+        width, dropout = config.d_model, config.head_dropout
+        dropout = config.dropout if dropout is None else dropout
+        made: nn.Module
+        match kind:
+            case "pooler":
+                made = Pooler(width)
+            case "words":
+                tied = self.embedding if config.tied else None
+                softmax = Softmax(width, config.vocab_size, tied=tied, bias=True)
+                made = MaskedWords(width, config.activation, config.norm_eps, softmax)
+            case "next":
+                made = Answers(width, 2, place=first, inner=Inner(width, "tanh"))
+            case "classes" | "choice":
+                inner = Inner(width, "tanh")
+                made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
+            case "tags":
+                made = Answers(width, outputs, place=everywhere, dropout=dropout)
+            case _:
+                made = Answers(width, 2, place=everywhere)  # a span's first and last token
+        return begin(made, config.init_range)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
+        return Template.bert(*required(tokenizer, "cls", "sep"))
+
+
+def begin(module: nn.Module, deviation: float) -> nn.Module:
+    """Matrices and embeddings normal around 0, biases 0, norms 1 (section A.2 of GPT's paper)."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=deviation)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)
+    return module

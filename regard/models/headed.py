@@ -1,0 +1,67 @@
+"""An encoder with the heads that answer from its hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models.interfaces import Encoder, Output
+from regard.suggest import nearest
+
+# kind -> what it answers
+HEADS = {
+    "pooler": "one vector for a text, as it came out of pre-training",
+    "words": "which word stands where [MASK] is",
+    "next": "whether the second text follows the first",
+    "classes": "the class of a text or of two, or a number",
+    "tags": "the tag of each word",
+    "span": "the first and the last token of an answer",
+    "choice": "how well a row answers, to be compared with other rows",
+}
+
+
+class Headed(nn.Module):
+    """An encoder and its heads by kind; what tasks train and folders of weights hold."""
+
+    def __init__(self, encoder: Encoder, heads: Mapping[str, nn.Module]):
+        super().__init__()
+        for kind in heads:
+            if kind not in HEADS:
+                raise ConfigError(f"There is no head {kind!r}. {nearest(kind, HEADS)}")
+        self.encoder = encoder
+        self.heads = nn.ModuleDict(heads)
+
+    @property
+    def config(self) -> Any:
+        """That of the encoder."""
+        return self.encoder.config
+
+    def forward(self, texts: Sequences) -> Output:
+        """Hidden states (B, T, D)."""
+        return Output(self.encoder.encode(texts))
+
+    def scores(self, kind: str, texts: Sequences) -> Tensor:
+        """What a head answers: (B, O), or (B, T, O) where it reads every token."""
+        return self.heads[kind](self.encoder.encode(texts), texts)
+
+    def with_head(self, kind: str, outputs: int) -> Headed:
+        """The same encoder under one head: this model's own where it fits, else a new one.
+
+        A new head begins with the pooler of this model where the encoder's family has it so.
+        """
+        own: Any = self.heads[kind] if kind in self.heads else None
+        if own is not None and getattr(own, "outputs", outputs) == outputs:
+            return Headed(self.encoder, {kind: own})
+        made: Any = cast(Any, self.encoder).head(kind, outputs)
+        poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
+        if kind in self.encoder.pooled and poolers:
+            made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
+        return Headed(self.encoder, {kind: made.to(self._device())})
+
+    def _device(self) -> torch.device:
+        return next(self.encoder.parameters()).device  # type: ignore[attr-defined]

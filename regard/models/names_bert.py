@@ -1,0 +1,127 @@
+"""BERT's published layout: names, configuration, heads."""
+
+from __future__ import annotations
+
+from regard.models.bert import Bert
+from regard.models.published_config import ConfigTable, Field, activation
+from regard.models.published_encoders import EncoderLayout, HeadLayout, both, joined
+
+LAYER = "encoder.layer.{layer}"
+BLOCKS = [
+    *joined(
+        "blocks.{layer}.attention.query_key_value",
+        [f"{LAYER}.attention.self.{part}" for part in ("query", "key", "value")],
+    ),
+    *both("blocks.{layer}.attention.output", f"{LAYER}.attention.output.dense"),
+    *both("blocks.{layer}.attention_norm", f"{LAYER}.attention.output.LayerNorm"),
+    *both("blocks.{layer}.feed.inner", f"{LAYER}.intermediate.dense"),
+    *both("blocks.{layer}.feed.outer", f"{LAYER}.output.dense"),
+    *both("blocks.{layer}.feed_norm", f"{LAYER}.output.LayerNorm"),
+]
+BODY = [
+    ("embedding.weight", "embeddings.word_embeddings.weight"),
+    ("positions.vectors.weight", "embeddings.position_embeddings.weight"),
+    ("segments.weight", "embeddings.token_type_embeddings.weight"),
+    *both("norm", "embeddings.LayerNorm"),
+    *BLOCKS,
+]
+IGNORED = ["embeddings.position_ids", "embeddings.token_type_ids"]
+
+FIELDS = {
+    "vocab_size": Field("vocab_size", 30522),
+    "d_model": Field("hidden_size", 768),
+    "d_ff": Field("intermediate_size", 3072),
+    "heads": Field("num_attention_heads", 12),
+    "layers": Field("num_hidden_layers", 12),
+    "segments": Field("type_vocab_size", 2),
+    "max_length": Field("max_position_embeddings", 512),
+    "activation": activation("hidden_act", "gelu"),
+    "dropout": Field("hidden_dropout_prob", 0.1),
+    "attention_dropout": Field("attention_probs_dropout_prob", 0.1),
+    "head_dropout": Field("classifier_dropout", 0.1, optional=True),
+    "norm_eps": Field("layer_norm_eps", 1e-12),
+    "init_range": Field("initializer_range", 0.02),
+    "tied": Field("tie_word_embeddings", True),
+    "pad": Field("pad_token_id", 0),
+}
+FIXED = {"position_embedding_type": ("absolute",)}
+# Ids that only generation and their tokenizer read; and of the multilingual files, the sizes of a
+# pooler that their own code never built.
+HARMLESS = [
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+    "cls_token_id",
+    "mask_token_id",
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+]
+
+POOLER = both("inner.dense", "bert.pooler.dense")
+CLASSIFIER = both("output", "classifier")
+TRANSFORM = "cls.predictions.transform"
+
+BERT = EncoderLayout(
+    encoder=Bert,
+    model_type="bert",
+    config=ConfigTable(FIELDS, FIXED, HARMLESS),
+    prefix="bert.",
+    body=BODY,
+    ignored=IGNORED,
+    heads={
+        "pooler": HeadLayout(POOLER, "bert.pooler.dense.weight"),
+        "words": HeadLayout(
+            [
+                *both("inner.dense", f"{TRANSFORM}.dense"),
+                *both("norm", f"{TRANSFORM}.LayerNorm"),
+                ("softmax.weight", "cls.predictions.decoder.weight"),
+                ("softmax.bias", "cls.predictions.bias"),
+            ],
+            sign="cls.predictions.bias",
+            tied={"softmax.weight": "embedding.weight"},
+            duplicates={
+                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+                "cls.predictions.decoder.bias": "cls.predictions.bias",
+            },
+        ),
+        "next": HeadLayout(
+            [*POOLER, *both("output", "cls.seq_relationship")],
+            sign="cls.seq_relationship.weight",
+        ),
+        "classes": HeadLayout(
+            [*POOLER, *CLASSIFIER],
+            sign="classifier.weight",
+            outputs="classifier.weight",
+            architectures=["BertForSequenceClassification"],
+        ),
+        "tags": HeadLayout(
+            CLASSIFIER,
+            sign="classifier.weight",
+            outputs="classifier.weight",
+            architectures=["BertForTokenClassification"],
+        ),
+        "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "choice": HeadLayout(
+            [*POOLER, *CLASSIFIER],
+            sign="classifier.weight",
+            outputs="classifier.weight",
+            architectures=["BertForMultipleChoice"],
+        ),
+    },
+    architectures={
+        (): "BertModel",
+        ("pooler",): "BertModel",
+        ("words",): "BertForMaskedLM",
+        ("pooler", "words"): "BertForMaskedLM",
+        ("next",): "BertForNextSentencePrediction",
+        ("words", "next"): "BertForPreTraining",
+        ("classes",): "BertForSequenceClassification",
+        ("tags",): "BertForTokenClassification",
+        ("span",): "BertForQuestionAnswering",
+        ("choice",): "BertForMultipleChoice",
+    },
+)

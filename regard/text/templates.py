@@ -1,0 +1,153 @@
+"""How one text, or two, become a row for an encoder: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+
+A template holds the ids that stand around the texts, and the segment of every place. It is kept in
+tokenizer.json (its post-processor), where other libraries find it too; where a file has none, the
+model knows its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tokenizers
+from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
+
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.text.tokenizer import Tokenizer
+
+Special = tuple[int, int]  # the id of a piece, and its segment
+Specials = tuple[Special, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One or two texts as an encoder reads them.
+
+    `starts` and `counts` say where the ids of each text stand in the row, and how many are left.
+    """
+
+    ids: list[int]
+    segments: list[int]
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Template:
+    """What stands before, between and after the texts, and the segments of the texts themselves.
+
+    single: before and after one text.  pair: before, between and after two.
+    segments: of one text; of the first of two; of the second of two.
+    """
+
+    single: tuple[Specials, Specials]
+    pair: tuple[Specials, Specials, Specials]
+    segments: tuple[int, int, int] = (0, 0, 1)
+
+    @property
+    def kinds(self) -> int:
+        """How many segments are told apart."""
+        marks = [segment for part in (*self.single, *self.pair) for _, segment in part]
+        return 1 + max([*self.segments, *marks])
+
+    def room(self, texts: int) -> int:
+        """The places that are not of a text in a row of one text or of two."""
+        return sum(map(len, self.single if texts == 1 else self.pair))
+
+    def row(self, texts: Sequence[Sequence[int]]) -> Row:
+        """The row of one text's ids, or of two."""
+        around = self.single if len(texts) == 1 else self.pair
+        of_text = self.segments[:1] if len(texts) == 1 else self.segments[1:]
+        ids, segments, starts = [i for i, _ in around[0]], [s for _, s in around[0]], []
+        for text, segment, after in zip(texts, of_text, around[1:], strict=True):
+            starts.append(len(ids))
+            ids += text
+            ids += [i for i, _ in after]
+            segments += [segment] * len(text)
+            segments += [s for _, s in after]
+        return Row(ids, segments, tuple(starts), tuple(map(len, texts)))
+
+    @classmethod
+    def around(
+        cls, before: Sequence[int], between: Sequence[int], after: Sequence[int]
+    ) -> Template:
+        """All places of the first segment (RoBERTa, GPT)."""
+        first, middle, last = (tuple((i, 0) for i in part) for part in (before, between, after))
+        return cls((first, last), (first, middle, last), (0, 0, 0))
+
+    @classmethod
+    def bert(cls, begin: int, end: int) -> Template:
+        """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and what follows are the second segment."""
+        first, middle, last = ((begin, 0),), ((end, 0),), ((end, 1),)
+        return cls((first, middle), (first, middle, last))
+
+
+def template_of(tokenizer: Tokenizer) -> Template | None:
+    """The template that tokenizer.json holds; None where it holds none.
+
+    It is seen in what the post-processor does to texts of one piece each.
+    """
+    saved = tokenizers.Tokenizer.from_str(tokenizer.as_text())
+    if saved.post_processor is None:
+        return None
+    text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
+    single, pair = saved.post_processor.process(text), saved.post_processor.process(text, text)
+    (before, own, after), (start, first, between, second, end) = _parts(single), _parts(pair)
+    return Template((before, after), (start, between, end), (own[0][1], first[0][1], second[0][1]))
+
+
+def with_template(tokenizer: Tokenizer, template: Template) -> Tokenizer:
+    """The same tokenizer; its files tell other libraries to put texts into this template."""
+    fast = tokenizers.Tokenizer.from_str(tokenizer.as_text())
+    one, first, second = template.segments
+    used = {i for part in (*template.single, *template.pair) for i, _ in part}
+    fast.post_processor = TemplateProcessing(
+        single=_spelled(tokenizer, template.single, (f"$A:{one}",)),
+        pair=_spelled(tokenizer, template.pair, (f"$A:{first}", f"$B:{second}")),
+        special_tokens=[(tokenizer.piece(i), i) for i in sorted(used)],
+    )
+    return tokenizer.around(fast)
+
+
+def required(tokenizer: Tokenizer, *roles: str) -> list[int]:
+    """The ids of pieces that a model's own template needs, such as "cls" and "sep".
+
+    Raises:
+        ConfigError: the tokenizer has no piece for a role.
+    """
+    found = [getattr(tokenizer, f"{role}_id") for role in roles]
+    missing = [role for role, number in zip(roles, found, strict=True) if number is None]
+    if missing:
+        raise ConfigError(
+            f"This model marks its texts with {' and '.join(roles)} pieces, but its tokenizer has "
+            f"no {' and no '.join(missing)} piece. Name it in tokenizer_config.json "
+            f'("{missing[0]}_token"), or use the tokenizer that belongs to the model.'
+        )
+    return found
+
+
+def _parts(encoding: tokenizers.Encoding) -> list[Specials]:
+    """Runs of special pieces, cut and joined by the texts' own pieces: specials, text, specials."""
+    parts: list[list[Special]] = [[]]
+    marks = zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True)
+    for number, segment, special in marks:
+        if special:
+            parts[-1].append((number, segment))
+        else:
+            parts += [[(number, segment)], []]
+    return [tuple(part) for part in parts]
+
+
+def _spelled(tokenizer: Tokenizer, around: Sequence[Specials], texts: Sequence[str]) -> list[str]:
+    spelled = [[f"{tokenizer.piece(i)}:{segment}" for i, segment in part] for part in around]
+    for part, text in zip(spelled[:-1], texts, strict=True):
+        part.append(text)
+    return [piece for part in spelled for piece in part]
