@@ -10,6 +10,6 @@ SciPy and seqeval). A side is one file with a class `Side`: `trainer.py` is `tra
 Trainer, set as people run it: batches in random order, padded to their longest row.
 
 Each run appends one JSON line to `--out`. `--rows N` trains on the first N rows of a fixed shuffle.
-`--time` scores nothing and makes one run: it is for the seconds of each stage (import, load, encode,
+`--time` scores nothing and makes one run, for the seconds of its stages (import, load, encode,
 train) and their sum, in a program that does only this.
 """
