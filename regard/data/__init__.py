@@ -6,16 +6,21 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "Answer": "squad",
     "Batches": "batches",
     "Blocks": "streams",
     "Buckets": "buckets",
+    "Choice": "choices",
     "Column": "store",
     "Cursor": "cursor",
     "Examples": "store",
     "IGNORE": "batches",
     "PairBatch": "batches",
+    "Question": "squad",
+    "Records": "records",
     "Report": "store",
     "Rows": "readers",
+    "Sentence": "conll",
     "Sequences": "batches",
     "StreamBatch": "batches",
     "Streams": "streams",
@@ -23,7 +28,11 @@ _HOME = {
     "encode": "store",
     "hash_of": "files",
     "read": "readers",
+    "read_choices": "choices",
+    "read_conll": "conll",
+    "read_glue": "benchmarks",
     "read_parallel": "readers",
+    "read_squad": "squad",
     "sorted_batches": "buckets",
 }
 __all__ = sorted(_HOME)

@@ -1,0 +1,131 @@
+"""Sentences come out of columns as the shared tasks counted them; malformed lines are named."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+
+import pytest
+
+from regard.data import Sentence, read_conll
+from regard.errors import DataError
+
+TEXT = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+
+\t
+. . O O
+"""
+
+
+def write(path, text):
+    path.write_bytes(text.encode())
+    return path
+
+
+def entities(tags):
+    """Entities of a sentence by type, in the scheme where B- only parts neighbours of one type."""
+    before = "O"
+    for tag in tags:
+        if tag != "O" and (tag[0] == "B" or before[2:] != tag[2:]):
+            yield tag[2:]
+        before = tag
+
+
+# Sentences, tokens and entities by the table of the shared task's paper (2003).
+@pytest.mark.parametrize(
+    ("part", "sentences", "tokens", "documents", "named"),
+    [
+        ("train", 14041, 203621, 946, {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}),
+        ("testa", 3250, 51362, 216, {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}),
+        ("testb", 3453, 46435, 231, {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}),
+    ],
+)
+def test_conll_2003_has_the_published_numbers(shared, part, sentences, tokens, documents, named):
+    read = read_conll(shared(f"conll2003/eng.{part}"))
+    found = list(read)
+    assert len(found) == sentences and sum(len(s.words) for s in found) == tokens
+    assert all(len(s.words) == len(s.tags) for s in found)
+    assert Counter(name for s in found for name in entities(s.tags)) == named
+    assert read.report.events["-DOCSTART- line left out"] == {"count": documents, "first_line": 1}
+
+
+def test_other_shared_tasks_and_members_of_archives(shared):
+    chunks = read_conll(f"{shared('nltk/conll2000.zip')}!conll2000/train.txt")
+    found = list(chunks)
+    assert len(found) == 8936 and sum(len(s.words) for s in found) == 211727
+    spanish = f"{shared('nltk/conll2002.zip')}!conll2002/esp.train"
+    assert sum(1 for _ in read_conll(spanish)) == 8323
+
+
+def test_columns_are_chosen_and_sentences_numbered(tmp_path):
+    path = write(tmp_path / "x.txt", TEXT)
+    read = read_conll(path)
+    first, last = Sentence(("EU", "rejects"), ("I-ORG", "O")), Sentence((".",), ("O",))
+    assert list(read.numbered()) == [(3, first), (7, last)]
+    assert list(read) == [first, last]  # again
+    assert str(read.report) == (
+        f"{path}: 2 rows read, 2 kept; -DOCSTART- line left out: 1 (first at line 1)"
+    )
+    assert [s.tags for s in read_conll(path, tags=1)] == [("NNP", "VBZ"), (".",)]
+    assert [s.words for s in read_conll(path, words=1, tags=2)] == [("NNP", "VBZ"), (".",)]
+    compressed = tmp_path / "x.txt.gz"
+    compressed.write_bytes(gzip.compress(TEXT.replace("\n", "\r\n").encode()))
+    assert list(read_conll(compressed)) == [first, last]
+
+
+def test_tabs_keep_spaces_inside_and_spaces_keep_other_white_space_inside(tmp_path):
+    tabs = write(tmp_path / "tabs.tsv", "New York\tB\nis\tO\n\nx\tO")
+    assert list(read_conll(tabs)) == [(("New York", "is"), ("B", "O")), (("x",), ("O",))]
+    spaces = write(tmp_path / "spaces.txt", "10\u00a0000  B \n \nx\u2028y O\n")
+    assert list(read_conll(spaces)) == [(("10\u00a0000",), ("B",)), (("x\u2028y",), ("O",))]
+
+
+def test_a_document_mark_ends_a_sentence_and_may_have_other_columns(tmp_path):
+    path = write(tmp_path / "x.txt", "-DOCSTART-\na N O\n-DOCSTART- O\nb N O\n")
+    assert [words for words, _ in read_conll(path)] == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a N O\nb O\n", r"x.txt:2: has 2 columns, but line 1 has 3\. Each word has its line"),
+        ("\na N O\n\nb O N X\n", r"x.txt:4: has 4 columns, but line 2 has 3\."),
+        ("a\nb\n", r"x.txt:1: has one column, but a word and its tag are needed"),
+        ("a\tO\nb\t\n", r"x.txt:2: its tag is empty"),
+        ("a\tO\n \tO\n", r"x.txt:2: its word is empty"),
+        ("", r"x.txt: has not one sentence"),
+        ("-DOCSTART- O\n\n", r"x.txt: has not one sentence\. .*-DOCSTART- line left out: 1"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        list(read_conll(write(tmp_path / "x.txt", text)))
+
+
+def test_columns_that_are_not_there_are_named(tmp_path):
+    path = write(tmp_path / "x.txt", "a N O\n")
+    for wanted in (3, -4):
+        with pytest.raises(DataError, match=rf"x.txt:1: has 3 columns, but column {wanted} is"):
+            list(read_conll(path, tags=wanted))
+
+
+def test_lists_of_pairs_and_mappings():
+    pairs = [(["a", "b"], ["O", "X"]), {"words": ["c"], "tags": ["O"]}]
+    read = read_conll(pairs)
+    assert list(read) == list(read) == [(("a", "b"), ("O", "X")), (("c",), ("O",))]
+    once = read_conll(iter(pairs))
+    assert len(list(once)) == 2
+    with pytest.raises(DataError, match="can be read only once"):
+        list(once)
+    for wrong, message in (
+        ((["a", "b"], ["O"]), r"<list>:1: has 2 words and 1 tags"),
+        (("a", "O"), r"<list>:1: words and tags must each be a list"),
+        ("ab", r"<list>:1: must be a pair"),
+        ((["a"], [None]), r"<list>:1: field 0 must be text, but is missing"),
+        ({"words": ["a"]}, r"<list>:1: has no field 'tags'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            list(read_conll([wrong]))

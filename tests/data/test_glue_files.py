@@ -1,0 +1,249 @@
+"""GLUE's files give the rows that their authors counted, in every layout they come in."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import tracemalloc
+import zipfile
+
+import pytest
+
+from regard.data import read, read_glue
+from regard.errors import ConfigError, DataError
+
+# As the benchmark's own folders are laid out: (task, folder, part, file, header, line, row).
+BENCHMARK = [
+    ("cola", "train", "train.tsv", "", "gj04\t0\t*\tBill fell.", ("Bill fell.", "0")),
+    ("sst2", "dev", "dev.tsv", "sentence\tlabel", "so good \t1", ("so good ", "1")),
+    (
+        "mrpc",
+        "train",
+        "train.tsv",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        '1\t7\t8\tHe said "yes.\tYes.',
+        ('He said "yes.', "Yes.", "1"),
+    ),
+    (
+        "stsb",
+        "dev",
+        "dev.tsv",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "0\tnews\tMSR\t2012\t1\tnone\tnone\tA man.\tA hat.\t0.400",
+        ("A man.", "A hat.", "0.400"),
+    ),
+    (
+        "qqp",
+        "train",
+        "train.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        '1\t2\t3\tWhat is "x"?\tWhat\'s x?\t1',
+        ('What is "x"?', "What's x?", "1"),
+    ),
+    (
+        "mnli",
+        "dev_mismatched",
+        "dev_mismatched.tsv",
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
+        "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tlabel2\tgold_label",
+        "0\t1\t2\tslate\t(a)\t(b)\t(c)\t(d)\tIt rains.\tIt is wet.\tneutral\tneutral\tneutral",
+        ("It rains.", "It is wet.", "neutral"),
+    ),
+    (
+        "qnli",
+        "dev",
+        "dev.tsv",
+        "index\tquestion\tsentence\tlabel",
+        "0\tWho?\tShe did.\tnot_entailment",
+        ("Who?", "She did.", "not_entailment"),
+    ),
+    (
+        "rte",
+        "train",
+        "train.tsv",
+        "index\tsentence1\tsentence2\tlabel",
+        "0\tA.\tB.\tentailment",
+        ("A.", "B.", "entailment"),
+    ),
+    ("wnli", "dev", "dev.tsv", "index\tsentence1\tsentence2\tlabel", "0\tA\tB\t0", ("A", "B", "0")),
+]
+NAMES = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(line + "\n" for line in lines if line).encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "file", "header", "line", "row"), BENCHMARK, ids=[b[0] for b in BENCHMARK]
+)
+def test_the_benchmark_s_own_layout_of_each_task(tmp_path, task, part, file, header, line, row):
+    folder = tmp_path / NAMES.get(task, task.upper())
+    path = write(folder / file, header, line, line)
+    for rows in (
+        read_glue(task, folder, part),
+        read_glue(folder.name, tmp_path, part),  # the name in print, the folder of all tasks
+        read_glue(task, path),
+    ):
+        assert list(rows) == list(rows) == [row, row]
+        assert rows.file_of(0) == str(path) and rows.report.kept == 2
+    assert list(read_glue(task, path, labels=False)) == [row[:-1]] * 2
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "count"),
+    [
+        ("mrpc", "train", 4076),
+        ("mrpc", "test", 1725),
+        ("stsb", "train", 5749),
+        ("stsb", "dev", 1500),
+        ("stsb", "test", 1379),
+        ("rte", "train", 2490),
+        ("rte", "dev", 277),
+        ("cola", "train", 8551),
+        ("cola", "dev", 1043),
+        ("sst2", "train", 67349),
+        ("sst2", "dev", 872),
+        ("sst2", "test", 1821),
+    ],
+)
+def test_the_published_numbers_of_rows(shared, task, part, count):
+    rows = list(read_glue(task, shared("glue"), part))
+    assert len(rows) == count
+    fields = 2 if task in ("cola", "sst2") else 3
+    assert all(len(row) == fields and all(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "file", "header", "columns"),
+    [
+        ("mrpc", "train", "MRPC/msr_paraphrase_train.txt", 1, (3, 4, 0)),
+        ("stsb", "train", "STS-B/original/sts-train.tsv", 0, (5, 6, 4)),
+        ("rte", "train", "RTE/train.tsv", 1, (0, 1, 2)),
+        ("cola", "train", "CoLA/raw/in_domain_train.tsv", 0, (3, 1)),
+        ("sst2", "dev", "SST-2/sentiment-dev", 0, (0, 1)),
+    ],
+)
+def test_rows_are_what_the_csv_module_reads_without_quoting(
+    shared, task, part, file, header, columns
+):
+    with open(shared("glue") / file, encoding="utf-8-sig", newline="") as stream:
+        table = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))[header:]
+    expected = [tuple(fields[i] for i in columns) for fields in table]
+    assert list(read_glue(task, shared("glue"), part)) == expected
+
+
+def test_original_files_with_extra_source_columns_and_in_two_parts(tmp_path):
+    line = "main-news\tMSR\t2012\t1\t3.5\tA \"b.\tC 'd."
+    write(tmp_path / "sts-dev.csv", line, line + "\thttp://x", line + "\thttp://x\thttp://y")
+    assert list(read_glue("stsb", tmp_path, "dev")) == [('A "b.', "C 'd.", "3.5")] * 3
+
+    write(tmp_path / "in_domain_dev.tsv", "a\t1\t\tone", "a\t0\t*\ttwo")
+    write(tmp_path / "out_of_domain_dev.tsv", "b\t1\t\tthree")
+    rows = read_glue("cola", tmp_path, "dev")
+    assert list(rows.numbered()) == [(1, ("one", "1")), (2, ("two", "0")), (3, ("three", "1"))]
+    write(tmp_path / "out_of_domain_dev.tsv", "b\t1\t\tthree", "b\t1\tfour")
+    with pytest.raises(DataError, match=r"out_of_domain_dev.tsv:2: has 3 fields, but should have"):
+        list(read_glue("cola", tmp_path, "dev"))
+
+
+def test_original_multinli_has_rows_without_agreement(tmp_path):
+    header = "gold_label\tsentence1_parse\tsentence1\tsentence2\tlabel1"
+    path = tmp_path / "multinli_1.0_dev_matched.txt"
+    write(path, header, "-\tp\ta\tb\tneutral", "neutral\tp\tc\td\tneutral")
+    with pytest.raises(DataError, match=r"matched.txt:2: has no label: '-' stands in its place"):
+        list(read_glue("mnli", tmp_path, "dev_matched"))
+    rows = read_glue("mnli", tmp_path, "dev_matched", faults="skip")
+    assert list(rows) == [("c", "d", "neutral")]
+    assert "2 rows read, 1 kept; no label, row left out: 1 (first at line 2)" in str(rows.report)
+
+
+def test_compressed_files_and_members(tmp_path):
+    text = b"sentence\tlabel\nfine\t1\n"
+    (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress(text))
+    with zipfile.ZipFile(tmp_path / "SST-2.zip", "w") as archive:
+        archive.writestr("SST-2/dev.tsv", text)
+        archive.writestr("SST-2/train.tsv", text)
+    assert list(read_glue("sst2", tmp_path / "dev.tsv.gz")) == [("fine", "1")]
+    assert list(read_glue("sst2", f"{tmp_path}/SST-2.zip!SST-2/dev.tsv")) == [("fine", "1")]
+
+
+def test_of_the_test_part_the_file_with_labels_comes_first(tmp_path):
+    write(tmp_path / "test.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String", "0\t1\t2\ta\tb")
+    with pytest.raises(DataError, match=r"test.tsv:1: has no column 'Quality': the labels of this"):
+        list(read_glue("mrpc", tmp_path, "test"))
+    assert list(read_glue("mrpc", tmp_path, "test", labels=False)) == [("a", "b")]
+    original = tmp_path / "msr_paraphrase_test.txt"
+    write(original, "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "0\t1\t2\ta\tb")
+    assert list(read_glue("mrpc", tmp_path, "test")) == [("a", "b", "0")]
+
+
+def test_hidden_labels_are_refused_unless_texts_alone_are_asked_for(tmp_path):
+    header = "sentence1\tsentence2\tlabel\tidx"
+    path = write(tmp_path / "test.tsv", header, "a\tb\t-1\t0", "c\td\t-1\t1")
+    with pytest.raises(DataError, match=r"test.tsv:2: has no label: '-1' .* labels=False gives"):
+        list(read_glue("rte", path))
+    assert list(read_glue("rte", path, labels=False)) == [("a", "b"), ("c", "d")]
+    with pytest.raises(DataError, match=r"no row is left\. .*no label, row left out: 2"):
+        list(read_glue("rte", path, faults="skip"))
+
+
+def test_faulty_rows_are_named_or_left_out_and_counted(tmp_path):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+    good, short, wrong = "1\t2\t3\ta\tb\t0", "1\t2\t3\ta", "1\t2\t3\ta\tb\tyes"
+    path = write(tmp_path / "train.tsv", header, good, short, wrong, good)
+    with pytest.raises(DataError, match=r"train.tsv:3: has 4 fields, but should have 6\..*skip"):
+        list(read_glue("qqp", path))
+    rows = read_glue("qqp", path, faults="skip")
+    assert [line for line, _ in rows.numbered()] == [2, 5]
+    assert str(rows.report).endswith(
+        "4 rows read, 2 kept; wrong number of fields, row left out: 1 (first at line 3); "
+        "unknown label, row left out: 1 (first at line 4)"
+    )
+    write(path, header, wrong)
+    with pytest.raises(DataError, match=r":2: has the label 'yes'; in QQP it is one of 0, 1\."):
+        list(read_glue("qqp", path))
+
+
+def test_what_is_not_recognized_is_refused_by_name(tmp_path):
+    path = write(tmp_path / "train.tsv", "premise\thypothesis\tgold", "a\tb\t1")
+    with pytest.raises(
+        DataError,
+        match=r"train.tsv:1: is no file of RTE .* begins with 'premise', 'hypothesis', 'gold'\. "
+        r"Known are: a header with sentence1, sentence2, label\.",
+    ):
+        list(read_glue("rte", path))
+    with pytest.raises(DataError, match=r":1: is no file of CoLA .*; 4 fields without a header"):
+        list(read_glue("cola", write(tmp_path / "x.tsv", "a\tx\t\tOnce.")))
+    with pytest.raises(DataError, match=r"no file of STS-B"):
+        list(read_glue("stsb", write(tmp_path / "x.tsv", "g\tf\t2012\t1\t7.5\ta\tb")))
+    with pytest.raises(DataError, match="is empty: it has not one row"):
+        list(read_glue("cola", write(tmp_path / "none.tsv")))
+    with pytest.raises(ConfigError, match=r"`task` is 'mprc', .* Did you mean 'mrpc'\?"):
+        read_glue("mprc", tmp_path, "train")
+    with pytest.raises(ConfigError, match=r"`part` of MNLI is 'dev'\. .*dev_matched"):
+        read_glue("mnli", tmp_path, "dev")
+    with pytest.raises(ConfigError, match=r"`part` of RTE is missing\. Known are: train, dev, tes"):
+        read_glue("rte", tmp_path)
+    with pytest.raises(DataError, match=r"has no part 'dev' of RTE: looked for dev.tsv\. It holds"):
+        read_glue("rte", tmp_path, "dev")
+    with pytest.raises(DataError, match=r"train.tsv: is not a folder"):
+        read_glue("rte", path, "train")
+    with pytest.raises(DataError, match=r"trian.tsv: does not exist\. Did you mean 'train.tsv'"):
+        read_glue("rte", tmp_path / "trian.tsv")
+    with pytest.raises(ConfigError, match="`faults` must be error or skip, but is 'drop'"):
+        read_glue("rte", path, faults="drop")
+
+
+def test_rows_feed_what_reads_rows_and_stay_out_of_memory(tmp_path):
+    path = tmp_path / "train.tsv.gz"
+    line = f"0\t{'long ' * 200}\t{'text ' * 200}\t1\n"
+    path.write_bytes(gzip.compress(b"index\tsentence1\tsentence2\tlabel\n" + line.encode() * 5000))
+    rows = read_glue("wnli", path)
+    assert next(iter(read(rows))) == next(iter(rows))
+    tracemalloc.start()
+    assert sum(1 for _ in rows) == 5000
+    assert tracemalloc.get_traced_memory()[1] < 2e6  # the text is 10 MB
+    tracemalloc.stop()

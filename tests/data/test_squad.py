@@ -1,0 +1,165 @@
+"""Questions come out flat and whole; an answer that is not where it should be never passes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from regard.data import Answer, Question, read_squad
+from regard.errors import ConfigError, DataError
+
+CONTEXT = "The cat sat. The cat ran."
+
+
+def asked(id="q1", text="cat", start=4, **more):
+    answers = [{"text": text, "answer_start": start}]
+    return {"id": id, "question": "Who?", "answers": answers} | more
+
+
+def whole(*questions):
+    return {"version": "x", "data": [{"title": "T", "paragraphs": [paragraph(*questions)]}]}
+
+
+def paragraph(*questions):
+    return {"context": CONTEXT, "qas": list(questions)}
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "count", "impossible"),
+    [
+        ("squad/dev-v1.1.reconstructed.json", 10570, 0),
+        ("squad/dev-v2.0.reconstructed.json", 11873, 5945),
+    ],
+)
+def test_the_published_numbers_of_questions(shared, file, count, impossible):
+    read = read_squad(shared(file))
+    found = list(read)
+    assert len(found) == len({q.id for q in found}) == count
+    assert sum(q.impossible for q in found) == impossible
+    assert all(bool(q.answers) != q.impossible for q in found)
+    assert all(q.context[a.start :][: len(a.text)] == a.text for q in found for a in q.answers)
+    assert not read.report.events and found[0].title == "1973_oil_crisis"
+
+
+def test_covid_qa_has_answers_beside_their_place(shared):
+    path = shared("covid_qa/200423_covidQA.json")
+    with pytest.raises(DataError, match=r"data\[3\].paragraphs\[0\].qas\[5\]: question '1719': .*"):
+        list(read_squad(path))
+    skipped = read_squad(path, misplaced="skip")
+    assert len(list(skipped)) == 1380 - 234
+    moved = read_squad(path, misplaced="move")
+    found = list(moved)
+    assert len(found) == 1380
+    assert [e["count"] for e in moved.report.events.values()] == [234]
+    assert "first at question 33" in str(moved.report) and "234" in str(skipped.report)
+    given = json.loads(path.read_text(encoding="utf-8"))
+    starts = [
+        answer["answer_start"]
+        for article in given["data"]
+        for part in article["paragraphs"]
+        for question in part["qas"]
+        for answer in question["answers"]
+    ]
+    far = [abs(q.answers[0].start - s) for q, s in zip(found, starts, strict=True)]
+    assert max(far) == 3 and sum(map(bool, far)) == 234
+
+
+def test_articles_flat_records_and_questions_give_the_same(tmp_path):
+    nested = whole(asked(), asked("q2", "ran", 21), {"id": 3, "question": "?", "answers": []})
+    flat = [
+        {"id": "q1", "answers": {"text": ["cat"], "answer_start": [4]}},
+        {"id": "q2", "answers": {"text": ["ran"], "answer_start": [21]}},
+        {"id": "3", "answers": {"text": [], "answer_start": []}},
+    ]
+    for record, question in zip(flat, ("Who?", "Who?", "?"), strict=True):
+        record |= {"title": "T", "context": CONTEXT, "question": question}
+    expected = [
+        Question("q1", CONTEXT, "Who?", (Answer("cat", 4),), title="T"),
+        Question("q2", CONTEXT, "Who?", (Answer("ran", 21),), title="T"),
+        Question("3", CONTEXT, "?", (), impossible=True, title="T"),
+    ]
+    lines = write(tmp_path / "x.jsonl", "".join(json.dumps(record) + "\n" for record in flat))
+    compressed = tmp_path / "x.json.gz"
+    compressed.write_bytes(gzip.compress(json.dumps(nested).encode()))
+    for data in (
+        write(tmp_path / "x.json", nested),
+        compressed,
+        lines,
+        flat,
+        nested["data"],
+        expected,
+    ):
+        read = read_squad(data)
+        assert list(read) == list(read) == expected
+        assert [number for number, _ in read.numbered()] == [1, 2, 3]
+
+
+def test_without_labels_answers_are_not_read(tmp_path):
+    path = write(tmp_path / "x.json", whole({"id": "q", "question": "Who?"}))
+    with pytest.raises(DataError, match=r"qas\[0\]: question 'q' has no `answers`.*labels=False"):
+        list(read_squad(path))
+    assert list(read_squad(path, labels=False)) == [Question("q", CONTEXT, "Who?", title="T")]
+    assert list(read_squad([*whole(asked(start=9))["data"]], labels=False))[0].answers == ()
+
+
+def test_misplaced_answers_are_refused_moved_or_left_out():
+    def read(start, text="cat", misplaced="error"):
+        data = read_squad(whole(asked(), asked("q2", text, start))["data"], misplaced=misplaced)
+        return list(data), data.report
+
+    with pytest.raises(
+        DataError,
+        match=r"<list>\.paragraphs\[0\]\.qas\[1\]:1: question 'q2': the answer 'cat' should begin "
+        r"at character 5 of the context, but there stands 'at '\. It stands at 4: .*'move'",
+    ):
+        read(5)
+    for start, place in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-1, 4), (16, 17)):
+        questions, report = read(start, misplaced="move")
+        assert questions[1].answers == (Answer("cat", place),)
+        assert report.events["answer moved to the nearest place where it stands"]["count"] == 1
+    questions, report = read(5, misplaced="skip")
+    assert [q.id for q in questions] == ["q1"] and (report.read, report.kept) == (2, 1)
+    assert "question left out: 1 (first at question 2)" in str(report)
+    with pytest.raises(DataError, match=r"'dog' .*The context does not hold it at all"):
+        read(5, "dog", misplaced="move")
+    with pytest.raises(ConfigError, match="`misplaced` must be error, skip or move, but is 'fix'"):
+        read(4, misplaced="fix")
+    with pytest.raises(DataError, match=r"no question is left\. .*left out: 1"):
+        list(read_squad(whole(asked(start=5))["data"], misplaced="skip"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": [\n{]}', r"x.json:2: is not JSON: .* at character 2"),
+        ("", r"x.json:1: is not JSON"),
+        ([], r"x.json: the whole must be an object, but is a list"),
+        ({"date": []}, r"x.json: has no field 'data'\. It has: date\. Did you mean 'date'"),
+        ({"data": []}, r"x.json: has not one question"),
+        ({"data": ["x"]}, r"data\[0\]: must be a question or an article"),
+        ({"data": [{"paragraphs": 1}]}, r"data\[0\]: `paragraphs` must be a list, but is a whole"),
+        ({"data": [{"paragraphs": [{"context": "x"}]}]}, r"paragraphs\[0\]: has no field 'qas'"),
+        ({"data": [{"paragraphs": [{"qas": [asked()]}]}]}, r"has no field 'context'"),
+        (whole(asked(question=None)), r"qas\[0\]: field 'question' must be text, but is missing"),
+        (whole(asked(start="4")), r"qas\[0\]: an answer's start must be a whole number, but is te"),
+        (whole(asked(start=True)), r"start must be a whole number, but is true or false"),
+        (whole(asked(text="")), r"qas\[0\]: an answer is empty"),
+        (whole(asked(is_impossible=True)), r"'q1' has 1 answers, but `is_impossible` is true"),
+        (
+            whole(asked(answers=[], is_impossible=False)),
+            r"has no answer, but `is_impossible` is false",
+        ),
+        (whole(asked(answers=["x"])), r"an answer must be an object, but is text"),
+        (whole(asked(answers={"text": ["a"], "answer_start": []})), r"has 1 answers, but 0 starts"),
+    ],
+)
+def test_malformed_files_are_refused_by_place(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        list(read_squad(write(tmp_path / "x.json", content)))
