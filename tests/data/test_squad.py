@@ -120,7 +120,7 @@ def test_misplaced_answers_are_refused_moved_or_left_out():
         r"at character 5 of the context, but there stands 'at '\. It stands at 4: .*'move'",
     ):
         read(5)
-    for start, place in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-1, 4), (16, 17)):
+    for start, place in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-21, 4), (16, 17)):
         questions, report = read(start, misplaced="move")
         assert questions[1].answers == (Answer("cat", place),)
         assert report.events["answer moved to the nearest place where it stands"]["count"] == 1
