@@ -1,8 +1,14 @@
-"""How many labels are right."""
+"""How well labels are predicted: accuracy, F1, macro-F1, Matthews correlation.
+
+All but accuracy are functions of how often each label was predicted for each; these counts are
+kept by the labels' names and add up over batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +16,12 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.metrics.score import Score, check_any, check_equal
+from regard.suggest import nearest
 
 IGNORE = -100
+
+# Names of labels, or integers; as two lists or two integer tensors of one shape.
+Labels = Sequence[Any] | Tensor
 
 
 class Accuracy:
@@ -20,18 +30,14 @@ class Accuracy:
     def __init__(self) -> None:
         self.right, self.count = 0, 0
 
-    def add(self, predictions: Sequence[Any] | Tensor, targets: Sequence[Any] | Tensor) -> None:
+    def add(self, predictions: Labels, targets: Labels) -> None:
         """Labels of any kind, as two lists; or two integer tensors of one shape.
 
         Raises:
             RegardError: there are not as many predictions as targets.
         """
         if isinstance(predictions, Tensor) and isinstance(targets, Tensor):
-            if predictions.shape != targets.shape:
-                raise RegardError(
-                    "`predictions` and `targets` must have one shape, but have "
-                    f"{tuple(predictions.shape)} and {tuple(targets.shape)}."
-                )
+            _check_shapes(predictions, targets)
             kept = targets != IGNORE
             self.right += int(((predictions == targets) & kept).sum())
             self.count += int(torch.count_nonzero(kept))
@@ -49,3 +55,152 @@ class Accuracy:
         """
         check_any(self.count, "Accuracy")
         return Score("accuracy", self.right / self.count, f"count:{self.count}", self.count, 4)
+
+
+class _Confusion:
+    """Counts pairs (predicted, target); memory grows with the labels, not with the data."""
+
+    def __init__(self, labels: Sequence[Hashable] | None = None):
+        if labels is not None and not labels:
+            raise RegardError("`labels` must name at least one label.")
+        self.labels = None if labels is None else tuple(labels)
+        self.pairs: Counter[tuple[Hashable, Hashable]] = Counter()
+
+    def add(self, predictions: Labels, targets: Labels) -> None:
+        """Labels as two lists, or two integer tensors of one shape; -100 as target: left out.
+
+        Raises:
+            RegardError: there are not as many predictions as targets; a label that is not one of
+                the `labels` given at the start. Then nothing of the batch is counted.
+        """
+        if isinstance(predictions, Tensor) and isinstance(targets, Tensor):
+            _check_shapes(predictions, targets)
+            predictions, targets = predictions.flatten().tolist(), targets.flatten().tolist()
+        check_equal(predictions, targets, "predictions", "targets")
+        pairs = Counter((_plain(p), _plain(t)) for p, t in zip(predictions, targets, strict=True))
+        kept = Counter({pair: count for pair, count in pairs.items() if pair[1] != IGNORE})
+        for label in {label for pair in kept for label in pair}:
+            self._check(label)
+        self.pairs += kept
+
+    @property
+    def count(self) -> int:
+        """How many predictions were counted."""
+        return self.pairs.total()
+
+    def _check(self, label: Hashable) -> None:
+        if self.labels is None or label in self.labels:
+            return
+        known = map(str, self.labels)
+        raise RegardError(f"There is no label {label!r}. {nearest(str(label), known)}")
+
+    def _sums(self) -> tuple[Counter[Hashable], Counter[Hashable], Counter[Hashable]]:
+        """How often each label was right, predicted, and the target."""
+        right: Counter[Hashable] = Counter()
+        found: Counter[Hashable] = Counter()
+        wanted: Counter[Hashable] = Counter()
+        for (prediction, target), count in self.pairs.items():
+            found[prediction] += count
+            wanted[target] += count
+            if prediction == target:
+                right[target] += count
+        return right, found, wanted
+
+    def _score(self, name: str, value: float, *signature: str) -> Score:
+        text = "|".join([*signature, f"count:{self.count}"])
+        return Score(name, value, text, self.count, 4)
+
+
+class F1(_Confusion):
+    """2 P R / (P + R) of one label, with its precision P and recall R; MRPC's and QQP's is "1".
+
+    labels: all that there are, where it is known; others are then refused, and a positive label
+    that does not occur scores 0.  Without them it is refused: it may be misspelt.
+    """
+
+    def __init__(self, positive: Hashable, labels: Sequence[Hashable] | None = None):
+        super().__init__(labels)
+        self.positive = positive
+        self._check(positive)
+
+    def result(self) -> Score:
+        """Between 0 and 1.
+
+        Raises:
+            RegardError: nothing was added; the positive label is neither known nor seen.
+        """
+        check_any(self.count, "F1")
+        right, found, wanted = self._sums()
+        seen = found | wanted
+        if self.labels is None and self.positive not in seen:
+            hint = nearest(str(self.positive), map(str, seen))
+            raise RegardError(
+                f"F1 of the label {self.positive!r} is not defined: it is neither predicted nor a "
+                f"target. {hint} Give `labels` where it may be so."
+            )
+        value = _f1(right[self.positive], found[self.positive], wanted[self.positive])
+        return self._score("F1", value, f"positive:{self.positive}")
+
+
+class MacroF1(_Confusion):
+    """The mean of every label's F1.
+
+    labels: all that there are, where it is known: others are then refused, and one that occurs
+    nowhere scores 0.  Without them the mean is over all that are predicted or targets.
+    """
+
+    def result(self) -> Score:
+        """Between 0 and 1.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "Macro-F1")
+        right, found, wanted = self._sums()
+        labels = list(found | wanted) if self.labels is None else self.labels
+        value = math.fsum(_f1(right[name], found[name], wanted[name]) for name in labels)
+        return self._score("macro-F1", value / len(labels), f"labels:{len(labels)}")
+
+
+class Matthews(_Confusion):
+    """Matthews' correlation of two or more labels (R_K of Gorodkin 2004); CoLA's measure.
+
+    With n predictions, c of them right, p_k predictions and t_k targets of label k:
+    (c n - sum p_k t_k) / sqrt((n^2 - sum p_k^2) (n^2 - sum t_k^2)). Where all predictions, or all
+    targets, are one label, it is 0.
+    """
+
+    def result(self) -> Score:
+        """Between -1 and 1.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "Matthews correlation")
+        right, found, wanted = self._sums()
+        n = self.count
+        above = right.total() * n - sum(found[name] * wanted[name] for name in wanted)
+        spread = [n * n - sum(count * count for count in sums.values()) for sums in (found, wanted)]
+        below = math.sqrt(spread[0]) * math.sqrt(spread[1])
+        return self._score("Matthews correlation", above / below if below else 0.0)
+
+
+def _f1(right: int, found: int, wanted: int) -> float:
+    """The harmonic mean of right / found and right / wanted; 0 where there is neither."""
+    return 2 * right / (found + wanted) if found + wanted else 0.0
+
+
+def _plain(label: Any) -> Hashable:
+    """Numbers of torch and numpy as Python's, which are equal where the labels are."""
+    label = label.item() if hasattr(label, "item") else label
+    if not isinstance(label, Hashable):
+        raise RegardError(f"A label must be a name or a number, but one is {label!r}.")
+    return label
+
+
+def _check_shapes(predictions: Tensor, targets: Tensor) -> None:
+    if predictions.shape != targets.shape:
+        raise RegardError(
+            "`predictions` and `targets` must have one shape, but have "
+            f"{tuple(predictions.shape)} and {tuple(targets.shape)}."
+        )

@@ -28,7 +28,7 @@ class Score:
 
 
 class Metric(Protocol):
-    """Fed batch by batch; memory does not grow."""
+    """Fed batch by batch; memory does not grow, or the metric says why it must."""
 
     def add(self, *batch: Any) -> None: ...
 

@@ -1,0 +1,138 @@
+"""How numbers go together with the wanted ones: Pearson's and Spearman's correlation."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.metrics.score import Score, check_any
+
+Numbers = Sequence[float] | np.ndarray | Tensor
+
+
+class Pearson:
+    """Pearson's correlation, from means and products of deviations in float64.
+
+    Numbers are counted from the first ones, and batches are merged by their means (Chan, Golub
+    and LeVeque 1983): those far from zero lose no digits, and memory does not grow.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._origin = np.zeros((2, 1))
+        self._means = np.zeros(2)
+        self._products = np.zeros((2, 2))  # sums of products of deviations from the means
+        self._range = np.array([[math.inf, math.inf], [-math.inf, -math.inf]])
+
+    def add(self, predictions: Numbers, targets: Numbers) -> None:
+        """As many numbers as numbers, of any shape.
+
+        Raises:
+            RegardError: unequal shapes; a number that is not finite.
+        """
+        both = _pair(predictions, targets)  # (2, N)
+        size = both.shape[1]
+        if not size:
+            return
+        if not self.count:
+            self._origin = both[:, :1].copy()
+        both -= self._origin
+        means, total = both.mean(1), self.count + size
+        off = both - means[:, None]
+        apart = means - self._means
+        self._products += off @ off.T + np.outer(apart, apart) * (self.count * size / total)
+        self._means += apart * (size / total)
+        self._range[0] = np.minimum(self._range[0], both.min(1))
+        self._range[1] = np.maximum(self._range[1], both.max(1))
+        self.count = total
+
+    def result(self) -> Score:
+        """Between -1 and 1; NaN, with its reason in the signature, where a side is constant.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "Pearson correlation")
+        # The range tells exactly; the products may be no more than what rounding left.
+        constant = (self._range[0] == self._range[1]) | (self._products.diagonal() == 0)
+        return _score("Pearson correlation", self._products, constant, self.count)
+
+
+class Spearman:
+    """Pearson's correlation of ranks; equal numbers share the mean of their ranks.
+
+    Ranks are known only when all numbers are: 16 bytes are kept for each pair.
+    """
+
+    def __init__(self) -> None:
+        self._values = array("d"), array("d")
+
+    def add(self, predictions: Numbers, targets: Numbers) -> None:
+        """As many numbers as numbers, of any shape.
+
+        Raises:
+            RegardError: unequal shapes; a number that is not finite.
+        """
+        for values, new in zip(self._values, _pair(predictions, targets), strict=True):
+            values.frombytes(new.tobytes())
+
+    def result(self) -> Score:
+        """Between -1 and 1; NaN, with its reason in the signature, where a side is constant.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        count = len(self._values[0])
+        check_any(count, "Spearman correlation")
+        ranks = np.stack([_ranks(np.array(values)) for values in self._values])
+        off = ranks - (count + 1) / 2  # the mean rank, whatever the ties
+        return _score("Spearman correlation", off @ off.T, np.all(off == 0, axis=1), count)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1; those of equal numbers are averaged."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[place]
+
+
+def _score(name: str, products: np.ndarray, constant: np.ndarray, count: int) -> Score:
+    signature = f"count:{count}"
+    sides = [side for side, flat in zip(("predictions", "targets"), constant, strict=True) if flat]
+    if sides:
+        # A number would be made up, and an error would end a training that has just begun.
+        reason = f"undefined:constant {' and '.join(sides)}"
+        return Score(name, math.nan, f"{signature}|{reason}", count, 4)
+    value = products[0, 1] / (math.sqrt(products[0, 0]) * math.sqrt(products[1, 1]))
+    return Score(name, float(np.clip(value, -1, 1)), signature, count, 4)
+
+
+def _pair(predictions: Numbers, targets: Numbers) -> np.ndarray:
+    """Both in float64, flat: (2, N)."""
+    found, wanted = _array(predictions, "predictions"), _array(targets, "targets")
+    if found.shape != wanted.shape:
+        raise RegardError(
+            "There must be as many predictions as targets, in one shape, but their shapes are "
+            f"{found.shape} and {wanted.shape}."
+        )
+    return np.stack([found.ravel(), wanted.ravel()])
+
+
+def _array(numbers: Any, name: str) -> np.ndarray:
+    if isinstance(numbers, Tensor):
+        numbers = numbers.detach().double().cpu().numpy()
+    try:
+        values = np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RegardError(f"`{name}` must be numbers: {error}") from None
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise RegardError(
+            f"`{name}` must be finite numbers, but number {wrong[0]} is {values.flat[wrong[0]]}."
+        )
+    return values

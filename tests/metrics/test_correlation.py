@@ -1,0 +1,104 @@
+"""Pearson's and Spearman's correlation, fed in any portions, against scipy."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import pearsonr, spearmanr
+
+from regard.errors import RegardError
+from regard.metrics import Pearson, Spearman
+
+JUDGES = [(Pearson, pearsonr), (Spearman, spearmanr)]
+numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
+
+
+def fed(metric, found, wanted, portion):
+    for at in range(0, len(found), portion):
+        metric.add(found[at : at + portion], wanted[at : at + portion])
+    return metric.result()
+
+
+@pytest.mark.parametrize("metric, judge", JUDGES)
+@given(
+    rows=st.lists(st.tuples(numbers, numbers), min_size=2, max_size=60), portion=st.integers(1, 9)
+)
+def test_against_scipy(metric, judge, rows, portion):
+    found, wanted = map(list, zip(*rows, strict=True))
+    score = fed(metric(), found, wanted, portion)
+    assert score.count == len(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constant input
+        expected = judge(found, wanted).statistic
+    assert score.value == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("metric, judge", JUDGES)
+@pytest.mark.parametrize("offset", [0, 1e6, -1e9])
+def test_far_from_zero_and_many(metric, judge, offset):
+    draw = np.random.default_rng(1)
+    wanted = draw.normal(size=20_000) + offset
+    found = wanted + draw.normal(size=20_000)
+    expected = judge(found, wanted).statistic
+    assert 0.6 < expected < 0.8
+    for portion in (1000, 33):
+        assert fed(metric(), found, wanted, portion).value == pytest.approx(expected, abs=1e-12)
+
+
+def test_ties_by_hand():
+    # ranks 1.5 1.5 3 4 and 1 3 3 3
+    score = fed(Spearman(), [2, 2, 5, 9], [0, 7, 7, 7], 3)
+    a, b = np.array([-1, -1, 0.5, 1.5]), np.array([-1.5, 0.5, 0.5, 0.5])
+    assert score.value == pytest.approx(a @ b / math.sqrt((a @ a) * (b @ b)), rel=1e-14)
+    assert str(score) == f"Spearman correlation = {score.value:.4f} count:4"
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_tensors_of_any_type_and_shape(metric):
+    torch.manual_seed(0)
+    found, wanted = torch.randn(6, 2, requires_grad=True), torch.randint(0, 6, (6, 2))
+    expected = fed(metric(), found.detach().flatten().tolist(), wanted.flatten().tolist(), 12)
+    assert fed(metric(), found, wanted, 2).value == pytest.approx(expected.value, rel=1e-12)
+    half = found.detach().bfloat16()
+    assert fed(metric(), half, wanted, 2).value == pytest.approx(expected.value, abs=0.01)
+    assert fed(metric(), [1.0, 2.0, 5.0], [-1, -2, -5], 2).value == pytest.approx(-1, rel=1e-15)
+    assert fed(metric(), [0.1, 0.2, 0.7], [0.1, 0.2, 0.7], 2).value == pytest.approx(1, rel=1e-15)
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_a_constant_side_has_no_correlation_and_says_so(metric):
+    score = fed(metric(), [0.1] * 7, [1, 2, 3, 4, 5, 6, 7], 2)
+    assert math.isnan(score.value)
+    assert score.signature == "count:7|undefined:constant predictions"
+    score = fed(metric(), [1], [2], 1)
+    assert score.signature == "count:1|undefined:constant predictions and targets"
+    assert "= nan count:1" in str(score)
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_clear_errors(metric):
+    metric = metric()
+    metric.add([], [])
+    with pytest.raises(RegardError, match="correlation of nothing"):
+        metric.result()
+    with pytest.raises(RegardError, match=r"shapes are \(1,\) and \(2,\)"):
+        metric.add([1.0], [1.0, 2.0])
+    with pytest.raises(RegardError, match=r"shapes are \(2, 1\) and \(2,\)"):
+        metric.add(torch.zeros(2, 1), torch.zeros(2))  # would spread to (2, 2)
+    with pytest.raises(RegardError, match="`predictions` must be finite.* number 1 is nan"):
+        metric.add([1.0, math.nan], [1.0, 2.0])
+    with pytest.raises(RegardError, match="`targets` must be numbers: .*'five'"):
+        metric.add([1.0, 2.0], [1.0, "five"])
+
+
+def test_what_is_kept():
+    pearson, spearman = Pearson(), Spearman()
+    for _ in range(5):
+        pearson.add(np.arange(100), np.arange(100) ** 2)
+        spearman.add(np.arange(100), np.arange(100) ** 2)
+    assert sum(np.size(value) for value in vars(pearson).values()) == 13
+    assert [values.itemsize * len(values) for values in spearman._values] == [4000, 4000]

@@ -1,0 +1,173 @@
+"""Entities and their F1 against seqeval, lenient and strict; conversions between schemes."""
+
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from seqeval import scheme as schemes
+from seqeval.metrics import classification_report
+from seqeval.metrics.sequence_labeling import get_entities
+
+from regard.errors import ConfigError, RegardError
+from regard.metrics import EntityF1, convert_tags, spans
+
+TYPES = ("PER", "LOC", "MISC-X")
+SCHEMES = {"IOB1": "BI", "IOB2": "BI", "IOBES": "BIES"}
+
+
+def tags(prefixes="BIES"):
+    # Two outsides, so that entities end now and then.
+    return st.sampled_from(["O", "O", *(f"{p}-{t}" for p in prefixes for t in TYPES)])
+
+
+def corpora(prefixes="BIES"):
+    """Pairs of predicted and wanted tags of sentences."""
+    pair = st.tuples(tags(prefixes), tags(prefixes))
+    copied = tags(prefixes).map(lambda tag: (tag, tag))  # or few would be right
+    sentence = st.lists(st.one_of(copied, copied, pair), max_size=12)
+    return st.lists(sentence, min_size=1, max_size=5).map(
+        lambda rows: tuple([[pair[side] for pair in row] for row in rows] for side in (0, 1))
+    )
+
+
+def seqeval(found, wanted, **how):
+    """(precision, recall, F1) of all, and of each type with the number wanted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of divisions by zero
+        report = classification_report(wanted, found, output_dict=True, **how)
+    rows = {name: tuple(row.values()) for name, row in report.items()}
+    return rows["micro avg"][:3], {k: row for k, row in rows.items() if not k.endswith(" avg")}
+
+
+def check(metric, found, wanted, **how):
+    for at in range(0, len(found), 2):
+        metric.add(found[at : at + 2], wanted[at : at + 2])
+    score = metric.result()
+    if not score.types:
+        assert (score.value, score.precision, score.recall) == (0, 0, 0)
+        return
+    micro, types = seqeval(found, wanted, **how)
+    assert (score.precision, score.recall, score.value) == pytest.approx(micro, abs=1e-12)
+    assert score.types.keys() == types.keys()
+    for name, counts in score.types.items():
+        row = (counts.precision, counts.recall, counts.f1, counts.wanted)
+        assert row == pytest.approx(types[name], abs=1e-12)
+
+
+@given(corpora())
+def test_any_mixture_of_tags_equals_seqeval(corpus):
+    check(EntityF1(), *corpus)
+    for sentence in corpus[0]:
+        expected = [(name, start, end + 1) for name, start, end in get_entities(sentence)]
+        assert spans(sentence) == expected
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@given(data=st.data())
+def test_strict_equals_seqeval_strict(scheme, data):
+    corpus = data.draw(corpora(SCHEMES[scheme]))
+    judge = getattr(schemes, scheme)
+    for sentence in corpus[0]:
+        expected = [
+            (entity.tag, entity.start, entity.end)
+            for entity in schemes.Tokens(sentence, judge).entities
+        ]
+        assert spans(sentence, scheme) == expected
+    check(EntityF1(scheme), *corpus, mode="strict", scheme=judge)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@given(sentence=st.lists(tags(), max_size=15))
+def test_a_conversion_keeps_the_entities_and_is_well_formed(scheme, sentence):
+    converted = convert_tags(sentence, scheme)
+    assert spans(converted) == spans(sentence)
+    # Well-formed: the strict reader sees just as many.
+    tokens = schemes.Tokens(converted, getattr(schemes, scheme))
+    assert [(e.tag, e.start, e.end) for e in tokens.entities] == spans(sentence)
+    assert convert_tags(converted, scheme) == converted
+    for other in SCHEMES:
+        assert convert_tags(convert_tags(converted, other), scheme) == converted
+
+
+def test_conversions_by_hand():
+    iob1 = ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]
+    iob2 = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-PER"]
+    iobes = ["B-PER", "E-PER", "S-PER", "O", "S-LOC", "S-PER"]
+    for tags in (iob1, iob2, iobes):
+        assert convert_tags(tags, "IOB1") == iob1
+        assert convert_tags(tags, "IOB2") == iob2
+        assert convert_tags(tags, "IOBES") == iobes
+        assert spans(tags) == [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5), ("PER", 5, 6)]
+    assert convert_tags([], "IOB2") == []
+
+
+def test_by_hand():
+    wanted = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC"]]
+    found = [["B-PER", "I-PER", "O", "B-PER"], ["B-LOC", "I-LOC"]]
+    metric = EntityF1()
+    metric.add(found, wanted)
+    score = metric.result()
+    assert (score.counts.right, score.counts.found, score.counts.wanted) == (1, 3, 3)
+    assert score.types["PER"].precision == 1 / 2 and score.types["LOC"].recall == 0
+    assert str(score) == (
+        "entity F1 = 0.3333 (precision 0.3333, recall 0.3333) "
+        "mode:default|scheme:any|average:micro|sentences:2|entities:3"
+    )
+    strict = EntityF1("IOB2")
+    strict.add([["I-PER", "I-PER"]], [["B-PER", "I-PER"]])
+    assert strict.result().value == 0
+    assert strict.result().signature.startswith("mode:strict|scheme:IOB2|average:micro|")
+    lenient = EntityF1()
+    lenient.add([["I-PER", "I-PER"]], [["B-PER", "I-PER"]])
+    assert lenient.result().value == 1
+
+
+def test_clear_errors():
+    metric = EntityF1("IOB2")
+    with pytest.raises(RegardError, match="Entity F1 of nothing"):
+        metric.result()
+    with pytest.raises(RegardError, match="1 sentences and 2 sentences of targets"):
+        metric.add([["O"]], [["O"], ["O"]])
+    with pytest.raises(RegardError, match="Sentence 1 has 2 words, but 1 predicted tags"):
+        metric.add([["O"], ["O"]], [["O"], ["O", "O"]])
+    with pytest.raises(RegardError, match="The tag 'E-PER' is none of an entity in IOB2"):
+        metric.add([["E-PER"]], [["O"]])
+    with pytest.raises(RegardError, match="The tag 'NN' is none .*accuracy or F1"):
+        EntityF1().add([["NN"]], [["O"]])
+    with pytest.raises(RegardError, match="The tag 3 is none"):
+        EntityF1().add([[3]], [["O"]])
+    with pytest.raises(RegardError, match="must be lists of sentences"):
+        EntityF1().add(["O"], ["O"])
+    for refused in (EntityF1, lambda name: convert_tags(["O"], name)):
+        with pytest.raises(ConfigError, match="no scheme of tags 'IOBE'. Did you mean 'IOBES'?"):
+            refused("IOBE")
+
+
+def sentences(path):
+    found = [[]]
+    for line in path.read_text().splitlines():
+        if line.startswith("-DOCSTART-") or not line.strip():
+            found.append([])
+        else:
+            found[-1].append(line.split()[-1])
+    return [tags for tags in found if tags]
+
+
+def test_conll_2003_is_iob1_and_loses_nothing_as_iob2(shared):
+    """The counts are those of the shared task's paper (Tjong Kim Sang and De Meulder 2003)."""
+    counts = {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}
+    wanted = sentences(shared("conll2003/eng.testb"))
+    assert len(wanted) == 3453
+    assert any("I-" in tag for tag in wanted[1]) and not any("B-" in tag for tag in wanted[1])
+    for scheme in (None, "IOB1"):
+        metric = EntityF1(scheme)
+        metric.add(wanted, wanted)
+        score = metric.result()
+        assert score.value == 1
+        assert {name: row.wanted for name, row in score.types.items()} == counts
+    converted = [convert_tags(tags, "IOB2") for tags in wanted]
+    metric = EntityF1()
+    metric.add(converted, wanted)
+    assert metric.result().value == 1
+    assert [convert_tags(tags, "IOB1") for tags in converted] == wanted

@@ -1,0 +1,121 @@
+"""Accuracy, F1, macro-F1 and Matthews correlation against scikit-learn and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from regard.errors import RegardError
+from regard.metrics import F1, Accuracy, MacroF1, Matthews
+
+pairs = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe"])] * 2), min_size=1)
+
+
+def fed(metric, found, wanted, portion=7):
+    for at in range(0, len(found), portion):
+        metric.add(found[at : at + portion], wanted[at : at + portion])
+    return metric.result()
+
+
+def test_accuracy_against_scikit_learn():
+    torch.manual_seed(0)
+    found, wanted = torch.randint(0, 4, (200,)), torch.randint(0, 4, (200,))
+    for kind in (lambda column: column, torch.Tensor.tolist):
+        score = fed(Accuracy(), kind(found), kind(wanted), 33)
+        assert score.value == accuracy_score(wanted, found)
+
+
+def test_accuracy_by_hand():
+    metric = Accuracy()
+    metric.add(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, -100], [3, 5]]))
+    metric.add(["noun", "verb"], ["noun", "noun"])
+    assert str(metric.result()) == "accuracy = 0.6000 count:5"
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@given(pairs)
+def test_all_against_scikit_learn(rows):
+    found, wanted = map(list, zip(*rows, strict=True))
+    names = ["no", "yes", "maybe"]
+    one = fed(F1("yes", labels=names), found, wanted)
+    assert one.value == pytest.approx(
+        f1_score(wanted, found, labels=["yes"], average="macro", zero_division=0), abs=1e-12
+    )
+    macro = f1_score(wanted, found, average="macro", zero_division=0)
+    assert fed(MacroF1(), found, wanted).value == pytest.approx(macro, abs=1e-12)
+    macro = f1_score(wanted, found, labels=names, average="macro", zero_division=0)
+    assert fed(MacroF1(names), found, wanted).value == pytest.approx(macro, abs=1e-12)
+    correlation = matthews_corrcoef(wanted, found)
+    assert fed(Matthews(), found, wanted).value == pytest.approx(correlation, abs=1e-12)
+
+
+def test_two_labels_by_hand():
+    # 3 hits, 1 false alarm, 2 misses, 4 rightly left alone
+    found, wanted = list("1111000000"), list("1110110000")
+    assert str(fed(F1("1"), found, wanted)) == "F1 = 0.6667 positive:1|count:10"
+    assert fed(F1("0"), found, wanted).value == 8 / 11
+    assert str(fed(MacroF1(), found, wanted)) == "macro-F1 = 0.6970 labels:2|count:10"
+    value = (3 * 4 - 1 * 2) / (4 * 5 * 6 * 5) ** 0.5
+    assert fed(Matthews(), found, wanted).value == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize("metric", [lambda: F1(1), MacroF1, Matthews])
+def test_lists_and_tensors_and_arrays_are_one(metric):
+    draw = np.random.default_rng(0)
+    found, wanted = draw.integers(0, 3, 40), draw.integers(0, 3, 40)
+    wanted[::5] = -100  # left out, whatever was predicted
+    expected = fed(metric(), found[wanted >= 0].tolist(), wanted[wanted >= 0].tolist())
+    assert expected.count == 32
+    tensors = metric()
+    tensors.add(torch.tensor(found).view(8, 5), torch.tensor(wanted).view(8, 5))
+    mixed = metric()
+    mixed.add(list(torch.tensor(found)), wanted)
+    lists = fed(metric(), found.tolist(), wanted.tolist(), 11)
+    assert expected == tensors.result() == mixed.result() == lists == fed(metric(), found, wanted)
+
+
+def test_one_label_everywhere():
+    assert fed(Matthews(), ["1"] * 5, list("10101")).value == 0  # as scikit-learn has it
+    assert fed(Matthews(), ["1"] * 5, ["1"] * 5).value == 0
+    assert fed(MacroF1(), ["1"] * 5, ["1"] * 5).value == 1
+    assert fed(F1("1", labels="01"), ["0"] * 5, ["0"] * 5).value == 0
+
+
+def test_memory_grows_with_the_labels_alone():
+    metric = Matthews()
+    for _ in range(3):
+        metric.add(torch.arange(4000) % 3, torch.arange(4000) % 2)
+        assert len(metric.pairs) == 6
+    assert metric.count == 12000
+
+
+@pytest.mark.parametrize("metric", [Accuracy, lambda: F1("1"), MacroF1, Matthews])
+def test_unequal_and_nothing(metric):
+    metric = metric()
+    with pytest.raises(RegardError, match="1 predictions and 2 targets"):
+        metric.add(["a"], ["a", "b"])
+    with pytest.raises(RegardError, match="must have one shape"):
+        metric.add(torch.zeros(2, 3), torch.zeros(3, 2))
+    metric.add(torch.tensor([1]), torch.tensor([-100]))
+    with pytest.raises(RegardError, match="of nothing is not defined"):
+        metric.result()
+
+
+def test_unknown_labels():
+    metric = MacroF1(labels=["entailment", "neutral"])
+    with pytest.raises(RegardError, match="no label 'entailmant'. Did you mean 'entailment'?"):
+        metric.add(["neutral", "entailmant"], ["neutral", "neutral"])
+    with pytest.raises(RegardError, match="of nothing"):
+        metric.result()  # nothing of the refused batch was counted
+    with pytest.raises(RegardError, match="no label 1. .*'1'"):
+        F1("1", labels=["0", "1"]).add([1], ["1"])  # the number is another label than its name
+    with pytest.raises(RegardError, match="no label 'yse'. Did you mean 'yes'?"):
+        F1("yse", labels=["yes", "no"])
+    with pytest.raises(RegardError, match="the label 'yse' is not defined.*Did you mean 'yes'?"):
+        fed(F1("yse"), ["yes"], ["no"])
+    with pytest.raises(RegardError, match="a name or a number, but one is \\['a'\\]"):
+        Matthews().add([["a"]], ["b"])
+    with pytest.raises(RegardError, match="at least one label"):
+        MacroF1(labels=[])

@@ -1,0 +1,272 @@
+"""Answers' EM and F1 against a naive judge written from the papers, and published scores."""
+
+import json
+import random
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import RegardError
+from regard.metrics import SQuAD, SQuAD2
+
+# (EM, F1) on the development sets. The first is the official script's; where it has more than two
+# digits, they are all that it prints. The second is what the system's authors published.
+SCORES_1 = {
+    "BERT (ensemble) (Google AI Language)": ((86.21, 92.20), (86.2, 92.2)),
+    "Logistic Regression Baseline (Stanford University)": ((40.14, 50.98), None),
+    "Match-LSTM with Ans-Ptr (Boundary+Ensemble) (Singapore Management University)": (
+        (67.63, 76.76),
+        (67.6, 76.8),
+    ),
+    "SLQA+ (ensemble) (Alibaba iDST NLP)": ((81.95, 88.38), None),
+    "r-net+ (ensemble) (Microsoft Research Asia)": ((82.47, 88.48), None),
+}
+SCORES_2 = {
+    "BERT (single model) (Google AI Language)": {
+        "exact": 78.74168280973637,
+        "f1": 81.77528052374727,
+        "total": 11873,
+        "HasAns_exact": 74.10593792172739,
+        "HasAns_f1": 80.18183293833516,
+        "HasAns_total": 5928,
+        "NoAns_exact": 83.36417157275021,
+        "NoAns_f1": 83.36417157275021,
+        "NoAns_total": 5945,
+    },
+    "BiDAF + Self Attention + ELMo (single model) (Allen Institute for Artificial Intelligence "
+    "[modified by Stanford])": {
+        "exact": 65.70369746483618,
+        "f1": 67.8764892145134,
+        "total": 11873,
+        "HasAns_exact": 61.42037786774629,
+        "HasAns_f1": 65.77219238257676,
+        "HasAns_total": 5928,
+        "NoAns_exact": 69.97476871320437,
+        "NoAns_f1": 69.97476871320437,
+        "NoAns_total": 5945,
+    },
+    "nlnet (single model) (Microsoft Research Asia)": {
+        "exact": 75.82750779078582,
+        "f1": 78.77776770381455,
+        "total": 11873,
+        "HasAns_exact": 69.61875843454791,
+        "HasAns_f1": 75.52773885752195,
+        "HasAns_total": 5928,
+        "NoAns_exact": 82.01850294365012,
+        "NoAns_f1": 82.01850294365012,
+        "NoAns_total": 5945,
+    },
+}
+
+
+def naive_words(text):
+    letters = [letter for letter in text.lower() if letter not in set(string.punctuation)]
+    words = re.split(r"\b(?:the|an|a)\b", "".join(letters))
+    return " ".join(words).split()
+
+
+def naive_f1(found, wanted):
+    rest, shared = list(wanted), 0
+    for word in found:
+        if word in rest:
+            rest.remove(word)
+            shared += 1
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(found), shared / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def naive(prediction, answers, version):
+    """(EM, F1) of one question."""
+    found, wanted = naive_words(prediction), [naive_words(answer) for answer in answers]
+    if version == 2:
+        wanted = [words for words in wanted if words] or [[]]
+        if not found:
+            return float([] in wanted), float([] in wanted)
+    return float(any(found == words for words in wanted)), max(
+        naive_f1(found, words) for words in wanted
+    )
+
+
+def naive_best(rows, column):
+    """The best mean over all ways to cut a list without equal scores, and its last score."""
+    rows = sorted(rows)
+    tried = []
+    for cut in range(len(rows) + 1):
+        kept = sum(
+            row[2][column] if row[1] else float(not row[3]) for row in rows[:cut]
+        )  # answered as predicted
+        left = sum(not row[1] for row in rows[cut:])  # not answered
+        tried.append((100 * (kept + left) / len(rows), -cut))
+    value, cut = max(tried)
+    return value, rows[-cut - 1][0] if cut else 0.0
+
+
+def questions(path):
+    return {
+        question["id"]: [answer["text"] for answer in question["answers"]]
+        for article in json.loads(path.read_text())["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    }
+
+
+@pytest.mark.parametrize("system", SCORES_1)
+def test_published_systems_of_version_1(shared, system):
+    answers = questions(shared("squad/dev-v1.1.reconstructed.json"))
+    predictions = json.loads(shared(f"squad/models/1.1/{system}.json").read_text())
+    metric = SQuAD()
+    metric.add_by_id(predictions, answers)
+    score, (official, published) = metric.result(), SCORES_1[system]
+    assert (round(score.exact, 2), round(score.value, 2)) == official
+    if published:
+        assert (round(score.exact, 1), round(score.value, 1)) == published
+    judged = [naive(predictions[n], answers[n], 1) for n in answers if n in predictions]
+    exact, f1 = (100 * sum(column) / 10570 for column in zip(*judged, strict=True))
+    assert (score.exact, score.value) == pytest.approx((exact, f1), abs=1e-9)
+    lost = "|missing:13|extra:28" if system.startswith("Logistic") else ""
+    assert score.signature == f"version:1.1|count:10570{lost}"
+
+
+@pytest.mark.parametrize("system", SCORES_2)
+def test_published_systems_of_version_2(shared, system):
+    answers = questions(shared("squad/dev-v2.0.reconstructed.json"))
+    predictions = json.loads(shared(f"squad/models/v2.0/{system}.json").read_text())
+    metric = SQuAD2()
+    metric.add_by_id(predictions, answers)
+    score = metric.result()
+    assert score.details == pytest.approx(SCORES_2[system], abs=1e-9)
+    assert (score.exact, score.value) == (score.details["exact"], score.details["f1"])
+    assert score.signature == "version:2.0|count:11873|has:5928|none:5945"
+
+
+texts = st.lists(
+    st.sampled_from(["The", "a", "U.S.", "us", "cat", "Cat!", "an", "…", "theatre", "-", "½ "]),
+    max_size=4,
+).map(" ".join)
+rows_of = {
+    1: st.lists(st.tuples(texts, st.lists(texts, min_size=1, max_size=3)), min_size=1),
+    2: st.lists(st.tuples(texts, st.lists(texts, max_size=3)), min_size=1),
+}
+
+
+@pytest.mark.parametrize("version, metric", [(1, SQuAD), (2, SQuAD2)])
+@given(data=st.data())
+def test_any_answers_against_the_naive_judge(version, metric, data):
+    rows = data.draw(rows_of[version])
+    metric = metric()
+    for at in range(0, len(rows), 3):
+        metric.add(*map(list, zip(*rows[at : at + 3], strict=True)))
+    judged = [naive(*row, version) for row in rows]
+    exact, f1 = (100 * sum(column) / len(rows) for column in zip(*judged, strict=True))
+    assert (metric.result().exact, metric.result().value) == pytest.approx((exact, f1), abs=1e-9)
+
+
+@given(rows=rows_of[2], threshold=st.sampled_from([-1.0, 0.3, 1.0]), seed=st.integers(0, 99))
+def test_scores_for_no_answer(rows, threshold, seed):
+    predictions, answers = map(list, zip(*rows, strict=True))
+    scores = random.Random(seed).sample([at / 100 for at in range(-200, 200)], len(rows))
+    metric = SQuAD2(threshold)
+    for at in range(0, len(rows), 3):
+        part = slice(at, at + 3)
+        metric.add(predictions[part], answers[part], scores[part])
+    score = metric.result()
+    judged = [naive(*row, 2) for row in rows]
+    for column, name in enumerate(("exact", "f1")):
+        values = [
+            float(not given) if na > threshold else row[column]
+            for row, given, na in zip(judged, answers, scores, strict=True)
+        ]
+        assert score.details[name] == pytest.approx(100 * sum(values) / len(rows), abs=1e-9)
+        table = [
+            (na, bool(given), row, bool(text))
+            for na, given, row, text in zip(scores, answers, judged, predictions, strict=True)
+        ]
+        value, _ = naive_best(table, column)
+        assert score.details[f"best_{name}"] == pytest.approx(value, abs=1e-9)
+    assert f"version:2.0|threshold:{threshold:g}|count:{len(rows)}" in score.signature
+
+
+def test_by_hand():
+    metric = SQuAD()
+    metric.add(
+        ["The Broncos!", "in the year 1973"], [["Denver Broncos", "broncos"], ["October 1973"]]
+    )
+    # 1 and 1; 0 and the F1 of "in year 1973" with "october 1973", 2/5
+    assert str(metric.result()) == "SQuAD F1 = 70.00, EM = 50.00 version:1.1|count:2"
+    assert metric.result().details == {"exact_match": 50, "f1": 70}
+    metric = SQuAD2()
+    metric.add(["", "Paris", "Rome", ""], [[], [], ["Rome"], ["Rome"]], [0.9, 0.6, 0.1, 0.7])
+    details = metric.result().details
+    assert (details["exact"], details["NoAns_f1"], details["HasAns_f1"]) == (50, 50, 50)
+    # Only Rome is answered: the three others are not, of which two are right.
+    assert (details["best_f1"], details["best_f1_thresh"]) == (75, 0.1)
+    assert "best_f1" not in SQuAD2_without_scores().details
+
+
+def SQuAD2_without_scores():
+    metric = SQuAD2()
+    metric.add(["", "x"], [[], ["x"]])
+    return metric.result()
+
+
+def test_an_answer_of_articles_alone():
+    """Version 1.1 sees no word in common; version 2.0 takes such an answer for none."""
+    metric = SQuAD()
+    metric.add(["A"], [["a"]])
+    assert (metric.result().exact, metric.result().value) == (100, 0)
+    metric = SQuAD2()
+    metric.add(["A"], [["a"]])
+    assert (metric.result().exact, metric.result().value) == (100, 100)
+
+
+def test_by_id():
+    answers = {"1": ["x"], "2": ["y"], "3": []}
+    metric = SQuAD()
+    metric.add_by_id({"1": "x", "9": "z"}, {"1": ["x"], "2": ["y"]})
+    assert metric.result().exact == 50
+    assert metric.result().signature == "version:1.1|count:2|missing:1|extra:1"
+    metric = SQuAD2()
+    with pytest.raises(RegardError, match="2 of 3 questions have no prediction: 2, 3. .*empty"):
+        metric.add_by_id({"1": "x", "9": "z"}, answers)
+    predictions = {"9": "z", "3": "", "2": "y", "1": "q"}
+    with pytest.raises(RegardError, match="1 of 3 questions have no score for no answer: 3. "):
+        metric.add_by_id(predictions, answers, {"1": 0.1, "2": 0.2})
+    metric.add_by_id(predictions, answers, {"2": 0.2, "1": 0.3, "3": 0.5, "9": 0.1})
+    score = metric.result()
+    assert score.exact == pytest.approx(200 / 3)
+    assert score.details["best_exact_thresh"] == 0.2
+    assert score.signature == "version:2.0|threshold:1|count:3|has:2|none:1|extra:1"
+
+
+def test_clear_errors():
+    for metric in (SQuAD(), SQuAD2()):
+        with pytest.raises(RegardError, match="SQuAD of nothing"):
+            metric.result()
+        with pytest.raises(RegardError, match="1 predictions and 2 questions"):
+            metric.add(["x"], [["x"], ["y"]])
+        with pytest.raises(RegardError, match="Prediction 1 must be a string, but is None"):
+            metric.add(["x", None], [["x"], ["y"]])
+        with pytest.raises(RegardError, match="question 0 must be a list, but are 'x'"):
+            metric.add(["x"], ["x"])
+    with pytest.raises(RegardError, match="Question 1 has no answer: .*SQuAD2"):
+        SQuAD().add(["x", ""], [["x"], []])
+    metric = SQuAD2()
+    with pytest.raises(RegardError, match="1 scores for no answer and 2 questions"):
+        metric.add(["x", ""], [["x"], []], [0.1])
+    metric.add(["x"], [["x"]])
+    with pytest.raises(RegardError, match="for all questions or for none"):
+        metric.add(["x"], [["x"]], [0.1])
+
+
+def test_memory_does_not_grow_without_scores():
+    metric = SQuAD2()
+    metric.add(["x"] * 1000, [["x"]] * 1000)
+    assert not metric._given
+    metric = SQuAD2()
+    metric.add(["x"] * 1000, [["x"]] * 1000, [0.0] * 1000)
+    assert len(metric._given) == 1000
