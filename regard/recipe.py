@@ -121,6 +121,16 @@ RecipePath = Annotated[Path, BeforeValidator(_from_folder)]
 """A path in a recipe: relative to the recipe's file, environment variables expanded."""
 
 
+def _folder_or_name(value: Any, info: ValidationInfo) -> Any:
+    """A path where there is such a folder; else the name as it stands, for the hub."""
+    place = _from_folder(value, info)
+    return place if isinstance(place, str) and Path(place).exists() else value
+
+
+ModelPlace = Annotated[str, BeforeValidator(_folder_or_name)]
+"""Where weights come from: a path like `RecipePath`, or a name on the hub."""
+
+
 # ------------------------------------------------------------------------------- reading
 
 
@@ -147,6 +157,10 @@ class Source:
         was = "is missing" if value is None else f"is {_toml(value)}, which is unknown"
         hint = nearest(str(value or ""), names)
         raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
+
+    def has(self, key: str) -> bool:
+        """Whether the file or the command line sets the option at this dotted name."""
+        return key in self.overrides or _value_at(self.tables, key) is not None
 
     def check(self, schema: type[AnyRecipe], *, keep_unset: bool = False) -> AnyRecipe:
         """The typed options, or a ConfigError with all that is wrong, one problem a line.

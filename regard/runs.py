@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,18 @@ from regard.checkpoints import load_weights, read_tensors, write_tensors, write_
 from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.models import MODELS, model_class
+from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
-from regard.recipe import Recipe, options_of, read, record, with_section, write
+from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record, with_section, write
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
+from regard.tasks.foreign import task_of
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OURS = "regard"  # the model_type of what no other library has
-NOT_OURS = ("model_type", "architectures")
+NOT_OURS = ("model_type", "architectures", "regard")
 FROM_TOKENIZER = ("vocab_size", "pad", "bos", "eos")
 
 
@@ -51,13 +53,39 @@ def read_recipe(
     """
     source = read(path, overrides)
     task = task_class(source.choice("task", TASKS))
-    model = model_class(source.choice("model.name", MODELS))
-    size = source.choice("model.size", ["", *model.SIZES], default="")
-    section = options_of(
-        model.Config, FROM_TOKENIZER, model.SIZES.get(size), name=(str, ...), size=(str, "")
-    )
+    section: type[Options] = Started
+    if not source.has("model.path"):
+        model = model_class(source.choice("model.name", MODELS))
+        size = source.choice("model.size", ["", *model.SIZES], default="")
+        section = options_of(
+            model.Config, FROM_TOKENIZER, model.SIZES.get(size), name=(str, ...), size=(str, "")
+        )
     schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
     return source.check(schema, keep_unset=keep_unset)
+
+
+class Started(Options):
+    """[model] of a training that begins with the weights of a folder, or of a name on the hub."""
+
+    path: ModelPlace
+    dropout: float | None = None
+    """Where it differs from the folder's, as the two below."""
+    attention_dropout: float | None = None
+    head_dropout: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return Path(self.path).name
+
+    @property
+    def size(self) -> str:
+        """Said by the folder."""
+        return ""
+
+    def changes(self) -> dict[str, Any]:
+        """What differs from the folder's configuration."""
+        return self.model_dump(exclude={"path"}, exclude_none=True)
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
@@ -66,8 +94,11 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     Raises:
         ConfigError: the tokenizer lacks a piece, or options do not fit together.
     """
+    if isinstance(section, Started):
+        return read_model(section.path, section.changes())
     model: Any = model_class(section.name)
-    special = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
+    needed = {field.name for field in fields(model.Config)} & {"pad", "bos", "eos"}
+    special = {role: getattr(tokenizer, f"{role}_id") for role in needed}
     for role, number in special.items():
         if number is None:
             raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
@@ -107,13 +138,29 @@ class Plan:
         }
 
 
+def build_tokenizer(recipe: Any) -> Tokenizer:
+    """Learned or read as [tokenizer] says; without one, that of the folder that [model] names.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    if recipe.tokenizer is not None:
+        return recipe.tokenizer.build(lambda: task_class(recipe.task).texts(recipe))
+    if not isinstance(recipe.model, Started):
+        raise ConfigError(
+            "A model that starts from nothing learns its tokenizer: say how in [tokenizer], "
+            "or start from a folder: [model] path."
+        )
+    return Tokenizer.load(folder_of(recipe.model.path))
+
+
 def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
     """Read the data, learn the tokenizer unless it is given, and build the model from the seed.
 
     What of the data is left out or cut is told in a warning.
     """
     kind = task_class(recipe.task)
-    tokenizer = tokenizer or recipe.tokenizer.build(lambda: kind.texts(recipe))
+    tokenizer = tokenizer or build_tokenizer(recipe)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizer).to(device())
     made = Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
@@ -196,11 +243,15 @@ def save(task: Any, folder: str | Path) -> None:
     config, weights = published or (asdict(model.config), model.state_dict())
     if published is None:
         config |= {"model_type": OURS, "architectures": [type(model).__name__]}
+        if isinstance(model, Headed):
+            about["heads"] = model.outputs()
     config |= {"regard": {**about, **task.settings()}}
+    config |= getattr(task, "published", dict)()
     write_tensors(folder / WEIGHTS, weights)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     task.tokenizer.save(folder)
-    decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
+    if task.decodes:
+        decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
 
 
 def device() -> str:
@@ -209,20 +260,47 @@ def device() -> str:
 
 
 def load(path: str | Path) -> Any:
-    """What a run or a folder of weights holds, as a task: `model.translate(...)` and the like.
+    """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
+
+    A folder that another library wrote is the task that its heads are for.
 
     Raises:
         CheckpointError: a file is missing, or weights and configuration do not fit.
     """
-    folder = Path(path)
-    folder = folder / "model" if (folder / "model" / CONFIG).exists() else folder
+    folder = folder_of(path)
     config = _read_config(folder)
-    about = dict(config.pop("regard", {}))
-    task = about.pop("task", "translation")
-    model = _read_model(config, folder, about.pop("model", "")).to(device()).eval()
-    about.pop("version", None)
-    method = decoding.load(folder) if (folder / "generation_config.json").exists() else None
-    return task_class(task)(model, Tokenizer.load(folder), method=method, **about)
+    model = _read_model(config, folder).to(device()).eval()
+    tokenizer = Tokenizer.load(folder)
+    if "regard" in config:
+        settings = dict(config["regard"])
+        task = task_class(settings.pop("task", "translation"))
+        settings = {k: v for k, v in settings.items() if k not in ("version", "model", "heads")}
+    else:
+        name, settings = task_of(model, config)
+        task = task_class(name)
+    if task.decodes and (folder / "generation_config.json").exists():
+        settings["method"] = decoding.load(folder)
+    return task(model, tokenizer, **settings)
+
+
+def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Module:
+    """The model of a folder or of a name on the hub, without tokenizer and task.
+
+    changes: options of its configuration that are to differ, such as `dropout`.
+
+    Raises:
+        ConfigError: the model has no such option.
+    """
+    folder = folder_of(path)
+    config = _read_config(folder)
+    model = _read_model(config, folder)
+    return with_options(model, changes) if changes else model
+
+
+def folder_of(path: str | Path) -> Path:
+    """The folder of weights that a run, a folder or a name on the hub stands for."""
+    folder = Path(path)
+    return folder / "model" if (folder / "model" / CONFIG).exists() else folder
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -240,13 +318,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
 
 
-def _read_model(config: dict[str, Any], folder: Path, name: str) -> nn.Module:
+def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:
     weights = read_tensors(folder / WEIGHTS)
     if config.get("model_type") != OURS:
         return from_published(config, weights)
+    name, heads = config["regard"]["model"], config["regard"].get("heads")
     made: Any = model_class(name)
     try:
         model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
+        model = model if heads is None else assembled(model, heads)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} is no configuration of {name}: {error}") from None
     load_weights(model, weights)
@@ -263,7 +343,8 @@ def ids_of(config: Any) -> dict[str, int]:
     }
 
 
-def name_of(model: nn.Module) -> str:
+def name_of(model: Any) -> str:
     """The name of a model in the table of models."""
+    model = model.encoder if isinstance(model, Headed) else model
     place = f"{type(model).__module__}:{type(model).__name__}"
     return next(name for name, entry in MODELS.items() if entry == place)

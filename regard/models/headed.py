@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -63,5 +64,36 @@ class Headed(nn.Module):
             made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
         return Headed(self.encoder, {kind: made.to(self._device())})
 
+    def outputs(self) -> dict[str, int]:
+        """How many answers each head gives; 1 where the kind says it."""
+        return {kind: getattr(head, "outputs", 1) for kind, head in self.heads.items()}
+
     def _device(self) -> torch.device:
         return next(self.encoder.parameters()).device  # type: ignore[attr-defined]
+
+
+def assembled(encoder: Any, outputs: Mapping[str, int]) -> Headed:
+    """A new encoder under new heads of these kinds."""
+    return Headed(encoder, {kind: encoder.head(kind, count) for kind, count in outputs.items()})
+
+
+def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:
+    """The same weights in a model whose configuration differs, such as in its `dropout`.
+
+    Raises:
+        ConfigError: the model has no such option.
+    """
+    try:
+        config = replace(model.config, **changes)
+    except TypeError:
+        known = ", ".join(vars(model.config))
+        raise ConfigError(
+            f"[model] {', '.join(changes)}: not all are options of this model. It has: {known}."
+        ) from None
+    if isinstance(model, Headed):
+        kind: Any = type(model.encoder)
+        changed: nn.Module = assembled(kind(config), model.outputs())
+    else:
+        changed = type(model)(config)
+    changed.load_state_dict(model.state_dict())
+    return changed

@@ -16,6 +16,8 @@ from regard.suggest import nearest
 TASKS = {
     "translation": "regard.tasks.translation:Translation",
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
+    "classification": "regard.tasks.classification:Classification",
+    "regression": "regard.tasks.classification:Regression",
 }
 
 

@@ -71,6 +71,7 @@ class LanguageModeling:
     """A model that continues a text, with its tokenizer."""
 
     name = "language-modeling"
+    decodes = True
     Recipe = LanguageModelingRecipe
     goal = ("loss", "min")
 

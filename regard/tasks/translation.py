@@ -102,6 +102,7 @@ class Translation:
     """A model that turns a source text into a target text, with its tokenizer."""
 
     name = "translation"
+    decodes = True
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
 

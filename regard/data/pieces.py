@@ -1,0 +1,154 @@
+"""Texts as an encoder of pieces reads them: tokenizer, template and limit together.
+
+pieces = Pieces(tokenizer, template, limit=512, pad=0)
+rows = pieces.rows([("One text.",), ("A pair", "of texts")])        whole, however long
+rows = [pieces.shortened(row) for row in rows]                      the longest text first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from regard.data.batches import Sequences
+from regard.data.buckets import Buckets, PaddedBatches, sorted_batches
+from regard.data.store import Tokens
+from regard.errors import ConfigError
+from regard.text.templates import Row, Template
+
+if TYPE_CHECKING:
+    from regard.text import Tokenizer
+
+Texts = tuple[str, ...]  # one, or two
+TooLong = Literal["error", "truncate", "skip"]
+MIXING = 50  # batches that are cut from one pool of rows sorted by length
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How texts become rows of ids.
+
+    limit: the most ids that a row may have; None: any number.  pad: the id of padding.
+    """
+
+    tokenizer: Tokenizer
+    template: Template
+    limit: int | None
+    pad: int
+
+    def __post_init__(self) -> None:
+        least = self.template.room(2) + 2
+        if self.limit is not None and self.limit < least:
+            raise ConfigError(f"`max_tokens` must be at least {least}, but is {self.limit}.")
+
+    def rows(self, texts: Sequence[Texts]) -> list[Row]:
+        """The rows of many texts or pairs of texts, not shortened. An empty text is one piece."""
+        flat = iter(self.tokenizer.encode_many([part for one in texts for part in one]))
+        return [self._row([next(flat) for _ in one]) for one in texts]
+
+    def words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """The pieces of each word of each sentence; a word that has none is the unknown piece.
+
+        Words are taken as they stand between spaces; each is encoded once, however often it comes.
+        """
+        distinct = list(dict.fromkeys(word for sentence in sentences for word in sentence))
+        # Byte-level pieces carry the space before a word: without one they are another word's end.
+        spaced = [f" {word}" if self.tokenizer.kind == "byte-bpe" else word for word in distinct]
+        found = [ids or [self._something()] for ids in self.tokenizer.encode_many(spaced)]
+        pieces = dict(zip(distinct, found, strict=True))
+        return [[pieces[word] for word in sentence] for sentence in sentences]
+
+    def long_ones(self, rows: Sequence[Row]) -> list[int]:
+        """Which rows are longer than the limit."""
+        return [i for i, row in enumerate(rows) if self.limit is not None and len(row) > self.limit]
+
+    def shortened(self, row: Row) -> Row:
+        """Within the limit: ids leave the end of the longer text until both are equal, then of both
+        in turn (as BERT's own programs do)."""
+        if self.limit is None or len(row) <= self.limit:
+            return row
+        texts = [
+            row.ids[start : start + count]
+            for start, count in zip(row.starts, row.counts, strict=True)
+        ]
+        room = self.limit - self.template.room(len(texts))
+        if len(texts) == 1:
+            return self.template.row([texts[0][:room]])
+        first = min(len(texts[0]), max(room - len(texts[1]), (room + 1) // 2))
+        return self.template.row([texts[0][:first], texts[1][: room - first]])
+
+    def batch(self, rows: Sequence[Row]) -> Sequences:
+        """Rows side by side, padded on the right."""
+        padded = Sequences.of([row.ids for row in rows], self.pad)
+        segments = Sequences.of([row.segments for row in rows], 0)
+        return replace(padded, segments=segments.ids)
+
+    def _row(self, ids: list[list[int]]) -> Row:
+        row = self.template.row(ids)
+        return row if row.ids else self.template.row([[self._something()]])
+
+    def _something(self) -> int:
+        """What stands where there would be nothing: the unknown piece, or the end of a text."""
+        known = (self.tokenizer.unk_id, self.tokenizer.eos_id, self.tokenizer.bos_id)
+        return next((number for number in known if number is not None), self.pad)
+
+
+@dataclass(frozen=True, eq=False)
+class RowBatch:
+    """Rows of texts, and by `numbers` (B,) int64 which examples they are."""
+
+    texts: Sequences
+    numbers: Tensor
+
+    def __len__(self) -> int:
+        """The number of rows, B."""
+        return len(self.texts)
+
+    def to(self, device: torch.device | str) -> RowBatch:
+        """The same rows on another device."""
+        return RowBatch(self.texts.to(device), self.numbers.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Rows in flat arrays: ids, segments, and the number of the example that each row is."""
+
+    ids: Tokens
+    segments: Tokens
+    numbers: Tokens
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Encoded:
+        """Row i is example i."""
+        return cls(
+            Tokens.of(row.ids for row in rows),
+            Tokens.of((row.segments for row in rows), 256),
+            Tokens.of([i] for i in range(len(rows))),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def buckets(self, pad: int, *, rows: int, tokens: int, seed: int) -> Buckets:
+        """Shuffled batches of at most `rows` rows and `tokens` places, similar lengths together."""
+        columns, pads = self._columns(pad)
+        pool = rows * MIXING
+        return Buckets(
+            columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=_row_batch
+        )
+
+    def in_order(self, pad: int, *, tokens: int) -> PaddedBatches:
+        """All rows once, longest first: for evaluation."""
+        columns, pads = self._columns(pad)
+        return sorted_batches(columns, pads, budget=tokens, make=_row_batch)
+
+    def _columns(self, pad: int) -> tuple[tuple[Tokens, ...], tuple[int, ...]]:
+        return (self.ids, self.segments, self.numbers), (pad, 0, 0)
+
+
+def _row_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> RowBatch:
+    return RowBatch(replace(ids, segments=segments.ids), numbers.ids[:, 0])
