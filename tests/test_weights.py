@@ -1,0 +1,215 @@
+"""Weights that other libraries wrote are read as they are; what a pickle would run is not run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from regard.errors import CheckpointError
+from regard.weights import read_pickled, read_weights
+
+TENSORS = {
+    "half": torch.arange(6, dtype=torch.float16).reshape(2, 3),
+    "brain": torch.randn(3, dtype=torch.float32).bfloat16(),
+    "full": torch.randn(2, 2),
+    "ids": torch.arange(4),
+}
+FORMS = ["zip", "legacy", "bare"]
+
+
+def same(found, wanted=TENSORS):
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+
+
+def sharded(folder, whole, suffix, save, promised=None):
+    """Two shards and their index; gives the names of the shards."""
+    shards = [f"{whole}-0000{n}-of-00002{suffix}" for n in (1, 2)]
+    names = list(TENSORS)
+    parts = [names[:2], names[2:]]
+    for shard, part in zip(shards, parts, strict=True):
+        save({name: TENSORS[name] for name in part}, folder / shard)
+    table = {name: shards[names.index(name) // 2] for name in names} | (promised or {})
+    index = folder / f"{whole}{suffix}.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": table}))
+    return shards
+
+
+def test_each_form_is_read_with_its_precision(tmp_path):
+    places = {name: tmp_path / name for name in ("one", "shards", "bin", "bin-shards")}
+    for place in places.values():
+        place.mkdir()
+    save_file(TENSORS, places["one"] / "model.safetensors")
+    sharded(places["shards"], "model", ".safetensors", save_file)
+    torch.save(TENSORS, places["bin"] / "pytorch_model.bin")
+    sharded(places["bin-shards"], "pytorch_model", ".bin", torch.save)
+    for place in places.values():
+        same(read_weights(place))
+
+
+def test_what_transformers_writes_in_shards_is_read(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=8,
+    )  # fmt: skip
+    model = transformers.BertModel(config)
+    model.save_pretrained(tmp_path, max_shard_size="2KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    same(read_weights(tmp_path), model.state_dict())
+
+
+def test_safetensors_come_before_a_pickle(tmp_path):
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    torch.save({"other": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
+    same(read_weights(tmp_path))
+
+
+def test_the_old_form_of_pickles_and_parameters_and_shared_tensors_are_read(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    weight = torch.nn.Parameter(torch.randn(3, 2))
+    torch.save({"a": weight, "b": weight}, path, _use_new_zipfile_serialization=False)
+    found = read_weights(tmp_path)
+    same(found, {"a": weight.detach(), "b": weight.detach()})
+    assert not found["a"].requires_grad
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("shard", ["../outside", "/etc/passwd", "sub/x", "..\\x", ".."])
+def test_a_shard_outside_of_the_folder_is_refused_by_name(tmp_path, suffix, shard):
+    whole = "model" if suffix == ".safetensors" else "pytorch_model"
+    save = save_file if suffix == ".safetensors" else torch.save
+    folder = tmp_path / "model"
+    folder.mkdir()
+    save({"half": TENSORS["half"]}, tmp_path / "outside")
+    sharded(folder, whole, suffix, save, promised={"half": shard})
+    with pytest.raises(CheckpointError) as refused:
+        read_weights(folder)
+    assert repr(shard) in str(refused.value) and "outside of the folder" in str(refused.value)
+
+
+def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path):
+    shards = sharded(tmp_path, "model", ".safetensors", save_file)
+    (tmp_path / shards[1]).rename(tmp_path / "kept")
+    with pytest.raises(CheckpointError, match="not there: model-00002-of-00002"):
+        read_weights(tmp_path)
+    save_file({"full": TENSORS["full"]}, tmp_path / shards[1])
+    with pytest.raises(CheckpointError, match=r"ids \(model-00002-of-00002.safetensors\)"):
+        read_weights(tmp_path)
+    save_file(TENSORS, tmp_path / shards[1])
+    with pytest.raises(CheckpointError, match="brain is in another shard, too"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_an_index_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError, match="is not an index of shards"):
+        read_weights(tmp_path)
+
+
+def test_an_index_of_safetensors_never_opens_a_pickle(tmp_path):
+    shards = sharded(tmp_path, "model", ".safetensors", save_file)
+    torch.save({name: TENSORS[name] for name in ("full", "ids")}, tmp_path / shards[1])
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+        read_weights(tmp_path)
+
+
+def test_where_there_are_no_weights_the_error_lists_what_is_there(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no such folder"):
+        read_weights(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="there is none"):
+        read_weights(tmp_path)
+    for name in ("config.json", "tf_model.h5"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        CheckpointError, match=r"config.json, tf_model.h5\. tf_model.h5 is of anoth"
+    ):
+        read_weights(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid")
+    with pytest.raises(CheckpointError, match="git lfs pull"):
+        read_weights(tmp_path)
+
+
+# ---- pickles that are programs
+
+
+class Attack:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+def written(path, content, form):
+    if form == "bare":
+        path.write_bytes(pickle.dumps(content, protocol=4))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pickle_that_runs_something_is_refused_and_nothing_has_run(tmp_path, form, monkeypatch):
+    mark, path = tmp_path / "mark", tmp_path / "pytorch_model.bin"
+    written(path, {"weight": torch.zeros(2), "more": Attack(mark)}, form)
+    torch.load(path, weights_only=False) if form != "bare" else pickle.loads(path.read_bytes())
+    assert mark.exists()  # it does run where somebody opens it
+    mark.unlink()
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    with pytest.raises(CheckpointError) as refused:
+        read_weights(tmp_path)
+    assert not mark.exists()
+    assert str(path) in str(refused.value)
+    assert re.search(rf"it would run .*{os.system.__module__}\.system", str(refused.value))
+
+
+def test_a_function_of_torch_that_is_none_of_tensors_is_named_too(tmp_path):
+    class Loads:
+        def __reduce__(self):
+            return torch.hub.load, ("somebody/code", "entry")
+
+    torch.save({"a": Loads()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="it would run torch.hub.load"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([torch.zeros(1)], "holds one list"),
+        ({"state_dict": {"a": torch.zeros(1)}}, "'state_dict' is of type dict"),
+        ({"a": torch.zeros(1), "epoch": 3}, "'epoch' is of type int"),
+        ({7: torch.zeros(1)}, "7 is of type Tensor"),
+    ],
+)
+def test_what_holds_more_than_tensors_by_name_is_refused(tmp_path, content, message):
+    torch.save(content, tmp_path / "x.bin")
+    with pytest.raises(CheckpointError, match=message):
+        read_pickled(tmp_path / "x.bin")
+
+
+def test_a_damaged_pickle_is_refused(tmp_path):
+    path = tmp_path / "x.bin"
+    torch.save(TENSORS, path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"garbage", whole[: len(whole) // 2], whole[:100]):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="not a whole file of weights"):
+            read_pickled(path)
+    with pytest.raises(CheckpointError, match="there is no such file"):
+        read_pickled(tmp_path / "none.bin")
