@@ -33,11 +33,14 @@ class Sequences:
     segments: Tensor | None = None
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int]], pad: int) -> Sequences:
-        """Rows of any lengths (empty ones too), padded with the id `pad` to the longest."""
+    def of(cls, rows: Iterable[Sequence[int]], pad: int | None) -> Sequences:
+        """Rows of any lengths (empty ones too), padded with the id `pad` to the longest.
+
+        Where no piece is there for padding (None, as in GPT-2), 0 stands there; nobody reads it.
+        """
         rows = list(rows)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        ids = np.full((len(rows), int(lengths.max(initial=0))), pad, np.int64)
+        ids = np.full((len(rows), int(lengths.max(initial=0))), pad or 0, np.int64)
         for row, values in zip(ids, rows, strict=True):
             row[: len(values)] = values
         return cls(torch.from_numpy(ids), torch.from_numpy(lengths))

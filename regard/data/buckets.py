@@ -28,7 +28,7 @@ class PaddedBatches(Sequence[Any]):
     """Batches of padded rows, made when asked for: batch i holds the rows `rows[i]`, in order."""
 
     columns: Sequence[Tokens]
-    pads: Sequence[int]
+    pads: Sequence[int | None]
     make: Make
     rows: Sequence[np.ndarray]
 
@@ -63,7 +63,7 @@ class Buckets:
     def __init__(
         self,
         columns: Sequence[Tokens],
-        pads: Sequence[int],
+        pads: Sequence[int | None],
         *,
         budget: int,
         seed: int,
@@ -106,7 +106,7 @@ class Buckets:
 
 
 def sorted_batches(
-    columns: Sequence[Tokens], pads: Sequence[int], *, budget: int, make: Make = PairBatch
+    columns: Sequence[Tokens], pads: Sequence[int | None], *, budget: int, make: Make = PairBatch
 ) -> PaddedBatches:
     """All rows once, longest first, not shuffled: for evaluation.
 

@@ -32,13 +32,14 @@ MIXING = 50  # batches that are cut from one pool of rows sorted by length
 class Pieces:
     """How texts become rows of ids.
 
-    limit: the most ids that a row may have; None: any number.  pad: the id of padding.
+    limit: the most ids that a row may have; None: any number.  pad: the id of padding; None: the
+    model has no piece for it.
     """
 
     tokenizer: Tokenizer
     template: Template
     limit: int | None
-    pad: int
+    pad: int | None
 
     def __post_init__(self) -> None:
         least = self.template.room(2) + 2
@@ -84,8 +85,7 @@ class Pieces:
     def batch(self, rows: Sequence[Row]) -> Sequences:
         """Rows side by side, padded on the right."""
         padded = Sequences.of([row.ids for row in rows], self.pad)
-        segments = Sequences.of([row.segments for row in rows], 0)
-        return replace(padded, segments=segments.ids)
+        return _with_segments(padded, Sequences.of([row.segments for row in rows], 0))
 
     def _row(self, ids: list[list[int]]) -> Row:
         row = self.template.row(ids)
@@ -94,7 +94,7 @@ class Pieces:
     def _something(self) -> int:
         """What stands where there would be nothing: the unknown piece, or the end of a text."""
         known = (self.tokenizer.unk_id, self.tokenizer.eos_id, self.tokenizer.bos_id)
-        return next((number for number in known if number is not None), self.pad)
+        return next((number for number in known if number is not None), self.pad or 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def buckets(self, pad: int, *, rows: int, tokens: int, seed: int) -> Buckets:
+    def buckets(self, pad: int | None, *, rows: int, tokens: int, seed: int) -> Buckets:
         """Shuffled batches of at most `rows` rows and `tokens` places, similar lengths together."""
         columns, pads = self._columns(pad)
         pool = rows * MIXING
@@ -141,14 +141,19 @@ class Encoded:
             columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=_row_batch
         )
 
-    def in_order(self, pad: int, *, tokens: int) -> PaddedBatches:
+    def in_order(self, pad: int | None, *, tokens: int) -> PaddedBatches:
         """All rows once, longest first: for evaluation."""
         columns, pads = self._columns(pad)
         return sorted_batches(columns, pads, budget=tokens, make=_row_batch)
 
-    def _columns(self, pad: int) -> tuple[tuple[Tokens, ...], tuple[int, ...]]:
+    def _columns(self, pad: int | None) -> tuple[tuple[Tokens, ...], tuple[int | None, ...]]:
         return (self.ids, self.segments, self.numbers), (pad, 0, 0)
 
 
 def _row_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> RowBatch:
-    return RowBatch(replace(ids, segments=segments.ids), numbers.ids[:, 0])
+    return RowBatch(_with_segments(ids, segments), numbers.ids[:, 0])
+
+
+def _with_segments(ids: Sequences, segments: Sequences) -> Sequences:
+    # Families without segments (GPT) must not be told of a first one.
+    return replace(ids, segments=segments.ids) if bool(segments.ids.any()) else ids

@@ -132,12 +132,13 @@ class Tokens:
             raise IndexError(f"row must be from 0 to {len(self) - 1}, but is {row}")
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
-    def padded(self, rows: np.ndarray, pad: int) -> Sequences:
-        """These rows as a batch (B, T), T the longest of them, with `pad` after the ends."""
+    def padded(self, rows: np.ndarray, pad: int | None) -> Sequences:
+        """These rows as a batch (B, T), T the longest of them, with `pad` (None: 0) after the ends.
+        """
         lengths = self.lengths[rows]
         places = np.arange(lengths.max(initial=0))
         inside = places < lengths[:, None]  # (B, T)
-        ids = np.full(inside.shape, pad, np.int64)
+        ids = np.full(inside.shape, pad or 0, np.int64)
         ids[inside] = self.ids[(self.offsets[rows][:, None] + places)[inside]]
         return Sequences(torch.from_numpy(ids), torch.from_numpy(lengths))
 
