@@ -193,6 +193,8 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers` opens."""
+        from regard.text.templates import template_of
+
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {
@@ -200,9 +202,11 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
             "split_special_tokens": not self.reads_specials,
             "regard_kind": self.kind,
+            "model_input_names": ["input_ids", "attention_mask"],
         }
-        if self.cls_id is None:  # else the model tells the first of two texts from the second
-            config["model_input_names"] = ["input_ids", "attention_mask"]
+        template = template_of(self)
+        if template is not None and template.kinds > 1:  # the model tells two texts apart
+            config["model_input_names"].insert(1, "token_type_ids")
         config |= {f"{role}_token": piece for role, piece in self.roles.items()}
         for name, content in (
             ("tokenizer.json", self.to_json()),
