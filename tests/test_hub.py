@@ -1,0 +1,196 @@
+"""Names on the hub: what is asked for, what an error says, and that nothing else asks."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+
+from regard import hub
+from regard.errors import CheckpointError, RegardError
+from regard.hub import resolve
+
+ROOT = Path(__file__).parents[1]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPOSITORY = [
+    "config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "tokenizer.json",
+    "vocab.txt", "README.md", "1_Pooling/config.json", "onnx/model.onnx", "modules.json",
+    "model-00001-of-00002.safetensors", "openvino/model.safetensors",
+]  # fmt: skip
+
+
+@pytest.fixture
+def hosted(tmp_path, monkeypatch):
+    """A hub that has REPOSITORY, less what is in `absent`; gives the calls and that set."""
+    calls, absent = [], set()
+    monkeypatch.chdir(tmp_path)
+
+    def download(repo_id, **options):
+        calls.append((repo_id, options))
+        there = [name for name in REPOSITORY if name not in absent]
+        for name in there:
+            if any(fnmatch(name, pattern) for pattern in options["allow_patterns"]):
+                (tmp_path / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / "cache" / name).touch()
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return calls, absent
+
+
+def downloaded(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_folder_is_as_it_is_and_nothing_is_asked(hosted, tmp_path):
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert resolve("org/name") == Path("org/name")
+    assert resolve(tmp_path) == tmp_path
+    assert hosted[0] == []
+
+
+def test_only_what_is_read_here_is_downloaded(hosted):
+    folder = resolve("org/name")
+    assert downloaded(folder) == [
+        "1_Pooling/config.json", "config.json", "model-00001-of-00002.safetensors",
+        "model.safetensors", "modules.json", "tokenizer.json", "vocab.txt",
+    ]  # fmt: skip
+    [(name, options)] = hosted[0]
+    assert name == "org/name" and options["revision"] is None and not options["local_files_only"]
+
+
+def test_offline_may_be_asked_for_at_any_time(hosted, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    resolve("org/name")
+    assert hosted[0][0][1]["local_files_only"]
+
+
+def test_a_pickle_is_downloaded_where_there_is_nothing_safer(hosted):
+    hosted[1].update(("model.safetensors", "model-00001-of-00002.safetensors"))
+    assert "pytorch_model.bin" in downloaded(resolve("org/name"))
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", COMMIT, "refs/pr/3"])
+def test_a_revision_stands_behind_an_at(hosted, revision):
+    resolve(Path(f"org/name.2-x@{revision}"))
+    assert hosted[0][0][0] == "org/name.2-x"
+    assert hosted[0][0][1]["revision"] == revision
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "./org/name", "/org/name", "org/name/more", "org/na me", "../a", "org/", ""]
+)
+def test_what_is_neither_a_folder_nor_a_name_on_the_hub_is_not_asked_for(hosted, name):
+    if name:
+        with pytest.raises(CheckpointError, match="no such folder.*ORG/NAME"):
+            resolve(name)
+    else:
+        assert resolve(name) == Path(".")
+    assert hosted[0] == []
+
+
+def test_a_misspelled_folder_gets_the_nearest_name(hosted, tmp_path):
+    (tmp_path / "runs" / "demo-lstm").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="Did you mean 'demo-lstm'"):
+        resolve("runs/demo-lst")
+    with pytest.raises(CheckpointError, match="Did you mean 'runs'"):
+        resolve("run")
+    (tmp_path / "runs" / "config.json").touch()
+    with pytest.raises(CheckpointError, match="is a file. Give the folder"):
+        resolve("runs/config.json")
+    assert hosted[0] == []
+
+
+def _answer(status):
+    return SimpleNamespace(status_code=status, headers={}, request=None)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (lambda: errors.GatedRepoError("x", response=_answer(403)), "accept terms"),
+        (lambda: errors.RepositoryNotFoundError("x", response=_answer(404)), "no such model on"),
+        (lambda: errors.RevisionNotFoundError("x", response=_answer(404)), "no revision 'v9'"),
+        (lambda: errors.LocalEntryNotFoundError("Connect"), "cannot be reached.*Connect"),
+        (lambda: errors.HFValidationError("--"), "can be no name on the hub"),
+        (lambda: OSError("disk full"), "could not be downloaded: OSError: disk full"),
+    ],
+)
+def test_each_failure_is_told_by_the_name_of_the_model(monkeypatch, tmp_path, raised, said):
+    def fail(*_, **__):
+        raise raised()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(CheckpointError, match=f"^org/name@v9: .*{said}"):
+        resolve("org/name@v9")
+
+
+def test_without_the_package_the_install_line_is_told(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(RegardError, match="pip install huggingface_hub"):
+        resolve("org/name")
+
+
+# ---- offline, with the package's own code
+
+
+def offline(cache: Path, name: str) -> subprocess.CompletedProcess[str]:
+    """`resolve` in a process whose cache this is, where every connection would fail."""
+    code = (
+        "import socket, sys; from regard.hub import resolve\n"
+        "def refuse(*_): raise AssertionError('the network was touched')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "try: print(resolve(sys.argv[1]))\n"
+        "except ValueError as error: print(type(error).__name__, error)"
+    )
+    environment = {**os.environ, "HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+    environment.pop("HF_HUB_CACHE", None)
+    return subprocess.run(
+        [sys.executable, "-c", code, name],
+        env=environment,
+        cwd=cache,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_offline_the_cache_answers_and_the_network_is_not_touched(tmp_path, weights):
+    place = tmp_path / "hub" / "models--org--name"
+    folder = place / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    for name in ("config.json", weights):
+        (folder / name).write_text(json.dumps({}))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(COMMIT)
+    for name in ("org/name", f"org/name@{COMMIT}"):
+        run = offline(tmp_path, name)
+        assert run.stdout.strip() == str(folder), run.stderr
+    run = offline(tmp_path, "org/other")
+    assert run.stdout.startswith("CheckpointError org/other: "), run.stderr
+    assert "HF_HUB_OFFLINE" in run.stdout
+
+
+def test_nothing_else_in_the_library_can_reach_the_network():
+    reach = {"huggingface_hub", "urllib", "http", "httpx", "requests", "socket", "ftplib"}
+    for file in (ROOT / "regard").rglob("*.py"):
+        if file == Path(hub.__file__):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong = [name for name in names if name.split(".")[0] in reach]
+            assert not wrong, f"{file}:{node.lineno} imports {wrong}"
