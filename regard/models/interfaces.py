@@ -75,7 +75,7 @@ class Encoder(Protocol):
         """Hidden states of the embeddings, then of each layer; `encode` gives the last."""
         ...
 
-    def head(self, kind: str, outputs: int = 1) -> nn.Module:
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS`."""
         ...
 
