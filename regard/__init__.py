@@ -16,8 +16,12 @@ _PUBLIC = {
     "DataError": "errors:DataError",
     "MissingExtra": "errors:MissingExtra",
     "RegardError": "errors:RegardError",
+    "head_importance": "attention.heads:head_importance",
+    "heads_gated": "attention.heads:heads_gated",
+    "heads_masked": "attention.heads:heads_masked",
     "load": "runs:load",
     "look": "visual.record:look",
+    "prune_heads": "attention.heads:prune_heads",
     "resume": "runs:resume",
     "train": "runs:train",
 }

@@ -35,7 +35,7 @@ from regard.training import Result, TrainingOptions
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OURS = "regard"  # the model_type of what no other library has
 NOT_OURS = ("model_type", "architectures", "regard")
-FROM_TOKENIZER = ("vocab_size", "pad", "bos", "eos")
+NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
 
 # ------------------------------------------------------------------------------ recipes
@@ -58,7 +58,7 @@ def read_recipe(
         model = model_class(source.choice("model.name", MODELS))
         size = source.choice("model.size", ["", *model.SIZES], default="")
         section = options_of(
-            model.Config, FROM_TOKENIZER, model.SIZES.get(size), name=(str, ...), size=(str, "")
+            model.Config, NO_OPTIONS, model.SIZES.get(size), name=(str, ...), size=(str, "")
         )
     schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
     return source.check(schema, keep_unset=keep_unset)

@@ -131,11 +131,14 @@ class KeyValueCache(State):
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, H, T, K) at each row's next positions; give back all of the layer's.
 
+        A layer may have fewer heads than the cache has room for.
+
         Positions behind a row's own length hold what earlier rows left there: the mask
         `key position <= query position` hides them.
         """
         count = key.size(2)
-        keys, values = self.keys[:, layer], self.values[:, layer]  # (B, H, C, K)
+        heads = slice(key.size(1))
+        keys, values = self.keys[:, layer, heads], self.values[:, layer, heads]  # (B, H, C, K)
         if self.even:
             keys[:, :, self.longest : self.longest + count] = key
             values[:, :, self.longest : self.longest + count] = value

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE, SCALED, Score, attend
+from regard.attention.gates import gate_of
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -22,9 +23,9 @@ from regard.masks import Allowed
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, H * K) -> (B, H, T, K)"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+def split_heads(x: Tensor, heads: int, head_dim: int = -1) -> Tensor:
+    """(B, T, H * K) -> (B, H, T, K); `head_dim` must be given where there may be no heads."""
+    return x.unflatten(-1, (heads, head_dim)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -47,7 +48,12 @@ class Joined(Linear):
 
 
 class SelfAttention(nn.Module):
-    """Every position attends to the positions of its own sequence."""
+    """Every position attends to the positions of its own sequence.
+
+    `heads` counts those that are there, `kept` are their numbers (from 0) before any was pruned.
+    """
+
+    projections = ("query_key_value",)
 
     def __init__(
         self, d_model: int, heads: int, *, kind: str, dropout: float = 0.0, score: Score = SCALED
@@ -55,7 +61,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         check_heads(d_model, heads)
         check_probability(dropout)
-        self.heads, self.dropout, self.score = heads, dropout, score
+        self.heads, self.head_dim, self.kept = heads, d_model // heads, tuple(range(heads))
+        self.dropout, self.score = dropout, score
         self.query_key_value = Joined(d_model, d_model, parts=3)
         self.output = Joined(d_model, d_model, parts=1)
         self.tap = Tap(kind)
@@ -64,10 +71,11 @@ class SelfAttention(nn.Module):
         self, hidden: Tensor, allowed: Allowed = FREE, remember: Remember | None = None
     ) -> Tensor:
         """(B, T, D) -> (B, T, D); `remember` brings the keys and values of earlier positions."""
-        joined = split_heads(self.query_key_value(hidden), 3 * self.heads)
+        joined = split_heads(self.query_key_value(hidden), 3 * self.heads, self.head_dim)
         query, key, value = joined.chunk(3, dim=1)  # (B, 3H, T, K) -> 3 times (B, H, T, K)
         if remember is not None:
             key, value = remember(key, value)
+        gate = gate_of(self, hidden)
         context = attend(
             query,
             key,
@@ -75,19 +83,22 @@ class SelfAttention(nn.Module):
             score=self.score,
             allowed=allowed,
             dropout=self.dropout if self.training else 0.0,
-            tap=self.tap,
+            tap=self.tap if gate is None else Laid(self.tap, gate.mul),
         )
-        return self.output(merge_heads(context))
+        return self.output(merge_heads(context if gate is None else context * gate))
 
 
 class CrossAttention(nn.Module):
-    """Every position attends to the positions of a memory."""
+    """Every position attends to the positions of a memory; `heads` and `kept` as above."""
+
+    projections = ("query", "key_value")
 
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0):
         super().__init__()
         check_heads(d_model, heads)
         check_probability(dropout)
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.head_dim, self.kept = heads, d_model // heads, tuple(range(heads))
+        self.dropout = dropout
         self.query = Joined(d_model, d_model, parts=1)
         self.key_value = Joined(d_model, d_model, parts=2)
         self.output = Joined(d_model, d_model, parts=1)
@@ -95,7 +106,8 @@ class CrossAttention(nn.Module):
 
     def read(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of a memory (N, S, D), computed once: 2 times (N, H, S, K)."""
-        key, value = split_heads(self.key_value(memory), 2 * self.heads).chunk(2, dim=1)
+        joined = split_heads(self.key_value(memory), 2 * self.heads, self.head_dim)
+        key, value = joined.chunk(2, dim=1)  # (N, 2H, S, K) -> 2 times (N, H, S, K)
         return key, value
 
     def forward(
@@ -107,11 +119,17 @@ class CrossAttention(nn.Module):
         queries of one attention instead of copies of the memory.
         """
         rows = hidden.size(0)
-        query = share(split_heads(self.query(hidden), self.heads), key.size(0))
+        query = share(split_heads(self.query(hidden), self.heads, self.head_dim), key.size(0))
         dropout = self.dropout if self.training else 0.0
-        tap = Laid(self.tap, lambda weights: unshare(weights, rows))
+        gate = gate_of(self, hidden)
+
+        def by_rows(weights_or_context: Tensor) -> Tensor:
+            laid = unshare(weights_or_context, rows)
+            return laid if gate is None else laid * gate
+
+        tap = Laid(self.tap, by_rows)
         context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=tap)
-        return self.output(merge_heads(unshare(context, rows)))
+        return self.output(merge_heads(by_rows(context)))
 
 
 def share(query: Tensor, memories: int) -> Tensor:

@@ -16,8 +16,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from regard.attention.attend import FREE
+from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import CrossAttention, Remember, SelfAttention
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
@@ -31,7 +33,10 @@ from regard.state import KeyValueCache, SourceMemory, State
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Names as in table 3 of the paper; the defaults are its base model."""
+    """Names as in table 3 of the paper; the defaults are its base model.
+
+    `pruned` are heads that were taken away, as `regard.prune_heads` leaves them.
+    """
 
     vocab_size: int
     d_model: int = 512
@@ -47,6 +52,7 @@ class TransformerConfig:
     pad: int = 0
     bos: int = 1
     eos: int = 2
+    pruned: Pruned = ()
 
 
 SIZES = {
@@ -153,6 +159,7 @@ class Transformer(nn.Module):
         self.encoder = cast("Sequence[EncoderBlock]", nn.ModuleList(encoder))
         self.decoder = cast("Sequence[DecoderBlock]", nn.ModuleList(decoder))
         self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
+        cut_heads(self, config.pruned)
 
     def forward(self, source: Sequences, target_ids: Tensor) -> Output:
         """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
@@ -177,10 +184,10 @@ class Transformer(nn.Module):
         """Read the source; decoding begins with `bos`."""
         memory = self.encode(source)
         read = [block.cross.read(memory) for block in self.decoder]
-        keys = torch.stack([key for key, _ in read], 1)  # L times (B, H, S, K) -> (B, L, H, S, K)
-        values = torch.stack([value for _, value in read], 1)
-        rows, layers, heads, _, head_dim = keys.shape
-        cache = KeyValueCache.empty(rows, layers, heads, head_dim, like=keys)
+        keys = _stacked([key for key, _ in read])  # L times (B, H, S, K) -> (B, L, H, S, K)
+        values = _stacked([value for _, value in read])
+        rows, layers, _, _, head_dim = keys.shape
+        cache = KeyValueCache.empty(rows, layers, self.config.heads, head_dim, like=keys)
         first = source.ids.new_full((rows, 1), self.config.bos)
         return TransformerState(cache, SourceMemory(keys, values, source.lengths)), first
 
@@ -195,7 +202,8 @@ class Transformer(nn.Module):
             allowed = causal().resolve(cache.positions(count), longest, device=tokens.device)
         words = self._words(source.lengths, source.keys.size(3))
         for layer, block in enumerate(self.decoder):
-            memory = Memory(source.keys[:, layer], source.values[:, layer], words)
+            own = slice(block.cross.heads)  # those of the layer, where some were pruned
+            memory = Memory(source.keys[:, layer, own], source.values[:, layer, own], words)
             hidden = block(hidden, allowed, memory, _into(cache, layer))
         scores = self.head.logits(self._finish_decoder(hidden))
         return scores, TransformerState(cache.advance(count), source)
@@ -223,6 +231,13 @@ def feed_forward(config: TransformerConfig) -> FeedForward:
         activation=config.activation,
         dropout=config.activation_dropout,
     )
+
+
+def _stacked(layers: list[Tensor]) -> Tensor:
+    """L times (B, H, S, K) -> (B, L, H, S, K); zeros where a layer has fewer heads than another."""
+    most = max(layer.size(1) for layer in layers)
+    full = [pad(layer, (0, 0, 0, 0, 0, most - layer.size(1))) for layer in layers]
+    return torch.stack(full, 1)
 
 
 def _into(cache: KeyValueCache, layer: int) -> Remember:

@@ -1,0 +1,374 @@
+"""Masks, gates, importance and pruning of heads: against the formula written out head by head."""
+
+from __future__ import annotations
+
+import json
+import math
+from threading import Thread
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.attention.heads import attentions, pruned_heads, weakest, with_all_heads
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.checkpoints import load_weights, read_tensors, write_tensors
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
+from regard.models.bert import Bert, BertConfig
+from regard.models.headed import Headed
+from regard.models.published import PRUNED, from_published, to_published
+from regard.models.transformer import Transformer, TransformerConfig
+
+ROWS = [[5, 6, 7, 8, 9], [10, 11, 12], [4]]
+TEXTS = Sequences.of(ROWS, 0)
+SOME = {1: [1, 3], 3: [1, 2, 3, 4]}  # a layer without any head among them
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """Large weights and biases: zeros and ones of a fresh model hide mistakes."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def bert(**options) -> Bert:
+    sizes = dict(vocab_size=20, d_model=16, d_ff=32, heads=4, layers=3, dropout=0.0)
+    torch.manual_seed(0)
+    return shaken(Bert(BertConfig(**(sizes | options))))
+
+
+def transformer() -> Transformer:
+    config = TransformerConfig(
+        vocab_size=20, d_model=16, d_ff=32, heads=4, encoder_layers=2, decoder_layers=3, dropout=0.0
+    )
+    torch.manual_seed(0)
+    return shaken(Transformer(config))
+
+
+def by_hand(ours: SelfAttention, x: Tensor, gates: Tensor) -> Tensor:
+    """sum_h xi_h softmax(q_h k_h / sqrt(d)) v_h W_h + b, in loops (Michel et al. 2019, eq. 1)."""
+    width, heads = ours.head_dim, ours.heads
+    packed = x @ ours.query_key_value.weight.T + ours.query_key_value.bias
+    query, key, value = packed.split(heads * width, -1)
+    total = ours.output.bias.expand_as(x).clone()
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        scores = query[..., part] @ key[..., part].transpose(1, 2) / math.sqrt(width)
+        context = scores.softmax(-1) @ value[..., part]
+        total = total + gates[h] * context @ ours.output.weight[:, part].T
+    return total
+
+
+def far(first: Tensor, second: Tensor) -> float:
+    keep = TEXTS.keep[..., None] if first.dim() == 3 else True
+    return float(((first - second) * keep).detach().abs().max())
+
+
+# ---------------------------------------------------------------------------------- gates
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gates_are_the_formula_with_gradients(training):
+    ours = shaken(SelfAttention(12, 3, kind="encoder")).double().train(training)
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    mine, judge = (
+        torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64, requires_grad=True) for _ in "ab"
+    )
+    with regard.heads_gated(ours, mine):
+        out = ours(x)
+    expected = by_hand(ours, x, judge[0])
+    torch.testing.assert_close(out, expected)
+    out.pow(2).sum().backward()
+    expected.pow(2).sum().backward()
+    torch.testing.assert_close(mine.grad, judge.grad)
+
+
+def test_a_mask_acts_on_the_fast_path_as_on_the_explicit_one():
+    model = bert()
+    with torch.no_grad(), regard.heads_masked(model, SOME):
+        fast = model.encode(TEXTS)
+        with regard.look(model) as seen:
+            explicit = model.encode(TEXTS)
+    assert far(fast, explicit) < 1e-5
+    assert far(fast, model.encode(TEXTS)) > 0.1
+    sites = list(seen.views[0].sites.values())
+    assert not sites[0].weights[:, [0, 2]].any() and sites[0].weights[:, [1, 3]].any()
+    assert not sites[2].weights.any()
+
+
+def test_a_mask_acts_under_dropout_of_weights():
+    model = bert(attention_dropout=0.4).train()
+    torch.manual_seed(0)
+    with regard.heads_masked(model, {1: [2]}):
+        masked = model.encode(TEXTS)
+    value = attentions(model)[1].query_key_value.weight.unflatten(0, (3, 4, 4))
+    bias = attentions(model)[1].query_key_value.bias.unflatten(0, (3, 4, 4))
+    with torch.no_grad():
+        value[2, 1], bias[2, 1] = 0.0, 0.0  # a head whose values are zero says nothing
+    torch.manual_seed(0)
+    assert far(masked, model.encode(TEXTS)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_each_kind_of_a_transformers_attention_can_be_masked(kind):
+    model, target = transformer(), torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
+    with torch.no_grad():
+        plain = model(TEXTS, target).hidden
+        with regard.heads_masked(model, {2: [2]}, kind):
+            masked = model(TEXTS, target).hidden
+        output = attentions(model, kind)[2].output.weight
+        output[:, 4:8] = 0.0
+        torch.testing.assert_close(masked, model(TEXTS, target).hidden)
+    assert (masked - plain).abs().max() > 1e-3
+
+
+def test_rows_that_share_a_memory_are_gated_row_by_row():
+    ours = shaken(CrossAttention(8, 2))
+    hidden, memory = torch.randn(6, 3, 8), torch.randn(2, 4, 8)
+    with regard.heads_masked(ours, {1: [2]}):
+        shared = ours(hidden, *ours.read(memory))
+        copies = ours(hidden, *(part.repeat_interleave(3, 0) for part in ours.read(memory)))
+    torch.testing.assert_close(shared, copies)
+
+
+def test_blocks_stand_in_one_another_and_end():
+    model = bert()
+    with torch.no_grad():
+        plain = model.encode(TEXTS)
+        with regard.heads_masked(model, {1: [1]}), regard.heads_masked(model, {2: [3]}):
+            both = model.encode(TEXTS)
+        with regard.heads_masked(model, {1: [1], 2: [3]}):
+            at_once = model.encode(TEXTS)
+        with pytest.raises(RuntimeError, match="inside"), regard.heads_masked(model, {1: [1]}):
+            raise RuntimeError("inside")
+        assert torch.equal(both, at_once)
+        assert torch.equal(model.encode(TEXTS), plain)
+
+
+def test_another_thread_and_another_model_see_nothing_of_a_mask():
+    model, other, found = bert(), bert(), {}
+    with torch.no_grad():
+        plain = model.encode(TEXTS)
+
+        def elsewhere():
+            with torch.no_grad():
+                found["thread"] = model.encode(TEXTS)
+
+        with regard.heads_masked(model, SOME):
+            found["model"] = other.encode(TEXTS)
+            thread = Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+    assert torch.equal(found["thread"], plain) and torch.equal(found["model"], plain)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kind", "said"),
+    [
+        ({4: [1]}, None, r"layers are 1 to 3, but 4 is named"),
+        ({0: [1]}, None, r"layers are 1 to 3, but 0 is named"),
+        ({2: [5]}, None, r"layer 2 has heads 1 to 4, but 5 is named"),
+        ({2: [0]}, None, r"layer 2 has heads 1 to 4, but 0 is named"),
+        ({2: ["1"]}, None, r"layer 2 has heads 1 to 4, but '1' is named"),
+        ({1: [1]}, "decode", r"Bert has no 'decode' attention. Did you mean 'encoder'"),
+    ],
+)
+@pytest.mark.parametrize("verb", [regard.heads_masked, regard.prune_heads])
+def test_what_does_not_exist_is_refused_by_name(verb, heads, kind, said):
+    with pytest.raises(ConfigError, match=said):
+        block = verb(bert(), heads, kind)
+        block.__enter__()
+
+
+def test_a_kind_must_be_named_where_there_are_several_and_gates_must_fit():
+    with pytest.raises(ConfigError, match="`kind` must be given: Transformer has encoder, decoder"):
+        attentions(transformer())
+    with pytest.raises(ConfigError, match="Linear has no attention with several heads"):
+        attentions(nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"`gates` must be \(3, 4\) .* but is \(4, 3\)"):
+        regard.heads_gated(bert(), torch.ones(4, 3)).__enter__()
+
+
+# ------------------------------------------------------------------------------ importance
+
+
+def test_importance_is_the_mean_size_of_each_examples_derivative():
+    model = bert().double()
+
+    def losses(texts: Sequences) -> Tensor:
+        return model.encode(texts)[:, 0].pow(3).sum(-1)
+
+    found = regard.head_importance(
+        model, [TEXTS.select(torch.tensor([0, 1])), TEXTS.select(torch.tensor([2]))], losses,
+        normalized=False,
+    )  # fmt: skip
+    expected, step = torch.zeros(3, 4, dtype=torch.float64), 1e-5
+    for layer in range(3):
+        for head in range(4):
+            gates = torch.ones(3, 4, dtype=torch.float64)
+            sides = []
+            for moved in (1 + step, 1 - step):
+                gates[layer, head] = moved
+                with torch.no_grad(), regard.heads_gated(model, gates):
+                    sides.append(losses(TEXTS))
+            expected[layer, head] = ((sides[0] - sides[1]) / (2 * step)).abs().mean()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    by_layer = regard.head_importance(model, [TEXTS], losses)
+    torch.testing.assert_close(by_layer, found / found.norm(dim=1, keepdim=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_importance_counts_several_rows_of_an_example_together():
+    model = bert()
+
+    def losses(texts: Sequences) -> Tensor:
+        return model.encode(texts)[:, 0].sum(-1).view(2, 2).pow(2).sum(1)
+
+    four = TEXTS.select(torch.tensor([0, 1, 2, 0]))
+    found = regard.head_importance(model, [four], losses, normalized=False)
+    assert found.isfinite().all() and found.min() > 0
+    with pytest.raises(ConfigError, match=r"one loss for each example, \(B,\), but gives .* \(\)"):
+        regard.head_importance(model, [four], lambda texts: losses(texts).sum())
+    with pytest.raises(ConfigError, match="at least one example"):
+        regard.head_importance(model, [], losses)
+
+
+def test_the_weakest_heads_are_named_from_one_and_pruned_ones_never():
+    scores = torch.tensor([[0.5, math.nan, 0.1], [0.2, 0.3, 0.9]])
+    assert weakest(scores, 3) == {1: [3], 2: [1, 2]}
+    assert weakest(scores, 0) == {}
+    with pytest.raises(ConfigError, match="from 0 to 5"):
+        weakest(scores, 6)
+
+
+# --------------------------------------------------------------------------------- pruning
+
+
+def test_a_pruned_model_is_the_masked_one_with_smaller_matrices():
+    model = bert()
+    with torch.no_grad():
+        with regard.heads_masked(model, SOME):
+            masked = model.encode(TEXTS)
+        before = sum(parameter.numel() for parameter in model.parameters())
+        regard.prune_heads(model, SOME)
+        assert far(model.encode(TEXTS), masked) < 1e-6
+    each = 4 * (4 * 16) + 3 * 4  # rows of query, key and value, columns of the output, biases
+    assert before - sum(parameter.numel() for parameter in model.parameters()) == 6 * each
+    assert attentions(model)[1].query_key_value.weight.shape == (3 * 2 * 4, 16)
+    assert model.config.pruned == (("encoder", 1, (1, 3)), ("encoder", 3, (1, 2, 3, 4)))
+
+
+def test_heads_keep_their_numbers_when_others_are_pruned():
+    at_once, in_turn = bert(), bert()
+    regard.prune_heads(at_once, {1: [1, 3], 2: [4]})
+    regard.prune_heads(in_turn, {1: [1]})
+    regard.prune_heads(in_turn, {2: [4], 1: [3]})
+    assert in_turn.config == at_once.config
+    with torch.no_grad():
+        assert torch.equal(at_once.encode(TEXTS), in_turn.encode(TEXTS))
+        whole = bert()
+        with regard.heads_masked(whole, {1: [1, 3, 4], 2: [4]}):
+            masked = whole.encode(TEXTS)
+        with regard.heads_masked(at_once, {1: [4]}):
+            assert far(at_once.encode(TEXTS), masked) < 1e-6
+    with pytest.raises(ConfigError, match="head 3 of layer 1 was pruned already"):
+        regard.prune_heads(at_once, {1: [3]})
+
+
+def test_a_pruned_model_learns():
+    model = bert().train()
+    regard.prune_heads(model, SOME)
+    model.encode(TEXTS).pow(2).sum().backward()
+    for name, parameter in model.named_parameters():
+        used = "positions" not in name and "segments" not in name and parameter.numel()
+        assert not used or parameter.grad is not None, name
+
+
+def test_a_pruned_transformer_decodes_step_by_step_as_it_reads_at_once():
+    model, target = transformer(), torch.tensor([[1, 5, 6, 7], [1, 8, 9, 4], [1, 4, 4, 5]])
+    pruned = transformer()
+    regard.prune_heads(pruned, {1: [2]}, "encoder")
+    regard.prune_heads(pruned, {1: [1, 2, 3, 4], 3: [3]}, "decoder")
+    regard.prune_heads(pruned, {1: [4], 2: [1, 2, 3, 4]}, "cross")
+    with (
+        torch.no_grad(),
+        regard.heads_masked(model, {1: [2]}, "encoder"),
+        regard.heads_masked(model, {1: [1, 2, 3, 4], 3: [3]}, "decoder"),
+        regard.heads_masked(model, {1: [4], 2: [1, 2, 3, 4]}, "cross"),
+    ):
+        masked = model(TEXTS, target).hidden
+    with torch.no_grad():
+        hidden = pruned(TEXTS, target).hidden
+        assert (hidden - masked).abs().max() < 1e-5
+        state, _ = pruned.start(TEXTS)
+        steps = []
+        for place in range(4):
+            scores, state = pruned.step(target[:, place : place + 1], state)
+            state = state.select(torch.arange(3))
+            steps.append(scores)
+    torch.testing.assert_close(torch.cat(steps, 1), pruned.head.logits(hidden))
+
+
+def test_what_is_no_model_with_a_configuration_is_not_pruned():
+    with pytest.raises(ConfigError, match="its configuration has no field `pruned`"):
+        regard.prune_heads(SelfAttention(8, 2, kind="encoder"), {1: [1]})
+
+
+# ----------------------------------------------------------------------------------- files
+
+
+def test_our_own_format_remembers_what_is_gone(tmp_path):
+    from dataclasses import asdict
+
+    model = bert()
+    regard.prune_heads(model, SOME)
+    write_tensors(tmp_path / "w.safetensors", model.state_dict())
+    config = json.loads(json.dumps(asdict(model.config)))
+    again = Bert(BertConfig(**config)).eval()
+    load_weights(again, read_tensors(tmp_path / "w.safetensors"))
+    assert torch.equal(again.encode(TEXTS), model.encode(TEXTS))
+    assert pruned_heads(again) == model.config.pruned
+    with pytest.raises(ConfigError, match=r"must be like \[\[\"encoder\", 3, \[1, 6\]\]\]"):
+        bert(pruned={"1": [2]})
+    with pytest.raises(ConfigError, match="layer 2 has heads 1 to 4, but 7 is named"):
+        bert(pruned=[["encoder", 2, [7]]])
+
+
+def test_the_published_format_has_zeros_and_is_cut_again():
+    model = Headed(bert(), {})
+    regard.prune_heads(model, SOME)
+    config, tensors = to_published(model)
+    config = json.loads(json.dumps(config))
+    assert config[PRUNED] == [["encoder", 1, [1, 3]], ["encoder", 3, [1, 2, 3, 4]]]
+    assert tensors["encoder.layer.0.attention.self.query.weight"].shape == (16, 16)
+    again = from_published(config, tensors).eval()
+    assert again.config == model.config
+    assert torch.equal(again(TEXTS).hidden, model(TEXTS).hidden)
+    whole = from_published({k: v for k, v in config.items() if k != PRUNED}, tensors).eval()
+    assert whole.config.pruned == () and attentions(whole)[3].heads == 4
+    assert far(whole(TEXTS).hidden, model(TEXTS).hidden) < 1e-6
+    assert attentions(with_all_heads(model))[1].kept == (0, 1, 2, 3)
+    assert attentions(model)[1].kept == (1, 3)
+
+
+def test_a_head_that_is_in_use_is_not_cut_because_of_a_stale_note():
+    config, tensors = to_published(Headed(bert(), {}))
+    with pytest.raises(CheckpointError, match="head 2 of encoder layer 1 among the pruned ones"):
+        from_published(config | {PRUNED: [["encoder", 1, [2]]]}, tensors)
+
+
+def test_transformers_opens_a_pruned_model_with_equal_outputs(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = Headed(bert(), {})
+    regard.prune_heads(model, SOME)
+    config, tensors = to_published(model)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModel.from_pretrained(tmp_path, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        judge = theirs(input_ids=TEXTS.ids, attention_mask=TEXTS.keep.long()).last_hidden_state
+        assert far(model(TEXTS).hidden, judge) < 1e-5
