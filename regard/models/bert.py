@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
@@ -30,7 +31,10 @@ from regard.text.templates import Template, required
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The defaults are the base model. `head_dropout` None means `dropout`."""
+    """The defaults are the base model. `head_dropout` None means `dropout`.
+
+    `pruned` are heads that were taken away, as `regard.prune_heads` leaves them.
+    """
 
     vocab_size: int
     d_model: int = 768
@@ -47,6 +51,7 @@ class BertConfig:
     init_range: float = 0.02  # matrices start normal with this deviation
     tied: bool = True  # the embedding is the masked words' output too
     pad: int = 0
+    pruned: Pruned = ()
 
 
 SIZES = {
@@ -107,6 +112,7 @@ class Bert(nn.Module):
         blocks = [BertBlock(config) for _ in range(config.layers)]
         self.blocks = cast("Sequence[BertBlock]", nn.ModuleList(blocks))
         begin(self, config.init_range)
+        cut_heads(self, config.pruned)
 
     def forward(self, texts: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""

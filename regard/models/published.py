@@ -4,6 +4,9 @@
     model = from_published(config, tensors)     ours, filled
 
 What our model cannot compute as published is refused by name; nothing is dropped in silence.
+
+Nobody else has pruned heads: they are published as zeros, which compute the same, and a field of
+config.json says which they are, so that here they are cut again.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
 from regard.checkpoints import Names
 from regard.errors import ConfigError
 from regard.suggest import nearest
@@ -61,6 +65,8 @@ class WholeModel:
         return model
 
 
+PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
+
 # `model_type` of the published config.json -> module:Layout
 LAYOUTS = {
     "marian": "regard.models.names_transformer:MARIAN",
@@ -74,7 +80,9 @@ def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] |
     for model_type in LAYOUTS:
         layout = layout_of(model_type)
         if layout.holds(model):
-            return layout.write(model)
+            config, tensors = layout.write(with_all_heads(model))
+            pruned = pruned_heads(model)
+            return config | ({PRUNED: pruned} if pruned else {}), tensors
     return None
 
 
@@ -85,7 +93,10 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         ConfigError: the configuration asks for what none of our models computes.
         CheckpointError: tensors are missing, left over or of another shape.
     """
-    return layout_of(config.get("model_type")).read(config, tensors)
+    others = {name: value for name, value in config.items() if name != PRUNED}
+    model = layout_of(config.get("model_type")).read(others, tensors)
+    cut_zeros(model, config.get(PRUNED, ()))
+    return model
 
 
 def layout_of(model_type: Any) -> Layout:
