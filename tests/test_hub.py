@@ -127,11 +127,10 @@ def _answer(status):
         (lambda: OSError("disk full"), "could not be downloaded: OSError: disk full"),
     ],
 )
-def test_each_failure_is_told_by_the_name_of_the_model(monkeypatch, tmp_path, raised, said):
+def test_each_failure_is_told_by_the_name_of_the_model(hosted, monkeypatch, raised, said):
     def fail(*_, **__):
         raise raised()
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(CheckpointError, match=f"^org/name@v9: .*{said}"):
         resolve("org/name@v9")

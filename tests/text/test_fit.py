@@ -1,0 +1,59 @@
+"""A tokenizer that gives a model ids of another meaning is refused; what only looks odd is told."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from regard.errors import CheckpointError
+from regard.text import Tokenizer
+from regard.text.fit import check_tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    return Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"vocab_size": 7},
+        {"vocab_size": 64, "pad_token_id": 0, "mask_token_id": 4, "cls_token_id": None},
+        {"vocab_size": 7, "eos_token_id": 50256, "bos_token_id": [1, 2]},  # it has no such pieces
+    ],
+)
+def test_a_tokenizer_that_fits_passes_in_silence(tokenizer, config):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_tokenizer(tokenizer, config)
+
+
+def test_ids_beyond_the_vocabulary_are_refused_by_the_last_piece(tokenizer):
+    with pytest.raises(CheckpointError, match=r"go up to 6 \('cat'\).*`vocab_size` 6"):
+        check_tokenizer(tokenizer, {"vocab_size": 6})
+
+
+@pytest.mark.parametrize("role", ["pad", "mask", "cls", "sep", "unk"])
+def test_an_ordinary_piece_that_is_special_to_the_model_is_refused(tokenizer, role):
+    with pytest.raises(CheckpointError, match=f"`{role}_token_id` 5.*ordinary piece 'the'"):
+        check_tokenizer(tokenizer, {"vocab_size": 7, f"{role}_token_id": 5})
+
+
+def test_two_specials_that_are_exchanged_are_told(tokenizer):
+    with pytest.warns(
+        UserWarning, match=r"`pad_token_id` 2, but .* pad piece '\[PAD\]' has the id 0"
+    ):
+        check_tokenizer(tokenizer, {"vocab_size": 7, "pad_token_id": 2})
+
+
+def test_an_end_that_another_vocabulary_had_is_told(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "</s>"]))
+    tokenizer = Tokenizer.load(tmp_path)
+    with pytest.warns(UserWarning, match="`eos_token_id` 5, but"):
+        check_tokenizer(tokenizer, {"vocab_size": 8, "eos_token_id": 5})
