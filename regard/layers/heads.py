@@ -116,6 +116,10 @@ class MaskedWords(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=norm_eps)
         self.softmax = softmax
 
+    def forward(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """(B, T, D) -> (B, T, V)"""
+        return self.logits(hidden)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)"""
         return self.softmax.logits(self.norm(self.inner(hidden)))

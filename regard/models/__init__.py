@@ -15,6 +15,8 @@ MODELS = {
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",
     "bert": "regard.models.bert:Bert",
+    "roberta": "regard.models.roberta:Roberta",
+    "distilbert": "regard.models.distilbert:DistilBert",
 }
 
 

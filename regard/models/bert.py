@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
 from regard.data.batches import Sequences
+from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
@@ -50,7 +51,7 @@ class BertConfig:
     norm_eps: float = 1e-12
     init_range: float = 0.02  # matrices start normal with this deviation
     tied: bool = True  # the embedding is the masked words' output too
-    pad: int = 0
+    pad: int | None = 0
     pruned: Pruned = ()
 
 
@@ -65,7 +66,8 @@ SIZES = {
 
 _PARAMETERS = (
     "Devlin et al. 2019, section 3.1, rounded; with the 30,522 uncased pieces the encoder and its "
-    "pooler have 109,482,240 and 335,141,888"
+    "pooler have 109,482,240 and 335,141,888. The multilingual cased model is said to have 110M "
+    "too, but with its 119,547 pieces it has 177,853,440"
 )
 PUBLISHED = {
     "base": {"parameters": (110e6, _PARAMETERS)},
@@ -104,7 +106,8 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        # The vector of padding is never trained, as in the published program.
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad)
         self.positions = LearnedPositions(config.max_length, config.d_model)
         self.segments = nn.Embedding(config.segments, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
@@ -138,10 +141,18 @@ class Bert(nn.Module):
         """Token + position + segment (figure 2 of the paper), (B, T, D)."""
         segments = torch.zeros_like(texts.ids) if texts.segments is None else texts.segments
         summed = self.embedding(texts.ids) + self.segments(segments)
-        return self.dropout(self.norm(summed + self.positions(texts.ids.size(1))))
+        return self.dropout(self.norm(summed + self.place(texts.ids)))
 
-    def head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`."""
+    def place(self, ids: Tensor) -> Tensor:
+        """The vectors of the positions that ids (B, T) stand at: (T, D), or (B, T, D)."""
+        return self.positions(ids.size(1))
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.headed.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
         config = self.config
         width, dropout = config.d_model, config.head_dropout
         dropout = config.dropout if dropout is None else dropout
@@ -150,8 +161,7 @@ class Bert(nn.Module):
             case "pooler":
                 made = Pooler(width)
             case "words":
-                tied = self.embedding if config.tied else None
-                softmax = Softmax(width, config.vocab_size, tied=tied, bias=True)
+                softmax = words_of(self.embedding, config)
                 made = MaskedWords(width, config.activation, config.norm_eps, softmax)
             case "next":
                 made = Answers(width, 2, place=first, inner=Inner(width, "tanh"))
@@ -160,8 +170,10 @@ class Bert(nn.Module):
                 made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
             case "tags":
                 made = Answers(width, outputs, place=everywhere, dropout=dropout)
+            case "span":
+                made = Answers(width, 2, place=everywhere)
             case _:
-                made = Answers(width, 2, place=everywhere)  # a span's first and last token
+                raise no_head(self, kind)
         return begin(made, config.init_range)
 
     @staticmethod
@@ -178,3 +190,17 @@ def begin(module: nn.Module, deviation: float) -> nn.Module:
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)
     return module
+
+
+def words_of(embedding: nn.Embedding, config: Any) -> Softmax:
+    """The output over words: the embedding itself, or where that is not `tied` one like it."""
+    tied = embedding if config.tied else None
+    softmax = Softmax(config.d_model, config.vocab_size, tied=tied, bias=True)
+    if tied is None:
+        nn.init.normal_(softmax.weight, std=config.init_range)
+    return softmax
+
+
+def no_head(encoder: nn.Module, kind: str) -> ConfigError:
+    """For a head that a family never had."""
+    return ConfigError(f"{type(encoder).__name__} has no head {kind!r}.")

@@ -57,12 +57,12 @@ class Headed(nn.Module):
         """
         own: Any = self.heads[kind] if kind in self.heads else None
         if own is not None and getattr(own, "outputs", outputs) == outputs:
-            return Headed(self.encoder, {kind: own})
-        made: Any = cast(Any, self.encoder).head(kind, outputs)
+            return Headed(self.encoder, {kind: own}).train(self.training)
+        made: Any = cast(Any, self.encoder).new_head(kind, outputs)
         poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
         if kind in self.encoder.pooled and poolers:
             made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
-        return Headed(self.encoder, {kind: made.to(self._device())})
+        return Headed(self.encoder, {kind: made.to(self._device())}).train(self.training)
 
     def outputs(self) -> dict[str, int]:
         """How many answers each head gives; 1 where the kind says it."""
@@ -74,7 +74,7 @@ class Headed(nn.Module):
 
 def assembled(encoder: Any, outputs: Mapping[str, int]) -> Headed:
     """A new encoder under new heads of these kinds."""
-    return Headed(encoder, {kind: encoder.head(kind, count) for kind, count in outputs.items()})
+    return Headed(encoder, {kind: encoder.new_head(kind, count) for kind, count in outputs.items()})
 
 
 def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from regard.models.bert import Bert
-from regard.models.published_config import ConfigTable, Field, activation
-from regard.models.published_encoders import EncoderLayout, HeadLayout, both, joined
+from regard.models.published_config import ConfigTable, Field, activation, dropped
+from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both, joined
 
 LAYER = "encoder.layer.{layer}"
 BLOCKS = [
@@ -32,17 +32,17 @@ FIELDS = {
     "d_model": Field("hidden_size", 768),
     "d_ff": Field("intermediate_size", 3072),
     "heads": Field("num_attention_heads", 12),
-    "layers": Field("num_hidden_layers", 12),
+    "layers": Field("num_hidden_layers", 12, least=0),
     "segments": Field("type_vocab_size", 2),
     "max_length": Field("max_position_embeddings", 512),
     "activation": activation("hidden_act", "gelu"),
-    "dropout": Field("hidden_dropout_prob", 0.1),
-    "attention_dropout": Field("attention_probs_dropout_prob", 0.1),
-    "head_dropout": Field("classifier_dropout", 0.1, optional=True),
+    "dropout": dropped("hidden_dropout_prob", 0.1),
+    "attention_dropout": dropped("attention_probs_dropout_prob", 0.1),
+    "head_dropout": dropped("classifier_dropout", None),
     "norm_eps": Field("layer_norm_eps", 1e-12),
     "init_range": Field("initializer_range", 0.02),
     "tied": Field("tie_word_embeddings", True),
-    "pad": Field("pad_token_id", 0),
+    "pad": Field("pad_token_id", 0, optional=True, least=0),
 }
 FIXED = {"position_embedding_type": ("absolute",)}
 # Ids that only generation and their tokenizer read; and of the multilingual files, the sizes of a
@@ -64,6 +64,8 @@ HARMLESS = [
 POOLER = both("inner.dense", "bert.pooler.dense")
 CLASSIFIER = both("output", "classifier")
 TRANSFORM = "cls.predictions.transform"
+DECODER = "cls.predictions.decoder"
+CAUSAL = "it predicts the next word from those before it, which no encoder here does"
 
 BERT = EncoderLayout(
     encoder=Bert,
@@ -78,15 +80,14 @@ BERT = EncoderLayout(
             [
                 *both("inner.dense", f"{TRANSFORM}.dense"),
                 *both("norm", f"{TRANSFORM}.LayerNorm"),
-                ("softmax.weight", "cls.predictions.decoder.weight"),
+                ("softmax.weight", f"{DECODER}.weight"),
                 ("softmax.bias", "cls.predictions.bias"),
             ],
-            sign="cls.predictions.bias",
+            sign=f"{TRANSFORM}.dense.weight",
             tied={"softmax.weight": "embedding.weight"},
-            duplicates={
-                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-                "cls.predictions.decoder.bias": "cls.predictions.bias",
-            },
+            duplicates={f"{DECODER}.weight": "bert.embeddings.word_embeddings.weight"},
+            twins={f"{DECODER}.bias": "cls.predictions.bias"},
+            untied=[("softmax.bias", (f"{DECODER}.bias", "cls.predictions.bias"), TWICE)],
         ),
         "next": HeadLayout(
             [*POOLER, *both("output", "cls.seq_relationship")],
@@ -108,15 +109,12 @@ BERT = EncoderLayout(
         "choice": HeadLayout(
             [*POOLER, *CLASSIFIER],
             sign="classifier.weight",
-            outputs="classifier.weight",
             architectures=["BertForMultipleChoice"],
         ),
     },
     architectures={
         (): "BertModel",
-        ("pooler",): "BertModel",
         ("words",): "BertForMaskedLM",
-        ("pooler", "words"): "BertForMaskedLM",
         ("next",): "BertForNextSentencePrediction",
         ("words", "next"): "BertForPreTraining",
         ("classes",): "BertForSequenceClassification",
@@ -124,4 +122,5 @@ BERT = EncoderLayout(
         ("span",): "BertForQuestionAnswering",
         ("choice",): "BertForMultipleChoice",
     },
+    refused={"BertLMHeadModel": CAUSAL},
 )

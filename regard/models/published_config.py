@@ -111,14 +111,20 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 class Field:
     """One field of theirs. `absent` is what its absence means.
 
-    `names`: value of theirs -> of ours, where they are spelled differently; `back`: the way back.
+    kind: the type of its values; None: that of `absent`.
+    least, below: numbers must not be under the first and must be under the second. Counts must be
+        at least 1 unless this says otherwise, and no other number may be negative.
+    names: value of theirs -> of ours, where they are spelled differently; `back`: the way back.
     """
 
     theirs: str
     absent: Any
-    names: Mapping[str, str] | None = None
-    back: Mapping[str, str] | None = None
     optional: bool = False  # null is a value too
+    kind: type | None = None
+    least: float | None = None
+    below: float | None = None
+    names: Mapping[Any, str] | None = None
+    back: Mapping[str, Any] | None = None
 
     def read(self, config: Mapping[str, Any]) -> Any:
         """Our value.
@@ -130,25 +136,41 @@ class Field:
         if value is None and (self.optional or self.absent is None):
             return None
         if self.names is not None:
-            if value not in self.names:
+            if not isinstance(value, str) or value not in self.names:
                 known = ", ".join(self.names)
-                raise _refusal(self.theirs, f"one of {known}", value)
+                raise refusal(self.theirs, f"one of {known}", value)
             return self.names[value]
-        kind = type(self.absent)
+        kind = self.kind or type(self.absent)
         if kind is float and type(value) is int:
-            return float(value)
-        if self.absent is not None and type(value) is not kind:
-            raise _refusal(self.theirs, f"of type {kind.__name__}", value)
+            value = float(value)
+        if self.absent is not None or self.kind is not None:
+            self._check(value, kind)
         return value
+
+    def _check(self, value: Any, kind: type) -> None:
+        if type(value) is not kind:
+            raise refusal(self.theirs, f"of type {kind.__name__}", value)
+        if not isinstance(value, int | float):
+            return
+        least = self.least if self.least is not None else (1 if kind is int else 0)
+        if not value >= least:
+            raise refusal(self.theirs, f"at least {least}", value)
+        if self.below is not None and not value < self.below:
+            raise refusal(self.theirs, f"less than {self.below:g}", value)
 
     def write(self, value: Any) -> Any:
         """Their value."""
-        return self.back[value] if self.back is not None else value
+        return value if self.back is None or value is None else self.back[value]
 
 
 def activation(theirs: str, absent: str) -> Field:
     """A field that names an activation."""
-    return Field(theirs, absent, ACTIVATIONS, ACTIVATIONS_BACK)
+    return Field(theirs, absent, names=ACTIVATIONS, back=ACTIVATIONS_BACK)
+
+
+def dropped(theirs: str, absent: float | None) -> Field:
+    """The probability of a dropout; something must be left."""
+    return Field(theirs, absent, kind=float, below=1)
 
 
 @dataclass(frozen=True)
@@ -178,7 +200,7 @@ class ConfigTable:
             if name in fixed:
                 if value not in fixed[name]:
                     wanted = " or ".join(repr(one) for one in fixed[name])
-                    raise _refusal(name, wanted, value)
+                    raise refusal(name, wanted, value)
             elif value is not None:
                 raise ConfigError(
                     f"config.json: `{name}` (here {value!r:.60}) is a field that this library does "
@@ -193,8 +215,9 @@ class ConfigTable:
         return {**table, **{name: values[0] for name, values in self.fixed.items()}}
 
 
-def _refusal(name: str, must: str, value: Any) -> ConfigError:
+def refusal(name: str, must: str, value: Any) -> ConfigError:
+    """For a value that our model does not compute."""
     return ConfigError(
-        f"config.json: `{name}` must be {must}, but is {value!r}: "
+        f"config.json: `{name}` must be {must}, but is {value!r:.200}: "
         "this model has no part that computes it otherwise."
     )

@@ -6,19 +6,21 @@ The tensors of a file say which heads it holds; where the same name is used for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.checkpoints import Names, split
+from regard.checkpoints import Names, Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.headed import Headed
-from regard.models.published_config import ConfigTable
+from regard.models.published_config import ConfigTable, refusal
 from regard.suggest import nearest
 
 Rows = Sequence[tuple]
+# One tensor of ours that they have twice, where only the first is read.
+TWICE = Transform(read=lambda both: both[:1], write=lambda one: [one[0], one[0].clone()])
 OLD = ((".gamma", ".weight"), (".beta", ".bias"))  # of norms, in files converted from TensorFlow
 
 
@@ -30,15 +32,27 @@ class HeadLayout:
     sign: the tensor by which the head is recognized.
     outputs: the tensor whose rows are the answers; None: the head always has the same number.
     architectures: in which the sign means this head; empty: in all of them.
-    duplicates, tied: as in `Names`, ours after `heads.KIND.`.
+    tied: names of ours that are others of ours, where the configuration ties them.
+    duplicates: names of theirs that files may hold then, beside those that they equal.
+    twins: names of theirs that are one tensor where it is tied, and of which one may be missing.
+    untied: rows that stand for those of the same name of ours where nothing is tied.
     """
 
     rows: Rows
     sign: str
     outputs: str | None = None
     architectures: Sequence[str] = ()
-    duplicates: Mapping[str, str] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
+    duplicates: Mapping[str, str] = field(default_factory=dict)
+    twins: Mapping[str, str] = field(default_factory=dict)
+    untied: Rows = ()
+
+    def rows_for(self, tied: bool) -> list[tuple]:
+        """The rows of a model whose output is the embedding, or is not."""
+        if tied:
+            return [row for row in self.rows if row[0] not in self.tied]
+        instead = {row[0]: row for row in self.untied}
+        return [instead.get(row[0], row) for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -48,8 +62,9 @@ class EncoderLayout:
     prefix: before the names of the encoder where there is a head ("bert.").
     body: rows for the encoder's tensors, ours after `encoder.`, theirs after the prefix.
     heads: kind -> its names.
-    architectures: the kinds of a model's heads -> their name for it.
+    architectures: the kinds of a model's heads -> their name for it; a pooler more is no other one.
     ignored: names, after the prefix, that carry nothing.
+    refused: architectures that this library does not compute -> why.
     """
 
     encoder: Any
@@ -60,6 +75,7 @@ class EncoderLayout:
     heads: Mapping[str, HeadLayout]
     architectures: Mapping[tuple[str, ...], str]
     ignored: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     # ---- what `published.py` asks of every layout
 
@@ -68,17 +84,20 @@ class EncoderLayout:
         return (
             isinstance(model, Headed)
             and type(model.encoder) is self.encoder
-            and tuple(sorted(model.heads)) in self._architectures()
+            and self._architecture(model.heads) is not None
         )
 
     def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """config.json and the tensors of a model."""
-        kinds = tuple(sorted(model.heads))
-        architecture = self._architectures()[kinds]
+        kinds = tuple(model.heads)
+        architecture = self._architecture(kinds)
         config = {"model_type": self.model_type, "architectures": [architecture]}
         config |= self.config.write(model.config)
+        for kind in kinds:
+            if self.heads[kind].outputs is not None:
+                config |= _labels(model.heads[kind].outputs)
         tensors = self.names(kinds, model.config).write(model.state_dict())
-        if self._is_bare(architecture):
+        if architecture == self.architectures[()]:
             tensors = {name.removeprefix(self.prefix): t for name, t in tensors.items()}
         return config, tensors
 
@@ -87,6 +106,8 @@ class EncoderLayout:
         ours = self._configuration(config)
         named = self._with_prefix(tensors)
         kinds = self.kinds(config, named)
+        for kind in kinds:
+            _complete(named, self.heads[kind].twins)
         body = self.encoder(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
         model.load_state_dict(self.names(kinds, ours).read(named, model.state_dict()))
@@ -104,13 +125,11 @@ class EncoderLayout:
         duplicates: dict[str, str] = {}
         for kind in kinds:
             head, ours_prefix = self.heads[kind], f"heads.{kind}."
-            ties = head.tied if getattr(config, "tied", True) else {}
-            rows += [
-                (_under(ours_prefix, ours), *rest) for ours, *rest in head.rows if ours not in ties
-            ]
-            tied |= {ours_prefix + ours: f"encoder.{other}" for ours, other in ties.items()}
-            untied = [row[1] for row in head.rows if row[0] not in ties]
-            duplicates |= {k: v for k, v in head.duplicates.items() if k not in untied}
+            found = head.rows_for(config.tied)
+            rows += [(_under(ours_prefix, ours), *rest) for ours, *rest in found]
+            if config.tied:
+                tied |= {ours_prefix + k: f"encoder.{v}" for k, v in head.tied.items()}
+                duplicates |= {**head.duplicates, **head.twins}
         ignored = [self.prefix + name for name in self.ignored]
         return Names(rows, tied=tied, duplicates=duplicates, ignored=ignored)
 
@@ -118,53 +137,96 @@ class EncoderLayout:
         """The heads that the tensors belong to.
 
         Raises:
-            ConfigError: `architectures` names what is not known here.
+            ConfigError: `architectures` names what is not known here, or does not name what the
+                tensors leave open.
             CheckpointError: the architecture's own head is not among the tensors.
         """
-        known: dict[str, tuple[str, ...]] = {}
-        for kinds, name in self.architectures.items():
-            known.setdefault(name, kinds)  # the first of a name is what its own library writes
-        architecture = (config.get("architectures") or [""])[0]
-        if architecture and architecture not in known:
+        architecture = self._named(config)
+        present = {kind: head for kind, head in self.heads.items() if head.sign in tensors}
+        meant = [k for k, head in present.items() if architecture in head.architectures]
+        open_to = [name for head in present.values() for name in head.architectures]
+        if open_to and not architecture:
+            signs = sorted({head.sign for head in present.values() if head.architectures})
             raise ConfigError(
-                f"config.json: `architectures` names {architecture!r}, which this library does not "
-                f"read. {nearest(architecture, known)}"
+                f"config.json: `architectures` must name one of {', '.join(open_to)}, for the "
+                f"tensors alone do not say whose head {' and '.join(signs)} is. Write, for "
+                f'example, "architectures": ["{open_to[0]}"].'
             )
-        wanted = known.get(architecture, ())
-        found = [
-            kind
-            for kind, head in self.heads.items()
-            if head.sign in tensors
-            and (not head.architectures or architecture in head.architectures)
-        ]
+        found = [k for k, head in present.items() if k in meant or not head.architectures]
         # An inner layer that a head carries is not a head of its own beside it.
-        if "pooler" in found and any(kind in self.encoder.pooled for kind in found[1:]):
-            found.remove("pooler")
-        for kind in wanted:
-            if kind not in found and kind != "pooler":
+        if any(kind in self.encoder.pooled for kind in found if kind != "pooler"):
+            found = [kind for kind in found if kind != "pooler"]
+        for kind in self._wanted(architecture):
+            if kind not in found:
                 raise CheckpointError(
                     f"published weights do not fit the model:\n  missing: "
                     f"{self.heads[kind].sign} (the head of {architecture})"
                 )
+        if self._architecture(found) is None:
+            signs = sorted(self.heads[kind].sign for kind in found)
+            raise CheckpointError(
+                f"published weights do not fit the model:\n  extra: no architecture of "
+                f"{self.model_type} has all the heads of {', '.join(signs)}"
+            )
         return tuple(sorted(found))
+
+    def _named(self, config: Mapping[str, Any]) -> str:
+        """The architecture that config.json names, "" where it names none."""
+        names = config.get("architectures") or [""]
+        if not isinstance(names, list) or not isinstance(names[0], str):
+            raise refusal("architectures", "a list of names", names)
+        known = [*self.architectures.values()]
+        if names[0] in self.refused:
+            raise ConfigError(
+                f"config.json: `architectures` names {names[0]!r}, which this library does not "
+                f"read: {self.refused[names[0]]}."
+            )
+        if names[0] and names[0] not in known:
+            raise ConfigError(
+                f"config.json: `architectures` names {names[0]!r}, which this library does not "
+                f"read. {nearest(names[0], known)}"
+            )
+        return names[0]
+
+    def _wanted(self, architecture: str) -> tuple[str, ...]:
+        """The heads that an architecture surely has."""
+        kinds = [kinds for kinds, name in self.architectures.items() if name == architecture]
+        return kinds[0] if kinds else ()
+
+    def _architecture(self, kinds: Iterable[str]) -> str | None:
+        """Their name for a model with these heads."""
+        wanted = {kind for kind in kinds if kind != "pooler"}
+        return next((name for k, name in self.architectures.items() if set(k) == wanted), None)
 
     def _head(
         self, body: Any, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> nn.Module:
         counted = self.heads[kind].outputs
         if counted is None:
-            return body.head(kind)
+            return body.new_head(kind)
         outputs = tensors[counted].size(0)
         labels = config.get("id2label")
-        if kind != "choice" and labels is not None and len(labels) != outputs:
+        named = config.get("num_labels", outputs) if labels is None else len(labels)
+        if named != outputs:
+            where = "num_labels" if labels is None else "id2label"
             raise ConfigError(
-                f"config.json: `id2label` names {len(labels)} labels, but {counted} has "
-                f"{outputs} rows. Name each of them once."
+                f"config.json: `{where}` tells of {named} labels, but {counted} has {outputs} "
+                "rows. Name each of them once."
             )
-        return body.head(kind, outputs)
+        return body.new_head(kind, outputs)
 
     def _configuration(self, config: Mapping[str, Any]) -> Any:
-        return self.encoder.Config(**self.config.read(config))
+        ours = self.encoder.Config(**self.config.read(config))
+        theirs = {name: one.theirs for name, one in self.config.fields.items()}
+        if ours.d_model % ours.heads:
+            must = f"divide `{theirs['d_model']}` ({ours.d_model})"
+            raise ConfigError(f"config.json: `{theirs['heads']}` must {must}, but is {ours.heads}.")
+        if ours.pad is not None and ours.pad >= ours.vocab_size:
+            raise ConfigError(
+                f"config.json: `{theirs['pad']}` must be an id below `{theirs['vocab_size']}` "
+                f"({ours.vocab_size}), but is {ours.pad}."
+            )
+        return ours
 
     def _with_prefix(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All names as a model with a head has them, norms under their present names."""
@@ -185,12 +247,6 @@ class EncoderLayout:
             for name, tensor in renamed.items()
         }
 
-    def _architectures(self) -> dict[tuple[str, ...], str]:
-        return {tuple(sorted(kinds)): name for kinds, name in self.architectures.items()}
-
-    def _is_bare(self, architecture: str) -> bool:
-        return architecture.endswith("Model") and "Heads" not in architecture
-
 
 def joined(ours: str, theirs: Sequence[str]) -> list[tuple]:
     """One packed projection of ours from several of theirs, weight and bias."""
@@ -204,6 +260,22 @@ def joined(ours: str, theirs: Sequence[str]) -> list[tuple]:
 def both(ours: str, theirs: str, *transform: Any) -> list[tuple]:
     """The weight and the bias of a layer or a norm."""
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", *transform) for kind in ("weight", "bias")]
+
+
+def _labels(count: int) -> dict[str, Any]:
+    """Names of labels for the numbers that other libraries make models of; tasks know better."""
+    names = [f"LABEL_{i}" for i in range(count)]
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+
+
+def _complete(tensors: dict[str, Tensor], twins: Mapping[str, str]) -> None:
+    for pair in twins.items():
+        for name, other in (pair, pair[::-1]):
+            if other in tensors:
+                tensors.setdefault(name, tensors[other])
 
 
 def _under(prefix: str, names: Any) -> Any:

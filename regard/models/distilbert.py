@@ -1,0 +1,162 @@
+"""DistilBERT: "a distilled version of BERT" (Sanh et al. 2019).
+
+    ids -> embed + positions -> norm -> L x [self-attention, feed-forward] -> hidden
+
+Every second layer of BERT, taught by all of them. Segments and the pooler are gone; what came out
+of the attention is not dropped; the class of a text is read through a layer with relu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.heads import Pruned, cut_heads
+from regard.attention.multihead import SelfAttention
+from regard.data.batches import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
+from regard.masks import Allowed, padding
+from regard.models.bert import begin, no_head, words_of
+from regard.models.interfaces import Output
+from regard.positions import LearnedPositions, sinusoid
+from regard.text.templates import Template, required
+
+NORM_EPS = 1e-12
+
+
+@dataclass(frozen=True)
+class DistilBertConfig:
+    """The defaults are the base model.
+
+    `sinusoidal` positions begin as sines and cosines; they are trained like any other. `pruned` are
+    heads that were taken away, as `regard.prune_heads` leaves them.
+    """
+
+    vocab_size: int
+    d_model: int = 768
+    d_ff: int = 3072
+    heads: int = 12
+    layers: int = 6
+    max_length: int = 512
+    sinusoidal: bool = False
+    activation: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    classes_dropout: float = 0.2  # of classes and choices
+    span_dropout: float = 0.1
+    init_range: float = 0.02
+    tied: bool = True
+    pad: int | None = 0
+    pruned: Pruned = ()
+
+
+SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=6)}
+
+PUBLISHED = {
+    "base": {
+        "parameters": (
+            66e6,
+            "Sanh et al. 2019, table 3, in millions; with the 30,522 uncased pieces of BERT the "
+            "encoder has 66,362,880",
+        )
+    }
+}
+
+
+class DistilBertBlock(nn.Module):
+    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: DistilBertConfig):
+        super().__init__()
+        self.attention = SelfAttention(
+            config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
+        )
+        self.attention_norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
+        self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
+        self.feed_norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+        hidden = self.attention_norm(hidden + self.attention(hidden, allowed))
+        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+
+
+class DistilBert(nn.Module):
+    """DistilBERT without a head, an `Encoder`. It does not look at segments."""
+
+    Config = DistilBertConfig
+    SIZES = SIZES
+    PUBLISHED = PUBLISHED
+    pooled: tuple[str, ...] = ()
+
+    def __init__(self, config: DistilBertConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad)
+        self.positions = LearnedPositions(config.max_length, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
+        self.dropout = Dropout(config.dropout)
+        blocks = [DistilBertBlock(config) for _ in range(config.layers)]
+        self.blocks = cast("Sequence[DistilBertBlock]", nn.ModuleList(blocks))
+        begin(self, config.init_range)
+        if config.sinusoidal:
+            table = sinusoid(torch.arange(config.max_length), config.d_model)
+            with torch.no_grad():
+                self.positions.vectors.weight.copy_(table)
+        cut_heads(self, config.pruned)
+
+    def forward(self, texts: Sequences) -> Output:
+        """Hidden states (B, T, D) of all tokens."""
+        return Output(self.encode(texts))
+
+    def encode(self, texts: Sequences) -> Tensor:
+        """Hidden states of the last layer, (B, T, D)."""
+        for hidden in self.layers(texts):  # noqa: B007
+            pass
+        return hidden
+
+    def layers(self, texts: Sequences) -> Iterator[Tensor]:
+        """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
+        rows, longest = texts.ids.shape
+        placed = self.embedding(texts.ids) + self.positions(longest)
+        hidden = self.dropout(self.norm(placed))
+        yield hidden
+        allowed = padding(texts.lengths).resolve(1, longest, rows=rows, device=texts.ids.device)
+        for block in self.blocks:
+            hidden = block(hidden, allowed)
+            yield hidden
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.headed.HEADS` that need no pooler.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        config, width = self.config, self.config.d_model
+        made: nn.Module
+        match kind:
+            case "words":
+                softmax = words_of(self.embedding, config)
+                made = MaskedWords(width, config.activation, NORM_EPS, softmax)
+            case "classes" | "choice":
+                inner, dropout = Inner(width, "relu"), config.classes_dropout
+                made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
+            case "tags":
+                made = Answers(width, outputs, place=everywhere, dropout=config.dropout)
+            case "span":
+                made = Answers(width, 2, place=everywhere, dropout=config.span_dropout)
+            case _:
+                raise no_head(self, kind)
+        return begin(made, config.init_range)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
+        begins, ends = required(tokenizer, "cls", "sep")
+        return Template.around((begins,), (ends,), (ends,))

@@ -1,0 +1,94 @@
+"""DistilBERT's published layout: names, configuration, heads."""
+
+from __future__ import annotations
+
+from regard.models.distilbert import DistilBert
+from regard.models.published_config import ConfigTable, Field, activation, dropped
+from regard.models.published_encoders import EncoderLayout, HeadLayout, both, joined
+
+LAYER = "transformer.layer.{layer}"
+BODY = [
+    ("embedding.weight", "embeddings.word_embeddings.weight"),
+    ("positions.vectors.weight", "embeddings.position_embeddings.weight"),
+    *both("norm", "embeddings.LayerNorm"),
+    *joined(
+        "blocks.{layer}.attention.query_key_value",
+        [f"{LAYER}.attention.{part}_lin" for part in "qkv"],
+    ),
+    *both("blocks.{layer}.attention.output", f"{LAYER}.attention.out_lin"),
+    *both("blocks.{layer}.attention_norm", f"{LAYER}.sa_layer_norm"),
+    *both("blocks.{layer}.feed.inner", f"{LAYER}.ffn.lin1"),
+    *both("blocks.{layer}.feed.outer", f"{LAYER}.ffn.lin2"),
+    *both("blocks.{layer}.feed_norm", f"{LAYER}.output_layer_norm"),
+]
+
+FIELDS = {
+    "vocab_size": Field("vocab_size", 30522),
+    "d_model": Field("dim", 768),
+    "d_ff": Field("hidden_dim", 3072),
+    "heads": Field("n_heads", 12),
+    "layers": Field("n_layers", 6, least=0),
+    "max_length": Field("max_position_embeddings", 512),
+    "sinusoidal": Field("sinusoidal_pos_embds", False),
+    "activation": activation("activation", "gelu"),
+    "dropout": dropped("dropout", 0.1),
+    "attention_dropout": dropped("attention_dropout", 0.1),
+    "classes_dropout": dropped("seq_classif_dropout", 0.2),
+    "span_dropout": dropped("qa_dropout", 0.1),
+    "init_range": Field("initializer_range", 0.02),
+    "tied": Field("tie_word_embeddings", True),
+    "pad": Field("pad_token_id", 0, optional=True, least=0),
+}
+# Ids that only generation and their tokenizer read; and how their training shared the output.
+HARMLESS = ["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"]
+
+CLASSIFIER = both("output", "classifier")
+INNER = both("inner.dense", "pre_classifier")
+
+DISTILBERT = EncoderLayout(
+    encoder=DistilBert,
+    model_type="distilbert",
+    config=ConfigTable(FIELDS, {}, HARMLESS),
+    prefix="distilbert.",
+    body=BODY,
+    ignored=["embeddings.position_ids"],
+    heads={
+        "words": HeadLayout(
+            [
+                *both("inner.dense", "vocab_transform"),
+                *both("norm", "vocab_layer_norm"),
+                ("softmax.weight", "vocab_projector.weight"),
+                ("softmax.bias", "vocab_projector.bias"),
+            ],
+            sign="vocab_transform.weight",
+            tied={"softmax.weight": "embedding.weight"},
+            duplicates={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+        ),
+        "classes": HeadLayout(
+            [*INNER, *CLASSIFIER],
+            sign="classifier.weight",
+            outputs="classifier.weight",
+            architectures=["DistilBertForSequenceClassification"],
+        ),
+        "tags": HeadLayout(
+            CLASSIFIER,
+            sign="classifier.weight",
+            outputs="classifier.weight",
+            architectures=["DistilBertForTokenClassification"],
+        ),
+        "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "choice": HeadLayout(
+            [*INNER, *CLASSIFIER],
+            sign="classifier.weight",
+            architectures=["DistilBertForMultipleChoice"],
+        ),
+    },
+    architectures={
+        (): "DistilBertModel",
+        ("words",): "DistilBertForMaskedLM",
+        ("classes",): "DistilBertForSequenceClassification",
+        ("tags",): "DistilBertForTokenClassification",
+        ("span",): "DistilBertForQuestionAnswering",
+        ("choice",): "DistilBertForMultipleChoice",
+    },
+)

@@ -1,0 +1,91 @@
+"""RoBERTa's published layout: BERT's body, its own heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regard.models import names_bert as bert
+from regard.models.published_config import ConfigTable, Field, refusal
+from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both
+from regard.models.roberta import Roberta
+
+
+@dataclass(frozen=True)
+class Positions(ConfigTable):
+    """Theirs counts vectors of positions, and ours tokens: `pad + 1` vectors belong to none."""
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of our configuration."""
+        found = super().read(config)
+        vectors = found["max_length"]
+        found["max_length"] = vectors - found["pad"] - 1
+        if found["max_length"] < 1:
+            must = f"more than `pad_token_id` + 1 ({found['pad'] + 1})"
+            raise refusal("max_position_embeddings", must, vectors)
+        return found
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Their fields for our configuration."""
+        return super().write(config) | {
+            "max_position_embeddings": config.max_length + config.pad + 1
+        }
+
+
+FIELDS = bert.FIELDS | {
+    "vocab_size": Field("vocab_size", 50265),
+    "pad": Field("pad_token_id", 1, least=0),  # positions are counted from it: there must be one
+}
+POOLER = both("inner.dense", "roberta.pooler.dense")
+
+ROBERTA = EncoderLayout(
+    encoder=Roberta,
+    model_type="roberta",
+    config=Positions(FIELDS, bert.FIXED, bert.HARMLESS),
+    prefix="roberta.",
+    body=bert.BODY,
+    ignored=bert.IGNORED,
+    heads={
+        "pooler": HeadLayout(POOLER, "roberta.pooler.dense.weight"),
+        "words": HeadLayout(
+            [
+                *both("inner.dense", "lm_head.dense"),
+                *both("norm", "lm_head.layer_norm"),
+                ("softmax.weight", "lm_head.decoder.weight"),
+                ("softmax.bias", "lm_head.bias"),
+            ],
+            sign="lm_head.dense.weight",
+            tied={"softmax.weight": "embedding.weight"},
+            duplicates={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight"},
+            twins={"lm_head.decoder.bias": "lm_head.bias"},
+            untied=[("softmax.bias", ("lm_head.decoder.bias", "lm_head.bias"), TWICE)],
+        ),
+        "classes": HeadLayout(
+            [*both("inner.dense", "classifier.dense"), *both("output", "classifier.out_proj")],
+            sign="classifier.out_proj.weight",
+            outputs="classifier.out_proj.weight",
+        ),
+        "tags": HeadLayout(
+            bert.CLASSIFIER,
+            sign="classifier.weight",
+            outputs="classifier.weight",
+            architectures=["RobertaForTokenClassification"],
+        ),
+        "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "choice": HeadLayout(
+            [*POOLER, *bert.CLASSIFIER],
+            sign="classifier.weight",
+            architectures=["RobertaForMultipleChoice"],
+        ),
+    },
+    architectures={
+        (): "RobertaModel",
+        ("words",): "RobertaForMaskedLM",
+        ("classes",): "RobertaForSequenceClassification",
+        ("tags",): "RobertaForTokenClassification",
+        ("span",): "RobertaForQuestionAnswering",
+        ("choice",): "RobertaForMultipleChoice",
+    },
+    refused={"RobertaForCausalLM": bert.CAUSAL},
+)

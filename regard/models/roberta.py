@@ -1,0 +1,109 @@
+"""RoBERTa: "A Robustly Optimized BERT Pretraining Approach" (Liu et al. 2019).
+
+BERT trained longer, on more text and bytes instead of pieces of words, without the question whether
+one text follows another. So the network is BERT's but for three things: texts have no segments,
+positions are counted from the padding id on, and the class of a text is read from its first token
+through a layer that fine-tuning begins anew, for there is no trained pooler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.layers.heads import Answers, Inner, MaskedWords, first
+from regard.models.bert import Bert, BertConfig, begin, no_head, words_of
+from regard.positions import LearnedPositions
+from regard.text.templates import Template, required
+
+
+@dataclass(frozen=True)
+class RobertaConfig(BertConfig):
+    """The defaults are the base model. There are `pad + 1` vectors of positions that no token has.
+
+    `head_dropout` is that of classes and tags; choices are dropped with `dropout`.
+    """
+
+    segments: int = 1
+    norm_eps: float = 1e-5
+    pad: int = 1
+
+
+SIZES = {
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+}
+
+_PARAMETERS = (
+    "the released models' own page, rounded; with 50,265 pieces the encoder and its pooler have "
+    "124,645,632 and 355,359,744"
+)
+PUBLISHED = {
+    "base": {"parameters": (125e6, _PARAMETERS)},
+    "large": {"parameters": (355e6, _PARAMETERS)},
+}
+
+
+class Roberta(Bert):
+    """RoBERTa without a head, an `Encoder`."""
+
+    Config = RobertaConfig
+    SIZES = SIZES
+    PUBLISHED = PUBLISHED
+    # Published files carry a pooler, but nothing has trained it; their choices are read from it.
+    pooled = ("pooler", "choice")
+
+    def __init__(self, config: RobertaConfig):
+        super().__init__(config)
+        self.positions = LearnedPositions(config.max_length + config.pad + 1, config.d_model)
+        begin(self.positions, config.init_range)
+
+    def place(self, ids: Tensor) -> Tensor:
+        """Vectors (B, T, D): the first token stands at `pad + 1`; padding inside counts for none.
+
+        Raises:
+            ValueError: the row is longer than the model has positions for.
+        """
+        pad, longest = cast(int, self.config.pad), self.config.max_length
+        if ids.size(1) > longest:
+            raise ValueError(
+                f"The input reaches position {ids.size(1)}, but this model has learned only "
+                f"{longest} positions. Shorten the input."
+            )
+        tokens = ids.ne(pad)
+        places = tokens.cumsum(1) * tokens + pad
+        return F.embedding(places, self.positions.vectors.weight, padding_idx=pad)
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.headed.HEADS`, but for "next".
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        config = self.config
+        width, dropout = config.d_model, config.head_dropout
+        dropout = config.dropout if dropout is None else dropout
+        made: nn.Module
+        match kind:
+            case "words":  # gelu, whatever the layers have
+                made = MaskedWords(width, "gelu", config.norm_eps, words_of(self.embedding, config))
+            case "classes":
+                inner = Inner(width, "tanh", dropout)
+                made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
+            case "choice":
+                inner = Inner(width, "tanh")
+                made = Answers(width, outputs, place=first, inner=inner, dropout=config.dropout)
+            case "next":
+                raise no_head(self, kind)
+            case _:
+                return super().new_head(kind, outputs)
+        return begin(made, config.init_range)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """<s> A </s></s> B </s>, where the tokenizer's own file does not say it."""
+        begins, ends = required(tokenizer, "cls", "sep")
+        return Template.around((begins,), (ends, ends), (ends,))
