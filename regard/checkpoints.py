@@ -81,7 +81,13 @@ def split(parts: int, dim: int = 0) -> Transform:
             raise ValueError(f"dimension {dim} of {tuple(fused.shape)} has no {parts} equal parts")
         return list(fused.chunk(parts, dim))
 
-    return Transform(read, write=lambda tensors: [torch.cat(tensors, dim)])
+    def write(tensors: Tensors) -> Tensors:
+        shapes = {tuple(tensor.shape) for tensor in tensors}
+        if len(shapes) > 1:  # their sum may fit all the same
+            raise ValueError(f"the parts must have one shape, but have {sorted(shapes)}")
+        return [torch.cat(tensors, dim)]
+
+    return Transform(read, write)
 
 
 def reorder(order: Sequence[int], dim: int = 0) -> Transform:
@@ -158,9 +164,11 @@ class Names:
         """
         problems = _Problems("published weights do not fit the model")
         result: dict[str, Tensor] = {}
+        origin: dict[str, str] = {}
         used = set(self.duplicates)
         for row, here, there in self._pairs(ours, problems):
             used.update(there)
+            origin.update(dict.fromkeys(here, ", ".join(there)))
             absent = [name for name in there if name not in published]
             if absent:
                 problems.add("missing", *(f"{name} (for {', '.join(here)})" for name in absent))
@@ -174,7 +182,7 @@ class Names:
             if name in ours and original in result:
                 result[name] = result[original]
         for name, tensor in result.items():
-            problems.add_shape(name, tensor, ours[name])
+            problems.add_shape(name, tensor, ours[name], origin.get(name))
         problems.raise_any()
         return result
 
@@ -238,10 +246,13 @@ class _Problems:
         if names:
             self.kinds.setdefault(kind, []).extend(names)
 
-    def add_shape(self, name: str, tensor: Tensor, expected: Tensor) -> None:
+    def add_shape(
+        self, name: str, tensor: Tensor, expected: Tensor, origin: str | None = None
+    ) -> None:
         if tensor.shape != expected.shape:
             must, got = tuple(expected.shape), tuple(tensor.shape)
-            self.add("wrong shape", f"{name} must be {must}, but is {got}")
+            of = f" (from {origin})" if origin else ""
+            self.add("wrong shape", f"{name} must be {must}, but is {got}{of}")
 
     def raise_any(self) -> None:
         if not self.kinds:
