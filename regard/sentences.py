@@ -1,0 +1,229 @@
+"""Encoders of whole texts, as sentence-transformers publishes them: a folder with its pooling.
+
+pooling = read_pooling(folder)          None where the folder says nothing of it
+vectors = pooling(hidden, texts)        (B, T, D) -> (B, D), or side by side for several kinds
+write_sentence_transformers(folder, pooling, d_model)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from regard.checkpoints import write_text
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
+from regard.layers.heads import Place, first, last, mean
+from regard.suggest import nearest
+
+MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
+ABOUT, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
+
+
+# ----------------------------------------------------------------------------------- pooling
+
+
+def highest(hidden: Tensor, texts: Sequences) -> Tensor:
+    """The largest value of each dimension over the tokens of each row: (B, T, D) -> (B, D)."""
+    return hidden.masked_fill(~texts.keep[..., None], -torch.inf).amax(1)
+
+
+def mean_by_root(hidden: Tensor, texts: Sequences) -> Tensor:
+    """The sum over the tokens of each row by the root of their number: (B, T, D) -> (B, D)."""
+    return mean(hidden, texts) * texts.lengths.clamp(min=1)[:, None].to(hidden.dtype).sqrt()
+
+
+def weighted_mean(hidden: Tensor, texts: Sequences) -> Tensor:
+    """The mean with weights 1, 2, 3, … along each row: (B, T, D) -> (B, D)."""
+    weights = torch.arange(1, hidden.size(1) + 1, device=hidden.device) * texts.keep  # (B, T)
+    weights = weights.to(hidden.dtype)
+    return (hidden * weights[..., None]).sum(1) / weights.sum(1).clamp(min=1)[:, None]
+
+
+# kind -> what it takes from hidden states, in the order in which theirs stand side by side
+KINDS: dict[str, Place] = {
+    "cls": first,
+    "max": highest,
+    "mean": mean,
+    "mean_sqrt_len_tokens": mean_by_root,
+    "weightedmean": weighted_mean,
+    "lasttoken": last,
+}
+# Their names of before 2026; the field is true for each kind that is taken.
+FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the hidden states of a text become one vector.
+
+    kinds: of `KINDS`; several stand side by side in the vector.
+    normalize: whether the vector is given the length 1.
+    max_tokens: how many of a text are read, special pieces included; None: as the model limits it.
+    """
+
+    kinds: tuple[str, ...] = ("mean",)
+    normalize: bool = False
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise ConfigError(f"There is no pooling {kind!r}. {nearest(kind, KINDS)}")
+        if not self.kinds:
+            raise ConfigError(f"A pooling needs at least one kind of {', '.join(KINDS)}.")
+
+    def __call__(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """(B, T, D) -> (B, D), or (B, n * D) of n kinds."""
+        pooled = torch.cat([KINDS[kind](hidden, texts) for kind in self.kinds], 1)
+        return normalize(pooled, dim=1) if self.normalize else pooled
+
+
+# ----------------------------------------------------------------------------------- reading
+
+# Their field -> the values that change nothing here; a field that is not known must be empty.
+ABOUT_TEXTS: dict[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    ),
+    "module_output_name": ("token_embeddings",),
+    "unpad_inputs": (True, False),
+}
+ABOUT_LENGTH = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
+
+
+def read_pooling(folder: str | Path) -> Pooling | None:
+    """What a folder says of pooling; None where it is a plain encoder.
+
+    Raises:
+        CheckpointError: the folder computes a text's vector in a way that is not known here.
+    """
+    folder = Path(folder)
+    if not (folder / MODULES).is_file():
+        return None
+    modules = _json(folder / MODULES, list)
+    kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise CheckpointError(
+            f"{folder / MODULES}: a text must pass Transformer, Pooling and perhaps Normalize, "
+            f"but here it passes {', '.join(kinds) or 'nothing'}. No other way is known here."
+        )
+    places = [folder / str(module.get("path", "")) for module in modules]
+    if places[0] != folder:
+        raise CheckpointError(f"{folder} holds its encoder in a folder of its own: {places[0]}.")
+    _check_prompts(folder / GENERAL)
+    for place in places[2:]:
+        _check(place / "config.json", _json(place / "config.json", dict), ABOUT_LENGTH)
+    return Pooling(_kinds(places[1] / "config.json"), len(kinds) == 3, _max_tokens(folder))
+
+
+def _kinds(path: Path) -> tuple[str, ...]:
+    config = _json(path, dict)
+    flagged = tuple(kind for kind, flag in FLAGS.items() if config.pop(flag, False))
+    # A prompt is what `include_prompt` is about, and a folder with one is refused.
+    for name in ("word_embedding_dimension", "embedding_dimension", "include_prompt"):
+        config.pop(name, None)
+    named = config.pop("pooling_mode", flagged or "mean")
+    _check(path, config, {})
+    try:
+        return Pooling((named,) if isinstance(named, str) else tuple(named)).kinds
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def _max_tokens(folder: Path) -> int | None:
+    config = _json(folder / ABOUT, dict)
+    limit = config.pop("max_seq_length", None)
+    if config.pop("do_lower_case", False) and not _lowercases(folder):
+        raise CheckpointError(
+            f"{folder / ABOUT}: `do_lower_case` is true, but the tokenizer keeps capitals. Let the "
+            'normalizer of its tokenizer.json do it: {"type": "Lowercase"}.'
+        )
+    _check(folder / ABOUT, config, ABOUT_TEXTS)
+    if limit is None:
+        limit = _json(folder / "tokenizer_config.json", dict).get("model_max_length")
+    return int(limit) if limit is not None and limit < 1e9 else None  # 1e30 is their "no limit"
+
+
+def _lowercases(folder: Path) -> bool:
+    from regard.text import Tokenizer
+
+    return Tokenizer.load(folder).words("A") == ["a"]
+
+
+def _check_prompts(path: Path) -> None:
+    """Refuse a prompt that is put before every text without being asked for."""
+    config = _json(path, dict)
+    kind, name = config.get("model_type", "SentenceTransformer"), config.get("default_prompt_name")
+    if kind != "SentenceTransformer":
+        raise CheckpointError(f"{path}: `model_type` must be SentenceTransformer, but is {kind!r}.")
+    if name is not None and config.get("prompts", {}).get(name):
+        raise CheckpointError(
+            f"{path}: `default_prompt_name` {name!r} puts {config['prompts'][name]!r} before every "
+            "text, which is not done here. Put it there yourself and make the field null."
+        )
+
+
+def _check(path: Path, config: Mapping[str, Any], known: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, value in config.items():
+        if name in known and value not in known[name]:
+            must = " or ".join(repr(one) for one in known[name])
+            raise CheckpointError(f"{path}: `{name}` must be {must}, but is {value!r}.")
+        if name not in known and value:
+            raise CheckpointError(
+                f"{path}: `{name}` (here {value!r:.60}) is a field that is not known here. Remove "
+                "it if it changes nothing."
+            )
+
+
+def _json(path: Path, kind: type) -> Any:
+    """The contents of a file; empty where it is not there."""
+    try:
+        found = json.loads(path.read_bytes()) if path.is_file() else kind()
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(found, kind):
+        raise CheckpointError(f"{path} must hold one {kind.__name__}.")
+    return found
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def write_sentence_transformers(folder: str | Path, pooling: Pooling, d_model: int) -> None:
+    """Write beside an encoder what sentence-transformers opens as a model of whole texts.
+
+    The names are those that all of its releases read.
+    """
+    folder = Path(folder)
+    flags: dict[str, Any] = {flag: kind in pooling.kinds for kind, flag in FLAGS.items()}
+    if tuple(kind for kind in KINDS if kind in pooling.kinds) != pooling.kinds:
+        flags = {"pooling_mode": list(pooling.kinds)}  # the flags have one order alone
+    _write(folder / POOLING / "config.json", {"word_embedding_dimension": d_model, **flags})
+    _write(folder / ABOUT, {"max_seq_length": pooling.max_tokens, "do_lower_case": False})
+    parts = [("", "Transformer"), (POOLING, "Pooling")]
+    parts += [(NORMALIZE, "Normalize")] if pooling.normalize else []
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(parts)
+    ]
+    _write(folder / MODULES, modules)
+
+
+def _write(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,154 @@
+"""Folders of sentence-transformers: opened there as written here, read here as written there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from regard.checkpoints import write_tensors
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
+from regard.models.bert import Bert
+from regard.models.headed import Headed
+from regard.models.published import to_published
+from regard.sentences import KINDS, Pooling, read_pooling, write_sentence_transformers
+from regard.text import Tokenizer
+from regard.text.templates import with_template
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "##s", "on"]
+TEXTS = ["The cat", "the dogs sat on the cat", "sat", "", "the the the the the the the the the the"]
+COMBINED = ("max", "mean")
+TURNED = ("mean", "cls")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny random BERT with its tokenizer."""
+    torch.manual_seed(1)
+    sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, max_length=12)
+    model = Headed(Bert(Bert.Config(len(PIECES), **sizes)), {}).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    config, tensors = to_published(model)
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "vocab.txt").write_text("\n".join(PIECES))
+    tokenizer = Tokenizer.load(place)
+    (place / "vocab.txt").unlink()
+    with_template(tokenizer, Bert.template(tokenizer)).save(place)
+    write_tensors(place / "model.safetensors", tensors)
+    (place / "config.json").write_text(json.dumps(config))
+    return place, model, tokenizer
+
+
+def embedded(model, tokenizer, pooling):
+    """The vectors of TEXTS, by our model and pooling."""
+    template, limit = Bert.template(tokenizer), (pooling.max_tokens or 12) - 2
+    rows = [template.row([ids[:limit]]).ids for ids in tokenizer.encode_many(TEXTS)]
+    texts = Sequences.of(rows, pad=0)
+    with torch.no_grad():
+        return pooling(model.encoder.encode(texts), texts)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), COMBINED, TURNED])
+def test_sentence_transformers_opens_the_folder_and_embeds_equally(folder, kinds, normalize):
+    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
+    place, model, tokenizer = folder
+    pooling = Pooling(kinds, normalize, max_tokens=8)
+    write_sentence_transformers(place, pooling, 16)
+    opened = theirs.SentenceTransformer(str(place), device="cpu", local_files_only=True)
+    found = opened.encode(TEXTS, convert_to_tensor=True, show_progress_bar=False)
+    ours = embedded(model, tokenizer, pooling)
+    assert found.shape == ours.shape == (len(TEXTS), 16 * len(kinds))
+    assert (found - ours).abs().max() < 1e-5
+    assert read_pooling(place) == pooling
+
+
+def test_what_sentence_transformers_saves_is_read(folder, tmp_path):
+    theirs = pytest.importorskip("sentence_transformers", reason="writes folders to be read")
+    place, model, tokenizer = folder
+    write_sentence_transformers(place, Pooling(TURNED, True, 8), 16)
+    opened = theirs.SentenceTransformer(str(place), device="cpu", local_files_only=True)
+    opened.save(str(tmp_path / "saved"))
+    assert read_pooling(tmp_path / "saved") == Pooling(TURNED, True, 8)
+
+
+def test_padding_changes_no_pooling():
+    hidden, pooling = torch.randn(2, 5, 3), Pooling(tuple(KINDS))
+    texts = Sequences(torch.zeros(2, 5, dtype=torch.long), torch.tensor([5, 2]))
+    alone = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]))
+    together = pooling(hidden, texts)[1]
+    assert torch.allclose(together, pooling(hidden[1:, :2], alone)[0], atol=1e-6)
+
+
+def test_a_plain_encoder_says_nothing_of_pooling(folder):
+    assert read_pooling(folder[0]) is None
+
+
+def test_a_pooling_that_is_none_gets_the_nearest_name():
+    with pytest.raises(ConfigError, match="no pooling 'means'. Did you mean 'mean'"):
+        Pooling(("means",))
+    with pytest.raises(ConfigError, match="at least one kind"):
+        Pooling(())
+
+
+DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("modules.json", lambda m: m.append(DENSE), "passes Transformer, Pooling, .*Dense"),
+        (
+            "modules.json",
+            lambda m: m[0].update(path="0_Transformer"),
+            "of its own: .*0_Transformer",
+        ),
+        ("modules.json", lambda m: m.clear(), "passes nothing"),
+        ("1_Pooling/config.json", lambda c: c.update(pooling_mode="median"), "no pooling 'median'"),
+        (
+            "1_Pooling/config.json",
+            lambda c: c.update(pooling_mode_x=True),
+            "`pooling_mode_x`.*not kn",
+        ),
+        ("2_Normalize/config.json", lambda c: c.update(module_input_name="x"), "module_input_name"),
+        ("sentence_bert_config.json", lambda c: c.update(do_lower_case=True), "keeps capitals"),
+        ("sentence_bert_config.json", lambda c: c.update(transformer_task="fill"), "feature-extra"),
+        (
+            "sentence_bert_config.json",
+            lambda c: c.update(query_length=3),
+            "`query_length`.*not know",
+        ),
+        (
+            "config_sentence_transformers.json",
+            lambda c: c.update(default_prompt_name="q", prompts={"q": "query: "}),
+            "'q' puts 'query: ' before every text",
+        ),
+        (
+            "config_sentence_transformers.json",
+            lambda c: c.update(model_type="SparseEncoder"),
+            "must be SentenceTransformer",
+        ),
+    ],
+)
+def test_each_thing_that_is_computed_otherwise_is_refused_by_name(tmp_path, file, change, message):
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "Capital"]))
+    write_sentence_transformers(tmp_path, Pooling(("mean",), True), 16)
+    assert read_pooling(tmp_path) == Pooling(("mean",), True)
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    content = json.loads(path.read_text()) if path.exists() else {}
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message):
+        read_pooling(tmp_path)
+
+
+def test_lower_case_is_fine_where_the_tokenizer_does_it(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    write_sentence_transformers(tmp_path, Pooling(), 16)
+    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert read_pooling(tmp_path) == Pooling()
