@@ -59,9 +59,21 @@ class LearnedPositions(nn.Module):
         Raises:
             ValueError: a position lies beyond the table.
         """
-        if start + count > self.vectors.num_embeddings:
+        self._check(start + count)
+        return self.vectors.weight[start : start + count]
+
+    def at(self, positions: Tensor) -> Tensor:
+        """Vectors of positions that differ from row to row: (B, T) -> (B, T, D).
+
+        Raises:
+            ValueError: a position lies beyond the table.
+        """
+        self._check(int(positions.max()) + 1 if positions.numel() else 0)
+        return self.vectors(positions)
+
+    def _check(self, end: int) -> None:
+        if end > self.vectors.num_embeddings:
             raise ValueError(
-                f"The input reaches position {start + count}, but this model has learned only "
+                f"The input reaches position {end}, but this model has learned only "
                 f"{self.vectors.num_embeddings} positions. Shorten the input."
             )
-        return self.vectors.weight[start : start + count]

@@ -14,9 +14,11 @@ MODELS = {
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "transformer": "regard.models.transformer:Transformer",
     "transformer-prenorm": "regard.models.transformer_prenorm:PreNormTransformer",
+    "gpt": "regard.models.gpt:GPT",
     "bert": "regard.models.bert:Bert",
     "roberta": "regard.models.roberta:Roberta",
     "distilbert": "regard.models.distilbert:DistilBert",
+    "gpt2": "regard.models.gpt2:GPT2",
 }
 
 

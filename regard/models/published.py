@@ -72,6 +72,8 @@ LAYOUTS = {
     "marian": "regard.models.names_transformer:MARIAN",
     "pegasus": "regard.models.names_transformer:PEGASUS",
     "bert": "regard.models.names_bert:BERT",
+    "openai-gpt": "regard.models.names_gpt:GPT_LAYOUT",
+    "gpt2": "regard.models.names_gpt:GPT2_LAYOUT",
     "roberta": "regard.models.names_roberta:ROBERTA",
     "distilbert": "regard.models.names_distilbert:DISTILBERT",
 }

@@ -93,9 +93,7 @@ class EncoderLayout:
         architecture = self._architecture(kinds)
         config = {"model_type": self.model_type, "architectures": [architecture]}
         config |= self.config.write(model.config)
-        for kind in kinds:
-            if self.heads[kind].outputs is not None:
-                config |= _labels(model.heads[kind].outputs)
+        config |= self.labels(model.heads)
         tensors = self.names(kinds, model.config).write(model.state_dict())
         if architecture == self.architectures[()]:
             tensors = {name.removeprefix(self.prefix): t for name, t in tensors.items()}
@@ -114,6 +112,11 @@ class EncoderLayout:
         return model
 
     # ---- parts
+
+    def labels(self, heads: Any) -> dict[str, Any]:
+        """Names for the labels of these heads, where their number is not always the same."""
+        counts = [heads[kind].outputs for kind in heads if self.heads[kind].outputs is not None]
+        return _labels(counts[0]) if counts else {}
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         """The table of a model with these heads."""

@@ -1,0 +1,146 @@
+"""GPT-2: "Language Models are Unsupervised Multitask Learners" (Radford et al. 2019).
+
+    ids -> embed + positions -> L x [norm, masked self-attention; norm, feed-forward] -> norm
+
+GPT with the layer norm before each sub-layer and one more at the end, and with smaller weights at
+the start where a sub-layer writes into the residual sum (section 2.3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention.attend import SCALED
+from regard.attention.heads import Pruned
+from regard.attention.multihead import Remember, SelfAttention
+from regard.attention.scores import Dot
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import FeedForward
+from regard.masks import Allowed
+from regard.models.gpt import GPT, Words
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The defaults are the smallest model.
+
+    d_ff: None means four times `d_model`.
+    scaled: scores are divided by sqrt(d_k); scaled_by_layer: and by the number of the layer.
+    The others are those of `GPTConfig`.
+    """
+
+    vocab_size: int
+    d_model: int = 768
+    d_ff: int | None = None
+    heads: int = 12
+    layers: int = 12
+    max_length: int = 1024
+    activation: str = "gelu-tanh"
+    dropout: float = 0.1  # behind each sub-layer
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float | None = None  # of the head that tags words; None: 0.1
+    choice_dropout: float = 0.1
+    choice_activation: str | None = None
+    norm_eps: float = 1e-5
+    init_range: float = 0.02  # matrices start normal with this deviation
+    scaled: bool = True
+    scaled_by_layer: bool = False
+    output: Words = "tied"
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    pruned: Pruned = ()
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding is the output too."""
+        return self.output == "tied"
+
+
+SIZES = {
+    "124M": dict(d_model=768, heads=12, layers=12),
+    "355M": dict(d_model=1024, heads=16, layers=24),
+    "774M": dict(d_model=1280, heads=20, layers=36),
+    "1558M": dict(d_model=1600, heads=25, layers=48),
+}
+
+
+def _printed(parameters: float, exact: int) -> dict[str, tuple[float, str]]:
+    source = (
+        "Radford et al. 2019, table 2; its four figures are those of a vocabulary of 40,478 "
+        "pieces, which was GPT's. With GPT-2's own 50,257 pieces the parameters are "
+        f"{exact:,}"
+    )
+    return {"parameters": (parameters, source)}
+
+
+PUBLISHED = {
+    "124M": _printed(117e6, 124_439_808),
+    "355M": _printed(345e6, 354_823_168),
+    "774M": _printed(762e6, 774_030_080),
+    "1558M": _printed(1542e6, 1_557_611_200),
+}
+
+
+class GPT2Block(nn.Module):
+    """x = x + attend(norm(x)); x = x + feed(norm(x))"""
+
+    def __init__(self, config: GPT2Config, layer: int):
+        super().__init__()
+        width, inner = config.d_model, config.d_ff or 4 * config.d_model
+        self.attention_norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.attention = SelfAttention(
+            width,
+            config.heads,
+            kind="decoder",
+            dropout=config.attention_dropout,
+            score=score_of(config, layer),
+        )
+        self.feed_norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.feed = FeedForward(width, inner, activation=config.activation)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, allowed: Allowed, remember: Remember | None = None) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), allowed, remember)
+        hidden = hidden + self.dropout(attended)
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+
+def score_of(config: GPT2Config, layer: int) -> Dot:
+    """How queries and keys of a layer (from 0) are compared."""
+    if config.scaled and not config.scaled_by_layer:
+        return SCALED
+    scale = (config.d_model // config.heads) ** -0.5 if config.scaled else 1.0
+    return Dot(scale / (layer + 1) if config.scaled_by_layer else scale)
+
+
+class GPT2(GPT):
+    """GPT-2, a `LanguageModel` and an `Encoder`."""
+
+    Config: type = GPT2Config
+    SIZES = SIZES
+    PUBLISHED: dict[str, Any] = PUBLISHED
+    block: Any = GPT2Block
+
+    def __init__(self, config: GPT2Config):
+        super().__init__(config)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        # Each of the 2 L sub-layers adds to the sum: together they shall not add more than one.
+        deviation = config.init_range / math.sqrt(2 * config.layers)
+        for block in self.blocks:
+            nn.init.normal_(block.attention.output.weight, std=deviation)
+            nn.init.normal_(block.feed.outer.weight, std=deviation)
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """The last norm."""
+        return self.norm(hidden)
+
+    @property
+    def tags_dropout(self) -> float:
+        """Of the head that tags words."""
+        return 0.1 if self.config.head_dropout is None else self.config.head_dropout
