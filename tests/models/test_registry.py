@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from regard.checkpoints import load_weights, read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models import MODELS, model_class
+from regard.models.headed import HEADS, Headed
 
 V, PAD, BOS, EOS = 19, 0, 1, 2
 SEQ2SEQ = dict(d_model=8, layers=2, dropout=0.3)
@@ -21,6 +23,13 @@ TRANSFORMER = dict(
     d_model=8, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2, dropout=0.3,
     attention_dropout=0.3, activation_dropout=0.3,
 )  # fmt: skip
+GPT = dict(
+    d_model=8, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, embedding_dropout=0.3,
+    max_length=16,
+)  # fmt: skip
+BERT = dict(
+    d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, max_length=16
+)
 
 # model -> variants of a tiny configuration
 TINY: dict[str, list[dict]] = {
@@ -33,8 +42,21 @@ TINY: dict[str, list[dict]] = {
     ],
     "transformer": [TRANSFORMER, dict(TRANSFORMER, activation="gelu")],
     "transformer-prenorm": [TRANSFORMER],
+    "gpt": [GPT, dict(GPT, output="own")],
+    "gpt2": [GPT, dict(GPT, d_ff=12, output="own", scaled=False, scaled_by_layer=True)],
+    "bert": [BERT, dict(BERT, segments=3)],
+    "roberta": [BERT],
+    "distilbert": [BERT],
 }  # fmt: skip
-CASES = [(name, n) for name in MODELS for n in range(len(TINY.get(name, [{}])))]
+
+
+def cases(verb: str) -> list[tuple[str, int]]:
+    """The models that have this verb, in all their variants."""
+    named = [name for name in MODELS if hasattr(model_class(name), verb)]
+    return [(name, n) for name in named for n in range(len(TINY.get(name, [{}])))]
+
+
+CASES, ENCODERS = cases("step"), cases("new_head")
 
 
 def build(case: tuple[str, int]) -> nn.Module:
@@ -42,7 +64,10 @@ def build(case: tuple[str, int]) -> nn.Module:
     assert name in TINY, f"give {name} a tiny configuration in {__name__}"
     torch.manual_seed(0)
     kind = model_class(name)
-    model = kind(kind.Config(vocab_size=V, pad=PAD, bos=BOS, eos=EOS, **TINY[name][n]))
+    known = {field.name for field in fields(kind.Config)}
+    special = {"pad": PAD, "bos": BOS, "eos": EOS}
+    special = {role: number for role, number in special.items() if role in known}
+    model = kind(kind.Config(vocab_size=V, **special, **TINY[name][n]))
     with torch.no_grad():  # zeros and ones of a fresh model hide mistakes
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -212,7 +237,8 @@ def test_without_a_prompt_there_is_one_row(speaker):
 def test_a_carried_state_is_the_longer_window(speaker):
     target = ids(3, 8)
     whole = speaker(target)
-    first = speaker(target[:, :5])
+    empty, _ = begin(speaker)
+    first = speaker(target[:, :5], empty)
     second = speaker(target[:, 5:], first.state.detach())
     torch.testing.assert_close(
         torch.cat([first.hidden, second.hidden], 1), whole.hidden, atol=1e-5, rtol=1e-5
@@ -262,6 +288,38 @@ def test_a_seed_repeats_the_model_and_its_dropout(model):
         results.append(logits(made, ids(3, 5)))
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
     assert not torch.equal(hidden(made, ids(3, 5)), hidden(made, ids(3, 5)))
+
+
+@pytest.fixture(params=ENCODERS, ids=name_of)
+def encoder(request) -> nn.Module:
+    """A model that gives a hidden state for each token of a text."""
+    return build(request.param)
+
+
+def test_an_encoder_reads_its_rows_alone_and_no_padding(encoder):
+    texts = source(7)
+    together = list(encoder.layers(texts))
+    assert torch.equal(encoder.encode(texts), together[-1])
+    for row, length in enumerate(texts.lengths.tolist()):
+        alone = Sequences(texts.ids[row : row + 1, :length], texts.lengths[row : row + 1])
+        for layer, hidden in zip(together, encoder.layers(alone), strict=True):
+            torch.testing.assert_close(hidden[0], layer[row, :length], atol=1e-5, rtol=1e-5)
+
+
+def test_every_head_of_an_encoder_answers_and_learns(encoder):
+    texts, kinds = source(7), []
+    for kind in HEADS:
+        try:
+            head = encoder.new_head(kind, 3)
+        except ConfigError:
+            continue
+        kinds.append(kind)
+        answers = Headed(encoder.train(), {kind: head}).scores(kind, texts)
+        answers[:1].square().sum().backward()
+        assert answers.shape[0] == 3 and answers.isfinite().all()
+        learned = [p.grad for p in head.parameters() if p.requires_grad]
+        assert learned and all(g is not None and g.isfinite().all() for g in learned), kind
+    assert {"classes", "tags", "span", "choice"} <= set(kinds)
 
 
 class Looker:
