@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from regard.attention.tap import Labels, label, listening
 from regard.data import Cursor
 from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
 from regard.data.store import Report
@@ -143,6 +144,8 @@ class EncoderTask(ABC):
             return
         with torch.no_grad(), evaluating(self.model):
             for batch in rows.in_order(self.pieces.pad, tokens=PLACES):
+                if listening.get() is not None:
+                    label(self._labels(batch))
                 scores = self.model.scores(self.head, batch.texts.to(device_of(self.model)))
                 yield batch, scores.float().cpu()
 
@@ -182,6 +185,12 @@ class EncoderTask(ABC):
                 stacklevel=3,
             )
 
+    def _labels(self, batch: RowBatch) -> Labels:
+        """The pieces of each row, for whoever looks."""
+        lengths = batch.texts.lengths.tolist()
+        rows = zip(batch.texts.ids.tolist(), lengths, strict=True)
+        return [[self.tokenizer.label(i) for i in row[:length]] for row, length in rows]
+
     def _parts(self) -> Parts:
         if self.parts is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
@@ -204,7 +213,7 @@ def headed(model: Any) -> Headed:
     """
     if isinstance(model, Headed):
         return model
-    if not all(hasattr(model, verb) for verb in ("encode", "layers", "head")):
+    if not all(hasattr(model, verb) for verb in ("encode", "layers", "new_head")):
         raise ConfigError(
             f"{type(model).__name__} is no encoder: this task reads hidden states of a whole text. "
             "Choose a model such as bert, or start from a folder that holds one."
