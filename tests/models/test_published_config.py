@@ -1,0 +1,159 @@
+"""Every field of the encoders' config.json: honoured as by `transformers`, or refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from their_encoders import FAMILIES, V, batch, compare, ours_of, read, transformers, weights
+
+from regard.errors import ConfigError
+from regard.layers.feedforward import ACTIVATIONS
+from regard.models.published import from_published, to_published
+from regard.models.published_config import ACTIVATIONS as KNOWN
+
+
+def another(name: str, value: object) -> object:
+    """A value that the field has not had, of the same kind."""
+    special = {
+        "architectures": ["BertForMusic"], "id2label": {"0": "bad", "1": "good"},
+        "label2id": {"bad": 0, "good": 1}, "problem_type": "regression", "dtype": "bfloat16",
+        "transformers_version": "4.0.0", "hidden_act": "relu", "activation": "relu",
+        "pad_token_id": 3, "hidden_size": 24, "dim": 24, "initializer_range": 0.04,
+        "layer_norm_eps": 0.05, "eos_token_id": 5, "bos_token_id": 5, "chunk_size_feed_forward": 5,
+        "classifier_dropout": 0.3,
+    }  # fmt: skip
+    if name in special:
+        return special[name]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 3
+    assert isinstance(value, float), name
+    return value + 0.25
+
+
+def fields() -> list[tuple[str, str]]:
+    kinds = [
+        (family, getattr(transformers, f"{one.name}Config")) for family, one in FAMILIES.items()
+    ]
+    return [(family, field.name) for family, kind in kinds for field in dataclasses.fields(kind)]
+
+
+# Those that make other weights, or another model altogether: `transformers` is to be asked anew.
+@pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMaskedLM"])
+@pytest.mark.parametrize(("family", "name"), fields())
+def test_every_field_is_honoured_or_refused_by_name(family, name, ending):
+    one = FAMILIES[family]
+    plain = one.model(ending)
+    saved = json.loads(plain.config.to_json_string(use_diff=False))
+    value = another(name, saved.get(name))
+    assert value != saved.get(name)
+    try:
+        model = one.model(ending, **{name: value} if name != "architectures" else {})
+    except Exception:  # nor does `transformers` make this model; ours must say so in its own words
+        model = plain
+    theirs = json.loads(model.config.to_json_string(use_diff=False))
+    config = theirs | {"architectures": [one.name + ending]} | {name: value}
+    try:
+        ours = from_published(config, weights(model)).eval()
+    except ConfigError as error:
+        assert f"`{name}`" in str(error) and name in REFUSED
+    else:
+        assert name not in REFUSED
+        compare(model, ours, batch(one.segments))
+        dropouts = {m.probability for m in ours.modules() if hasattr(m, "probability")}
+        dropouts |= {
+            m.dropout for m in ours.modules() if isinstance(getattr(m, "dropout", 0), float)
+        }
+        if "drop" in name:  # in evaluation nothing drops: it must have come to some layer
+            assert (value in dropouts) == (value in theirs_drop(model)), (
+                dropouts,
+                theirs_drop(model),
+            )
+
+
+REFUSED = {"architectures", "is_encoder_decoder", "is_decoder", "add_cross_attention"}
+
+
+def theirs_drop(model) -> set[float]:
+    return {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
+
+
+@pytest.mark.parametrize("name", sorted(transformers.activations.ACT2FN))
+def test_every_activation_is_theirs_or_refused(name):
+    try:
+        model = FAMILIES["bert"].model("ForMaskedLM", hidden_act=name)
+    except Exception:
+        pytest.skip(f"transformers makes no BERT with {name}")
+    try:
+        ours = ours_of(model)
+    except ConfigError as error:
+        assert "`hidden_act` must be one of gelu, " in str(error) and name in str(error)
+        assert name not in ACTIVATIONS
+    else:
+        compare(model, ours, batch(2))
+
+
+def test_activations_that_are_refused_are_few():
+    refused = {"gelu_10", "hardswish", "laplace", "leaky_relu", "prelu", "relu6", "xielu"}
+    assert set(transformers.activations.ACT2FN) - set(KNOWN) == refused | {"sqrtsoftplus"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("hidden_size", 12.0, "`hidden_size` must be of type int, but is 12.0"),
+        ("hidden_size", 0, "`hidden_size` must be at least 1, but is 0"),
+        ("num_attention_heads", 5, "`num_attention_heads` must divide `hidden_size` (12)"),
+        ("num_hidden_layers", -1, "`num_hidden_layers` must be at least 0"),
+        ("hidden_dropout_prob", 1.0, "`hidden_dropout_prob` must be less than 1, but is 1.0"),
+        ("hidden_dropout_prob", "0.1", "`hidden_dropout_prob` must be of type float"),
+        ("classifier_dropout", -0.5, "`classifier_dropout` must be at least 0"),
+        ("layer_norm_eps", None, "`layer_norm_eps` must be of type float, but is None"),
+        ("layer_norm_eps", float("nan"), "`layer_norm_eps` must be at least 0, but is nan"),
+        ("hidden_act", ["gelu"], "`hidden_act` must be one of gelu, "),
+        ("hidden_act", "gleu", "`hidden_act` must be one of gelu, "),
+        ("tie_word_embeddings", 1, "`tie_word_embeddings` must be of type bool, but is 1"),
+        ("pad_token_id", -1, "`pad_token_id` must be at least 0"),
+        ("pad_token_id", V, f"`pad_token_id` must be an id below `vocab_size` ({V})"),
+        ("position_embedding_type", "relative_key", "`position_embedding_type` must be 'absolute'"),
+        ("is_decoder", True, "`is_decoder` must be False, but is True"),
+        ("pruned_heads", {"0": [1]}, "`pruned_heads` must be {}"),
+        ("quantization_config", {"bits": 4}, "`quantization_config` (here {'bits': 4}) is a field"),
+        ("hiden_size", 12, "Did you mean 'hidden_size'?"),
+        ("architectures", ["BertLMHeadModel"], "predicts the next word"),
+        ("architectures", ["BertForMaskedLanguage"], "Did you mean 'BertForMaskedLM'?"),
+        ("architectures", "BertModel", "`architectures` must be a list of names"),
+        ("model_type", "bart", "`model_type` must be one of"),
+        ("id2label", {"0": "a"}, "`id2label` tells of 1 labels, but classifier.weight has 2 rows"),
+    ],
+)  # fmt: skip
+def test_what_no_model_here_computes_is_refused_by_name(field, value, said):
+    with pytest.raises(ConfigError) as caught:
+        read("bert", "ForSequenceClassification", {field: value})
+    assert said in str(caught.value)
+
+
+def test_their_decoders_and_positions_without_a_padding_id_are_refused():
+    with pytest.raises(ConfigError, match="'RobertaForCausalLM', .*predicts the next word"):
+        read("roberta", "ForMaskedLM", {"architectures": ["RobertaForCausalLM"]})
+    with pytest.raises(ConfigError, match="`pad_token_id` must be of type int, but is None"):
+        read("roberta", "Model", {"pad_token_id": None})
+    with pytest.raises(ConfigError, match="`max_position_embeddings` must be more than `pad_to"):
+        read("roberta", "Model", {"pad_token_id": 14})
+
+
+def test_what_changes_nothing_is_read():
+    harmless = {
+        "hidden_dropout_prob": 0, "layer_norm_eps": 1e-12, "is_decoder": False, "gradient_c": None,
+        "gradient_checkpointing": False, "finetuning_task": "mrpc", "position_embedding_type":
+        "absolute", "torch_dtype": "float16", "pooler_type": "first_token_transform",
+        "directionality": "bidi", "output_past": True, "pad_token_id": None, "pruned_heads": {},
+    }  # fmt: skip
+    ours = read("bert", "ForSequenceClassification", harmless)
+    assert ours.config.dropout == 0.0 and type(ours.config.dropout) is float
+    assert ours.config.pad is None and to_published(ours)[0]["pad_token_id"] is None
+    assert to_published(ours)[0]["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}

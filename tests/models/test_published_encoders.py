@@ -1,0 +1,304 @@
+"""Encoders with heads against those of `transformers`, through the real tables, both ways."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from their_encoders import (
+    CASES,
+    ENDINGS,
+    FAMILIES,
+    SAME,
+    T,
+    V,
+    answers,
+    ask,
+    batch,
+    compare,
+    heads_of,
+    on_the_right,
+    ours_of,
+    randomized,
+    read,
+    transformers,
+    weights,
+)
+
+from regard.checkpoints import read_tensors, write_tensors
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
+from regard.models import model_class
+from regard.models.headed import Headed
+from regard.models.published import from_published, to_published
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize(("family", "ending"), CASES)
+def test_their_weights_give_their_states_and_answers(family, ending, left):
+    model = FAMILIES[family].model(ending)
+    ours = ours_of(model)
+    assert type(ours.encoder) is FAMILIES[family].layout.encoder
+    assert tuple(sorted(ours.heads)) == heads_of(family, ending)
+    compare(model, ours, batch(FAMILIES[family].segments), left=left)
+    compare(model, ours, batch(FAMILIES[family].segments, (1,) * 3 + (T,)), left=left)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_padded_on_the_left_are_read_through_their_mask(family):
+    model, texts = FAMILIES[family].model("ForTokenClassification"), batch(0)
+    ours = ours_of(model)
+    moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
+    read = Sequences.masked(texts.ids.gather(1, moved), texts.keep.gather(1, moved))
+    found, expected = ours.scores("tags", read), ask(model, texts, True, ours.config.pad).logits
+    torch.testing.assert_close(found[texts.keep], on_the_right(expected, texts)[texts.keep], **SAME)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(("family", "ending"), CASES)
+def test_their_gradients_are_ours(family, ending, tied):
+    one = FAMILIES[family]
+    model = one.model(ending, tie_word_embeddings=tied).train()
+    ours = ours_of(model).train()
+    texts = batch(one.segments)
+    torch.manual_seed(2)
+    output, total, expected = ask(model, texts, pad=ours.config.pad), 0.0, 0.0
+    for kind in heads_of(family, ending) or (None,):
+        if kind is None:
+            theirs, found = output.last_hidden_state, ours.encoder.encode(texts)
+        else:
+            theirs, found = answers(output, kind), ours.scores(kind, texts)
+        if found.dim() == 3:
+            theirs, found = theirs[texts.keep], found[texts.keep]
+        mix = torch.randn_like(found)
+        total, expected = total + (found * mix).sum(), expected + (theirs * mix).sum()
+    total.backward()
+    expected.backward()
+    slopes = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad
+        for name, p in model.named_parameters()
+    }
+    prefix = "" if ending != "Model" else one.layout.prefix
+    slopes = {prefix + name: slope for name, slope in slopes.items()}
+    names = one.layout.names(tuple(ours.heads), ours.config)
+    converted = names.read(slopes, ours.state_dict())
+    for name, parameter in ours.named_parameters():
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+def opened(folder, ending: str, ours: Headed):
+    """Our model in a folder, as `transformers` opens it, with what it missed."""
+    config, tensors = to_published(ours)
+    (folder / "config.json").write_text(json.dumps(config | {"regard": {"task": "any"}}))
+    write_tensors(folder / "model.safetensors", tensors)
+    kind = getattr(
+        transformers, f"Auto{ending}" if ending == "Model" else config["architectures"][0]
+    )
+    model, report = kind.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    return model.eval(), report
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(("family", "ending"), CASES)
+def test_what_we_save_opens_in_transformers_and_comes_back(family, ending, tied, tmp_path):
+    kind = model_class(family)
+    config = kind.Config(
+        vocab_size=V, d_model=12, d_ff=20, heads=3, layers=2, max_length=T, tied=tied,
+        activation="gelu-tanh", dropout=0.2,
+    )  # fmt: skip
+    encoder = kind(config)
+    heads = {
+        head: encoder.new_head(head, 3) for head in heads_of(family, ending) if head != "choice"
+    }
+    if ending == "ForMultipleChoice":
+        heads = {"choice": encoder.new_head("choice")}
+    ours = randomized(Headed(encoder, heads)).eval()
+    model, report = opened(tmp_path, ending, ours)
+    assert type(model).__name__ == FAMILIES[family].name + ending
+    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    compare(model, ours, batch(min(FAMILIES[family].segments, getattr(config, "segments", 0))))
+
+    saved = json.loads((tmp_path / "config.json").read_text())
+    back = from_published(saved, read_tensors(tmp_path / "model.safetensors"))
+    assert back.config == config and back.heads.keys() == ours.heads.keys()
+    for name, tensor in weights(ours).items():
+        assert torch.equal(weights(back)[name], tensor), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_bare_encoder_opens_as_one(family, tmp_path):
+    kind = model_class(family)
+    ours = randomized(Headed(kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1)), {}))
+    model, report = opened(tmp_path, "Model", ours.eval())
+    assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert all("pooler" in name for name in report["missing_keys"])
+    texts = batch(0)
+    expected = ask(model, texts, pad=ours.config.pad).last_hidden_state
+    found = ours.encoder.encode(texts)
+    torch.testing.assert_close(found[texts.keep], expected[texts.keep], **SAME)
+    assert dict(from_published(*to_published(ours)).heads) == {}
+
+
+# -------------------------------------------------------------------- tensors that do not fit
+
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+QUERY, KEY = (f"bert.encoder.layer.1.attention.self.{part}.weight" for part in ("query", "key"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "change", "said"),
+    [
+        ("ForMaskedLM", dict(drop=QUERY), f"missing: {QUERY} (for encoder.blocks.1.attention."),
+        ("ForMaskedLM", dict(drop="cls.predictions.transform.dense.weight"),
+         "missing: cls.predictions.transform.dense.weight (the head of BertForMaskedLM)"),
+        ("ForNextSentencePrediction", dict(drop="bert.pooler.dense.bias"),
+         "missing: bert.pooler.dense.bias"),
+        ("ForMaskedLM", {"bert.embeddings.colour": torch.ones(2)}, "extra: bert.embeddings.colour"),
+        ("ForMaskedLM", {"bert.encoder.layer.2.output.dense.bias": torch.ones(12)},
+         "extra: bert.encoder.layer.2.output.dense.bias"),
+        ("ForMaskedLM", {WORDS: torch.ones(30, 12)}, f"be (31, 12), but is (30, 12) (from {WORDS}"),
+        ("ForMaskedLM", {QUERY: torch.ones(11, 12), KEY: torch.ones(13, 12)},
+         "the parts must have one shape"),
+        ("ForMaskedLM", {"cls.predictions.decoder.weight": torch.ones(31, 12)},
+         f"differs: cls.predictions.decoder.weight must equal {WORDS}: they are tied"),
+        ("ForMaskedLM", {"classifier.weight": torch.ones(2, 12)}, "extra: classifier.weight"),
+        ("ForMaskedLM", {"qa_outputs.weight": torch.ones(2, 12)},
+         "extra: no architecture of bert has all the heads of"),
+        ("ForMultipleChoice", {"classifier.weight": torch.ones(2, 12)},
+         "heads.choice.output.weight must be (1, 12), but is (2, 12) (from classifier.weight)"),
+        ("ForQuestionAnswering", {"qa_outputs.weight": torch.ones(3, 12)}, "must be (2, 12)"),
+    ],
+)  # fmt: skip
+def test_tensors_that_do_not_fit_are_named(ending, change, said):
+    with pytest.raises(CheckpointError) as caught:
+        read("bert", ending, **change)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "ending", "names"),
+    [
+        ("bert", "ForTokenClassification", "SequenceClassification TokenC MultipleChoice"),
+        ("roberta", "ForMultipleChoice", "TokenClassification MultipleChoice"),
+        ("distilbert", "ForTokenClassification", "SequenceClassification TokenC MultipleChoice"),
+    ],
+)
+def test_a_head_that_could_be_several_must_be_named(family, ending, names):
+    with pytest.raises(ConfigError) as caught:
+        read(family, ending, {"architectures": None})
+    assert all(f"{FAMILIES[family].name}For{name}" in str(caught.value) for name in names.split())
+    assert '"architectures": ["' in str(caught.value) and "classifier.weight" in str(caught.value)
+
+
+# ------------------------------------------------------------------------ files as they are met
+
+
+@pytest.mark.parametrize(
+    ("family", "ending"),
+    [case for case in CASES if "Choice" not in case[1] and "Classif" not in case[1]]
+    + [("roberta", "ForSequenceClassification")],
+)
+def test_the_tensors_tell_the_head_where_no_architecture_is_named(family, ending):
+    ours = read(family, ending, {"architectures": None})
+    assert tuple(sorted(ours.heads)) == heads_of(family, ending)
+
+
+def test_the_file_of_berts_authors_is_read_whole_and_keeps_its_heads():
+    """Named for masked words, with all of pre-training in it, norms as TensorFlow calls them."""
+    model = FAMILIES["bert"].model("ForPreTraining")
+    held = {}
+    for name, tensor in weights(model).items():
+        if "LayerNorm" in name:
+            name = name.replace("weight", "gamma").replace("bias", "beta")
+        held[name] = tensor
+    held["bert.embeddings.position_ids"] = torch.arange(T)[None]
+    assert "cls.predictions.decoder.bias" in held  # left by older writers
+    config = json.loads(model.config.to_json_string()) | {"architectures": ["BertForMaskedLM"]}
+    ours = from_published(config, held).eval()
+    assert sorted(ours.heads) == ["next", "words"]
+    compare(model, ours, batch(2))
+    assert to_published(ours)[0]["architectures"] == ["BertForPreTraining"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_pooler_that_older_writers_left_stays(family):
+    one = FAMILIES[family]
+    pooler = {
+        f"{family}.{name}": t for name, t in weights(one.model("Model")).items() if "pool" in name
+    }
+    assert len(pooler) == 2
+    for ending in ("ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM"):
+        ours = read(family, ending, **pooler)
+        assert tuple(sorted(ours.heads)) == tuple(sorted((*ENDINGS[ending], "pooler")))
+        config, tensors = to_published(ours)
+        assert config["architectures"] == [one.name + ending] and pooler.keys() <= tensors.keys()
+        compare(
+            one.model(ending),
+            Headed(ours.encoder, {k: ours.heads[k] for k in ENDINGS[ending]}).eval(),
+            batch(one.segments),
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_may_stand_without_the_familys_prefix(family):
+    model = FAMILIES[family].model("ForMaskedLM")
+    bare = {name.removeprefix(family + "."): t for name, t in weights(model).items()}
+    ours = from_published(model.config.to_dict() | {"architectures": None}, bare).eval()
+    assert list(ours.heads) == ["words"]
+    compare(model, ours, batch(FAMILIES[family].segments))
+    prefixed = {
+        f"{family}.{name}": t for name, t in weights(FAMILIES[family].model("Model")).items()
+    }
+    assert sorted(read(family, "Model").heads) == list(heads_of(family, "Model"))
+    again = from_published(model.config.to_dict() | {"architectures": None}, prefixed)
+    assert sorted(again.heads) == list(heads_of(family, "Model"))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_an_untied_output_is_read_with_either_bias(family):
+    """The bias beside the decoder is dead where it is not tied; older writers kept only that."""
+    model = FAMILIES[family].model("ForMaskedLM", tie_word_embeddings=False)
+    held = weights(model)
+    own = next(name for name in held if name.endswith("decoder.bias"))
+    dead = own.replace("decoder.", "")
+    assert not torch.equal(held[own], held[dead])
+    compare(model, ours_of(model), batch(2))
+    config = model.config.to_dict() | {"architectures": None}
+    old = from_published(config, {name: t for name, t in held.items() if name != own})
+    assert torch.equal(old.heads["words"].softmax.bias, held[dead])
+    assert old.heads["words"].softmax.weight is not old.encoder.embedding.weight
+    with pytest.raises(CheckpointError, match="missing: .*decoder.weight"):
+        from_published(config, {k: t for k, t in held.items() if not k.endswith("coder.weight")})
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_tensors_of_other_types_become_float32(kind):
+    model = FAMILIES["bert"].model("ForTokenClassification").to(kind)
+    ours = ours_of(model)
+    assert {p.dtype for p in ours.parameters()} == {torch.float32}
+    assert torch.equal(ours.heads["tags"].output.weight, model.classifier.weight.float())
+
+
+@pytest.mark.parametrize("segments", [1, 2, 5])
+def test_any_number_of_segments(segments):
+    model = FAMILIES["bert"].model("Model", type_vocab_size=segments)
+    compare(model, ours_of(model), batch(segments))
+
+
+def test_the_number_of_answers_is_that_of_the_rows():
+    for family in FAMILIES:
+        for ending, kind in (
+            ("ForSequenceClassification", "classes"),
+            ("ForTokenClassification", "tags"),
+        ):
+            for count in (1, 5):
+                model = FAMILIES[family].model(ending, num_labels=count)
+                ours = ours_of(model)
+                assert ours.heads[kind].outputs == count
+                compare(model, ours, batch(FAMILIES[family].segments))
+                assert len(to_published(ours)[0]["id2label"]) == count

@@ -1,0 +1,182 @@
+"""Tiny encoders of `transformers` with every head that it has for them, and what they compute."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.models.headed import Headed
+from regard.models.names_bert import BERT
+from regard.models.names_distilbert import DISTILBERT
+from regard.models.names_roberta import ROBERTA
+from regard.models.published import from_published
+from regard.models.published_encoders import EncoderLayout
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+SAME = dict(atol=1e-5, rtol=0)
+PER_TOKEN = ("words", "tags", "span")
+V, T = 31, 10  # words, and the longest row
+
+
+@dataclass(frozen=True)
+class Family:
+    """`segments`: how many token types there are; 0: the model knows none."""
+
+    name: str  # that of its classes
+    layout: EncoderLayout
+    options: dict[str, Any]
+    segments: int
+
+    def config(self, **options: Any) -> Any:
+        made = getattr(transformers, f"{self.name}Config")
+        return made(**(self.options | {"attn_implementation": "eager", "num_labels": 2} | options))
+
+    def model(self, ending: str, *arguments: Any, **options: Any) -> nn.Module:
+        """Such as "ForMaskedLM", with random weights everywhere."""
+        torch.manual_seed(0)
+        kind = getattr(transformers, self.name + ending)
+        return randomized(kind(self.config(**options), *arguments)).eval()
+
+
+BODY = dict(
+    vocab_size=V, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+FAMILIES = {
+    "bert": Family("Bert", BERT, dict(BODY, max_position_embeddings=T), 2),
+    "roberta": Family(
+        "Roberta", ROBERTA, dict(BODY, max_position_embeddings=T + 5, type_vocab_size=3), 3
+    ),
+    "distilbert": Family(
+        "DistilBert", DISTILBERT,
+        dict(
+            vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=T,
+            dropout=0.0, attention_dropout=0.0, qa_dropout=0.0, seq_classif_dropout=0.0,
+        ), 0,
+    ),
+}  # fmt: skip
+
+# ending of the class -> our heads
+ENDINGS = {
+    "Model": ("pooler",),
+    "ForMaskedLM": ("words",),
+    "ForNextSentencePrediction": ("next",),
+    "ForPreTraining": ("next", "words"),
+    "ForSequenceClassification": ("classes",),
+    "ForTokenClassification": ("tags",),
+    "ForQuestionAnswering": ("span",),
+    "ForMultipleChoice": ("choice",),
+}
+CASES = [
+    (family, ending)
+    for family, one in FAMILIES.items()
+    for ending in ENDINGS
+    if hasattr(transformers, one.name + ending)
+]
+
+
+def heads_of(family: str, ending: str) -> tuple[str, ...]:
+    return () if (family, ending) == ("distilbert", "Model") else ENDINGS[ending]
+
+
+def randomized(model: nn.Module) -> nn.Module:
+    """Every parameter away from its start: zeros and ones would hide a mistake."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach().clone() for name, t in model.state_dict().items()}
+
+
+def batch(segments: int, lengths: tuple[int, ...] = (T, 1, 4, 7)) -> Sequences:
+    """Rows of one token up to the maximum, any ids in them, the padding's own too."""
+    torch.manual_seed(1)
+    rows = torch.tensor(lengths)
+    keep = torch.arange(T) < rows[:, None]
+    ids = torch.randint(0, V, (len(lengths), T))
+    marks = torch.randint(0, segments, ids.shape) if segments else None
+    return Sequences(ids * keep, rows, None if marks is None else marks * keep)
+
+
+def ask(model: nn.Module, texts: Sequences, left: bool = False, pad: int = 0) -> Any:
+    """Their output for our batch, with the padding on either side; rows are choices of one item."""
+    keep, ids = texts.keep, texts.ids.masked_fill(~texts.keep, pad)
+    given = {"input_ids": ids, "attention_mask": keep.long(), "position_ids": torch.arange(T)}
+    given["position_ids"] = given["position_ids"].expand_as(ids)
+    if texts.segments is not None:
+        given["token_type_ids"] = texts.segments
+    if left:
+        moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
+        given = {name: values.gather(1, moved) for name, values in given.items()}
+    if "Roberta" in type(model).__name__:
+        del given["position_ids"]  # they come from the ids
+    if "MultipleChoice" in type(model).__name__:
+        flat = "position_ids" if "Distil" in type(model).__name__ else ""
+        given = {n: v if n == flat else v[None] for n, v in given.items()}
+    return model(**given, output_hidden_states=True, return_dict=True)
+
+
+def on_the_right(values: Tensor, texts: Sequences) -> Tensor:
+    """(B, T, ...) of a batch padded on the left, as ours are."""
+    rows = torch.arange(len(texts))[:, None]
+    return values[rows, (torch.arange(T) + T - texts.lengths[:, None]) % T]
+
+
+def answers(output: Any, kind: str) -> Tensor:
+    """What their head said, in our shape."""
+    if kind == "pooler":
+        return output.pooler_output
+    if kind == "span":
+        return torch.stack([output.start_logits, output.end_logits], -1)
+    if kind == "choice":
+        return output.logits.flatten()[:, None]
+    if kind == "next" and "seq_relationship_logits" in output:
+        return output.seq_relationship_logits
+    return output.prediction_logits if "prediction_logits" in output else output.logits
+
+
+def ours_of(model, **changes) -> Headed:
+    config = json.loads(model.config.to_json_string(use_diff=False)) | changes
+    config["architectures"] = [type(model).__name__]
+    return from_published(config, weights(model)).eval()
+
+
+def compare(model, ours: Headed, texts: Sequences, *, left: bool = False) -> None:
+    """Hidden states of every layer, and what every head says."""
+    theirs = ask(model, texts, left, ours.config.pad or 0)
+    turned = (lambda values: on_the_right(values, texts)) if left else (lambda values: values)
+    layers = list(ours.encoder.layers(texts))
+    assert len(layers) == len(theirs.hidden_states)
+    for found, expected in zip(layers, theirs.hidden_states, strict=True):
+        expected = turned(expected)
+        torch.testing.assert_close(found[texts.keep], expected[texts.keep], **SAME)
+    for kind in ours.heads:
+        found, expected = ours.scores(kind, texts), answers(theirs, kind)
+        if kind in PER_TOKEN:
+            found, expected = found[texts.keep], turned(expected)[texts.keep]
+        elif left:
+            continue  # their first place is padding: nobody reads rows so
+        assert expected.std() > 0.05  # there was something to compare
+        torch.testing.assert_close(found, expected, **SAME)
+
+
+def read(family: str, ending: str, config: dict | None = None, drop: str = "", **tensors: Tensor):
+    """A model of theirs with a changed configuration and changed tensors."""
+    model = FAMILIES[family].model(ending)
+    saved = json.loads(model.config.to_json_string(use_diff=False))
+    saved["architectures"] = [FAMILIES[family].name + ending]
+    held = {k: v for k, v in weights(model).items() if not drop or k != drop} | tensors
+    return from_published(saved | (config or {}), held)
