@@ -33,25 +33,30 @@ from regard.text.templates import Row, template_of, with_template
 PLACES = 8192  # of padded rows that pass an encoder at once where nothing is learned
 
 
-class EncoderData(Options):
-    """[data] of tasks on an encoder."""
+class RowsData(Options):
+    """[data] of tasks on an encoder that read texts of any length, in windows."""
 
     train: RecipePath
     valid: RecipePath | None = None
     test: RecipePath | None = None
     max_tokens: int = Field(default=128, ge=4)
     """Of one row, the special pieces included; never more than the model reads."""
-    too_long: Literal["error", "truncate", "skip"] = "truncate"
-    """What happens to rows beyond `max_tokens`; those that are cut or left out are counted."""
     batch_rows: int = Field(default=32, ge=1)
     batch_tokens: int = Field(default=16384, ge=1)
     """Places in a batch, padding included; a batch of long rows has fewer than `batch_rows`."""
 
 
+class EncoderData(RowsData):
+    """[data] of tasks on an encoder."""
+
+    too_long: Literal["error", "truncate", "skip"] = "truncate"
+    """What happens to rows beyond `max_tokens`; those that are cut or left out are counted."""
+
+
 class EncoderRecipe(Recipe):
     """A recipe's sections besides [model] and [training]."""
 
-    data: EncoderData
+    data: RowsData
     tokenizer: TokenizerSection | None = None
     """Where the model is started from a folder: that of the folder."""
 
@@ -71,7 +76,7 @@ class Parts:
 
     train: Part
     valid: Part | None
-    data: EncoderData
+    data: RowsData
     seed: int
 
 
