@@ -19,9 +19,10 @@ from torch import nn
 
 import regard
 from regard import decoding, training
-from regard.checkpoints import load_weights, read_tensors, write_tensors, write_text
+from regard.checkpoints import load_weights, write_tensors, write_text
 from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
+from regard.hub import resolve
 from regard.models import MODELS, model_class
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
@@ -30,7 +31,9 @@ from regard.summary import write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.foreign import task_of
 from regard.text import Tokenizer
+from regard.text.fit import check_tokenizer
 from regard.training import Result, TrainingOptions
+from regard.weights import read_weights
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OURS = "regard"  # the model_type of what no other library has
@@ -271,6 +274,7 @@ def load(path: str | Path) -> Any:
     config = _read_config(folder)
     model = _read_model(config, folder).to(device()).eval()
     tokenizer = Tokenizer.load(folder)
+    check_tokenizer(tokenizer, config)
     if "regard" in config:
         settings = dict(config["regard"])
         task = task_class(settings.pop("task", "translation"))
@@ -299,7 +303,7 @@ def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Mo
 
 def folder_of(path: str | Path) -> Path:
     """The folder of weights that a run, a folder or a name on the hub stands for."""
-    folder = Path(path)
+    folder = resolve(path)
     return folder / "model" if (folder / "model" / CONFIG).exists() else folder
 
 
@@ -319,10 +323,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:
-    weights = read_tensors(folder / WEIGHTS)
+    weights = read_weights(folder)
     if config.get("model_type") != OURS:
         return from_published(config, weights)
-    name, heads = config["regard"]["model"], config["regard"].get("heads")
+    about = config.get("regard", {})
+    name, heads = about.get("model", ""), about.get("heads")
     made: Any = model_class(name)
     try:
         model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
