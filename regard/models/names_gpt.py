@@ -60,13 +60,13 @@ class GPTLayout(EncoderLayout):
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """The model that a folder holds."""
-        ours, named, name = self._configuration(config), self._with_prefix(tensors), ""
+        ours, named = self._configuration(config), self._with_prefix(tensors)
         name = self._named(config)
         if ours.output == "own" and name not in (self.speaker, self.double) and WORDS not in named:
             ours = replace(ours, output="none")
-        kinds = () if name == self.speaker else self.kinds(config, named)
-        if "choice" in kinds:
+        if name == self.double or CHOICE.sign in named:
             _check_summary(config)
+        kinds = () if name == self.speaker else self.kinds(config, named)
         body = self.encoder(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
         model.load_state_dict(self.names(kinds, ours).read(named, model.state_dict()))

@@ -1,0 +1,78 @@
+"""GPT: its size, where it begins, what it refuses, how texts become rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.data.batches import Sequences
+from regard.decoding import generate
+from regard.errors import ConfigError
+from regard.models.gpt import GPT
+from regard.models.gpt2 import GPT2
+from regard.models.published import to_published
+from regard.text import train
+
+TINY = dict(d_model=8, heads=2, layers=2, max_length=6)
+
+
+def tiny(**options):
+    torch.manual_seed(0)
+    return GPT(GPT.Config(vocab_size=11, **(TINY | options))).eval()
+
+
+def test_its_parameters():
+    with torch.device("meta"):
+        model = GPT(GPT.Config(vocab_size=40478, **GPT.SIZES["base"]))
+    assert sum(p.numel() for p in model.parameters()) == 116_534_784
+
+
+@pytest.mark.parametrize("kind", [GPT, GPT2])
+@pytest.mark.parametrize("ids, first", [((1, 2), 1), ((None, 2), 2)])
+def test_an_empty_prompt_begins_with_bos_or_eos(kind, ids, first):
+    config = kind.Config(vocab_size=11, bos=ids[0], eos=ids[1], **TINY)
+    model = kind(config).eval()
+    _, tokens = model.start(None)
+    assert tokens.tolist() == [[first]]
+    state, tokens = model.start(Sequences.of([[], [5, 6], []], None))
+    assert tokens.tolist() == [[first], [6], [first]]
+    scores, _ = model.step(tokens, state)
+    whole = model.head.logits(model(torch.tensor([[5, 6]])).hidden)
+    torch.testing.assert_close(scores[1, 0], whole[0, 1])
+    alone = model.head.logits(model(torch.tensor([[first]])).hidden)
+    torch.testing.assert_close(scores[[0, 2], 0], alone[:, 0].repeat(2, 1))
+
+
+def test_what_it_cannot_begin_with_and_cannot_read():
+    with pytest.raises(ConfigError, match="An empty prompt begins with .* Give at least a word"):
+        tiny().start(None)
+    with pytest.raises(ConfigError, match="An empty prompt begins with"):
+        tiny(bos=50256).start(None)
+    with pytest.raises(ValueError, match="reaches position 7, .* learned only 6 positions"):
+        tiny()(torch.ones(1, 7, dtype=torch.long))
+    with pytest.raises(ConfigError, match="prompt of row 1 has 7 tokens, .* at most 6"):
+        generate(tiny(), Sequences.of([[3], [3] * 7], None))
+
+
+def test_rows_that_were_longer_do_not_shorten_those_that_stay():
+    """The longest prompt fills the context and leaves; the others go on to their own end."""
+    model, prompts = tiny(eos=10), [[3, 4, 5, 6, 7, 8], [5], [3, 4]]
+    together = generate(model, Sequences.of(prompts, None), max_tokens=20)
+    for prompt, found in zip(prompts, together, strict=True):
+        alone = generate(model, Sequences.of([prompt], None), max_tokens=20)[0][0]
+        assert found[0].tokens == alone.tokens
+        assert len(alone.tokens) == 7 - len(prompt) or alone.finished
+
+
+def test_an_activation_that_the_published_form_has_not_stays_ours():
+    assert to_published(tiny(activation="gelu")) is None
+    assert to_published(tiny(activation="swish"))[0]["afn"] == "silu"
+
+
+def test_texts_stand_between_its_marks_where_the_tokenizer_has_them():
+    plain = train("words", ["a b"], 20)
+    assert GPT.template(plain).row([[7], [8, 9]]).ids == [7, 8, 9]
+    marked = train("words", ["a b"], 20, specials=["<unk>", "<s>", "<sep>", "<cls>"])
+    bos, sep, cls = marked.bos_id, marked.sep_id, marked.cls_id
+    assert GPT2.template(marked).row([[7]]).ids == [bos, 7, cls]
+    assert GPT2.template(marked).row([[7], [8, 9]]).ids == [bos, 7, sep, 8, 9, cls]

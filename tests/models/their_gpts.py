@@ -1,0 +1,106 @@
+"""Tiny GPTs of `transformers` with every head that it has for them, and what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.models.names_gpt import GPT2_LAYOUT, GPT_LAYOUT, GPTLayout
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+V, T = 31, 10  # words, and the longest row
+PAD = 30
+BODY = dict(
+    vocab_size=V, n_embd=12, n_layer=3, n_head=3, n_positions=T, resid_pdrop=0.0, embd_pdrop=0.0,
+    attn_pdrop=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=PAD, num_labels=3,
+    attn_implementation="eager",
+)  # fmt: skip
+
+# ending of the class -> our head
+ENDINGS = {
+    "Model": None,
+    "LMHeadModel": None,
+    "DoubleHeadsModel": "choice",
+    "ForSequenceClassification": "classes",
+    "ForTokenClassification": "tags",
+    "ForQuestionAnswering": "span",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """`name`: that of its classes."""
+
+    name: str
+    layout: GPTLayout
+
+    def config(self, **options: Any) -> Any:
+        return getattr(transformers, f"{self.name}Config")(**(BODY | options))
+
+    def model(self, ending: str, **options: Any) -> Any:
+        """With random weights everywhere: zeros and ones would hide a mistake."""
+        torch.manual_seed(0)
+        made = getattr(transformers, self.name + ending)(self.config(**options))
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+        return made.eval()
+
+
+FAMILIES = {"gpt": Family("OpenAIGPT", GPT_LAYOUT), "gpt2": Family("GPT2", GPT2_LAYOUT)}
+CASES = [
+    (family, ending)
+    for family, one in FAMILIES.items()
+    for ending in ENDINGS
+    if hasattr(transformers, one.name + ending)
+]
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach().clone() for name, t in model.state_dict().items()}
+
+
+def batch(segments: bool = False, lengths: tuple[int, ...] = (T, 1, 4, 7)) -> Sequences:
+    """Rows of one token up to the maximum."""
+    made = torch.Generator().manual_seed(1)
+    rows = torch.tensor(lengths)
+    ids = torch.randint(0, PAD, (len(lengths), T), generator=made)
+    marks = torch.randint(0, V, ids.shape, generator=made) if segments else None
+    return Sequences(ids, rows, marks)
+
+
+def ask(model: Any, texts: Sequences, left: bool = False) -> Any:
+    """Their output for our batch, with the padding on either side."""
+    ids = texts.ids.masked_fill(~texts.keep, PAD)
+    given = {"input_ids": ids, "attention_mask": texts.keep.long()}
+    given["position_ids"] = torch.arange(T).expand_as(ids)
+    if texts.segments is not None:
+        given["token_type_ids"] = texts.segments
+    if left:
+        moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
+        given = {name: values.gather(1, moved) for name, values in given.items()}
+    if "DoubleHeads" in type(model).__name__:
+        last = torch.full_like(texts.lengths, T - 1) if left else texts.lengths - 1
+        given["mc_token_ids"] = last
+    return model(**given, output_hidden_states=True, return_dict=True)
+
+
+def on_the_right(values: Tensor, texts: Sequences) -> Tensor:
+    """(B, T, ...) of a batch padded on the left, as ours are."""
+    rows = torch.arange(len(texts))[:, None]
+    return values[rows, (torch.arange(T) + T - texts.lengths[:, None]) % T]
+
+
+def answers(output: Any, kind: str) -> Tensor:
+    """What their head said, in our shape."""
+    if kind == "span":
+        return torch.stack([output.start_logits, output.end_logits], -1)
+    return output.mc_logits[:, None] if kind == "choice" else output.logits
