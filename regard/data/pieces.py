@@ -72,10 +72,7 @@ class Pieces:
         in turn (as BERT's own programs do)."""
         if self.limit is None or len(row) <= self.limit:
             return row
-        texts = [
-            row.ids[start : start + count]
-            for start, count in zip(row.starts, row.counts, strict=True)
-        ]
+        texts = row.texts()
         room = self.limit - self.template.room(len(texts))
         if len(texts) == 1:
             return self.template.row([texts[0][:room]])
@@ -85,7 +82,7 @@ class Pieces:
     def batch(self, rows: Sequence[Row]) -> Sequences:
         """Rows side by side, padded on the right."""
         padded = Sequences.of([row.ids for row in rows], self.pad)
-        return _with_segments(padded, Sequences.of([row.segments for row in rows], 0))
+        return with_segments(padded, Sequences.of([row.segments for row in rows], 0))
 
     def _row(self, ids: list[list[int]]) -> Row:
         row = self.template.row(ids)
@@ -151,9 +148,10 @@ class Encoded:
 
 
 def _row_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> RowBatch:
-    return RowBatch(_with_segments(ids, segments), numbers.ids[:, 0])
+    return RowBatch(with_segments(ids, segments), numbers.ids[:, 0])
 
 
-def _with_segments(ids: Sequences, segments: Sequences) -> Sequences:
+def with_segments(ids: Sequences, segments: Sequences) -> Sequences:
+    """Rows that know the segment of each place, where not all are of the first."""
     # Families without segments (GPT) must not be told of a first one.
     return replace(ids, segments=segments.ids) if bool(segments.ids.any()) else ids

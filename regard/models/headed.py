@@ -27,7 +27,12 @@ HEADS = {
 
 
 class Headed(nn.Module):
-    """An encoder and its heads by kind; what tasks train and folders of weights hold."""
+    """An encoder and its heads by kind; what tasks train and folders of weights hold.
+
+    `labels` are the names of what a head answers, where the folder that it was read from has some.
+    """
+
+    labels: tuple[str, ...] = ()
 
     def __init__(self, encoder: Encoder, heads: Mapping[str, nn.Module]):
         super().__init__()
@@ -51,13 +56,16 @@ class Headed(nn.Module):
         return self.heads[kind](self.encoder.encode(texts), texts)
 
     def with_head(self, kind: str, outputs: int) -> Headed:
-        """The same encoder under one head: this model's own where it fits, else a new one.
-
-        A new head begins with the pooler of this model where the encoder's family has it so.
-        """
+        """The same encoder under one head: this model's own where it fits, else a new one."""
         own: Any = self.heads[kind] if kind in self.heads else None
         if own is not None and getattr(own, "outputs", outputs) == outputs:
             return Headed(self.encoder, {kind: own}).train(self.training)
+        return self.with_new_head(kind, outputs)
+
+    def with_new_head(self, kind: str, outputs: int) -> Headed:
+        """The same encoder under one new head, which begins with this model's pooler where the
+        encoder's family has it so.
+        """
         made: Any = cast(Any, self.encoder).new_head(kind, outputs)
         poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
         if kind in self.encoder.pooled and poolers:

@@ -18,7 +18,9 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.attention.tap import Labels, label, listening
-from regard.data import Cursor
+from regard.data import Cursor, Sequences
+from regard.data.batches import IGNORE
+from regard.data.groups import Groups
 from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
 from regard.data.store import Report
 from regard.decoding.steps import evaluating
@@ -65,7 +67,7 @@ class EncoderRecipe(Recipe):
 class Part:
     """Encoded examples, what they should be answered with, and what became of the rows read."""
 
-    rows: Encoded
+    rows: Encoded | Groups
     targets: Any
     report: Report
 
@@ -81,7 +83,11 @@ class Parts:
 
 
 class EncoderTask(ABC):
-    """A task on an encoder with one head."""
+    """A task on an encoder with one head.
+
+    `next_words` is a second objective that some models can have; `remarks` is what the user should
+    know of how the model was begun.
+    """
 
     name: ClassVar[str]
     head: ClassVar[str]
@@ -96,11 +102,11 @@ class EncoderTask(ABC):
         max_tokens: int | None = None,
         parts: Parts | None = None,
     ):
-        limits = [limit for limit in (max_tokens, model.config.max_length) if limit is not None]
-        template = template_of(tokenizer) or model.encoder.template(tokenizer)
-        self.model, self.tokenizer = model, with_template(tokenizer, template)
-        self.pieces = Pieces(tokenizer, template, min(limits, default=None), model.config.pad)
-        self.parts = parts
+        self.model, self.parts = model, parts
+        self.pieces = pieces_of(model, tokenizer, max_tokens)
+        self.tokenizer = with_template(tokenizer, self.pieces.template)
+        self.next_words: NextWords | None = None
+        self.remarks: list[str] = []
 
     # ---- learning
 
@@ -114,16 +120,24 @@ class EncoderTask(ABC):
         return Cursor(buckets)
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """Examples."""
-        return {"loss": len(batch)}
+        """Examples; and the pieces that are predicted, where that is asked for."""
+        words = self.next_words
+        also = {} if words is None else {"language_modeling": words.count(batch.texts)}
+        return {"loss": len(batch), **also}
 
-    def losses(
-        self, batch: RowBatch, carry: None = None
-    ) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The loss of the head's scores."""
+    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """The loss of the head's scores; and that of the next words, where it is asked for."""
         here = batch.to(device_of(self.model))
-        scores = self.model.scores(self.head, here.texts)
-        return {"loss": self.loss(scores.float(), here, self._parts().train.targets)}, None
+        hidden = self.model.encoder.encode(here.texts)
+        scores = self.scores_of(hidden, here).float()
+        found = {"loss": self.loss(scores, here, self._parts().train.targets)}
+        if self.next_words is not None:
+            found["language_modeling"] = self.next_words.loss(hidden, here.texts)
+        return found, None
+
+    def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
+        """What the head answers from the hidden states (R, T, D) of a batch's rows."""
+        return self.model.heads[self.head](hidden, batch.texts)
 
     @abstractmethod
     def loss(self, scores: Tensor, batch: RowBatch, targets: Any) -> tuple[Tensor, int]:
@@ -135,7 +149,8 @@ class EncoderTask(ABC):
         reports = {"training data": parts.train.report}
         if parts.valid is not None:
             reports["validation data"] = parts.valid.report
-        return [f"{part}: {report}" for part, report in reports.items() if report.events]
+        told = [f"{part}: {report}" for part, report in reports.items() if report.events]
+        return [*self.remarks, *told]
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -143,7 +158,7 @@ class EncoderTask(ABC):
 
     # ---- using
 
-    def passes(self, rows: Encoded) -> Iterator[tuple[RowBatch, Tensor]]:
+    def passes(self, rows: Encoded | Groups) -> Iterator[tuple[Any, Tensor]]:
         """Every row once, batch by batch: the rows, and the head's scores in float32."""
         if not len(rows):
             return
@@ -151,17 +166,24 @@ class EncoderTask(ABC):
             for batch in rows.in_order(self.pieces.pad, tokens=PLACES):
                 if listening.get() is not None:
                     label(self._labels(batch))
-                scores = self.model.scores(self.head, batch.texts.to(device_of(self.model)))
+                here = batch.to(device_of(self.model))
+                scores = self.scores_of(self.model.encoder.encode(here.texts), here)
                 yield batch, scores.float().cpu()
 
-    def text_scores(self, rows: Encoded) -> Tensor:
+    def text_scores(self, rows: Encoded | Groups) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
         found = torch.zeros(len(rows), self.model.heads[self.head].outputs)  # type: ignore
         for batch, scores in self.passes(rows):
             found[batch.numbers] = scores
         return found
 
-    def encoded(self, texts: Sequence[Any], too_long: Literal["error", "truncate"]) -> Encoded:
+    def laid(self, rows: Sequence[Row]) -> Encoded | Groups:
+        """Rows in flat arrays: row i is example i."""
+        return Encoded.of(rows)
+
+    def encoded(
+        self, texts: Sequence[Any], too_long: Literal["error", "truncate"]
+    ) -> Encoded | Groups:
         """Texts or pairs of texts, as a user gives them.
 
         Raises:
@@ -174,7 +196,7 @@ class EncoderTask(ABC):
                 f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, but this model reads at most "
                 f"{self.pieces.limit}. Shorten it, or cut its end with too_long='truncate'."
             )
-        return Encoded.of([self.pieces.shortened(row) for row in rows])
+        return self.laid([self.pieces.shortened(row) for row in rows])
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
         """The places of texts longer than the model's limit, and how many tokens each has."""
@@ -190,7 +212,7 @@ class EncoderTask(ABC):
                 stacklevel=3,
             )
 
-    def _labels(self, batch: RowBatch) -> Labels:
+    def _labels(self, batch: Any) -> Labels:
         """The pieces of each row, for whoever looks."""
         lengths = batch.texts.lengths.tolist()
         rows = zip(batch.texts.ids.tolist(), lengths, strict=True)
@@ -200,6 +222,84 @@ class EncoderTask(ABC):
         if self.parts is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.parts
+
+
+@dataclass(frozen=True)
+class NextWords:
+    """The auxiliary objective of fine-tuning: lambda L_1 of equation 5 (Radford et al. 2018).
+
+    head: the model's own over words.  weight: lambda; the loss that is reported includes it.
+    """
+
+    head: Any
+    weight: float
+
+    @classmethod
+    def of(cls, model: Headed, weight: float) -> NextWords | None:
+        """None where the weight is 0.
+
+        Raises:
+            ConfigError: the model does not predict the next word.
+        """
+        if not weight:
+            return None
+        encoder: Any = model.encoder
+        if not getattr(encoder, "continues", False):
+            raise ConfigError(
+                "[objective] `language_modeling` needs a model that predicts the next word, such "
+                f"as gpt2, but {type(encoder).__name__} does not. Leave it out."
+            )
+        encoder.head.logits(encoder.embedding.weight[:1])  # refuses by name where there is no head
+        return cls(encoder.head, weight)
+
+    @staticmethod
+    def count(texts: Sequences) -> int:
+        """The pieces that are predicted: all but the first of each row."""
+        return int((texts.lengths - 1).clamp(min=0).sum())
+
+    def loss(self, hidden: Tensor, texts: Sequences) -> tuple[Tensor, int]:
+        """The weighted sum of -log p(next piece) in nats, and the number of pieces."""
+        targets = texts.ids[:, 1:].masked_fill(~texts.keep[:, 1:], IGNORE)
+        total, count = self.head.loss(hidden[:, :-1].flatten(0, 1), targets.flatten())
+        return self.weight * total, count
+
+
+def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None) -> Pieces:
+    """How texts become rows for this model: by the template of the tokenizer's file, else by the
+    model's own; of the first segment alone where the model tells no others apart.
+    """
+    limits = [limit for limit in (max_tokens, model.config.max_length) if limit is not None]
+    template = template_of(tokenizer) or model.encoder.template(tokenizer)
+    if template.kinds > getattr(model.config, "segments", 1):
+        template = template.unsegmented()
+    return Pieces(tokenizer, template, min(limits, default=None), model.config.pad)
+
+
+def labelled(
+    model: Headed, kind: str, labels: Sequence[str]
+) -> tuple[Headed, tuple[str, ...], list[str]]:
+    """A model under a head for these labels, the labels in the order of its answers, and remarks.
+
+    The model's own head stays, with its order, where it has all of these labels; otherwise a new
+    head is begun, whatever the number of labels.
+    """
+    own = model.labels if kind in model.heads else ()
+    if not own:
+        return model.with_new_head(kind, len(labels)), tuple(labels), []
+    if missing := [label for label in labels if label not in own]:
+        begun = (
+            f"The model's own head answers {_some(own)}, but not {_some(missing)}: a new head is "
+            f"begun for {_some(labels)}."
+        )
+        return model.with_new_head(kind, len(labels)), tuple(labels), [begun]
+    unseen = [label for label in own if label not in labels]
+    kept = f"The model's own head stays; the training data has no example of {_some(unseen)}."
+    return model.with_head(kind, len(own)), own, [kept] if unseen else []
+
+
+def _some(labels: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, labels[:10]))
+    return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown
 
 
 def as_texts(given: Any) -> Texts:

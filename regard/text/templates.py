@@ -39,6 +39,11 @@ class Row:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def texts(self) -> list[list[int]]:
+        """The ids of each text, without what stands around them."""
+        places = zip(self.starts, self.counts, strict=True)
+        return [self.ids[start : start + count] for start, count in places]
+
 
 @dataclass(frozen=True)
 class Template:
@@ -57,6 +62,14 @@ class Template:
         """How many segments are told apart."""
         marks = [segment for part in (*self.single, *self.pair) for _, segment in part]
         return 1 + max([*self.segments, *marks])
+
+    def unsegmented(self) -> Template:
+        """The same pieces, all of the first segment."""
+        single, pair = (
+            tuple(tuple((i, 0) for i, _ in part) for part in parts)
+            for parts in (self.single, self.pair)
+        )
+        return Template((single[0], single[1]), (pair[0], pair[1], pair[2]), (0, 0, 0))
 
     def room(self, texts: int) -> int:
         """The places that are not of a text in a row of one text or of two."""
