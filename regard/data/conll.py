@@ -11,8 +11,8 @@ from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
-from regard.data.files import lines
-from regard.data.readers import Items, found, text_of
+from regard.data.files import ending, lines
+from regard.data.readers import Items, JsonLines, found, text_of
 from regard.data.records import Records, Source
 from regard.data.store import Report
 from regard.errors import DataError
@@ -35,7 +35,8 @@ def read_conll(
     `words` and `tags` are columns, from 0, or from the end below 0: in CoNLL-2003 the last column
     holds entities, 1 parts of speech, 2 chunks. Columns are separated by tabs if the first line
     with a word has one, otherwise by spaces, and every line has as many as that one. Tags come out
-    as they stand. Items of other data are pairs (words, tags) or mappings with these two names.
+    as they stand. Lines of a `.jsonl` file are objects {"words": […], "tags": […]}; items of other
+    data are such mappings, or pairs (words, tags).
     """
     return Records(data, partial(_sentences, columns=(words, tags)), "sentence", unit="line")
 
@@ -43,7 +44,12 @@ def read_conll(
 def _sentences(
     source: Source, report: Report, columns: tuple[int, int]
 ) -> Iterator[tuple[int, Sentence]]:
-    passing = _given(source) if isinstance(source, Items) else _grouped(source, report, columns)
+    if isinstance(source, Items):
+        passing = _given(source.file_of(0), source.whole())
+    elif ending(source) in (".jsonl", ".ndjson"):
+        passing = _given(source, JsonLines(source, ()).records())
+    else:
+        passing = _grouped(source, report, columns)
     for number, sentence in passing:
         report.read += 1
         yield number, sentence
@@ -110,9 +116,8 @@ def _columns(count: int) -> str:
     return f"{count} column{'s' if count != 1 else ''}"
 
 
-def _given(items: Items) -> Iterator[tuple[int, Sentence]]:
-    name = items.file_of(0)
-    for number, item in items.whole():
+def _given(name: str, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Sentence]]:
+    for number, item in items:
         if isinstance(item, Mapping):
             item = tuple(found(item, key, name, number) for key in ("words", "tags"))
         if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:

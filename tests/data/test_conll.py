@@ -129,3 +129,12 @@ def test_lists_of_pairs_and_mappings():
     ):
         with pytest.raises(DataError, match=message):
             list(read_conll([wrong]))
+
+
+def test_lines_of_json(tmp_path):
+    file = tmp_path / "tagged.jsonl"
+    file.write_text('{"words": ["EU", "votes"], "tags": ["B-ORG", "O"]}\n\n{"words": ["a"]}\n')
+    records = iter(read_conll(file))
+    assert next(records) == (("EU", "votes"), ("B-ORG", "O"))
+    with pytest.raises(DataError, match=r"tagged.jsonl:3: has no field 'tags'"):
+        next(records)

@@ -1,0 +1,31 @@
+"""Words of running text: the rule's own examples, and what must hold of any text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.text.splitting import words_of
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The U.S. said: don't pay $1,000!", "The U.S . said : don't pay $ 1,000 !"),
+        ("at 12:30, either/or 1/2 x:y", "at 12:30 , either / or 1/2 x : y"),
+        ("x-ray... -x A&B e_mail's", "x-ray . . . - x A&B e_mail's"),
+        ("cafe\u0301 हिन्दी\u00a0東京は", "cafe\u0301 हिन्दी 東京は"),
+        ("😀👍\u200d a\u200bb", "😀 👍 \u200d a\u200bb"),
+        (" \t\n", ""),
+    ],
+)
+def test_the_rule(text, words):
+    assert [text[start:stop] for start, stop in words_of(text)] == words.split(" ") * bool(words)
+
+
+@given(st.text())
+def test_words_lose_nothing_but_white_space(text):
+    words = words_of(text)
+    assert "".join(text[start:stop] for start, stop in words) == "".join(text.split())
+    assert all(start < stop for start, stop in words)
