@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from dataclasses import fields
 
 import pytest
@@ -297,13 +298,88 @@ def encoder(request) -> nn.Module:
 
 
 def test_an_encoder_reads_its_rows_alone_and_no_padding(encoder):
-    texts = source(7)
+    texts, close = source(7), dict(atol=1e-6, rtol=1e-6)
     together = list(encoder.layers(texts))
     assert torch.equal(encoder.encode(texts), together[-1])
     for row, length in enumerate(texts.lengths.tolist()):
         alone = Sequences(texts.ids[row : row + 1, :length], texts.lengths[row : row + 1])
         for layer, hidden in zip(together, encoder.layers(alone), strict=True):
-            torch.testing.assert_close(hidden[0], layer[row, :length], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(hidden[0], layer[row, :length], **close)
+    order = torch.tensor([2, 0, 1, 0])
+    keep = texts.keep[order]
+    for pad in (PAD, 7):
+        padded = torch.where(texts.keep, texts.ids, pad)
+        wider = Sequences(torch.cat([padded, padded], 1), texts.lengths).select(order)
+        moved = encoder.encode(wider)[:, :7]
+        torch.testing.assert_close(moved[keep], together[-1][order][keep], **close)
+
+
+def test_an_encoder_drops_in_training_alone_and_a_seed_repeats_it(encoder):
+    texts, results = source(7), []
+    assert torch.equal(encoder.encode(texts), encoder.encode(texts))
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        results.append(encoder.train().encode(texts))
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
+
+
+def test_looking_at_an_encoder_changes_nothing(encoder):
+    texts, looker = source(7), Looker()
+    for mode in (False, True):
+        results = []
+        for listener in (None, looker):
+            token = listening.set(listener)
+            torch.manual_seed(4)
+            try:
+                results.append(encoder.train(mode).encode(texts)[texts.keep])
+            finally:
+                listening.reset(token)
+        torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
+    taps = [m for m in encoder.modules() if isinstance(m, Tap)]
+    assert len(looker.kinds) == 2 * len(taps) == 2 * encoder.config.layers
+
+
+def test_an_encoder_on_disk_comes_back_as_it_was(encoder, tmp_path):
+    texts = source(7)
+    heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
+    before = Headed(encoder, heads).eval()
+    write_tensors(tmp_path / "model.safetensors", before.state_dict())
+    other = type(encoder)(encoder.config)
+    after = Headed(other, {kind: other.new_head(kind, 3) for kind in heads}).eval()
+    assert not torch.equal(after.scores("tags", texts), before.scores("tags", texts))
+    load_weights(after, read_tensors(tmp_path / "model.safetensors"))
+    for kind in heads:
+        assert torch.equal(after.scores(kind, texts), before.scores(kind, texts))
+
+
+def test_an_encoder_runs_in_bfloat16(encoder):
+    texts = source(7)
+    with torch.autocast("cpu", torch.bfloat16):
+        encoder.train().encode(texts)[texts.keep].square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
+    assert encoder.eval().to(torch.bfloat16).encode(texts)[texts.keep].isfinite().all()
+
+
+def test_another_head_keeps_what_pre_training_left(encoder):
+    """A head of one's own stays; a new one begins with the pooler where the family has it so."""
+    made = {}
+    for kind in HEADS:
+        with suppress(ConfigError):
+            made[kind] = encoder.new_head(kind, 3)
+    whole = Headed(encoder, made).eval()
+    for kind, own in made.items():
+        same = whole.with_head(kind, getattr(own, "outputs", 1))
+        assert list(same.heads) == [kind] and same.heads[kind] is own
+        assert same.encoder is encoder and not same.training
+    fresh = whole.with_head("classes", 5)
+    assert fresh.heads["classes"].outputs == 5 and not fresh.heads["classes"].training
+    assert fresh.scores("classes", source(7)).shape == (3, 5)
+    for kind in encoder.pooled:
+        bare = Headed(encoder, {"pooler": made["pooler"]}).with_head(kind, 3)
+        pooler = made["pooler"].inner.dense
+        if kind != "pooler":
+            assert bare.heads[kind].inner.dense is not pooler
+        assert torch.equal(bare.heads[kind].inner.dense.weight, pooler.weight)
 
 
 def test_every_head_of_an_encoder_answers_and_learns(encoder):
