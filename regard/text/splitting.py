@@ -2,7 +2,7 @@
 
 A word is as long a run as there is of characters that are no white space, no punctuation and no
 symbol. One of - ' ’ . _ & between two such characters belongs to the word (`don't`, `U.S`), and so
-does one of , : / between two digits (`1,000`, `12:30`). Every other punctuation or symbol is a word.
+does one of , : / between two digits (`1,000`, `12:30`). Every other such sign is a word of its own.
 """
 
 from __future__ import annotations
