@@ -69,7 +69,12 @@ _PARAMETERS = (
     "pooler have 109,482,240 and 335,141,888. The multilingual cased model is said to have 110M "
     "too, but with its 119,547 pieces it has 177,853,440"
 )
+_SMALL = "Turc et al. 2019, who count the head over masked words too"
 PUBLISHED = {
+    "tiny": {"parameters": (4.4e6, _SMALL)},
+    "mini": {"parameters": (11.3e6, _SMALL)},
+    "small": {"parameters": (29.1e6, _SMALL)},
+    "medium": {"parameters": (41.7e6, _SMALL)},
     "base": {"parameters": (110e6, _PARAMETERS)},
     "large": {"parameters": (340e6, _PARAMETERS)},
 }

@@ -1,0 +1,150 @@
+"""BERT: its sizes, where it drops, its heads; that it computes what `transformers` does is tested
+with its published layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from their_encoders import (
+    CASES,
+    FAMILIES,
+    SAME,
+    answers,
+    ask,
+    batch,
+    heads_of,
+    ours_of,
+    transformers,
+)
+
+import regard.attention.attend
+import regard.layers.dropout
+from regard.data.batches import IGNORE
+from regard.errors import ConfigError
+from regard.models.bert import PUBLISHED, SIZES, Bert, BertConfig
+from regard.models.headed import HEADS, Headed
+
+TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
+
+
+def count(model) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def headed(config: BertConfig, *kinds: str) -> Headed:
+    with torch.device("meta"):
+        encoder = Bert(config)
+        return Headed(encoder, {kind: encoder.new_head(kind) for kind in kinds})
+
+
+@pytest.mark.parametrize(
+    ("size", "vocabulary", "exact"),
+    [
+        ("base", 30_522, 109_482_240),
+        ("large", 30_522, 335_141_888),
+        ("base", 119_547, 177_853_440),  # multilingual cased
+    ],
+)
+def test_the_released_models_have_these_many_parameters(size, vocabulary, exact):
+    ours = headed(BertConfig(vocabulary, **SIZES[size]), "pooler")
+    assert count(ours) == exact
+    options = SIZES[size]
+    with torch.device("meta"):
+        theirs = transformers.BertModel(
+            transformers.BertConfig(
+                vocab_size=vocabulary,
+                hidden_size=options["d_model"],
+                intermediate_size=options["d_ff"],
+                num_attention_heads=options["heads"],
+                num_hidden_layers=options["layers"],
+            )
+        )
+    assert count(theirs) == exact
+    printed, why = PUBLISHED[size]["parameters"]
+    assert f"{exact:,}" in why and (vocabulary > 50_000 or abs(printed / exact - 1) < 0.015)
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])
+def test_the_small_models_have_the_printed_parameters_with_their_masked_words(size):
+    ours = headed(BertConfig(30_522, **SIZES[size]), "pooler", "words")
+    printed, _ = PUBLISHED[size]["parameters"]
+    assert round(count(ours) / 1e6, 1) == printed / 1e6
+
+
+@pytest.mark.parametrize(("family", "ending"), CASES)
+def test_dropout_stands_where_theirs_does(family, ending, monkeypatch):
+    """Instead of dropping, both multiply by a number that tells the probability."""
+
+    def marked(x, p=0.5, training=True, inplace=False):
+        return x * (1 + p) if training else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", marked)
+    monkeypatch.setattr(regard.layers.dropout, "dropout", marked)
+    monkeypatch.setattr(regard.attention.attend, "drop", marked)
+    names = {
+        "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
+    }.get(family, ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"))
+    rates = {name: 0.1 * (n + 1) for n, name in enumerate(names)}
+    for options in (rates, {k: v for k, v in rates.items() if k != "classifier_dropout"}):
+        model = FAMILIES[family].model(ending, **options).train()
+        ours, texts = ours_of(model).train(), batch(FAMILIES[family].segments)
+        output = ask(model, texts, pad=ours.config.pad)
+        keep = texts.keep
+        found, expected = ours.encoder.encode(texts), output.hidden_states[-1]
+        torch.testing.assert_close(found[keep], expected[keep], **SAME)
+        for kind in heads_of(family, ending):
+            found, expected = ours.scores(kind, texts), answers(output, kind)
+            if found.dim() == 3:
+                found, expected = found[keep], expected[keep]
+            torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+
+
+def test_a_head_that_is_not_there_is_refused():
+    encoder = Bert(BertConfig(20, **TINY))
+    with pytest.raises(ConfigError, match="Bert has no head 'speech'"):
+        encoder.new_head("speech")
+    with pytest.raises(ConfigError, match="There is no head 'tag'. Did you mean 'tags'"):
+        Headed(encoder, {"tag": encoder.new_head("tags", 2)})
+    assert all(encoder.new_head(kind, 2) is not None for kind in HEADS)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_new_model_starts_as_the_paper_says(tied):
+    torch.manual_seed(0)
+    config = BertConfig(500, d_model=64, d_ff=128, heads=2, layers=2, tied=tied, init_range=0.05)
+    encoder = Bert(config)
+    head = encoder.new_head("words")
+    assert (head.softmax.weight is encoder.embedding.weight) == tied
+    for name, parameter in [*encoder.named_parameters(), *head.named_parameters()]:
+        if parameter.dim() == 2:
+            assert parameter.std().item() == pytest.approx(0.05, rel=0.1), name
+        else:
+            assert bool((parameter == ("norm" in name and "weight" in name)).all()), name
+
+
+def test_a_new_pooled_head_begins_with_the_pooler_and_the_rest_does_not():
+    torch.manual_seed(0)
+    encoder = Bert(BertConfig(20, **TINY))
+    trained = Headed(encoder, {kind: encoder.new_head(kind) for kind in ("words", "next")})
+    pooler = trained.heads["next"].inner.dense
+    for kind in ("pooler", "classes", "choice"):
+        made = trained.with_head(kind, 1).heads[kind].inner.dense
+        assert made is not pooler and torch.equal(made.weight, pooler.weight)
+    assert trained.with_head("next", 2).heads["next"] is trained.heads["next"]
+    assert trained.with_head("tags", 4).heads["tags"].inner is None
+
+
+def test_masked_words_are_predicted_where_they_are_masked():
+    torch.manual_seed(0)
+    encoder = Bert(BertConfig(20, **TINY))
+    head, texts = encoder.new_head("words"), batch(0, (6, 3))
+    texts.ids.clamp_(max=19)
+    hidden = encoder.encode(texts)
+    targets = torch.full_like(texts.ids, IGNORE)
+    targets[0, 2], targets[1, 0] = 7, 11
+    total, counted = head.loss(hidden.flatten(0, 1), targets.flatten())
+    expected = torch.nn.functional.cross_entropy(
+        head(hidden, texts).flatten(0, 1), targets.flatten(), reduction="sum"
+    )
+    assert counted == 2
+    torch.testing.assert_close(total, expected)

@@ -1,0 +1,96 @@
+"""RoBERTa: where it differs from BERT."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from their_encoders import FAMILIES, SAME, T, V, compare, ours_of, transformers
+
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models.bert import Bert, BertConfig
+from regard.models.headed import Headed
+from regard.models.published import from_published, to_published
+from regard.models.roberta import PUBLISHED, SIZES, Roberta, RobertaConfig
+
+TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
+
+
+@pytest.mark.parametrize(("size", "exact"), [("base", 124_645_632), ("large", 355_359_744)])
+def test_the_released_models_have_these_many_parameters(size, exact):
+    options = SIZES[size]
+    with torch.device("meta"):
+        encoder = Roberta(RobertaConfig(50_265, **options))
+        ours = Headed(encoder, {"pooler": encoder.new_head("pooler")})
+        theirs = transformers.RobertaModel(
+            transformers.RobertaConfig(
+                hidden_size=options["d_model"],
+                intermediate_size=options["d_ff"],
+                num_attention_heads=options["heads"],
+                num_hidden_layers=options["layers"],
+                max_position_embeddings=514,
+                type_vocab_size=1,
+            )
+        )
+    for model in (ours, theirs):
+        assert sum(parameter.numel() for parameter in model.parameters()) == exact
+    printed, why = PUBLISHED[size]["parameters"]
+    assert f"{exact:,}" in why and round(exact / 1e6) == printed / 1e6
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4])
+def test_positions_are_counted_from_the_padding_id_on(pad):
+    rows = T + pad + 1
+    model = FAMILIES["roberta"].model("Model", pad_token_id=pad, max_position_embeddings=rows)
+    ours = ours_of(model)
+    assert ours.config.max_length == T and ours.config.pad == pad
+    assert to_published(ours)[0]["max_position_embeddings"] == rows
+    rows = [[9] * T, [5, pad, 6, pad, pad, 7], [pad, 8], [pad]]  # padding stands inside too
+    compare(model, ours, wide(Sequences.of(rows, pad)))
+    # Whatever stands behind a row's end, and wherever padding is, a row is read the same.
+    texts = Sequences.of([[5, 6, 7], [8] * T], pad)
+    other = Sequences(torch.where(texts.keep, texts.ids, 11), texts.lengths)
+    found, expected = ours.encoder.encode(other), ours.encoder.encode(texts)
+    torch.testing.assert_close(found[texts.keep], expected[texts.keep], **SAME)
+
+
+def wide(texts: Sequences) -> Sequences:
+    assert texts.ids.size(1) == T and int(texts.ids.max()) < V
+    return texts
+
+
+def test_a_row_that_is_too_long_is_refused():
+    encoder = Roberta(RobertaConfig(20, **TINY))
+    assert encoder.encode(Sequences.of([[5] * 16], 1)).shape == (1, 16, 8)
+    with pytest.raises(ValueError, match="reaches position 17, .* learned only 16 positions"):
+        encoder.encode(Sequences.of([[5] * 17], 1))
+
+
+def test_classes_are_read_through_a_new_layer_and_choices_through_the_pooler():
+    encoder = Roberta(RobertaConfig(20, **TINY))
+    trained = Headed(encoder, {kind: encoder.new_head(kind) for kind in ("pooler", "words")})
+    pooler = trained.heads["pooler"].inner.dense.weight
+    choice, classes = (trained.with_head(k, 1).heads[k].inner for k in ("choice", "classes"))
+    assert torch.equal(choice.dense.weight, pooler)
+    assert not torch.equal(classes.dense.weight, pooler)
+    with pytest.raises(ConfigError, match="Roberta has no head 'next'"):
+        encoder.new_head("next")
+
+
+def test_its_files_are_not_berts():
+    bert, roberta = Bert(BertConfig(20, **TINY)), Roberta(RobertaConfig(20, **TINY))
+    assert to_published(Headed(bert, {}))[0]["model_type"] == "bert"
+    config, tensors = to_published(Headed(roberta, {}))
+    assert config["model_type"] == "roberta"
+    assert type(from_published(config, tensors).encoder) is Roberta
+
+
+def test_its_template_doubles_the_mark_between_texts():
+    template = Roberta.template(SimpleNamespace(cls_id=0, sep_id=2))
+    assert template.row([[5, 6]]).ids == [0, 5, 6, 2]
+    row = template.row([[5, 6], [7]])
+    assert row.ids == [0, 5, 6, 2, 2, 7, 2] and row.segments == [0] * 7 and row.starts == (1, 5)
+    with pytest.raises(ConfigError, match="marks its texts with cls and sep pieces, .* no cls p"):
+        Roberta.template(SimpleNamespace(cls_id=None, sep_id=2))
