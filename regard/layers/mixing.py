@@ -1,0 +1,183 @@
+"""Which hidden states of an encoder make a feature: one layer, a sum, several side by side, a mix.
+
+    choice = choice_of("concat-last-4")
+    feature = choice(encoder.layers(texts))       (B, T, 4 D), and no other layer is kept
+
+Layers are counted as BERT's paper does (section 5.3, table 7): 0 is what the embeddings give, 1 to
+L are the layers on top of them. A choice reads the states one after the other as they are computed,
+and stops the encoder where no later layer is wanted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.suggest import nearest
+
+States = Iterator[Tensor]
+
+
+class Choice(Protocol):
+    """From the states of all layers, each (B, T, D), to one feature."""
+
+    def __call__(self, states: States) -> Tensor: ...
+
+    def width(self, d_model: int) -> int:
+        """Of the feature, where a layer is `d_model` wide."""
+        ...
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: 0 the embeddings, 1 the first layer; -1 the last, -2 the one before."""
+
+    number: int
+
+    def __call__(self, states: States) -> Tensor:
+        if self.number >= 0:
+            found = list(islice(states, self.number, self.number + 1))
+        else:
+            kept = deque(states, maxlen=-self.number)
+            found = list(kept)[:1] if len(kept) == -self.number else []
+        if not found:
+            raise ConfigError(
+                f"This model has no layer {self.number}. Layers are counted from 0, the "
+                "embeddings, or from the end: -1 is the last."
+            )
+        return found[0]
+
+    def width(self, d_model: int) -> int:
+        return d_model
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The sum of the last `count` layers; None: of all layers above the embeddings."""
+
+    count: int | None = None
+
+    def __call__(self, states: States) -> Tensor:
+        next(states)
+        if self.count is not None:
+            layers = iter(_last(states, self.count))
+        else:
+            layers = states
+        total = next(layers)
+        for state in layers:
+            total = total + state
+        return total
+
+    def width(self, d_model: int) -> int:
+        return d_model
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The last `count` layers, the lowest of them first."""
+
+    count: int
+
+    def __call__(self, states: States) -> Tensor:
+        next(states)
+        return torch.cat(_last(states, self.count), -1)
+
+    def width(self, d_model: int) -> int:
+        return self.count * d_model
+
+
+class ScalarMix(nn.Module):
+    """gamma * sum_j softmax(s)_j h_j over the embeddings and all layers (Peters et al. 2018, eq. 1)
+
+    `scalars` (L + 1,) are s; all zero, which they are at the start, gives the mean of the layers.
+    """
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.scalars = nn.Parameter(torch.zeros(layers + 1))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    @classmethod
+    def of(cls, scalars: Sequence[float], gamma: float = 1.0) -> ScalarMix:
+        """A mix of known scalars, one for the embeddings and one for each layer."""
+        mix = cls(len(scalars) - 1).requires_grad_(False)
+        mix.scalars.copy_(torch.tensor(scalars))
+        mix.gamma.fill_(gamma)
+        return mix
+
+    def forward(self, states: States) -> Tensor:
+        """L + 1 times (B, T, D) -> (B, T, D)"""
+        weights = self.scalars.softmax(0) * self.gamma
+        total, count = weights.new_zeros(()), 0
+        for state in states:
+            if count < len(weights):
+                total = total + weights[count].to(state.device) * state
+            count += 1
+        if count != len(weights):
+            raise ConfigError(
+                f"A mix of {len(weights)} scalars does not fit this model, which has its "
+                f"embeddings and {count - 1} layers."
+            )
+        return total
+
+    def width(self, d_model: int) -> int:
+        """That of a layer."""
+        return d_model
+
+
+CHOICES: dict[str, Choice] = {
+    "first": Layer(0),
+    "last": Layer(-1),
+    "second-to-last": Layer(-2),
+    "sum": Summed(),
+    "sum-last-4": Summed(4),
+    "concat-last-4": SideBySide(4),
+}
+MIX = "mix:"  # followed by scalars, with commas between
+
+
+def choice_of(layers: str | int | Choice) -> Choice:
+    """The choice of this name, the layer of this number, or the mix `mix:1,0,-2` of scalars.
+
+    Raises:
+        ConfigError: there is no such choice.
+    """
+    if isinstance(layers, int):
+        return Layer(layers)
+    if not isinstance(layers, str):
+        return layers
+    if layers in CHOICES:
+        return CHOICES[layers]
+    if layers.startswith(MIX):
+        return _mix(layers.removeprefix(MIX))
+    if layers.lstrip("-").isdecimal():
+        return Layer(int(layers))
+    raise ConfigError(
+        f"There is no choice of layers {layers!r}. {nearest(layers, [*CHOICES, MIX])} The number "
+        "of a layer and scalars of a mix (mix:0,0.5,1: one for the embeddings and each layer) are "
+        "choices too."
+    )
+
+
+def _mix(scalars: str) -> ScalarMix:
+    try:
+        return ScalarMix.of([float(scalar) for scalar in scalars.split(",")])
+    except ValueError:
+        raise ConfigError(
+            f"A mix needs numbers with commas between, such as mix:0,0.5,1, but has {scalars!r}."
+        ) from None
+
+
+def _last(states: States, count: int) -> list[Tensor]:
+    """The last `count` states; never more of them are kept."""
+    kept = deque(states, maxlen=count)
+    if len(kept) < count:
+        raise ConfigError(f"This model has {len(kept)} layers: it has no last {count}.")
+    return list(kept)
