@@ -7,11 +7,13 @@ from typing import Any
 
 _HOME = {
     "BeamTrace": "tree",
+    "Beside": "side_by_side",
     "Contestant": "comparison",
     "Curves": "curves",
     "Distribution": "distribution",
     "Heads": "heads",
     "Heatmap": "heatmap",
+    "Inputs": "inputs",
     "Lines": "lines",
     "Node": "tree",
     "Note": "picture",
@@ -24,12 +26,16 @@ _HOME = {
     "Stack": "picture",
     "Table": "table",
     "Tree": "tree",
+    "beside": "side_by_side",
     "compare": "comparison",
+    "contextual": "senses",
     "look": "record",
     "mask_grid": "tables",
     "next_words": "distribution",
     "position_table": "tables",
+    "read": "record",
     "sinusoids": "tables",
+    "vocabulary": "pieces",
 }
 __all__ = list(_HOME)
 

@@ -22,7 +22,8 @@ from regard.visual.drawing import Drawing, clip, stack, tile, visible
 from regard.visual.heatmap import Heatmap
 from regard.visual.lines import Lines, position
 from regard.visual.page import asset, inert_json
-from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
+from regard.visual.picture import Matrix, Picture, Stack, as_labels, as_matrix
+from regard.visual.words import merged, words_of
 
 KINDS = {
     "encoder": "encoder self-attention",
@@ -46,6 +47,7 @@ class Panel:
     keys: tuple[str, ...]
     example: int = 0
     name: str = ""
+    numbers: tuple[int, ...] = ()  # of the heads, where some were pruned; else 1, 2, 3, ...
 
     @classmethod
     def of(
@@ -56,6 +58,7 @@ class Panel:
         queries: Sequence[str] | None = None,
         keys: Sequence[str] | None = None,
         example: int = 0,
+        numbers: Sequence[int] = (),
     ) -> Self:
         """One layer's `weights` (H, T, S) of attention `kind` for one sentence."""
         heads = tuple(as_matrix(head) for head in weights)
@@ -64,11 +67,28 @@ class Panel:
                 "`weights` must be (heads, queries, keys) with at least one of each, but is empty."
             )
         asking = as_labels(queries, len(heads[0]), "queries")
-        return cls(kind, layer, heads, asking, as_labels(keys, len(heads[0][0]), "keys"), example)
+        answering = as_labels(keys, len(heads[0][0]), "keys")
+        return cls(kind, layer, heads, asking, answering, example, numbers=tuple(numbers))
 
     @property
     def title(self) -> str:
         return f"{self.name or KINDS.get(self.kind, self.kind)}, layer {self.layer}"
+
+    @property
+    def numbered(self) -> dict[int, Matrix]:
+        """The heads by their numbers."""
+        return dict(zip(self.numbers or range(1, 1 + len(self.heads)), self.heads, strict=True))
+
+    def by_words(self) -> Panel:
+        """Words in place of pieces: a word looks as its pieces do on average, and is looked at as
+        much as they are together (Clark et al. 2019, section 4.1)."""
+        rows, columns = words_of(self.queries), words_of(self.keys)
+        return replace(
+            self,
+            heads=tuple(merged(head, rows, columns) for head in self.heads),
+            queries=tuple(word for word, _ in rows),
+            keys=tuple(word for word, _ in columns),
+        )
 
 
 @dataclass(frozen=True)
@@ -100,11 +120,14 @@ class Heads(Picture):
             layers: Counter[str] = Counter()
             for site in one.sites.values():
                 layers[site.kind] += 1
-                for row, weights in enumerate(site.weights):
+                for row, weights in enumerate(site.weights if site.weights.size(1) else ()):
                     asking, answering = _words(site.kind, one, row)
-                    cut = weights[:, : _count(asking, weights, 1), : _count(answering, weights, 2)]
+                    most = _looked_at(one, site.kind, row)
+                    height = _count(asking, weights.size(1), most if site.kind == "encoder" else 0)
+                    cut = weights[:, :height, : _count(answering, weights.size(2), most)]
                     words = _fitting(asking, cut.shape[1]), _fitting(answering, cut.shape[2])
-                    panels.append(Panel.of(site.kind, layers[site.kind], cut, *words, first + row))
+                    which = (site.kind, layers[site.kind])
+                    panels.append(Panel.of(*which, cut, *words, first + row, site.heads))
         return cls(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
 
     def select(
@@ -126,14 +149,45 @@ class Heads(Picture):
         """One head (from 1) as a heatmap, of the layer that `which` selects."""
         one = self._one(**which)
         title = f"{one.title}, head {number}"
-        return Heatmap(self._matrix(one, number), one.queries, one.keys, title)
+        return Heatmap(_matrix(one, number), one.queries, one.keys, title)
 
     def lines(self, focus: int | str | None = None, head: int | None = None, **which: Any) -> Lines:
         """Which words each word looks at, or one word (`focus`: "it"), in one head or the mean."""
         one = self._one(**which)
-        matrix = mean(one.heads) if head is None else self._matrix(one, head)
+        matrix = mean(one.heads) if head is None else _matrix(one, head)
         title = f"{one.title}, " + ("mean of the heads" if head is None else f"head {head}")
         return Lines(matrix, one.queries, one.keys, title, position(focus, one.queries))
+
+    def by_words(self) -> Heads:
+        """The same with words in place of their pieces: see `Panel.by_words`."""
+        return replace(self, panels=tuple(panel.by_words() for panel in self.panels))
+
+    def from_word(self, word: str | int, head: int | None = None, **which: Any) -> Picture:
+        """What one word looks at, its lines and their numbers: "it", or its place (from 0).
+
+        In one layer, each of its heads and their mean; without a layer, each layer (the mean of
+        its heads, or one `head`) and the mean of the layers. Words of several pieces count as one.
+        """
+        panels = self.by_words().select(**which).panels
+        if len({(panel.kind, panel.example) for panel in panels}) > 1:
+            there = sorted({(panel.kind, panel.example) for panel in panels})
+            raise ConfigError(
+                f"One text and one kind of attention must be chosen of (kind, example) = "
+                f"{there[:8]}. Give kind= and example=."
+            )
+        one, place = panels[0], position(word, panels[0].queries)
+        if len(panels) == 1 and head is None:
+            each = {f"head {number}": matrix for number, matrix in one.numbered.items()}
+            title = one.title
+        else:
+            each = {
+                f"layer {panel.layer}": mean(panel.heads) if head is None else _matrix(panel, head)
+                for panel in panels
+            }
+            name = one.name or KINDS.get(one.kind, one.kind)
+            title = f"{one.title if len(panels) == 1 else name}, "
+            title += "mean of the heads" if head is None else f"head {head}"
+        return _from_word(one, place or 0, each, title)
 
     def _one(self, **which: Any) -> Panel:
         panels = self.select(**which).panels
@@ -145,17 +199,12 @@ class Heads(Picture):
             )
         return panels[0]
 
-    def _matrix(self, panel: Panel, number: int) -> Matrix:
-        if not 1 <= number <= len(panel.heads):
-            raise ConfigError(f"`head` must be from 1 to {len(panel.heads)}, but is {number}.")
-        return panel.heads[number - 1]
-
     def heatmaps(self) -> list[Heatmap]:
         """One heatmap per head, in order."""
         return [
             Heatmap(matrix, one.queries, one.keys, _head_title(one, number))
             for one in self.panels
-            for number, matrix in enumerate(one.heads, 1)
+            for number, matrix in one.numbered.items()
         ]
 
     def drawing(self) -> Drawing:
@@ -215,6 +264,25 @@ class Heads(Picture):
         return f"{example + 1}. " + clip(" ".join(source), 70)
 
 
+def _from_word(panel: Panel, place: int, each: dict[str, Matrix], title: str) -> Picture:
+    """Lines of the mean, and a row for each of the matrices."""
+    together = mean(each.values())
+    several = len(each) > 1
+    about = next(iter(each)).split()[0]  # "head" or "layer"
+    lines = Lines(
+        together,
+        panel.queries,
+        panel.keys,
+        f"{title}, mean of the {about}s" if several else title,
+        place,
+    )
+    if not several:
+        return lines
+    rows = (*(matrix[place] for matrix in each.values()), together[place])
+    asked = f"what “{panel.queries[place]}” looks at in each {about}"
+    return Stack((lines, Heatmap(rows, (*each, "mean"), panel.keys, asked)), title)
+
+
 def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """The words that ask and the words that answer in attention of this kind."""
     source, target = (None if side is None else side[row] for side in (view.source, view.target))
@@ -226,13 +294,31 @@ def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequen
     return (target[1:], source) if kind == "cross" else (target[:-1], target[:-1])
 
 
-def _count(words: Sequence[str] | None, weights: Any, dimension: int) -> int:
-    size = int(weights.shape[dimension])
-    return size if words is None else min(size, len(words))
+def _looked_at(view: Any, kind: str, row: int) -> int:
+    """How many keys of a row are there to be looked at: nobody looks at the padding behind them."""
+    found = 0
+    for site in view.sites.values():
+        if site.kind == kind and site.weights.size(1):
+            (used,) = site.weights[row].ne(0).any(0).any(0).nonzero(as_tuple=True)
+            found = max(found, int(used[-1]) + 1 if len(used) else 0)
+    return found
+
+
+def _count(words: Sequence[str] | None, size: int, looked_at: int) -> int:
+    """How many of the places are real: as many as words, or where those are not known, as many as
+    anybody looks at."""
+    return min(size, looked_at or size) if words is None else min(size, len(words))
 
 
 def _fitting(words: Sequence[str] | None, count: int) -> Sequence[str] | None:
     return words if words is None else words[:count]
+
+
+def _matrix(panel: Panel, number: int) -> Matrix:
+    if number not in panel.numbered:
+        there = ", ".join(map(str, panel.numbers)) or f"from 1 to {len(panel.heads)}"
+        raise ConfigError(f"`head` must be {there}, but is {number}.")
+    return panel.numbered[number]
 
 
 def _head_title(panel: Panel, number: int) -> str:
@@ -259,6 +345,7 @@ def _packed(panel: Panel, labels: dict[tuple[str, ...], int], example: int) -> d
         "layer": panel.layer,
         "name": panel.name,
         "heads": len(panel.heads),
+        "numbers": list(panel.numbered),
         "example": example,
         "queries": labels.setdefault(panel.queries, len(labels)),
         "keys": labels.setdefault(panel.keys, len(labels)),

@@ -113,13 +113,16 @@ def _widest(words: Sequence[str]) -> float:
 
 
 def position(word: int | str | None, words: Sequence[str]) -> int | None:
-    """The number of `word` among `words`; a leading space marker of a piece is ignored."""
+    """The number of `word` among `words`; a leading space marker of a piece is ignored, and so is
+    case where nothing is spelled alike."""
     if word is None or isinstance(word, int):
         if word is not None and not -len(words) <= word < len(words):
             raise ConfigError(f"`focus` must be below {len(words)}, but is {word}.")
         return word if word is None else word % len(words)
     bare = [text.strip("▁Ġ ").removesuffix("</w>") for text in words]
-    found = [index for index, text in enumerate(bare) if text == word]
+    found = [index for index, text in enumerate(bare) if text == word] or [
+        index for index, text in enumerate(bare) if text.casefold() == word.casefold()
+    ]
     if len(found) != 1:
         where = f"at {', '.join(map(str, found))}" if found else "nowhere"
         raise ConfigError(

@@ -10,7 +10,7 @@ seen is kept as plain tensors on the CPU:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.tap import Labels, Tap, listening
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.tap import Labels, Tap, label, listening
+from regard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from regard.data.pieces import Pieces
     from regard.visual.heads import Heads
+    from regard.visual.picture import Picture
 
 
 @dataclass
@@ -30,6 +34,7 @@ class Site:
 
     name: str
     kind: str
+    heads: tuple[int, ...] = ()  # their numbers, from 1, where some were pruned; else 1, 2, 3, ...
     pieces: list[Tensor] = field(default_factory=list)
 
     @property
@@ -54,30 +59,43 @@ class Seen:
 
     def __init__(self, module: nn.Module):
         self.views: list[View] = []
-        self._next = View()
+        self._next, self._announced = View(), False
         self._names = {
             id(tap): name.removesuffix(".tap")
             for name, tap in module.named_modules()
             if isinstance(tap, Tap)
+        }
+        self._heads = {
+            id(attention.tap): tuple(head + 1 for head in attention.kept)
+            for attention in module.modules()
+            if isinstance(attention, SelfAttention | CrossAttention)
+            and attention.kept != tuple(range(attention.heads))
         }
 
     def wants(self, tap: Tap) -> bool:
         return id(tap) in self._names
 
     def take(self, tap: Tap, weights: Tensor) -> None:
-        if not self.views:
-            self.begin()
         name = self._names[id(tap)]
-        site = self.views[-1].sites.setdefault(name, Site(name, tap.kind))
+        if self._starts(name, tap):
+            self.begin()
+        site = Site(name, tap.kind, self._heads.get(id(tap), ()))
+        site = self.views[-1].sites.setdefault(name, site)
         site.pieces.append(weights.detach().float().cpu())
 
+    def _starts(self, name: str, tap: Tap) -> bool:
+        """Whether another pass began without the model itself being called (`encode`, `scores`):
+        words were announced, or an encoder, which reads a text at once, reads again."""
+        again = bool(self.views) and tap.kind == "encoder" and name in self.views[-1].sites
+        return not self.views or self._announced or again
+
     def label(self, source: Labels | None, target: Labels | None) -> None:
-        self._next = View(source=source, target=target)
+        self._next, self._announced = View(source=source, target=target), True
 
     def begin(self) -> None:
         """A forward pass starts: what comes now is another view."""
         self.views.append(self._next)
-        self._next = View()
+        self._next, self._announced = View(), False
 
     def heads(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
@@ -89,6 +107,21 @@ class Seen:
         from regard.visual.heads import Heads
 
         return Heads.of(self.views).select(kind, layer, example)
+
+    def from_word(
+        self,
+        word: str | int,
+        layer: int | None = None,
+        head: int | None = None,
+        kind: str | None = None,
+        example: int | None = None,
+    ) -> Picture:
+        """What one word looks at: `seen.from_word("it", layer=5).save("it.png")`.
+
+        See `Heads.from_word`.
+        """
+        heads = self.heads(kind, example=example)
+        return heads.from_word(word, layer=layer, head=head)
 
 
 @contextmanager
@@ -117,3 +150,45 @@ def look(model: Any) -> Iterator[Seen]:
     finally:
         listening.reset(token)
         hook.remove()
+
+
+def read(model: Any, texts: Sequence[Any], pieces: Pieces | None = None) -> None:
+    """One pass of an encoder over texts, or pairs (a, b), in evaluation mode, for whoever looks.
+
+    with regard.look(model) as seen:
+        read(model, ["The animal didn't cross the street because it was too tired."])
+
+    Args:
+        model: a task on an encoder, or an encoder with `pieces`: how its texts become rows.
+
+    Raises:
+        ConfigError: a text is longer than the model reads.
+    """
+    module, pieces = as_encoder(model, pieces)
+    rows = pieces.rows([(text,) if isinstance(text, str) else tuple(text) for text in texts])
+    if long := pieces.long_ones(rows):
+        raise ConfigError(
+            f"Text {long[0] + 1} has {len(rows[long[0]])} pieces, but {pieces.limit} are read at "
+            "most. Shorten it."
+        )
+    label([[pieces.tokenizer.label(i) for i in row.ids] for row in rows])
+    was = module.training
+    module.eval()
+    with torch.no_grad():
+        module(pieces.batch(rows).to(next(module.parameters()).device))
+    module.train(was)
+
+
+def as_encoder(model: Any, pieces: Pieces | None) -> tuple[nn.Module, Pieces]:
+    """The model itself, and how its texts become rows.
+
+    Raises:
+        ConfigError: neither the model nor the caller says it.
+    """
+    given = pieces if pieces is not None else getattr(model, "pieces", None)
+    if given is None:
+        raise ConfigError(
+            f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
+            "Use regard.data.pieces.Pieces(tokenizer, template, limit, pad)."
+        )
+    return (model if isinstance(model, nn.Module) else model.model), given

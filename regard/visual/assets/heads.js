@@ -162,7 +162,7 @@
     }
 
     thumb(panel, index, side) {
-      const name = index === "mean" ? "mean of the heads" : `head ${index + 1}`;
+      const name = index === "mean" ? "mean of the heads" : `head ${panel.numbers[index]}`;
       const button = element("button", this.overview, {
         type: "button", class: "rg-thumb", title: `layer ${panel.layer}, ${name}`,
         "aria-label": `layer ${panel.layer}, ${name}`, style: `width:${side}px;height:${side}px`,
@@ -198,7 +198,7 @@
 
     show() {
       const panel = this.panel(), weights = head(panel, this.head);
-      const name = panel.heads === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${this.head + 1}`;
+      const name = panel.heads === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${panel.numbers[this.head]}`;
       this.where.textContent = `${panel.name || KINDS[panel.kind] || panel.kind} · layer ${panel.layer}${name}`;
       this.now = {
         weights, queries: panel.queries, keys: panel.keys,

