@@ -135,7 +135,8 @@ class Names:
 
     rows: (ours, theirs) or (ours, theirs, transform); a column is a name or a tuple of names.
     tied: names of ours that hold the same tensor as another name of ours; never published.
-    duplicates: published names that must equal another published name, where they are present.
+    duplicates: published names that must equal another published name, where both are present;
+        where only the duplicate is, it stands for the other (files hold a shared tensor once).
     ignored: published names that carry nothing (buffers, computed tables); may be present.
     zero: published names of what our model does not have; may be present, but only with zeros.
     """
@@ -163,6 +164,8 @@ class Names:
         Raises CheckpointError naming every tensor that is missing, left over or of a wrong shape.
         """
         problems = _Problems("published weights do not fit the model")
+        kept = {o: published[name] for name, o in self.duplicates.items() if name in published}
+        published = {**kept, **published}
         result: dict[str, Tensor] = {}
         origin: dict[str, str] = {}
         used = set(self.duplicates)

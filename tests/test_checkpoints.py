@@ -124,6 +124,16 @@ def test_duplicates_and_buffers_may_be_present():
     assert torch.equal(GPT2.read(published, state)["norm.bias"], state["norm.bias"])
 
 
+def test_a_duplicate_stands_for_the_tensor_that_the_file_left_out():
+    state = ours()
+    published = GPT2.write(state)
+    published["lm_head.weight"] = published.pop("wte.weight")
+    assert torch.equal(GPT2.read(published, state)["tokens.weight"], state["tokens.weight"])
+    del published["lm_head.weight"]
+    with pytest.raises(CheckpointError, match=r"missing: wte\.weight"):
+        GPT2.read(published, state)
+
+
 def test_export_refuses_what_the_table_does_not_know():
     with pytest.raises(CheckpointError, match=r"not in the table: gate\.weight"):
         GPT2.write(ours() | {"gate.weight": torch.zeros(1)})
