@@ -286,7 +286,7 @@ def _from_word(panel: Panel, place: int, each: dict[str, Matrix], title: str) ->
 def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:
     """The words that ask and the words that answer in attention of this kind."""
     source, target = (None if side is None else side[row] for side in (view.source, view.target))
-    if kind == "encoder":
+    if kind == "encoder" or (kind == "decoder" and target is None):
         return source, source
     if source is None or target is None:
         return target, source if kind == "cross" else target

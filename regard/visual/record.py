@@ -77,17 +77,18 @@ class Seen:
 
     def take(self, tap: Tap, weights: Tensor) -> None:
         name = self._names[id(tap)]
-        if self._starts(name, tap):
+        if self._starts(name, tap, weights):
             self.begin()
         site = Site(name, tap.kind, self._heads.get(id(tap), ()))
         site = self.views[-1].sites.setdefault(name, site)
         site.pieces.append(weights.detach().float().cpu())
 
-    def _starts(self, name: str, tap: Tap) -> bool:
-        """Whether another pass began without the model itself being called (`encode`, `scores`):
-        words were announced, or an encoder, which reads a text at once, reads again."""
-        again = bool(self.views) and tap.kind == "encoder" and name in self.views[-1].sites
-        return not self.views or self._announced or again
+    def _starts(self, name: str, tap: Tap, weights: Tensor) -> bool:
+        """Whether another pass began without the model itself being called (`encode`, `scores`,
+        `start`): words were announced, or the first queries of a text come again."""
+        seen = bool(self.views) and name in self.views[-1].sites
+        first = tap.kind != "cross" and weights.size(-1) == weights.size(-2)
+        return not self.views or self._announced or (seen and first)
 
     def label(self, source: Labels | None, target: Labels | None) -> None:
         self._next, self._announced = View(source=source, target=target), True
@@ -164,6 +165,7 @@ def read(model: Any, texts: Sequence[Any], pieces: Pieces | None = None) -> None
     Raises:
         ConfigError: a text is longer than the model reads.
     """
+    module: Any
     module, pieces = as_encoder(model, pieces)
     rows = pieces.rows([(text,) if isinstance(text, str) else tuple(text) for text in texts])
     if long := pieces.long_ones(rows):
@@ -175,7 +177,8 @@ def read(model: Any, texts: Sequence[Any], pieces: Pieces | None = None) -> None
     was = module.training
     module.eval()
     with torch.no_grad():
-        module(pieces.batch(rows).to(next(module.parameters()).device))
+        run = module.encode if hasattr(module, "encode") else module
+        run(pieces.batch(rows).to(next(module.parameters()).device))
     module.train(was)
 
 

@@ -313,6 +313,33 @@ def test_a_pruned_transformer_decodes_step_by_step_as_it_reads_at_once():
     torch.testing.assert_close(torch.cat(steps, 1), pruned.head.logits(hidden))
 
 
+def test_a_pruned_gpt2_goes_on_step_by_step_and_is_published(tmp_path):
+    from regard.models.gpt2 import GPT2, GPT2Config
+
+    def gpt2() -> GPT2:
+        torch.manual_seed(0)
+        return shaken(GPT2(GPT2Config(vocab_size=20, d_model=16, heads=4, layers=3, max_length=9)))
+
+    model, pruned, ids = gpt2(), gpt2(), torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+    regard.prune_heads(pruned, SOME)
+    with torch.no_grad(), regard.heads_masked(model, SOME):
+        masked = model.head.logits(model(ids).hidden)
+    with torch.no_grad():
+        state, tokens = pruned.start(Sequences.of(ids[:, :3].tolist(), 0))
+        scores, state = pruned.step(tokens, state)
+        after, _ = pruned.step(ids[:, 3:], state)
+    torch.testing.assert_close(torch.cat([scores, after], 1), masked[:, 2:], atol=1e-5, rtol=1e-5)
+    transformers = pytest.importorskip("transformers")
+    config, tensors = to_published(pruned)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, masked, atol=1e-5, rtol=1e-5)
+    again = from_published(json.loads(json.dumps(config)), tensors).eval()
+    assert pruned_heads(again) == pruned_heads(pruned)
+
+
 def test_what_is_no_model_with_a_configuration_is_not_pruned():
     with pytest.raises(ConfigError, match="its configuration has no field `pruned`"):
         regard.prune_heads(SelfAttention(8, 2, kind="encoder"), {1: [1]})

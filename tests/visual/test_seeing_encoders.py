@@ -118,6 +118,27 @@ def test_each_pass_is_a_view_however_the_encoder_is_called():
     assert first == ["0", "0", "a", "0", "d"]
 
 
+def test_models_that_read_to_the_right_are_looked_at_too(pieces):
+    from regard.models.gpt2 import GPT2, GPT2Config
+
+    torch.manual_seed(0)
+    model = GPT2(GPT2Config(vocab_size=40, d_model=16, heads=4, layers=2, max_length=32)).eval()
+    with regard.look(Headed(model, {})) as seen:
+        read(Headed(model, {}), ["It was tired.", "It ran because it was tired."], pieces)
+        with torch.no_grad():
+            state, tokens = model.start(Sequences.of([[5, 6, 7]], 0))
+            for _ in range(2):
+                _, state = model.step(tokens, state)
+            model.encode(Sequences.of([[5, 6, 7]], 0))
+    panels = {panel.example: panel for panel in seen.heads(layer=2).panels}
+    assert [(len(one.queries), len(one.keys)) for one in panels.values()] == [
+        (7, 7), (10, 10), (4, 4), (3, 3)
+    ]  # fmt: skip
+    assert panels[0].queries[:3] == ("[CLS]", "it", "was")
+    lines, _ = seen.from_word("ran", layer=2, example=1).parts
+    assert lines.weights[lines.focus][3:] == (0.0,) * 6  # what stands behind is not seen
+
+
 def test_pruned_heads_keep_their_numbers_on_the_page():
     model = bert()
     regard.prune_heads(model, {1: [1, 3], 2: [1, 2, 3, 4]})
