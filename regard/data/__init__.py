@@ -25,6 +25,7 @@ _HOME = {
     "StreamBatch": "batches",
     "Streams": "streams",
     "Tokens": "store",
+    "Windows": "streams",
     "encode": "store",
     "hash_of": "files",
     "read": "readers",

@@ -133,8 +133,7 @@ class Tokens:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def padded(self, rows: np.ndarray, pad: int | None) -> Sequences:
-        """These rows as a batch (B, T), T the longest of them, with `pad` (None: 0) after the ends.
-        """
+        """These rows as a batch (B, T), T the longest; `pad` (None: 0) stands after the ends."""
         lengths = self.lengths[rows]
         places = np.arange(lengths.max(initial=0))
         inside = places < lengths[:, None]  # (B, T)

@@ -1,6 +1,8 @@
-"""One long text for language models: parallel streams, or blocks that stand for themselves.
+"""One long text for language models: parallel streams, blocks, or windows that overlap.
 
-Both predict every token of the text once an epoch, except the first, which nothing precedes.
+Models with a state read streams; models without one learn from blocks, which stand for themselves,
+and are measured over windows. All predict every token of the text once, except the first, which
+nothing precedes.
 """
 
 from __future__ import annotations
@@ -64,9 +66,11 @@ class Streams(Sequence[Any]):
 class Blocks:
     """A text in blocks of `steps` tokens, shuffled, `rows` at a time, for models without a state.
 
-    Every batch is `fresh`. The text's last block may be shorter: it is filled up with targets of
-    IGNORE. An epoch's last batch may have fewer rows. The order depends on `seed` and the epoch's
-    number alone. To be read through a `Cursor`.
+    Every batch is `fresh`. Blocks begin at multiples of `steps` in the first epoch; in each later
+    one they are moved by another number of tokens, so that a token is not always seen with the
+    same context. The text's first and last blocks may be shorter: they are filled up with targets
+    of IGNORE. An epoch's last batch may have fewer rows. The order depends on `seed` and the
+    epoch's number alone. To be read through a `Cursor`.
     """
 
     def __init__(self, text: Tokens, *, rows: int, steps: int, seed: int):
@@ -76,8 +80,12 @@ class Blocks:
 
     def epoch(self, number: int) -> _ShuffledBlocks:
         """The batches of this epoch, in order."""
-        blocks = -(-self.predicted // self.steps)
-        return _ShuffledBlocks(self, permutation(blocks, self.seed, number) * self.steps)
+        moved = int(permutation(self.steps, self.seed, number, 1)[0]) if number else 0
+        starts = np.arange(moved, self.predicted, self.steps)
+        starts = np.concatenate([[0], starts]) if moved else starts
+        lengths = np.diff(starts, append=self.predicted)
+        order = permutation(len(starts), self.seed, number)
+        return _ShuffledBlocks(self, starts[order], lengths[order])
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on."""
@@ -86,19 +94,52 @@ class Blocks:
 
 
 class _ShuffledBlocks(Sequence[Any]):
-    def __init__(self, blocks: Blocks, starts: np.ndarray):
-        self._blocks, self._starts = blocks, starts
+    def __init__(self, blocks: Blocks, starts: np.ndarray, lengths: np.ndarray):
+        self._blocks, self._starts, self._lengths = blocks, starts, lengths
 
     def __len__(self) -> int:
         return -(-len(self._starts) // self._blocks.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        blocks = self._blocks
-        starts = self._starts[index * blocks.rows : (index + 1) * blocks.rows]
-        if not len(starts):
+        if not 0 <= index < len(self):
             raise IndexError(f"batch must be from 0 to {len(self) - 1}, but is {index}")
-        lengths = np.minimum(blocks.steps, blocks.predicted - starts)
-        return _window(blocks.text, starts, lengths, fresh=True)
+        rows = slice(index * self._blocks.rows, (index + 1) * self._blocks.rows)
+        return _window(self._blocks.text, self._starts[rows], self._lengths[rows], fresh=True)
+
+
+class Windows(Sequence[Any]):
+    """A text in windows of `window` tokens, `stride` apart, `rows` at a time, to measure it.
+
+    The first window predicts all its tokens; each other one those that no window before it has
+    reached, with at least `window - stride` tokens before them. The last may be shorter.
+    """
+
+    def __init__(self, text: Tokens, *, window: int, stride: int | None = None, rows: int = 1):
+        self.text, self.window, self.rows = text, window, rows
+        self.stride = window if stride is None else stride
+        _check(text, rows, window)
+        if not 1 <= self.stride <= window:
+            raise ConfigError(f"`stride` must be between 1 and {window}, but is {self.stride}.")
+        self.predicted = len(text.ids) - 1
+        further = max(0, self.predicted - window)
+        self._starts = np.arange(0, further + self.stride, self.stride)
+        self._ends = np.minimum(self._starts + window, self.predicted)
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return -(-len(self._starts) // self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Batch number `index`: tokens and targets (B, T); targets reached before are IGNORE."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch must be from 0 to {len(self) - 1}, but is {index}")
+        rows = slice(index * self.rows, (index + 1) * self.rows)
+        starts, ends = self._starts[rows], self._ends[rows]
+        batch = _window(self.text, starts, ends - starts, fresh=True)
+        reached = np.concatenate([[0], self._ends[:-1]])[rows] - starts  # (B,)
+        places = np.arange(batch.targets.size(1))
+        batch.targets[torch.from_numpy(places < reached[:, None])] = IGNORE
+        return batch
 
 
 def _window(text: Tokens, starts: np.ndarray, lengths: np.ndarray, fresh: bool) -> StreamBatch:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import IGNORE, Blocks, Cursor, StreamBatch, Streams, Tokens
+from regard.data import IGNORE, Blocks, Cursor, StreamBatch, Streams, Tokens, Windows
 from regard.errors import CheckpointError, ConfigError
 
 X = IGNORE
@@ -119,6 +119,49 @@ def test_blocks_are_shuffled_by_seed_and_epoch_and_resume():
         list(islice(stopped, place))
         resumed.restore(stopped.position())
         assert [grid(batch) for batch in islice(resumed, 15 - place)] == whole[place:]
+
+
+def test_blocks_move_from_epoch_to_epoch():
+    blocks, seen = Blocks(text(50), rows=3, steps=8, seed=1), set()
+    for epoch in range(40):
+        batches = list(blocks.epoch(epoch))
+        starts = {int(row[0]) % 8 for batch in batches for row in batch.tokens if row[0] > 0}
+        assert len(starts) == 1
+        seen |= starts
+    assert seen == set(range(8))
+
+
+def by_the_obvious_loop(length, window, stride):
+    """(first token read, first token predicted, end) of each window."""
+    found, before, predicted = [], 0, length - 1
+    for begin in range(0, predicted, stride):
+        end = min(begin + window, predicted)
+        found.append((begin, before + 1, end))
+        before = end
+        if end == predicted:
+            return found
+    raise AssertionError
+
+
+@given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4))
+def test_windows_are_those_of_the_obvious_loop(length, window, stride, rows):
+    stride = min(window, stride)
+    found = []
+    for batch in Windows(text(length), window=window, stride=stride, rows=rows):
+        assert batch.fresh and len(batch) <= rows
+        for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+            predicted = [target for target in targets if target != IGNORE]
+            assert predicted == list(range(predicted[0], predicted[-1] + 1))
+            real = tokens[: targets.index(predicted[-1]) + 1]
+            assert real == list(range(real[0], predicted[-1]))
+            found.append((tokens[0], predicted[0], predicted[-1]))
+    assert found == by_the_obvious_loop(length, window, stride)
+
+
+def test_a_stride_beyond_the_window_is_refused():
+    for stride in (0, 4):
+        with pytest.raises(ConfigError, match="`stride` must be between 1 and 3, but is"):
+            Windows(text(9), window=3, stride=stride)
 
 
 def test_options_out_of_range_are_refused():
