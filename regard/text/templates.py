@@ -7,13 +7,14 @@ model knows its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tokenizers
 from tokenizers.models import WordLevel
-from tokenizers.processors import TemplateProcessing
+from tokenizers.processors import ByteLevel, PostProcessor, TemplateProcessing
+from tokenizers.processors import Sequence as Processors
 
 from regard.errors import ConfigError
 
@@ -109,8 +110,8 @@ def template_of(tokenizer: Tokenizer) -> Template | None:
     It is seen in what the post-processor does to texts of one piece each.
     """
     saved = tokenizers.Tokenizer.from_str(tokenizer.as_text())
-    if saved.post_processor is None:
-        return None
+    if saved.post_processor is None or isinstance(saved.post_processor, ByteLevel):
+        return None  # bytes only trim the places of pieces
     text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
     single, pair = saved.post_processor.process(text), saved.post_processor.process(text, text)
     (before, own, after), (start, first, between, second, end) = _parts(single), _parts(pair)
@@ -119,14 +120,22 @@ def template_of(tokenizer: Tokenizer) -> Template | None:
 
 def with_template(tokenizer: Tokenizer, template: Template) -> Tokenizer:
     """The same tokenizer; its files tell other libraries to put texts into this template."""
+    if template_of(tokenizer) == template:
+        return tokenizer
     fast = tokenizers.Tokenizer.from_str(tokenizer.as_text())
     one, first, second = template.segments
     used = {i for part in (*template.single, *template.pair) for i, _ in part}
-    fast.post_processor = TemplateProcessing(
-        single=_spelled(tokenizer, template.single, (f"$A:{one}",)),
-        pair=_spelled(tokenizer, template.pair, (f"$A:{first}", f"$B:{second}")),
-        special_tokens=[(tokenizer.piece(i), i) for i in sorted(used)],
+    names = {i: _named(tokenizer.piece(i), i) for i in sorted(used)}
+    around: PostProcessor = TemplateProcessing(
+        single=_spelled(names, template.single, (f"$A:{one}",)),
+        pair=_spelled(names, template.pair, (f"$A:{first}", f"$B:{second}")),
+        special_tokens=[
+            {"id": name, "ids": [i], "tokens": [tokenizer.piece(i)]} for i, name in names.items()
+        ],
     )
+    if isinstance(fast.post_processor, ByteLevel):
+        around = Processors([fast.post_processor, around])
+    fast.post_processor = around
     return tokenizer.around(fast)
 
 
@@ -159,8 +168,15 @@ def _parts(encoding: tokenizers.Encoding) -> list[Specials]:
     return [tuple(part) for part in parts]
 
 
-def _spelled(tokenizer: Tokenizer, around: Sequence[Specials], texts: Sequence[str]) -> list[str]:
-    spelled = [[f"{tokenizer.piece(i)}:{segment}" for i, segment in part] for part in around]
+def _spelled(
+    names: Mapping[int, str], around: Sequence[Specials], texts: Sequence[str]
+) -> list[str]:
+    spelled = [[f"{names[i]}:{segment}" for i, segment in part] for part in around]
     for part, text in zip(spelled[:-1], texts, strict=True):
         part.append(text)
     return [piece for part in spelled for piece in part]
+
+
+def _named(piece: str, number: int) -> str:
+    """The name of a piece inside a template: its own, unless that would mean something there."""
+    return f"special-{number}" if ":" in piece or piece.startswith("$") else piece
