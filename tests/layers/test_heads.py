@@ -1,0 +1,100 @@
+"""Heads: where they read, what they compute, written out in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regard.data.batches import IGNORE, Sequences
+from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first, last, mean
+from regard.layers.output import Softmax
+
+D = 6
+
+
+def texts() -> Sequences:
+    return Sequences(torch.arange(12).view(3, 4), torch.tensor([4, 1, 3]))
+
+
+def hidden() -> torch.Tensor:
+    return torch.randn(3, 4, D, generator=torch.Generator().manual_seed(0))
+
+
+def test_places_read_tokens_and_no_padding():
+    states, rows = hidden(), texts()
+    assert everywhere(states, rows) is states
+    assert torch.equal(first(states, rows), states[:, 0])
+    ends = [states[0, 3], states[1, 0], states[2, 2]]
+    assert torch.equal(last(states, rows), torch.stack(ends))
+    means = [states[0].mean(0), states[1, 0], states[2, :3].mean(0)]
+    torch.testing.assert_close(mean(states, rows), torch.stack(means))
+    for place in (first, last, mean):  # whatever stands in the padding
+        changed = states.masked_fill(~rows.keep[..., None], 99.0)
+        torch.testing.assert_close(place(changed, rows), place(states, rows))
+
+
+def test_the_mean_of_an_empty_row_is_zero():
+    empty = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([0]))
+    assert torch.equal(mean(torch.ones(1, 2, D), empty), torch.zeros(1, D))
+
+
+def test_a_head_is_its_formula():
+    torch.manual_seed(1)
+    states, rows = hidden(), texts()
+    head = Answers(D, 3, place=first, inner=Inner(D, "tanh"))
+    inner, output = head.inner.dense, head.output
+    wide = states.double()[:, 0] @ inner.weight.double().T + inner.bias.double()
+    expected = wide.tanh() @ output.weight.double().T + output.bias.double()
+    found = head(states, rows)
+    assert head.outputs == 3 and found.shape == (3, 3)
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+    pooler = Pooler(D)
+    pooler.inner.dense.load_state_dict(inner.state_dict())
+    torch.testing.assert_close(pooler(states, rows).double(), wide.tanh(), atol=1e-6, rtol=1e-6)
+    assert Answers(D, 2, place=everywhere, bias=False)(states, rows).shape == (3, 4, 2)
+    assert Answers(D, 2, place=last, bias=False).output.bias is None
+
+
+def test_dropout_stands_before_each_matrix_and_in_training_alone():
+    torch.manual_seed(1)
+    states, rows = torch.ones(400, 1, D), Sequences.of([[1]] * 400, 0)
+    head = Answers(D, 2, place=first, inner=Inner(D, "linear", 0.5), dropout=0.25)
+    with torch.no_grad():
+        for layer in (head.inner.dense, head.output):
+            layer.weight.copy_(torch.eye(D)[: layer.out_features])
+            layer.bias.zero_()
+    out = head.train()(states, rows)
+    kept = out != 0
+    assert kept.float().mean().item() == pytest.approx(0.5 * 0.75, abs=0.05)
+    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 2 / 0.75), atol=1e-3, rtol=0)
+    assert torch.equal(head.eval()(states, rows), torch.ones(400, 2))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_masked_words_are_bert_s_formula(tied):
+    torch.manual_seed(2)
+    embedding = nn.Embedding(9, D)
+    softmax = Softmax(D, 9, tied=embedding if tied else None, bias=True)
+    head = MaskedWords(D, "gelu", 1e-12, softmax)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    states = hidden()
+    assert (head.softmax.weight is embedding.weight) == tied
+    dense = head.inner.dense
+    x = nn.functional.gelu(states.double() @ dense.weight.double().T + dense.bias.double())
+    x = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, unbiased=False)
+    x = x * head.norm.weight.double() + head.norm.bias.double()
+    expected = x @ softmax.weight.double().T + softmax.bias.double()
+    torch.testing.assert_close(head(states, texts()).double(), expected, atol=1e-5, rtol=1e-5)
+
+    targets = torch.full((12,), IGNORE)
+    targets[[2, 7]] = torch.tensor([3, 8])
+    total, count = head.loss(states.flatten(0, 1), targets)
+    logs = expected.flatten(0, 1).log_softmax(-1)
+    assert count == 2
+    torch.testing.assert_close(total.double(), -(logs[2, 3] + logs[7, 8]), atol=1e-5, rtol=1e-5)
+    total, count = head.loss(states.flatten(0, 1), torch.full((12,), IGNORE))
+    assert count == 0 and total.item() == 0.0
+    total.backward()
