@@ -5,6 +5,7 @@
     using.py        predict, generate; lines.py reads what comes through a pipe
     evaluating.py   evaluate
     looking.py      look
+    verifying.py    verify
     tokenizing.py   tokenizer train, encode, explain
     listing.py      list
 
@@ -19,7 +20,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluating, listing, looking, tokenizing, training, using
+from regard.cli import evaluating, listing, looking, tokenizing, training, using, verifying
 from regard.cli.console import Verbs, write_utf8
 
 app = typer.Typer(
@@ -59,6 +60,7 @@ app.command()(using.generate)
 app.command()(looking.look)
 app.add_typer(tokenizing.app, name="tokenizer")
 app.command()(training.compare)
+app.command()(verifying.verify)
 app.command("list")(listing.list_)
 
 

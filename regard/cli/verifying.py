@@ -1,0 +1,75 @@
+"""verify."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.console import AsJson, Model, emit, say, show
+from regard.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from regard.verify import Report
+
+
+def verify(
+    model: Model,
+    tolerance: Annotated[float, typer.Option(help="The largest difference that passes.")] = 1e-4,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a model's numbers with those of transformers, layer by layer.
+
+    Both compute the same rows of tokens, of all lengths and padded on either side, and read the
+    same texts. Exit code 2 where a difference is above the tolerance, or ids differ.
+    """
+    from regard.verify import verify as compared
+
+    report = compared(model, tolerance)
+    if as_json:
+        facts = asdict(report) | {"largest": report.largest, "equal": report.equal}
+        show(facts, "", as_json)
+    else:
+        _show(report)
+        for note in report.notes:
+            say(note)
+    if not report.equal:
+        raise CheckpointError(_what_differs(report))
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{report.architecture}: max|Δ|", box=None, title_justify="left")
+    table.add_column("")
+    for side in ("padded right", "padded left"):
+        table.add_column(side, justify="right")
+    for row in report.rows:
+        left = "" if row.left is None else f"{row.left:.1e}"
+        table.add_row(row.name, f"{row.right:.1e}", left)
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    emit("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
+    for words in report.words:
+        emit(f"{words.name}: {words.texts - len(words.wrong)} of {words.texts} have equal ids\n")
+
+
+def _what_differs(report: Report) -> str:
+    """The first layer or head that is above the tolerance, and the first text."""
+    said = []
+    for row in report.rows:
+        worst = max(row.right, row.left or 0.0)
+        if not worst <= report.tolerance:
+            said.append(f"{row.name} differs by {worst:.1e}, more than {report.tolerance:g}")
+            break
+    for words in report.words:
+        for wrong in words.wrong[:1]:
+            said.append(
+                f"of {words.name}, {' | '.join(wrong['texts'])!r} has the ids {wrong['ours']} here "
+                f"and {wrong['theirs']} there (segments {wrong['segments']} and "
+                f"{wrong['their_segments']})"
+            )
+    return f"{report.folder}: {'; '.join(said)}."

@@ -1,0 +1,243 @@
+"""`regard verify`: both libraries agree on every architecture, and a difference is found."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.cli import app
+from regard.errors import CheckpointError, MissingExtra
+from regard.models.published import LAYOUTS, layout_of
+from regard.models.published_encoders import EncoderLayout
+from regard.verify import verify
+
+transformers = pytest.importorskip("transformers", reason="what is compared with")
+
+V = 40
+BODY = dict(
+    vocab_size=V, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20
+)
+PAIR = dict(
+    vocab_size=V, d_model=12, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3,
+    decoder_attention_heads=3, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=20,
+    activation_function="relu", scale_embedding=True, pad_token_id=0, eos_token_id=2,
+    decoder_start_token_id=1, bos_token_id=1, forced_eos_token_id=None,
+)  # fmt: skip
+GPT = dict(vocab_size=V, n_embd=12, n_layer=2, n_head=3, n_positions=20)
+SIZES = {
+    "bert": BODY | dict(max_position_embeddings=20, type_vocab_size=3),
+    "roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
+    "distilbert": dict(
+        vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=20
+    ),
+    "gpt2": GPT | dict(summary_proj_to_labels=True),
+    "openai-gpt": GPT,
+    "marian": PAIR,
+    "pegasus": PAIR,
+}
+WHOLE = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
+
+
+def architectures():
+    for model_type in LAYOUTS:
+        layout = layout_of(model_type)
+        names = {WHOLE[model_type]} if model_type in WHOLE else set(layout.architectures.values())
+        assert model_type in WHOLE or isinstance(layout, EncoderLayout)
+        yield from ((model_type, name) for name in sorted(names))
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Writes a tiny folder of an architecture, all parameters random, with BERT's tokenizer."""
+
+    def make(model_type, architecture, **options):
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(model_type, **(SIZES[model_type] | options))
+        model = getattr(transformers, architecture)(config).eval()
+        with torch.no_grad():
+            for parameter in filter(lambda one: one.requires_grad, model.parameters()):
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+        model.save_pretrained(tmp_path)
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), list(architectures()))
+def test_both_libraries_agree_on_every_layer_and_head(made, model_type, architecture):
+    report = verify(made(model_type, architecture), tolerance=1e-5)
+    assert report.architecture == architecture
+    assert report.equal, report.rows
+    names = [row.name for row in report.rows]
+    if model_type in WHOLE:
+        sides = [f"{side} layer {i}" for side in ("encoder", "decoder") for i in (1, 2)]
+        assert names == [*sides, "head words"]
+        assert any("left is left out" in note for note in report.notes)
+    else:
+        assert names[:3] == ["embeddings", "layer 1", "layer 2"]
+        per_text = ("pooler", "next", "classes", "choice")  # they read the first column
+        needed = [row for row in report.rows if not row.name.endswith(per_text)]
+        assert all(row.left is not None for row in needed)
+        bare = architecture in ("DistilBertModel", "GPT2Model", "OpenAIGPTModel")
+        assert bare or len(names) > 3
+    if "PreTraining" in architecture or "DoubleHeads" in architecture:
+        assert len(names) == 5
+    assert any("no texts were compared" in note for note in report.notes)  # it has no tokenizer
+
+
+def test_what_a_folder_holds_beside_their_architecture_is_told(made):
+    folder = made("bert", "BertForMaskedLM")
+    weights = load_file(folder / "model.safetensors")
+    extra = {
+        "bert.pooler.dense.weight": torch.randn(12, 12),
+        "bert.pooler.dense.bias": torch.randn(12),
+    }
+    save_file(weights | extra, folder / "model.safetensors", metadata={"format": "pt"})
+    report = verify(folder)
+    assert report.equal
+    assert any("leaves out" in note and "pooler" in note for note in report.notes)
+    assert "BertForMaskedLM has no head pooler: not compared" in report.notes
+
+
+# ---- differences
+
+
+@pytest.fixture
+def disagreeing(made, monkeypatch):
+    """A folder of which we read one number of the second layer wrongly."""
+    from regard import verify as module
+
+    folder, read = made("bert", "BertForTokenClassification"), module.read_model
+
+    def wrong(path):
+        model = read(path)
+        with torch.no_grad():
+            model.encoder.blocks[1].feed_norm.bias[3] += 0.01
+        return model
+
+    monkeypatch.setattr(module, "read_model", wrong)
+    return folder
+
+
+def test_a_difference_is_found_in_the_layer_where_it_arises(disagreeing):
+    report = verify(disagreeing)
+    assert not report.equal
+    by_name = {row.name: max(row.right, row.left) for row in report.rows}
+    assert max(by_name["embeddings"], by_name["layer 1"]) < 1e-5
+    assert by_name["layer 2"] == pytest.approx(0.01, rel=1e-3)
+    assert by_name["head tags"] > 1e-4
+    assert verify(disagreeing, tolerance=0.1).equal
+
+
+def test_not_a_number_is_a_difference(made):
+    folder = made("bert", "BertModel")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.output.LayerNorm.bias"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert not verify(folder).equal
+
+
+# ---- tokenizers
+
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "animal",
+    "##s",
+    "a",
+    "##n",
+    "street",
+]
+
+
+def with_tokenizer(folder, **options):
+    (folder / "vocab.txt").write_text("\n".join(PIECES))
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | options
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def test_texts_go_through_both_tokenizers(made):
+    folder = made("bert", "BertForNextSentencePrediction")
+    with_tokenizer(folder)
+    report = verify(folder)
+    assert report.equal
+    assert [(words.name, words.texts) for words in report.words] == [
+        ("texts", 7), ("pairs of texts", 5),
+    ]  # fmt: skip
+
+
+def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):
+    from regard.text.templates import Template
+
+    folder = made("bert", "BertModel")
+    with_tokenizer(folder)
+    same = Template.around((2,), (3,), (3,))  # BERT's specials without its segments
+    monkeypatch.setattr("regard.verify.template_of", lambda tokenizer: same)
+    alone, pairs = verify(folder).words
+    assert not alone.wrong and len(pairs.wrong) == 5
+    other = Template.bert(3, 2)
+    monkeypatch.setattr("regard.verify.template_of", lambda tokenizer: other)
+    report = verify(folder)
+    assert len(report.words[0].wrong) == 7 and not report.equal
+
+
+# ---- errors and the command line
+
+
+def test_without_transformers_the_install_line_is_told(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=r"needs `transformers`.*regard\[verify\]"):
+        verify(tmp_path)
+
+
+def test_an_architecture_that_nobody_else_has_is_refused(tmp_path):
+    from regard.checkpoints import write_tensors
+    from regard.models import model_class
+
+    kind = model_class("recurrent")
+    model = kind(kind.Config(vocab_size=9, d_model=8))
+    write_tensors(tmp_path / "model.safetensors", model.state_dict())
+    config = {
+        "model_type": "regard",
+        "vocab_size": 9,
+        "d_model": 8,
+        "regard": {"model": "recurrent"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="no published architecture"):
+        verify(tmp_path)
+
+
+def ran(*words):
+    from typer.testing import CliRunner
+
+    return CliRunner().invoke(app, ["verify", *map(str, words)])
+
+
+def test_the_verb_prints_a_table_and_json(made):
+    folder = made("gpt2", "GPT2LMHeadModel")
+    told = ran(folder)
+    assert told.exit_code == 0, told.output
+    lines = told.stdout.splitlines()
+    assert lines[0] == "GPT2LMHeadModel: max|Δ|"
+    assert [line.split()[0] for line in lines[2:]] == ["embeddings", "layer", "layer", "head"]
+    facts = json.loads(ran(folder, "--json").stdout)
+    assert facts["equal"] and facts["largest"] < 1e-5 and facts["tolerance"] == 1e-4
+    assert [row["name"] for row in facts["rows"]][-1] == "head words"
+
+
+def test_the_verb_fails_where_there_is_a_difference(disagreeing):
+    told = ran(disagreeing)
+    assert told.exit_code == 2
+    assert "layer 2 differs by 1.0e-02, more than 0.0001" in told.stderr
+    assert ran(disagreeing, "--tolerance", "0.1").exit_code == 0
+    as_json = ran(disagreeing, "--json")
+    assert as_json.exit_code == 2 and json.loads(as_json.stdout)["equal"] is False
