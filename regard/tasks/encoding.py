@@ -28,6 +28,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.models.headed import Headed
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import device_of
+from regard.tasks.features import Embeds, Reader, longer_than_read
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
@@ -82,7 +83,7 @@ class Parts:
     seed: int
 
 
-class EncoderTask(ABC):
+class EncoderTask(Embeds, ABC):
     """A task on an encoder with one head.
 
     `next_words` is a second objective that some models can have; `remarks` is what the user should
@@ -170,6 +171,10 @@ class EncoderTask(ABC):
                 scores = self.scores_of(self.model.encoder.encode(here.texts), here)
                 yield batch, scores.float().cpu()
 
+    def reader(self) -> Reader:
+        """The encoder under the head, for vectors of texts."""
+        return Reader(self.model.encoder, self.pieces)
+
     def text_scores(self, rows: Encoded | Groups) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
         found = torch.zeros(len(rows), self.model.heads[self.head].outputs)  # type: ignore
@@ -192,10 +197,7 @@ class EncoderTask(ABC):
         rows = self.pieces.rows([as_texts(one) for one in texts])
         long = self.pieces.long_ones(rows)
         if long and too_long == "error":
-            raise RegardError(
-                f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, but this model reads at most "
-                f"{self.pieces.limit}. Shorten it, or cut its end with too_long='truncate'."
-            )
+            raise longer_than_read(rows[long[0]], long[0], self.pieces)
         return self.laid([self.pieces.shortened(row) for row in rows])
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
@@ -300,6 +302,26 @@ def labelled(
 def _some(labels: Sequence[str]) -> str:
     shown = ", ".join(map(repr, labels[:10]))
     return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown
+
+
+def finite(scores: Tensor) -> Tensor:
+    """The scores, if they are numbers.
+
+    Raises:
+        RegardError: some are not.
+    """
+    if not bool(scores.isfinite().all()):
+        raise RegardError(
+            "The model's scores are infinite or not numbers, so they answer nothing. Are its "
+            "weights those of a training that went wrong?"
+        )
+    return scores
+
+
+def is_one(given: Any) -> bool:
+    """Whether this is one text, or one pair as a tuple, and not several of them."""
+    pair = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
+    return isinstance(given, str) or pair
 
 
 def as_texts(given: Any) -> Texts:

@@ -1,36 +1,57 @@
-"""Language modelling: one long text, a model that predicts each token, perplexity."""
+"""Language modelling: one long text, a model that predicts each token, perplexity.
+
+A model that carries a state reads the text as streams, from beginning to end. One that has a
+context instead (`config.max_length`) learns from blocks and is measured over windows.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard import decoding
 from regard.attention.tap import label, muted
-from regard.data import Column, Cursor, Rows, Sequences, StreamBatch, Streams, Tokens, read
+from regard.data import (
+    Blocks,
+    Cursor,
+    Rows,
+    Sequences,
+    StreamBatch,
+    Streams,
+    Tokens,
+    Windows,
+    read,
+)
+from regard.data.pieces import Pieces
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Streaming
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import Perplexity, PerplexityMeter, Protocol
+from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import decode_in_order, device_of, long_ones
+from regard.tasks.batching import TooLong, decode_in_order, device_of
+from regard.tasks.features import Embeds, Reader
+from regard.tasks.last_words import last_words
+from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.text import Tokenizer
+from regard.text.templates import template_of
 
 Unit = Literal["word", "token", "character", "byte"]
 SAMPLES = 6  # lines that a run's report continues
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
+PLACES = 8192  # tokens in windows side by side, where nothing is learned
 
 
 class TextData(Options):
-    """[data]: files of running text, read by `rows` parallel streams of `steps` tokens."""
+    """[data]: files of running text, read `rows` times `steps` tokens at once."""
 
     train: RecipePath
     valid: RecipePath
@@ -38,7 +59,9 @@ class TextData(Options):
     format: Literal["lines", "text"] = "lines"
     """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
     rows: int = Field(default=20, ge=1)
+    """Parallel streams, or blocks in a batch."""
     steps: int = Field(default=20, ge=1)
+    """Tokens of a stream at a time, or of a block."""
 
 
 class TextEvaluation(Options):
@@ -46,29 +69,54 @@ class TextEvaluation(Options):
 
     unit: Unit = "token"
     """What perplexity is per: word, token, or character (then bits per character)."""
+    window: int | None = Field(default=None, ge=1)
+    """Tokens that are read at a time. None: the model's context, or for a model that carries a
+    state the whole text."""
+    stride: int | None = Field(default=None, ge=1)
+    """Tokens from one window to the next. None: the window's length, so that windows do not overlap
+    and the first token of each has no context. (Validation in training never overlaps.)"""
 
 
 class LanguageModelingRecipe(Recipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: TextData
-    tokenizer: TokenizerSection = TokenizerSection(kind="words")
+    tokenizer: TokenizerSection | None = None
+    """Words, unless the recipe says otherwise or the model is started from a folder."""
     decoding: DecodingSection = DecodingSection()
     evaluation: TextEvaluation = TextEvaluation()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "tokenizer" in given or "path" in given.get("model", {}):
+            return given
+        return {**given, "tokenizer": {"kind": "words"}}
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Encoded training and validation text, and how to stream it."""
+    """Encoded training and validation text, and how to read it.
+
+    `unread`: positions of the model's context that no block reaches.
+    """
 
     train: Tokens
     valid: Tokens
     rows: int
     steps: int
+    seed: int
+    unread: int = 0
 
 
-class LanguageModeling:
-    """A model that continues a text, with its tokenizer."""
+class LanguageModeling(Embeds):
+    """A model that continues a text, with its tokenizer.
+
+    format: how the text that it learned from was cut: `lines` or `text` (see [data]); None: the
+    model comes from elsewhere, where a text begins with the bos piece or with the eos piece that
+    ends the one before.
+    unit, window, stride: how perplexity is measured, as in [evaluation].
+    """
 
     name = "language-modeling"
     decodes = True
@@ -81,13 +129,21 @@ class LanguageModeling:
         tokenizer: Tokenizer,
         *,
         method: Any = None,
-        format: str = "lines",
+        format: str | None = None,
         unit: Unit = "token",
+        window: int | None = None,
+        stride: int | None = None,
         texts: Texts | None = None,
     ):
         self.model, self.tokenizer = model, tokenizer
         self.method = method or decoding.options(max_tokens=100)
-        self.format, self.unit, self.data = format, unit, texts
+        self.given_format, self.format = format, format or "text"
+        self.unit, self.window, self.stride, self.data = unit, window, stride, texts
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that the model reads at a time; None: any number, it carries a state."""
+        return self.model.config.max_length
 
     # ---- from a recipe
 
@@ -105,21 +161,32 @@ class LanguageModeling:
     @classmethod
     def from_recipe(cls, recipe: LanguageModelingRecipe, model: Any, tokenizer: Tokenizer) -> Any:
         """The task with its data, ready to be trained."""
-        data = recipe.data
-        method = recipe.decoding.build(100)
-        task = cls(model, tokenizer, method=method, format=data.format, unit=recipe.evaluation.unit)
+        data, evaluation, limit = recipe.data, recipe.evaluation, model.config.max_length
+        task = cls(
+            model,
+            tokenizer,
+            method=recipe.decoding.build(100),
+            format=data.format,
+            unit=evaluation.unit,
+            window=evaluation.window or (limit and min(limit, data.steps)),
+            stride=evaluation.stride,
+        )
+        for name, length in (
+            ("[data] `steps`", data.steps),
+            ("[evaluation] `window`", task.window),
+        ):
+            if limit is not None and (length or 0) > limit:
+                raise ConfigError(
+                    f"{name} must be at most the model's context, {limit:,}, but is {length:,}."
+                )
+        task.protocol(evaluation.window, evaluation.stride)
         train = task.encode(read(data.train, format=data.format))
         valid = task.encode(read(data.valid, format=data.format))
         for path, text in ((data.train, train), (data.valid, valid)):
-            predicted = len(text.ids) - 1
-            if predicted < data.rows:
-                raise DataError(
-                    path,
-                    None,
-                    f"has {predicted + 1} tokens, too few for {data.rows} streams side by side.",
-                    f"Give more text, or set `rows` of [data] to at most {max(1, predicted)}.",
-                )
-        task.data = Texts(train, valid, data.rows, data.steps)
+            _check_length(path, len(text.ids) - 1, data.rows if limit is None else 1)
+        begun = hasattr(getattr(recipe, "model", None), "path")  # its positions are trained
+        unread = 0 if begun or limit is None else limit - data.steps
+        task.data = Texts(train, valid, data.rows, data.steps, recipe.seed, unread)
         return task
 
     @staticmethod
@@ -130,45 +197,73 @@ class LanguageModeling:
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
-        return {"format": self.format, "unit": self.unit}
+        protocol = {"unit": self.unit, "window": self.window, "stride": self.stride}
+        return {"format": self.given_format, **protocol}
+
+    def notes(self) -> list[str]:
+        """What of the model is not trained."""
+        if not self._texts().unread:
+            return []
+        limit, steps = self.model.config.max_length, self._texts().steps
+        return [
+            f"the model's context is {limit:,} tokens, but blocks have {steps:,} (`steps` of "
+            f"[data]): it learns nothing about longer texts. Set `max_length` of [model] to {steps}"
+        ]
 
     # ---- learning
 
     def train_batches(self) -> Cursor:
-        """Windows over parallel streams of the text, pass after pass."""
+        """Windows over parallel streams of the text, or shuffled blocks; pass after pass."""
         data = self._texts()
-        return Cursor(Streams(data.train, rows=data.rows, steps=data.steps))
+        if self.context is None:
+            return Cursor(Streams(data.train, rows=data.rows, steps=data.steps))
+        return Cursor(Blocks(data.train, rows=data.rows, steps=data.steps, seed=data.seed))
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
         """Predicted tokens."""
         return {"loss": batch.count}
 
     def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
-        """Cross-entropy of the next token, in nats; the state goes on to the next window."""
+        """Cross-entropy of the next token, in nats; a state goes on to the next window."""
         batch = batch.to(device_of(self.model))
         output = self.model(batch.tokens, None if batch.fresh else carry)
         loss = self.model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
-        return {"loss": loss}, output.state.detach()
+        return {"loss": loss}, None if output.state is None else output.state.detach()
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
         data = self._texts()
-        total, count = self._total_loss(Streams(data.valid, rows=data.rows, steps=VALID_STEPS))
+        total, count = self._total_loss(self._parts(data.valid, data.rows, self.window, None))
         per_token = Perplexity(total, count, Protocol("token", self._tokenization))
         return {"loss": total / count, "perplexity": per_token.value}
 
     # ---- using
 
-    def generate(self, prompts: Sequence[str] | str = "", **options: Any) -> Any:
+    def generate(
+        self, prompts: Sequence[str] | str = "", *, too_long: TooLong = "error", **options: Any
+    ) -> Any:
         """Prompts with what the model writes after them (a list for several, one for one).
 
+        A text that reaches the end of the model's context stops there, which is told.
+
         Args:
+            too_long: what happens to a prompt that leaves no room in the context for as many tokens
+                as are asked for here: "error", or "truncate", which cuts its beginning.
             options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
                 model's own way.
+
+        Raises:
+            RegardError: a prompt is too long.
         """
         if isinstance(prompts, str):
-            return self.generate([prompts], **options)[0]
-        found = self.hypotheses(prompts, **options)
+            return self.generate([prompts], too_long=too_long, **options)[0]
+        if too_long == "truncate" and (cut := self.long_ones(prompts, **options)):
+            warnings.warn(
+                f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
+                f"{room(self.context, options):,} tokens",
+                stacklevel=2,
+            )
+        found = self.hypotheses(prompts, too_long=too_long, **options)
         return [spelled[0] for spelled in self.spelled(prompts, found)]
 
     predict = generate
@@ -182,40 +277,87 @@ class LanguageModeling:
             for row, several in zip(self._prompts(prompts), found, strict=True)
         ]
 
-    def hypotheses(self, prompts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
+    def hypotheses(
+        self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+    ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
         method = decoding.changed(self.method, **options)
-        rows = self._prompts(prompts)
+        rows = fitting(self._prompts(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.model, Tokens.of(rows), method)
-        self._show([[*r, *best[0].tokens] for r, best in zip(rows, found, strict=True)])
+        best = [one[0] for one in found]
+        tell_ends(rows, best, self.context, method)
+        self._show([[*row, *one.tokens] for row, one in zip(rows, best, strict=True)])
         return found
 
-    def long_ones(self, prompts: Sequence[str]) -> dict[int, int]:
-        """Which prompts are longer than the model's limit: their places and their tokens."""
-        limit = self.model.config.max_length
-        return long_ones(prompts, Column("prompt", self.tokenizer, max_tokens=limit))
+    def long_ones(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
+        """Which prompts leave no room for what is asked: their places and their tokens."""
+        most, rows = room(self.context, options), self._prompts(prompts)
+        return {i: len(row) for i, row in enumerate(rows) if most is not None and len(row) > most}
 
-    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: str = "", *, too_long: TooLong = "error", **options: Any
+    ) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""
         method = decoding.changed(self.method, **options)
         ids = self._prompts([prompt])[0]
+        row = fitting([ids], self.context, too_long, options)[0]
+        if len(row) < len(ids):
+            warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
         said = self.tokenizer.decode(ids)
-        source = Sequences.of([ids], self.model.config.pad).to(device_of(self.model))
-        for _, token in Streaming(self.model, source, method):
+        source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
+        steps = Streaming(self.model, source, method)
+        for _, token in steps:
             ids.append(token)
             text = self.tokenizer.decode(ids)
             if not text.endswith("\ufffd"):  # the bytes of one character may be several tokens
                 yield text[len(said) :]
                 said = text
+        tell_ends([row], [one[0] for one in steps.results], self.context, method)
 
-    def evaluate(self, rows: Rows) -> Perplexity:
+    def reader(self) -> Reader:
+        """The model as an encoder of texts, for their vectors.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if not hasattr(self.model, "template"):
+            raise ConfigError(
+                f"{type(self.model).__name__} carries a state from word to word and has no layers "
+                "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do."
+            )
+        config = self.model.config
+        template = template_of(self.tokenizer) or self.model.template(self.tokenizer)
+        return Reader(self.model, Pieces(self.tokenizer, template, config.max_length, config.pad))
+
+    def protocol(self, window: int | None = None, stride: int | None = None) -> Protocol:
+        """How a perplexity is measured, where it differs from the model's own way.
+
+        Raises:
+            ConfigError: a stride without a window, or beyond it.
+        """
+        window = window or self.window or self.context
+        if self.context is not None and window is not None and window > self.context:
+            raise ConfigError(
+                f"`window` must be at most the model's context, {self.context:,}, but is "
+                f"{window:,}."
+            )
+        return Protocol(self.unit, self._tokenization, window, stride or self.stride)
+
+    def evaluate(
+        self, rows: Rows, *, window: int | None = None, stride: int | None = None
+    ) -> Perplexity:
         """Perplexity of a text, read once from its beginning to its end.
 
-        Every token is predicted, the first one from what stands before any line. Words are those
-        between white space, and the end of a line is one more, as the field counts them.
+        Every token is predicted, the first one from what stands before any line; only where the
+        model knows nothing that could stand there, the first token is not. Words are those between
+        white space, and the end of a line is one more, as the field counts them.
+
+        Args:
+            window, stride: tokens that are read at a time, and from one window to the next.
         """
-        meter = PerplexityMeter(Protocol(self.unit, self._tokenization))
+        protocol = self.protocol(window, stride)
+        meter = PerplexityMeter(protocol)
         units = 0
 
         def counted() -> Iterator[str]:
@@ -224,11 +366,15 @@ class LanguageModeling:
                 units += self._units(text)
                 yield text
 
-        ids = Tokens.of([self._line_end(), *self._encoded(counted())], self._size)
-        nats, tokens = self._total_loss(Streams(ids, rows=1, steps=VALID_STEPS))
+        ids = Tokens.of([self._before(), *self._encoded(counted())], self._size)
+        nats, tokens = self._total_loss(self._parts(ids, 1, protocol.window, protocol.stride))
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         meter.add(nats, tokens if self.unit == "token" else units, unknown)
         return meter.result()
+
+    def last_words(self, passages: Sequence[str]) -> list[Score]:
+        """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
+        return last_words(self.model, self.tokenizer, passages)
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""
@@ -242,7 +388,9 @@ class LanguageModeling:
         """The first words of some validation lines, and how the model goes on."""
         lines = islice(read(recipe.data.valid, format=recipe.data.format).texts(), SAMPLES)
         begun = [" ".join(line.split()[:4]) for line in lines]
-        return list(zip(begun, self.generate(begun, max_tokens=30), strict=True))
+        most = 30 if self.context is None else max(1, min(30, self.context // 2))
+        found = self.generate(begun, too_long="truncate", max_tokens=most)
+        return list(zip(begun, found, strict=True))
 
     def encode(self, rows: Rows) -> Tokens:
         """A text as ids, each of its lines ended where the format says so."""
@@ -267,19 +415,44 @@ class LanguageModeling:
         return f"{self.tokenizer.kind}-{self._size}"
 
     @torch.no_grad()
-    def _total_loss(self, streams: Streams) -> tuple[float, int]:
+    def _total_loss(self, batches: Sequence[StreamBatch]) -> tuple[float, int]:
         """Sum of the losses in nats, and how many tokens were predicted."""
         total, count, carry = 0.0, 0, None
         with evaluating(self.model):
-            for batch in streams:
+            for batch in batches:
                 losses, carry = self.losses(batch, carry)
                 loss, tokens = losses["loss"]
                 total, count = total + float(loss), count + tokens
         return total, count
 
+    def _parts(
+        self, text: Tokens, rows: int, window: int | None, stride: int | None
+    ) -> Sequence[StreamBatch]:
+        """A text to be measured: in windows, or in `rows` streams where there is no window."""
+        if window is None:
+            return Streams(text, rows=rows, steps=VALID_STEPS)
+        return Windows(text, window=window, stride=stride, rows=max(1, PLACES // window))
+
+    # ---- prompts
+
     def _prompts(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompts; an empty one is what stands before any line of the text."""
-        return [ids or self._line_end() for ids in self.tokenizer.encode_many(list(prompts))]
+        return [ids or self._before() for ids in self.tokenizer.encode_many(list(prompts))]
+
+    def _before(self) -> list[int]:
+        """What stands before any text, as far as the model knows; nothing where it does not."""
+        if self.given_format == "lines":
+            return self._line_end()
+        line = self.tokenizer.encode("\n").ids
+        if self.given_format == "text":
+            return line
+        ids = (self.tokenizer.bos_id, self.tokenizer.eos_id, *self._ends())
+        return next(([number] for number in ids if number is not None), line)
+
+    def _ends(self) -> list[int]:
+        config = self.model.config
+        ids = (config.bos, config.eos)
+        return [number for number in ids if number is not None and number < config.vocab_size]
 
     def _line_end(self) -> list[int]:
         if self.format == "text":
@@ -292,6 +465,7 @@ class LanguageModeling:
         return [self.tokenizer.eos_id]
 
     def _show(self, rows: list[list[int]]) -> None:
+        rows = [row[: self.context] for row in rows]  # the last token may be one too many
         words = [[self.tokenizer.label(i) for i in row] for row in rows]
         if label(target=words):
             with torch.no_grad(), evaluating(self.model):
@@ -302,3 +476,17 @@ class LanguageModeling:
         if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.data
+
+
+def _check_length(path: Any, predicted: int, rows: int) -> None:
+    """Refuses a text too short for `rows` streams, or for one block."""
+    if predicted >= rows:
+        return
+    if rows == 1:
+        raise DataError(path, None, "has one token at most: there is nothing to predict.")
+    raise DataError(
+        path,
+        None,
+        f"has {predicted + 1} tokens, too few for {rows} streams side by side.",
+        f"Give more text, or set `rows` of [data] to at most {max(1, predicted)}.",
+    )

@@ -1,0 +1,150 @@
+"""Vectors of texts from an encoder without a head, compared by their cosine.
+
+Nothing is trained here: an encoder learns in another task (classification, regression), and each of
+those gives vectors too. What this task adds is how sentence-transformers pools a text, and the
+measure of vectors: how their cosines go together with what people said of pairs of sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.data import Rows, read
+from regard.errors import ConfigError, DataError
+from regard.metrics import Pearson, Score, Spearman
+from regard.models.headed import Headed
+from regard.sentences import Pooling
+from regard.tasks.batching import TooLong
+from regard.tasks.encoding import EncoderRecipe, EncoderTask, headed
+from regard.tasks.features import Reader
+from regard.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The vector of a text."""
+
+    vector: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return " ".join(f"{number:.7g}" for number in self.vector)
+
+
+class Embedding(EncoderTask):
+    """A vector for a text."""
+
+    name = "embedding"
+    Recipe = EncoderRecipe
+
+    def __init__(
+        self,
+        model: Headed,
+        tokenizer: Tokenizer,
+        *,
+        kinds: Sequence[str] = ("mean",),
+        normalize: bool = False,
+        max_tokens: int | None = None,
+    ):
+        super().__init__(headed(model), tokenizer, max_tokens=max_tokens)
+        self.pooling = Pooling(tuple(kinds), normalize, self.pieces.limit)
+
+    # ---- what does not belong to a task that learns nothing
+
+    @staticmethod
+    def texts(recipe: Any) -> Iterator[str]:
+        """Refuses, as `from_recipe`."""
+        raise _nothing_to_learn()
+
+    @staticmethod
+    def files(recipe: Any) -> list[str]:
+        """No files of data."""
+        return []
+
+    @classmethod
+    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:
+        """Refuses: there is nothing to learn.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise _nothing_to_learn()
+
+    def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
+        """Refuses, as `from_recipe`."""
+        raise _nothing_to_learn()
+
+    # ---- using
+
+    def reader(self) -> Reader:
+        """The encoder, and how it pools a text."""
+        return Reader(self.model.encoder, self.pieces, self.pooling)
+
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> np.ndarray:
+        """The vectors of texts, (N, D), or of one text, (D,)."""
+        return self.embed(texts, too_long=too_long)
+
+    def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Answer]:
+        """The vector of each text."""
+        return [Answer(tuple(row)) for row in self.predict(list(texts), too_long=too_long).tolist()]
+
+    # ---- scores
+
+    def evaluate(
+        self, rows: Rows | Iterable[Sequence[Any]], *, too_long: TooLong = "truncate"
+    ) -> list[Score]:
+        """Pearson's and Spearman's correlation of cosines with rows (text, text, wanted number).
+
+        Raises:
+            DataError: a row has no number in its third field.
+        """
+        rows = rows if isinstance(rows, Rows) else read(rows)
+        numbered = list(rows.numbered())
+        wanted = [_number(row, rows.file_of(0), line) for line, row in numbered]
+        vectors = [
+            self.embed([row[side] for _, row in numbered], normalize=True, too_long=too_long)
+            for side in (0, 1)
+        ]
+        cosines = np.einsum("nd,nd->n", *vectors)
+        metrics = Pearson(), Spearman()
+        for metric in metrics:
+            metric.add(cosines, wanted)
+        return [metric.result() for metric in metrics]
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
+        """Rows of a file that a user names: two texts, and how alike they are."""
+        return read(files[0], tuple(columns) or (0, 1, 2))
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model and tokenizer."""
+        pooling = self.pooling
+        return {
+            **super().settings(),
+            "kinds": list(pooling.kinds),
+            "normalize": pooling.normalize,
+        }
+
+
+def _number(row: Sequence[Any], file: str, line: int) -> float:
+    if len(row) != 3:
+        raise DataError(
+            file,
+            line,
+            f"has {len(row)} fields, but these must be two texts and how alike they are.",
+            "Name the three columns, such as --columns 5,6,4.",
+        )
+    try:
+        return float(row[2])
+    except ValueError:
+        raise DataError(file, line, f"has {row[2]!r} where a number should be.") from None
+
+
+def _nothing_to_learn() -> ConfigError:
+    return ConfigError(
+        "The task embedding learns nothing: it gives the vectors of an encoder. Train another task "
+        "on it (classification, regression); each of them gives vectors too."
+    )

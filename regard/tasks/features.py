@@ -1,0 +1,436 @@
+"""Texts as vectors: what every task on an encoder can do beside its own.
+
+task.embed(texts)                                        (N, D), a vector a text
+task.embed(texts, layers="concat-last-4", per="word")    for each text its words' vectors
+for vector in task.embed_stream(lines): ...              as many texts as there are, flat memory
+
+Texts pass in chunks, sorted by length inside, in small batches: a batch whose states fit into the
+caches of a CPU is three times as fast as one that does not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, islice
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data import Sequences
+from regard.data.pieces import Encoded, Pieces
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, RegardError
+from regard.layers.mixing import Choice, choice_of
+from regard.sentences import KINDS, Pooling
+from regard.suggest import nearest
+from regard.tasks.batching import TooLong, device_of
+from regard.text.splitting import words_of
+from regard.text.templates import Row
+
+Per = Literal["text", "word", "token"]
+Precision = Literal["float32", "bfloat16"]
+PLACES = {"cpu": 1024}  # of a padded batch; on other devices ELSEWHERE
+ELSEWHERE = 65536
+OTHER_NAMES = {"first": "cls", "last": "lasttoken"}
+
+
+class Vectors(np.ndarray):
+    """An array (n, D) that knows of which words or pieces its rows are: `labels`, n of them."""
+
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: np.ndarray, labels: Sequence[str]) -> Self:
+        """The rows of `values` with their labels."""
+        made = values.view(cls)
+        made.labels = tuple(labels)
+        return made
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.labels = ()  # rows taken out of it, or computed from it, are no longer those
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An encoder, what makes rows of texts for it, and how the vector of a text is pooled."""
+
+    encoder: Any
+    pieces: Pieces
+    pooling: Pooling = Pooling()
+
+
+class Embeds:
+    """The verbs of a task that has an encoder."""
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """The encoder and what belongs to it.
+
+        Raises:
+            ConfigError: the model of this task is none.
+        """
+
+    def embed(
+        self,
+        texts: Any,
+        *,
+        layers: str | int | Choice = "last",
+        pooling: str | None = None,
+        per: Per = "text",
+        normalize: bool | None = None,
+        too_long: TooLong = "error",
+        precision: Precision = "float32",
+        batch_tokens: int | None = None,
+    ) -> Any:
+        """Vectors of texts in float32 (a list of texts, or one).
+
+        Args:
+            texts: strings; with per="word" also lists of words. The words of a string are those of
+                `regard.text.splitting`.
+            layers: "first" (the embeddings), "last", "second-to-last", "sum" (of all layers above
+                the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
+                embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that has learned.
+            pooling: of a text's tokens, [CLS] and [SEP] among them, or of a word's pieces: "mean",
+                "first", "last", "max"; of a text also the others that `regard.sentences` knows.
+                None: of a text as the model's folder says, else the mean.
+            per: what a vector is of. A token is a piece, the special ones included.
+            normalize: whether vectors get the length 1. None: of a text as the folder says.
+            too_long: what happens to texts longer than the model reads.
+            precision: "bfloat16" for the matrix products; vectors are float32 all the same.
+            batch_tokens: places in a batch, padding included.
+
+        Returns:
+            (N, D) for texts; for words and tokens a list of `Vectors`, (words, D) or (tokens, D).
+
+        Raises:
+            ConfigError: the model has no such layers, there is no such pooling.
+            RegardError: a text is longer than the model reads and `too_long` is "error".
+        """
+        embedder = Embedder.of(
+            self.reader(),
+            layers=layers,
+            pooling=pooling,
+            per=per,
+            normalize=normalize,
+            precision=precision,
+            batch_tokens=batch_tokens,
+        )
+        one = isinstance(texts, str)
+        found = embedder.stream([texts] if one else texts, too_long)
+        if one:
+            return next(iter(list(found)))
+        return list(found) if per != "text" else _stacked(found, embedder.width)
+
+    def embed_stream(
+        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Any
+    ) -> Iterator[np.ndarray]:
+        """The vectors of any number of texts, in order, while memory stays flat.
+
+        Args:
+            options: as of `embed`.
+        """
+        return Embedder.of(self.reader(), **options).stream(texts, too_long)
+
+    def similarity(self, a: Any, b: Any, **options: Any) -> Any:
+        """The cosine of texts: a number for two, (len(a), len(b)) for lists.
+
+        Args:
+            options: as of `embed`.
+        """
+        sides = [[side] if isinstance(side, str) else list(side) for side in (a, b)]
+        first, second = (self.embed(side, **options | {"normalize": True}) for side in sides)
+        cosines = first @ second.T
+        return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
+
+
+# ------------------------------------------------------------------------------- what a vector is
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows of texts; of each its words (`labels`), and how many pieces those have (`sizes`)."""
+
+    rows: list[Row]
+    labels: Sequence[Sequence[str]] = ()
+    sizes: Sequence[Sequence[int]] = ()
+
+
+class Unit(Protocol):
+    """What a vector is of."""
+
+    chunk: int  # texts whose vectors are held at once
+
+    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read: ...
+
+    def shortened(self, read: Read, pieces: Pieces) -> Read:
+        """Within the limit."""
+        ...
+
+    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
+        """Of each row of a batch, (B, T, D): its vector, or its vectors."""
+        ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """A vector a text."""
+
+    pooling: Pooling
+    chunk = 4096
+
+    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+        return Read(pieces.rows([(as_text(text),) for text in texts]))
+
+    def shortened(self, read: Read, pieces: Pieces) -> Read:
+        return Read([pieces.shortened(row) for row in read.rows])
+
+    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
+        return self.pooling(hidden, texts).unbind()
+
+
+@dataclass(frozen=True)
+class Token:
+    """A vector a piece."""
+
+    normalize: bool
+    chunk = 256
+
+    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+        rows, piece = pieces.rows([(as_text(text),) for text in texts]), pieces.tokenizer.piece
+        return Read(rows, [list(map(piece, row.ids)) for row in rows])
+
+    def shortened(self, read: Read, pieces: Pieces) -> Read:
+        rows, piece = [pieces.shortened(row) for row in read.rows], pieces.tokenizer.piece
+        return Read(rows, [list(map(piece, row.ids)) for row in rows])
+
+    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
+        if self.normalize:
+            hidden = F.normalize(hidden, dim=-1)
+        return [row[:n] for row, n in zip(hidden, texts.lengths.tolist(), strict=True)]
+
+
+# from the pieces of words, (P, D), and how many each word has, (W,), to (W, D)
+WORD_POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda pieces, sizes: torch.segment_reduce(pieces, "mean", lengths=sizes),
+    "first": lambda pieces, sizes: pieces[sizes.cumsum(0) - sizes],
+    "last": lambda pieces, sizes: pieces[sizes.cumsum(0) - 1],
+    "max": lambda pieces, sizes: torch.segment_reduce(pieces, "max", lengths=sizes),
+}
+
+
+@dataclass(frozen=True)
+class Word:
+    """A vector a word."""
+
+    pooling: str
+    normalize: bool
+    chunk = 256
+
+    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+        words = [split(text) if isinstance(text, str) else list(text) for text in texts]
+        found = pieces.words(words)
+        rows = [_row(list(chain.from_iterable(word)), pieces) for word in found]
+        return Read(rows, words, [list(map(len, word)) for word in found])
+
+    def shortened(self, read: Read, pieces: Pieces) -> Read:
+        kept = [_words_within(*both, pieces) for both in zip(read.rows, read.sizes, strict=True)]
+        parts = zip(read.rows, read.sizes, kept, strict=True)
+        rows = [
+            row if n == len(sizes) else _row(_text_of(row)[: sum(sizes[:n])], pieces)
+            for row, sizes, n in parts
+        ]
+        labels = [words[:n] for words, n in zip(read.labels, kept, strict=True)]
+        return Read(rows, labels, [sizes[:n] for sizes, n in zip(read.sizes, kept, strict=True)])
+
+    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
+        pieces = torch.cat(
+            [
+                states[row.starts[0] :][: sum(sizes)]
+                for states, row, sizes in zip(hidden, read.rows, read.sizes, strict=True)
+            ]
+        )  # (P, D): those of the words, without the template's
+        sizes = torch.tensor(list(chain.from_iterable(read.sizes)), device=hidden.device)
+        found = WORD_POOLINGS[self.pooling](pieces, sizes) if len(sizes) else pieces
+        if self.normalize:
+            found = F.normalize(found, dim=-1)
+        return found.split([len(of_row) for of_row in read.sizes])
+
+
+def split(text: str) -> list[str]:
+    """The words of a running text, as tasks on words see them."""
+    return [text[start:stop] for start, stop in words_of(text)]
+
+
+def _row(ids: list[int], pieces: Pieces) -> Row:
+    """Around the pieces of words what the template has; never a row of nothing."""
+    row = pieces.template.row([ids])
+    return row if row.ids else pieces.rows([("",)])[0]
+
+
+def _text_of(row: Row) -> list[int]:
+    return row.ids[row.starts[0] :][: row.counts[0]]
+
+
+def _words_within(row: Row, sizes: Sequence[int], pieces: Pieces) -> int:
+    """How many whole words of a row the model reads."""
+    if pieces.limit is None or len(row) <= pieces.limit:
+        return len(sizes)
+    room = pieces.limit - pieces.template.room(1)
+    return sum(end <= room for end in accumulate(sizes))
+
+
+def unit_of(
+    per: Per, pooling: str | None, normalize: bool | None, of_folder: Pooling
+) -> Text | Word | Token:
+    """What a vector is of, and how it is pooled.
+
+    Raises:
+        ConfigError: there is no such unit or pooling.
+    """
+    if per == "text":
+        found = replace(of_folder, kinds=(_kind(pooling),)) if pooling else of_folder
+        return Text(found if normalize is None else replace(found, normalize=normalize))
+    if per == "token":
+        if pooling is not None:
+            raise ConfigError("A token has one vector: there is nothing that `pooling` could pool.")
+        return Token(bool(normalize))
+    if per != "word":
+        known = nearest(str(per), ("text", "word", "token"))
+        raise ConfigError(f"`per` cannot be {per!r}. {known}")
+    if pooling is not None and pooling not in WORD_POOLINGS:
+        known = nearest(pooling, WORD_POOLINGS)
+        raise ConfigError(f"Pieces of a word have no pooling {pooling!r}. {known}")
+    return Word(pooling or "mean", bool(normalize))
+
+
+def _kind(pooling: str) -> str:
+    kind = OTHER_NAMES.get(pooling, pooling)
+    if kind not in KINDS:
+        raise ConfigError(
+            f"There is no pooling {pooling!r}. {nearest(pooling, [*OTHER_NAMES, *KINDS])}"
+        )
+    return kind
+
+
+# -------------------------------------------------------------------------------------- computing
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """From texts to vectors, in one way that is settled."""
+
+    encoder: Any
+    pieces: Pieces
+    choice: Choice
+    unit: Text | Word | Token
+    precision: Precision
+    places: int
+
+    @classmethod
+    def of(
+        cls,
+        reader: Reader,
+        *,
+        layers: str | int | Choice = "last",
+        pooling: str | None = None,
+        per: Per = "text",
+        normalize: bool | None = None,
+        precision: Precision = "float32",
+        batch_tokens: int | None = None,
+    ) -> Self:
+        """See `Embeds.embed`."""
+        if precision not in ("float32", "bfloat16"):
+            raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
+        places = PLACES.get(device_of(reader.encoder).type, ELSEWHERE)
+        return cls(
+            reader.encoder,
+            reader.pieces,
+            choice_of(layers),
+            unit_of(per, pooling, normalize, reader.pooling),
+            precision,
+            batch_tokens or places,
+        )
+
+    @property
+    def width(self) -> int:
+        """Of a vector, D."""
+        one = self.choice.width(self.encoder.config.d_model)
+        return one * len(self.unit.pooling.kinds) if isinstance(self.unit, Text) else one
+
+    def stream(self, texts: Iterable[Any], too_long: TooLong) -> Iterator[np.ndarray]:
+        """The vectors of each text in order; a warning at the end tells how many were cut."""
+        texts, done, cut = iter(texts), 0, 0
+        while chunk := list(islice(texts, self.unit.chunk)):
+            found, long = self.chunk(chunk, too_long, done)
+            yield from found
+            done, cut = done + len(chunk), cut + long
+        if cut:
+            warnings.warn(
+                f"{cut:,} of {done:,} texts were cut to {self.pieces.limit:,} tokens, which is "
+                "what this model reads",
+                stacklevel=2,
+            )
+
+    def chunk(
+        self, texts: Sequence[Any], too_long: TooLong, first: int = 0
+    ) -> tuple[list[np.ndarray], int]:
+        """The vectors of texts that are held together, and how many texts were cut.
+
+        first: the number of the first text, from 0, for messages.
+
+        Raises:
+            RegardError: a text is longer than the model reads and `too_long` is "error".
+        """
+        read = self.unit.read(self.pieces, texts)
+        long = self.pieces.long_ones(read.rows)
+        if long and too_long == "error":
+            raise longer_than_read(read.rows[long[0]], first + long[0], self.pieces)
+        if long:
+            read = self.unit.shortened(read, self.pieces)
+        found = self._computed(read)
+        if read.labels:
+            found = [Vectors.of(*both) for both in zip(found, read.labels, strict=True)]
+        return found, len(long)
+
+    def _computed(self, read: Read) -> list[np.ndarray]:
+        device = device_of(self.encoder)
+        bfloat16 = self.precision == "bfloat16"
+        found = [np.empty(0, np.float32)] * len(read.rows)
+        batches = Encoded.of(read.rows).in_order(self.pieces.pad, tokens=self.places)
+        casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+        with torch.no_grad(), evaluating(self.encoder), casting:
+            for batch in batches:
+                numbers, texts = batch.numbers.tolist(), batch.texts.to(device)
+                hidden = self.choice(self.encoder.layers(texts)).float()
+                sizes = [read.sizes[i] for i in numbers] if read.sizes else ()
+                here = Read([read.rows[i] for i in numbers], sizes=sizes)
+                vectors = self.unit.vectors(hidden, texts, here)
+                for number, vector in zip(numbers, vectors, strict=True):
+                    found[number] = vector.cpu().numpy()
+        return found
+
+
+def as_text(given: Any) -> str:
+    """A text as a user gives it."""
+    if not isinstance(given, str):
+        raise RegardError(f"Give texts as strings, but this is {given!r:.80}.")
+    return given
+
+
+def longer_than_read(row: Row, number: int, pieces: Pieces) -> RegardError:
+    """For a text beyond the model's limit; its number is counted from 0."""
+    return RegardError(
+        f"Text {number + 1} has {len(row)} tokens, but this model reads at most "
+        f"{pieces.limit}. Shorten it, or cut its end with too_long='truncate'."
+    )
+
+
+def _stacked(vectors: Iterator[np.ndarray], width: int) -> np.ndarray:
+    found = list(vectors)
+    return np.stack(found) if found else np.zeros((0, width), np.float32)
