@@ -16,6 +16,7 @@ from regard.suggest import nearest
 TASKS = {
     "translation": "regard.tasks.translation:Translation",
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
+    "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",
     "regression": "regard.tasks.classification:Regression",
 }
