@@ -27,6 +27,7 @@ from regard.models import MODELS, model_class
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
 from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record, with_section, write
+from regard.sentences import read_pooling, write_sentence_transformers
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.foreign import task_of
@@ -253,6 +254,8 @@ def save(task: Any, folder: str | Path) -> None:
     write_tensors(folder / WEIGHTS, weights)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     task.tokenizer.save(folder)
+    if task.name == "embedding" and published is not None:
+        write_sentence_transformers(folder, task.pooling, model.config.d_model)
     if task.decodes:
         decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
 
@@ -280,7 +283,8 @@ def load(path: str | Path) -> Any:
         task = task_class(settings.pop("task", "translation"))
         settings = {k: v for k, v in settings.items() if k not in ("version", "model", "heads")}
     else:
-        name, settings = task_of(model, config)
+        pooling = read_pooling(folder)
+        name, settings = task_of(model, config) if pooling is None else ("embedding", vars(pooling))
         task = task_class(name)
     if task.decodes and (folder / "generation_config.json").exists():
         settings["method"] = decoding.load(folder)
