@@ -1,0 +1,105 @@
+"""LAMBADA: predict the last word of a passage (Paperno et al. 2016).
+
+The word can be guessed from the whole passage and not from its last sentence, so that it measures
+how far back a model reads. It is all that stands behind the last space, in as many tokens as that
+takes; all of them must be the most probable ones, each after the right ones before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data import Sequences, Tokens, sorted_batches
+from regard.decoding.steps import evaluating
+from regard.errors import RegardError
+from regard.metrics import Score
+from regard.tasks.batching import device_of
+from regard.text import Tokenizer
+
+PLACES = 8192  # tokens that pass the model at once
+
+
+@torch.no_grad()
+def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> list[Score]:
+    """Accuracy of the last word, and its perplexity: exp of the mean of -log p(word).
+
+    Passages beyond the model's context lose their beginning; the signature counts them, and words
+    with unknown tokens.
+
+    Raises:
+        RegardError: there is no passage, or one has no word before its last.
+    """
+    if not passages:
+        raise RegardError("There must be at least one passage, but there is none.")
+    split = [_split(tokenizer, text, number) for number, text in enumerate(passages, 1)]
+    limit = model.config.max_length
+    most = math.inf if limit is None else limit + 1  # the last token is not read
+    rows = Tokens.of([ids[-int(min(most, len(ids))) :] for ids, _ in split])
+    counts = np.array([count for _, count in split])
+    if limit is not None and counts.max() > limit:
+        raise RegardError(
+            f"Passage {int(counts.argmax()) + 1} ends in a word of {counts.max()} tokens, but this "
+            f"model's context is {limit}."
+        )
+    nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
+    batches = sorted_batches((rows,), (model.config.pad,), budget=PLACES, make=lambda one: one)
+    with evaluating(model):
+        for numbers, batch in zip(batches.rows, batches, strict=True):
+            lasts = torch.from_numpy(counts[numbers])
+            nats[numbers], right[numbers] = _scores(model, batch, lasts)
+    cut = sum(len(ids) > most for ids, _ in split)
+    unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
+    return _named(tokenizer, nats, right, cut, unknown)
+
+
+def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int]:
+    """The tokens of a passage, and how many of them at its end are its last word's."""
+    text = text.strip()
+    space, found = text.rfind(" "), tokenizer.encode(text)
+    # Pieces that carry the space before a word begin at it: what counts is where they end.
+    count = sum(end > space + 1 for _, end in found.offsets)
+    if space < 0 or not 0 < count < len(found):
+        raise RegardError(
+            f"Passage {number} must have a word before its last one, but is {text!r:.80}."
+        )
+    return found.ids, count
+
+
+def _scores(model: Any, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row: -log p of its last tokens (B,) float64, and 1.0 where all are predicted (B,)."""
+    ends = batch.lengths[:, None] - 1  # where the last token is predicted, and one more
+    places = torch.arange(batch.ids.size(1) - 1)
+    asked = (places < ends) & (places >= ends - lasts[:, None])  # (B, T - 1)
+    device = device_of(model)
+    hidden = model(batch.ids[:, :-1].to(device)).hidden[asked.to(device)]  # (N, D)
+    targets = batch.ids[:, 1:][asked]
+    log_probs = model.head.logits(hidden).float().log_softmax(-1).cpu()
+    row = asked.nonzero()[:, 0]
+    loss = -log_probs.gather(1, targets[:, None])[:, 0].double()
+    wrong = (log_probs.argmax(-1) != targets).float()
+    count = len(batch)
+    nats = torch.zeros(count, dtype=torch.float64).index_add(0, row, loss)
+    return nats, (torch.zeros(count).index_add(0, row, wrong) == 0).float()
+
+
+def _named(
+    tokenizer: Tokenizer, nats: Tensor, right: Tensor, cut: int, unknown: int
+) -> list[Score]:
+    signature = (
+        f"word:after-last-space|match:greedy|tok:{tokenizer.kind}-{tokenizer.vocab_size}"
+        f"|count:{len(nats)}"
+    )
+    signature += f"|cut:{cut}" if cut else ""
+    signature += f"|unk:{unknown}" if unknown else ""
+    mean = float(nats.mean())
+    perplexity = math.exp(mean) if mean < 709 else math.inf
+    return [
+        Score("last-word accuracy", float(right.mean()), signature, len(nats), 4),
+        Score("last-word perplexity", perplexity, signature, len(nats)),
+    ]
