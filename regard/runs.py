@@ -30,7 +30,7 @@ from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record,
 from regard.sentences import read_pooling, write_sentence_transformers
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
-from regard.tasks.foreign import task_of
+from regard.tasks.foreign import names_in, task_of
 from regard.text import Tokenizer
 from regard.text.fit import check_tokenizer
 from regard.training import Result, TrainingOptions
@@ -38,7 +38,7 @@ from regard.weights import read_weights
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OURS = "regard"  # the model_type of what no other library has
-NOT_OURS = ("model_type", "architectures", "regard")
+NOT_OURS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
 
@@ -101,10 +101,10 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     if isinstance(section, Started):
         return read_model(section.path, section.changes())
     model: Any = model_class(section.name)
-    needed = {field.name for field in fields(model.Config)} & {"pad", "bos", "eos"}
-    special = {role: getattr(tokenizer, f"{role}_id") for role in needed}
+    roles = {field.name: field.default for field in fields(model.Config)}
+    special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*roles}}
     for role, number in special.items():
-        if number is None:
+        if number is None and roles[role] is not None:
             raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
     options = section.model_dump(exclude={"name", "size"})
     for name, value in options.items():
@@ -302,7 +302,10 @@ def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Mo
     folder = folder_of(path)
     config = _read_config(folder)
     model = _read_model(config, folder)
-    return with_options(model, changes) if changes else model
+    model = with_options(model, changes) if changes else model
+    if isinstance(model, Headed):
+        model.labels = names_in(config)
+    return model
 
 
 def folder_of(path: str | Path) -> Path:

@@ -18,7 +18,9 @@ TASKS = {
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
     "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",
-    "regression": "regard.tasks.classification:Regression",
+    "regression": "regard.tasks.regression:Regression",
+    "tagging": "regard.tasks.tagging:Tagging",
+    "question-answering": "regard.tasks.question_answering:QuestionAnswering",
 }
 
 

@@ -27,7 +27,7 @@ def task_of(model: Any, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     """
     if not isinstance(model, Headed):
         if getattr(model, "continues", False):
-            return "language-modeling", {"format": "text"}
+            return "language-modeling", {}
         return "translation", {}
     kind = next((kind for kind in TASK_OF if kind in model.heads), None)
     if kind is None:
@@ -55,6 +55,12 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
             f"but is {named}."
         )
     return [str(label) for label in labels]
+
+
+def names_in(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names that config.json gives to labels, in the order of their numbers."""
+    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    return tuple(named[number] for number in sorted(named))
 
 
 def _is_number(config: Mapping[str, Any], outputs: int) -> bool:

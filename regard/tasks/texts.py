@@ -1,0 +1,331 @@
+"""Rows of one text or two with a target at the end: what classes and numbers have in common.
+
+Files become examples, pairs are read in one order or in both, and answers are scored by metrics
+that go by name.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from regard.data import Rows, read
+from regard.data.benchmarks import Glue, read_glue
+from regard.data.groups import GroupBatch, Groups
+from regard.data.pieces import Encoded
+from regard.data.store import Report
+from regard.errors import ConfigError, DataError
+from regard.metrics import METRICS, Score, metric_class
+from regard.metrics.glue import TASKS as GLUE
+from regard.metrics.glue import metrics as glue_metrics
+from regard.models.headed import Headed
+from regard.recipe import Options
+from regard.suggest import nearest
+from regard.tasks.batching import TooLong
+from regard.tasks.encoding import (
+    EncoderData,
+    EncoderTask,
+    NextWords,
+    Part,
+    Parts,
+    as_texts,
+    finite,
+    is_one,
+    keep_short,
+)
+from regard.text import Tokenizer
+from regard.text.templates import Row
+
+SAMPLES = 12  # rows that a run's report shows
+GLUE_PARTS = {"train": "train", "valid": "dev", "test": "test"}
+
+
+class TextsData(EncoderData):
+    """[data]: tables of one text or two and their label, or the files of a task of GLUE."""
+
+    columns: tuple[int | str, ...] = (0, 1)
+    """One text or two, and then the label: by number from 0, or by name from a header."""
+    format: str | None = None
+    """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
+    header: bool | None = None
+    glue: str = ""
+    """A task of GLUE (`regard.metrics.glue`): `train` and the others are then its files, or its
+    folder."""
+
+    @field_validator("columns")
+    @classmethod
+    def _one_text_or_two(cls, columns: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        if len(columns) not in (2, 3):
+            raise ValueError(
+                f"must name one text or two, and then the label, but names {len(columns)} columns"
+            )
+        return columns
+
+    @field_validator("glue")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        """The name as the metrics have it; MRPC and SST-2 are understood too."""
+        plain = name.lower()
+        plain = plain if plain in GLUE else plain.replace("-", "")
+        if name and plain not in GLUE:
+            offered = nearest(name.lower(), [one for one in GLUE if one.startswith(plain)] or GLUE)
+            raise ValueError(f"is {name!r}, which is no task of GLUE. {offered}")
+        return plain
+
+
+class TextObjective(Options):
+    """[objective]"""
+
+    both_orders: bool = False
+    """Read each pair as (a, b) and as (b, a) and add what stands before the head: for questions in
+    which the order says nothing (Radford et al. 2018, section 3.3)."""
+    language_modeling: float = Field(default=0.0, ge=0)
+    """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
+
+
+class TextEvaluation(Options):
+    """[evaluation]"""
+
+    metrics: tuple[str, ...] = ()
+    """Names of metrics, the goal first; without any those of the task of GLUE, or accuracy, or for
+    numbers both correlations."""
+
+
+class TextTask(EncoderTask):
+    """A task whose examples are one text or two, and what they should be answered with.
+
+    KNOWN are the metrics that it can be scored by, DEFAULT those that score it unless others are
+    named.
+    """
+
+    head = "classes"
+    KNOWN: ClassVar[tuple[str, ...]]
+    DEFAULT: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        model: Headed,
+        tokenizer: Tokenizer,
+        *,
+        glue: str = "",
+        metrics: Sequence[str] = (),
+        both_orders: bool = False,
+        max_tokens: int | None = None,
+    ):
+        super().__init__(model, tokenizer, max_tokens=max_tokens)
+        self.glue, self.metrics, self.both_orders = glue, tuple(metrics), both_orders
+        self.goal = (key_of(self.new_metrics()[0]), "max")
+
+    # ---- what a task of this kind says
+
+    @abstractmethod
+    def target(self, text: str, file: str, line: int) -> int | float:
+        """What a row's last field asks for; it stands in this file on this line."""
+
+    @abstractmethod
+    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Any]:
+        """The answer to each text or pair."""
+
+    @abstractmethod
+    def answered(self, scores: Tensor, targets: Tensor) -> tuple[list[Any], list[Any]]:
+        """What the head's scores (N, O) answer, and what the targets (N,) ask for, as metrics have
+        them.
+        """
+
+    @abstractmethod
+    def errors(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example, (N,)."""
+
+    def metric(self, name: str) -> Any:
+        """A new metric of this name."""
+        return metric_class(name)()
+
+    # ---- from a recipe
+
+    @classmethod
+    def texts(cls, recipe: Any) -> Iterator[str]:
+        """What a tokenizer learns from: the training texts."""
+        return (text for row in rows_of(recipe.data, "train") for text in row[:-1])
+
+    @classmethod
+    def files(cls, recipe: Any) -> list[str]:
+        """The files of data, for the record of a run."""
+        parts = [part for part in GLUE_PARTS if getattr(recipe.data, part) is not None]
+        return [name for part in parts for name in _files(rows_of(recipe.data, part))]
+
+    def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
+        """Read the data and the second objective that a recipe asks for."""
+        data, self.remarks = recipe.data, list(remarks)
+        self.next_words = NextWords.of(self.model, recipe.objective.language_modeling)
+        train = self._part(rows_of(data, "train"), data)
+        valid = None if data.valid is None else self._part(rows_of(data, "valid"), data)
+        self.parts = Parts(train, valid, data, recipe.seed)
+
+    def _part(self, rows: Rows, data: TextsData) -> Part:
+        """Encoded rows with their targets, which `self.target` reads."""
+        report, texts, targets, lines = Report((rows.file_of(0),)), [], [], []
+        for line, (*fields, target) in rows.numbered():
+            report.read += 1
+            if not any(field.strip() for field in fields):
+                report.note("empty, row left out", line)
+                continue
+            texts.append(tuple(fields))
+            targets.append(self.target(target, rows.file_of(0), line))
+            lines.append(line)
+        found = self.pieces.rows(texts)
+        kept = keep_short(found, lines, self.pieces, data, report)
+        report.kept = len(kept)
+        if not kept:
+            raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
+        wanted = torch.tensor([targets[i] for i in kept])
+        return Part(self.laid([found[i] for i in kept]), wanted, report)
+
+    # ---- the pairs' orders
+
+    def laid(self, rows: Sequence[Row]) -> Encoded | Groups:
+        """Row i is example i; or row i and its pair the other way round are."""
+        if not self.both_orders:
+            return super().laid(rows)
+        return Groups.of([self._orders(row) for row in rows])
+
+    def _orders(self, row: Row) -> list[Row]:
+        texts = row.texts()
+        return [row] if len(texts) == 1 else [row, self.pieces.template.row(texts[::-1])]
+
+    def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
+        """The head's scores (B, O); of what both orders of a pair give, added."""
+        if not isinstance(batch, GroupBatch):
+            return super().scores_of(hidden, batch)
+        head: Any = self.model.heads[self.head]
+        return head.scores(batch.summed(head.place(hidden, batch.texts)))
+
+    # ---- learning
+
+    def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
+        """The sum of the losses of a batch, and the number of its examples."""
+        wanted = targets[batch.numbers.cpu()].to(scores.device)
+        return self.errors(scores, wanted).sum(), len(batch)
+
+    def validate(self) -> dict[str, float]:
+        """The metrics on the validation data, and the loss; nothing where there is none.
+
+        Scores that are not numbers have no metric: it is NaN, and never the best.
+        """
+        valid = self._parts().valid
+        if valid is None:
+            return {}
+        scores = self.text_scores(valid.rows)
+        metrics = self.new_metrics()
+        if not bool(scores.isfinite().all()):
+            return dict.fromkeys([*map(key_of, metrics), "loss"], float("nan"))
+        results = self.scored(metrics, scores, valid.targets)
+        found = {key_of(m): r.value for m, r in zip(metrics, results, strict=True)}
+        return {**found, "loss": float(self.errors(scores, valid.targets).mean())}
+
+    # ---- using
+
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The answer to each text or pair: a list for a list, one for one.
+
+        A text is a str, a pair a tuple of two.
+        """
+        if is_one(texts):
+            return self.value(self.answers([texts], too_long=too_long)[0])
+        return [self.value(answer) for answer in self.answers(texts, too_long=too_long)]
+
+    @staticmethod
+    def value(answer: Any) -> Any:
+        """What of an answer stands for it."""
+        return answer
+
+    def evaluate(self, rows: Rows | Iterable[Sequence[str]]) -> list[Score]:
+        """The metrics of the answers to rows of one text or two and their target."""
+        rows = rows if isinstance(rows, Rows) else read(rows)
+        numbered = list(rows.numbered())
+        texts = [as_texts(tuple(row[:-1])) for _, row in numbered]
+        targets = [self.target(row[-1], rows.file_of(0), line) for line, row in numbered]
+        self.warn_if_cut(texts)
+        scores = finite(self.text_scores(self.encoded(texts, "truncate")))
+        return self.scored(self.new_metrics(), scores, torch.tensor(targets))
+
+    def test(self, recipe: Any) -> tuple[list[Score], list[Any]]:
+        """The scores on a recipe's test data; empty where it names none."""
+        if recipe.data.test is None:
+            return [], []
+        return self.evaluate(rows_of(recipe.data, "test")), []
+
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """The first validation rows: (text, answer, label)."""
+        part = "train" if recipe.data.valid is None else "valid"
+        rows = list(islice(rows_of(recipe.data, part), SAMPLES))
+        found = self.answers([row[:-1] for row in rows], too_long="truncate")
+        return [
+            (" | ".join(row[:-1]), str(answer), row[-1])
+            for row, answer in zip(rows, found, strict=True)
+        ]
+
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
+        """Rows of a file that a user names."""
+        return read(files[0], tuple(columns) or (0, 1))
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model and tokenizer."""
+        options = {"metrics": list(self.metrics), "both_orders": self.both_orders}
+        return {**super().settings(), "glue": self.glue, **options}
+
+    # ---- scores
+
+    def scored(self, metrics: Sequence[Any], scores: Tensor, targets: Tensor) -> list[Score]:
+        """The metrics of the head's scores (N, O) against targets (N,)."""
+        found, wanted = self.answered(scores, targets)
+        for metric in metrics:
+            metric.add(found, wanted)
+        return [metric.result() for metric in metrics]
+
+    def new_metrics(self) -> list[Any]:
+        """Those that are named, or those of the task of GLUE, or the usual ones.
+
+        Raises:
+            ConfigError: one of them does not score answers of this kind.
+        """
+        if self.glue and not self.metrics:
+            metrics: list[Any] = list(glue_metrics(self.glue))
+            if key_of(metrics[0]) not in self.KNOWN:
+                other = "regression" if self.name == "classification" else "classification"
+                raise ConfigError(
+                    f"{self.glue} is scored by {key_of(metrics[0])}, which is not of {self.name}: "
+                    f'say task = "{other}".'
+                )
+            return metrics
+        for name in self.metrics:
+            if name not in self.KNOWN:
+                raise ConfigError(
+                    f"[evaluation] `metrics` names {name!r}, which does not score {self.name}. "
+                    f"{nearest(name, self.KNOWN)}"
+                )
+        return [self.metric(name) for name in self.metrics or self.DEFAULT]
+
+
+def rows_of(data: TextsData, part: str) -> Rows:
+    """The rows of one part of a recipe's data: one text or two, then the target."""
+    path = getattr(data, part)
+    if not data.glue:
+        return read(path, data.columns, format=data.format, header=data.header)
+    task, _, half = data.glue.partition("-")  # MNLI is validated on one of two halves
+    name = GLUE_PARTS[part] + (f"_{half}" if half and part != "train" else "")
+    return read_glue(task, path, name if path.is_dir() else "")
+
+
+def key_of(metric: Any) -> str:
+    """The name of a metric in recipes and records."""
+    return next(name for name in METRICS if metric_class(name) is type(metric))
+
+
+def _files(rows: Rows) -> list[str]:
+    return list(rows.paths) if isinstance(rows, Glue) else [rows.file_of(0)]
