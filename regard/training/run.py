@@ -15,6 +15,7 @@ from torch import nn
 from regard.checkpoints import write_tensors, write_text
 from regard.errors import ConfigError
 from regard.training.folder import RunFolder, differences
+from regard.training.heap import keep_freed_blocks
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Task
 from regard.training.options import TrainingOptions
@@ -116,6 +117,7 @@ def resume(
 
 def _finished(loop: Loop) -> Result:
     """Run to the end, and mark the run as finished; from here on there is nothing to resume."""
+    keep_freed_blocks()
     facts = loop.run()
     facts["scores"] = {k: v if math.isfinite(v) else None for k, v in facts["scores"].items()}
     result = Result(**facts)

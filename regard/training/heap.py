@@ -1,0 +1,24 @@
+"""Memory that an update frees is kept for the next one.
+
+The C library of Linux gives large blocks back to the system at once and asks for them anew, and the
+system clears every page of them: for the gradient of an embedding of 30,522 x 384 that is 16 ms an
+update, a twentieth of fine-tuning a model of 22 million parameters on one core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+LARGEST = 1 << 30  # blocks up to this stay in the process
+SMALLER = 1 << 25  # the most that older versions take
+
+
+def keep_freed_blocks() -> bool:
+    """Tell the C library; False where it is not that of Linux."""
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
+    return bool(mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, SMALLER))
