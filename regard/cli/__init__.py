@@ -3,6 +3,7 @@
     console.py      what goes to which stream, what an error looks like, exit codes
     training.py     train, resume, compare
     using.py        predict, generate; lines.py reads what comes through a pipe
+    embedding.py    embed
     evaluating.py   evaluate
     looking.py      look
     verifying.py    verify
@@ -20,7 +21,16 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluating, listing, looking, tokenizing, training, using, verifying
+from regard.cli import (
+    embedding,
+    evaluating,
+    listing,
+    looking,
+    tokenizing,
+    training,
+    using,
+    verifying,
+)
 from regard.cli.console import Verbs, write_utf8
 
 app = typer.Typer(
@@ -57,6 +67,7 @@ app.command()(training.resume)
 app.command()(evaluating.evaluate)
 app.command()(using.predict)
 app.command()(using.generate)
+app.command()(embedding.embed)
 app.command()(looking.look)
 app.add_typer(tokenizing.app, name="tokenizer")
 app.command()(training.compare)

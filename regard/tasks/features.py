@@ -364,39 +364,38 @@ class Embedder:
         return one * len(self.unit.pooling.kinds) if isinstance(self.unit, Text) else one
 
     def stream(self, texts: Iterable[Any], too_long: TooLong) -> Iterator[np.ndarray]:
-        """The vectors of each text in order; a warning at the end tells how many were cut."""
-        texts, done, cut = iter(texts), 0, 0
-        while chunk := list(islice(texts, self.unit.chunk)):
-            found, long = self.chunk(chunk, too_long, done)
-            yield from found
-            done, cut = done + len(chunk), cut + long
-        if cut:
-            warnings.warn(
-                f"{cut:,} of {done:,} texts were cut to {self.pieces.limit:,} tokens, which is "
-                "what this model reads",
-                stacklevel=2,
-            )
-
-    def chunk(
-        self, texts: Sequence[Any], too_long: TooLong, first: int = 0
-    ) -> tuple[list[np.ndarray], int]:
-        """The vectors of texts that are held together, and how many texts were cut.
-
-        first: the number of the first text, from 0, for messages.
+        """The vectors of each text in order; a warning at the end tells how many were cut.
 
         Raises:
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
-        read = self.unit.read(self.pieces, texts)
-        long = self.pieces.long_ones(read.rows)
-        if long and too_long == "error":
-            raise longer_than_read(read.rows[long[0]], first + long[0], self.pieces)
-        if long:
+        texts, done, cut = iter(texts), 0, 0
+        while chunk := list(islice(texts, self.unit.chunk)):
+            read = self.read(chunk)
+            long = self.pieces.long_ones(read.rows)
+            if long and too_long == "error":
+                raise longer_than_read(read.rows[long[0]], done + long[0], self.pieces)
+            yield from self.vectors(read)
+            done, cut = done + len(chunk), cut + len(long)
+        if cut:
+            warnings.warn(
+                f"{cut:,} of {done:,} texts were cut to {self.pieces.limit:,} tokens, which is "
+                "what this model reads",
+                stacklevel=3,
+            )
+
+    def read(self, texts: Sequence[Any]) -> Read:
+        """The rows of texts that are held together, whole."""
+        return self.unit.read(self.pieces, texts)
+
+    def vectors(self, read: Read) -> list[np.ndarray]:
+        """The vectors of each text; those beyond the limit lose their ends."""
+        if self.pieces.long_ones(read.rows):
             read = self.unit.shortened(read, self.pieces)
         found = self._computed(read)
         if read.labels:
             found = [Vectors.of(*both) for both in zip(found, read.labels, strict=True)]
-        return found, len(long)
+        return found
 
     def _computed(self, read: Read) -> list[np.ndarray]:
         device = device_of(self.encoder)
