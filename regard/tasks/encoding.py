@@ -21,7 +21,7 @@ from regard.attention.tap import Labels, label, listening
 from regard.data import Cursor, Sequences
 from regard.data.batches import IGNORE
 from regard.data.groups import Groups
-from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
+from regard.data.pieces import Encoded, Pieces, Texts
 from regard.data.store import Report
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
@@ -83,81 +83,25 @@ class Parts:
     seed: int
 
 
-class EncoderTask(Embeds, ABC):
-    """A task on an encoder with one head.
-
-    `next_words` is a second objective that some models can have; `remarks` is what the user should
-    know of how the model was begun.
-    """
+class Answering(Embeds):
+    """A model that reads rows of texts and answers by one head, with its tokenizer."""
 
     name: ClassVar[str]
     head: ClassVar[str]
-    Recipe: ClassVar[type[EncoderRecipe]]
     decodes: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        model: Headed,
-        tokenizer: Tokenizer,
-        *,
-        max_tokens: int | None = None,
-        parts: Parts | None = None,
-    ):
-        self.model, self.parts = model, parts
+    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
+        self.model = model
         self.pieces = pieces_of(model, tokenizer, max_tokens)
         self.tokenizer = with_template(tokenizer, self.pieces.template)
-        self.next_words: NextWords | None = None
-        self.remarks: list[str] = []
-
-    # ---- learning
-
-    def train_batches(self) -> Cursor:
-        """Batches without end, similar lengths together."""
-        parts = self._parts()
-        rows, tokens = parts.data.batch_rows, parts.data.batch_tokens
-        buckets = parts.train.rows.buckets(
-            self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed
-        )
-        return Cursor(buckets)
-
-    def counts(self, batch: Any) -> dict[str, int]:
-        """Examples; and the pieces that are predicted, where that is asked for."""
-        words = self.next_words
-        also = {} if words is None else {"language_modeling": words.count(batch.texts)}
-        return {"loss": len(batch), **also}
-
-    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The loss of the head's scores; and that of the next words, where it is asked for."""
-        here = batch.to(device_of(self.model))
-        hidden = self.model.encoder.encode(here.texts)
-        scores = self.scores_of(hidden, here).float()
-        found = {"loss": self.loss(scores, here, self._parts().train.targets)}
-        if self.next_words is not None:
-            found["language_modeling"] = self.next_words.loss(hidden, here.texts)
-        return found, None
-
-    def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
-        """What the head answers from the hidden states (R, T, D) of a batch's rows."""
-        return self.model.heads[self.head](hidden, batch.texts)
-
-    @abstractmethod
-    def loss(self, scores: Tensor, batch: RowBatch, targets: Any) -> tuple[Tensor, int]:
-        """The sum of the losses of a batch, and the number of its items."""
-
-    def notes(self) -> list[str]:
-        """What of the data is not used as it stands: rows left out or cut, and how many."""
-        parts = self._parts()
-        reports = {"training data": parts.train.report}
-        if parts.valid is not None:
-            reports["validation data"] = parts.valid.report
-        told = [f"{part}: {report}" for part, report in reports.items() if report.events]
-        return [*self.remarks, *told]
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
         return {"max_tokens": self.pieces.limit}
 
-    # ---- using
+    def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
+        """What the head answers from the hidden states (R, T, D) of a batch's rows."""
+        return self.model.heads[self.head](hidden, batch.texts)
 
     def passes(self, rows: Encoded | Groups) -> Iterator[tuple[Any, Tensor]]:
         """Every row once, batch by batch: the rows, and the head's scores in float32."""
@@ -219,6 +163,67 @@ class EncoderTask(Embeds, ABC):
         lengths = batch.texts.lengths.tolist()
         rows = zip(batch.texts.ids.tolist(), lengths, strict=True)
         return [[self.tokenizer.label(i) for i in row[:length]] for row, length in rows]
+
+
+class EncoderTask(Answering, ABC):
+    """A task on an encoder with one head, that can be learned.
+
+    `next_words` is a second objective that some models can have; `remarks` is what the user should
+    know of how the model was begun.
+    """
+
+    Recipe: ClassVar[type[EncoderRecipe]]
+
+    def __init__(
+        self,
+        model: Headed,
+        tokenizer: Tokenizer,
+        *,
+        max_tokens: int | None = None,
+        parts: Parts | None = None,
+    ):
+        super().__init__(model, tokenizer, max_tokens=max_tokens)
+        self.parts = parts
+        self.next_words: NextWords | None = None
+        self.remarks: list[str] = []
+
+    def train_batches(self) -> Cursor:
+        """Batches without end, similar lengths together."""
+        parts = self._parts()
+        rows, tokens = parts.data.batch_rows, parts.data.batch_tokens
+        buckets = parts.train.rows.buckets(
+            self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed
+        )
+        return Cursor(buckets)
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """Examples; and the pieces that are predicted, where that is asked for."""
+        words = self.next_words
+        also = {} if words is None else {"language_modeling": words.count(batch.texts)}
+        return {"loss": len(batch), **also}
+
+    def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
+        """The loss of the head's scores; and that of the next words, where it is asked for."""
+        here = batch.to(device_of(self.model))
+        hidden = self.model.encoder.encode(here.texts)
+        scores = self.scores_of(hidden, here).float()
+        found = {"loss": self.loss(scores, here, self._parts().train.targets)}
+        if self.next_words is not None:
+            found["language_modeling"] = self.next_words.loss(hidden, here.texts)
+        return found, None
+
+    @abstractmethod
+    def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
+        """The sum of the losses of a batch, and the number of its items."""
+
+    def notes(self) -> list[str]:
+        """What of the data is not used as it stands: rows left out or cut, and how many."""
+        parts = self._parts()
+        reports = {"training data": parts.train.report}
+        if parts.valid is not None:
+            reports["validation data"] = parts.valid.report
+        told = [f"{part}: {report}" for part, report in reports.items() if report.events]
+        return [*self.remarks, *told]
 
     def _parts(self) -> Parts:
         if self.parts is None:
