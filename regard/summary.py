@@ -47,6 +47,10 @@ def _attention(task: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Pictur
     """What the model looks at over the first sample, where it looks at anything."""
     if not rows or not any(isinstance(module, Tap) for module in task.model.modules()):
         return []
+    # Tasks that read more than one text a row say what to ask, or that it is too large to be seen.
+    asked = task.asked(rows[0]) if hasattr(task, "asked") else [rows[0][0]]
+    if asked is None:
+        return []
     with look(task) as seen:
-        task.predict([rows[0][0]])
+        task.predict(asked)
     return [("What it looks at", seen.heads())]

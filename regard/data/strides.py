@@ -206,3 +206,16 @@ class ContextRows:
         found = wanted[self.questions] - self.begins[:, None]
         inside = (found[:, 0] >= 0) & (found[:, 1] < self.counts)
         return np.where(inside[:, None], found + self.first[:, None], 0)
+
+
+def joined(parts: Sequence[Encoded]) -> Encoded:
+    """The rows of several, numbered anew from 0."""
+    ids, segments = (
+        Tokens(
+            np.concatenate([one.ids for one in column]),
+            np.concatenate([[0], *(one.lengths for one in column)]).cumsum(),
+        )
+        for column in ([part.ids for part in parts], [part.segments for part in parts])
+    )
+    count = len(ids)
+    return Encoded(ids, segments, Tokens(np.arange(count), np.arange(count + 1)))

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.errors import RegardError
 
 # On shapes: d a digit, w another character of a word, j and k what may join, p other signs.
 _WORD = re.compile(r"[wd](?:[wd]|j(?=[wd])|(?<=d)k(?=d))*|[jkp]")
@@ -41,3 +45,33 @@ _SHAPES = _Shapes()
 def words_of(text: str) -> list[tuple[int, int]]:
     """(start, stop) of each word, in characters: `text[start:stop]` is the word."""
     return [found.span() for found in _WORD.finditer(text.translate(_SHAPES))]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A text and the places of its words."""
+
+    text: str
+    places: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, given: str | Sequence[str]) -> Words:
+        """Of a running text, or of words: then the text is these with one space between.
+
+        Raises:
+            RegardError: it is neither.
+        """
+        if isinstance(given, str):
+            return cls(given, words_of(given))
+        if not all(isinstance(word, str) for word in given):
+            raise RegardError(f"Give a text, or its words as a list, but this is {given!r:.80}.")
+        places, at = [], 0
+        for word in given:
+            places.append((at, at + len(word)))
+            at += len(word) + 1
+        return cls(" ".join(given), places)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words themselves."""
+        return tuple(self.text[start:stop] for start, stop in self.places)

@@ -1,0 +1,138 @@
+"""From the scores of first and last pieces to answers: the best spans over all windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data import Question
+from regard.data.strides import Context
+from regard.metrics import SQuAD, SQuAD2
+
+ALWAYS = 1.0  # the threshold with which every question is answered
+
+Span = tuple[float, int, int]  # score, first and last piece
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of the context: `text` is `context[start:end]`; the larger the score, the better."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best part of the context, or "" where there is none.
+
+    no_answer: how probable it is that there is none.  best: the best passages, best first,
+        whatever that probability is.
+    """
+
+    text: str
+    no_answer: float
+    best: tuple[Passage, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def best_spans(
+    scores: Tensor, first: Tensor, counts: Tensor, *, longest: int, most: int
+) -> list[list[Span]]:
+    """The `most` best spans of at most `longest` places in each row, best first.
+
+    scores: (B, T, 2) of a span's first and of its last place; its score is their sum.
+    first, counts: (B,) where the context begins in each row, and how many places it has. Nothing
+        else can be answered. Of equal spans the one that begins earlier comes first, then the
+        shorter; a row's spans do not depend on the other rows.
+    """
+    width = scores.size(1)
+    places = torch.arange(width) - first[:, None]
+    outside = (places < 0) | (places >= counts[:, None])
+    begins, ends = scores.masked_fill(outside[:, :, None], -math.inf).unbind(-1)  # (B, T) each
+    longest = min(longest, width)
+    ends = F.pad(ends, (0, longest - 1), value=-math.inf).unfold(1, longest, 1)  # (B, T, L)
+    both = (begins[:, :, None] + ends).flatten(1)  # (B, T, L) -> (B, T * L)
+    least = both.topk(min(most, both.size(1)))[0][:, -1:]
+    found = []
+    for row, bar in zip(both, least, strict=True):
+        # As many as `most`, and more where the last of them has equals, in the order of the places.
+        where = ((row >= bar) & (row > -math.inf)).nonzero()[:, 0]
+        values, order = row[where].sort(descending=True, stable=True)
+        kept = where[order[:most]].tolist()
+        found.append(
+            [
+                (value, at // longest, at // longest + at % longest)
+                for value, at in zip(values[:most].tolist(), kept, strict=True)
+            ]
+        )
+    return found
+
+
+@dataclass
+class Candidates:
+    """What the windows of one context say: the best spans so far, and that there is no answer.
+
+    nothing: the least score of all windows for a span at the first place, which says that there is
+        no answer in them; one window with an answer is enough.
+    """
+
+    most: int
+    spans: dict[tuple[int, int], float] = field(default_factory=dict)
+    nothing: float = math.inf
+
+    def add(self, spans: Iterable[Span], nothing: float) -> None:
+        """The best of one window; a span that two windows hold has the better of its scores."""
+        for score, first, last in spans:
+            self.spans[first, last] = max(score, self.spans.get((first, last), -math.inf))
+        self.nothing = min(self.nothing, nothing)
+
+    def best(self) -> list[Span]:
+        """The best spans, best first; of equal ones the first and shortest first."""
+        ranked = sorted((-score, first, last) for (first, last), score in self.spans.items())
+        return [(-score, first, last) for score, first, last in ranked[: self.most]]
+
+    def no_answer(self) -> float:
+        """The probability that there is no answer, of it and the best span alone."""
+        best = max(self.spans.values(), default=-math.inf)
+        odds = best - self.nothing if self.spans else -math.inf
+        return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
+
+    def answer(self, context: Context, threshold: float) -> Answer:
+        """With the passages of the best spans; "" where no answer is more probable than this."""
+        passages = []
+        for score, first, last in self.best():
+            start, end = context.part(first, last)
+            passages.append(Passage(context.text[start:end], start, end, score))
+        no_answer = self.no_answer()
+        answered = passages and no_answer <= threshold
+        return Answer(passages[0].text if answered else "", no_answer, tuple(passages))
+
+
+def score_of(found: Sequence[Answer], questions: Sequence[Question], threshold: float) -> Any:
+    """F1 and exact match, of version 2.0 where some questions have no answer."""
+    wanted = [[answer.text for answer in one.answers] for one in questions]
+    if all(wanted):
+        metric: Any = SQuAD()
+        metric.add([one.text for one in found], wanted)
+    else:
+        metric = SQuAD2(threshold)
+        best = [one.best[0].text if one.best else "" for one in found]
+        metric.add(best, wanted, [one.no_answer for one in found])
+    return metric.result()
+
+
+def best_threshold(found: Sequence[Answer], questions: Sequence[Question]) -> float:
+    """The largest probability of no answer with which a question is answered, for the best F1."""
+    score = score_of(found, questions, ALWAYS)
+    return score.details.get("best_f1_thresh", ALWAYS)
