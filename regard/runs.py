@@ -57,6 +57,11 @@ def read_recipe(
     """
     source = read(path, overrides)
     task = task_class(source.choice("task", TASKS))
+    if not hasattr(task, "Recipe"):
+        raise ConfigError(
+            f"{source.place('task')}: nothing trains the task {task.name!r} here: models come with "
+            "it. Fine-tune them for another task, or use them as they are."
+        )
     section: type[Options] = Started
     if not source.has("model.path"):
         model = model_class(source.choice("model.name", MODELS))

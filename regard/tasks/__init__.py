@@ -19,6 +19,9 @@ TASKS = {
     "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",
     "regression": "regard.tasks.regression:Regression",
+    "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
+    "masked-words": "regard.tasks.masked_words:MaskedWords",
+    "next-sentence": "regard.tasks.next_sentence:NextSentence",
     "tagging": "regard.tasks.tagging:Tagging",
     "question-answering": "regard.tasks.question_answering:QuestionAnswering",
 }

@@ -1,0 +1,236 @@
+"""Which words stand where a text has [MASK] (Devlin et al. 2019, section 3.1).
+
+filled = load("bert").fill("The man went to the [MASK].")
+filled.text                             the text with the most probable word
+filled.masks[0][:3]                     words for the first mask, with their probabilities
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tokenizers
+import torch
+from torch import Tensor
+
+from regard.data.pieces import Encoded
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, RegardError
+from regard.models.headed import Headed
+from regard.tasks.batching import TooLong, device_of
+from regard.tasks.encoding import PLACES, Answering, finite
+from regard.tasks.next_sentence import NextSentence
+from regard.text import Tokenizer
+
+MASK = "[MASK]"  # what is understood beside the tokenizer's own piece
+CONTINUES = "##"  # how WordPiece spells what goes on with a word
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A word for a mask: as it is read, as the vocabulary spells it, and its probability."""
+
+    word: str
+    piece: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with the most probable word at each mask; and for each mask the best candidates.
+
+    A candidate's probability is that of this mask alone, whatever stands at the others: the best
+    words of several masks need not be the best together.
+    """
+
+    text: str
+    masks: list[list[Candidate]]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class MaskedWords(Answering):
+    """A model that fills masks, and where it has a head for it, tells which text follows another."""
+
+    name = "masked-words"
+    head = "words"
+
+    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
+        super().__init__(model, tokenizer, max_tokens=max_tokens)
+        if tokenizer.mask_id is None:
+            raise ConfigError(
+                "This model fills masks, but its tokenizer has no mask piece. Name it in "
+                'tokenizer_config.json ("mask_token"), or use the tokenizer of the model.'
+            )
+        self._mask = tokenizer.piece(tokenizer.mask_id)
+        self.pieces = replace(self.pieces, tokenizer=_reading(tokenizer, self._mask))
+        # Whether a space before the mask belongs to it, so that a word comes with its space.
+        added = {token["id"]: token for token in tokenizer.to_json()["added_tokens"]}
+        self._takes_space = bool(added.get(tokenizer.mask_id, {}).get("lstrip"))
+        spelled = torch.zeros(model.config.vocab_size, dtype=torch.bool)
+        spelled[list(tokenizer.vocab().values())] = True
+        self._spelled = spelled
+
+    # ---- masks
+
+    def fill(
+        self,
+        texts: Any,
+        *,
+        top: int = 5,
+        among: Sequence[str] | None = None,
+        too_long: TooLong = "error",
+    ) -> Any:
+        """A text with its masks filled, and the `top` best words of each (a list for a list).
+
+        A mask is written [MASK], or as the tokenizer spells it.
+
+        Args:
+            among: the only words to choose from, each of them one piece; all of them are given,
+                with the probabilities that they have among all words.
+
+        Raises:
+            RegardError: a text has no mask, or is too long; a word is not one piece.
+        """
+        if isinstance(texts, str):
+            return self._filled([texts], top, among, too_long)[0]
+        return self._filled(list(texts), top, among, too_long)
+
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> list[str] | str:
+        """Texts with their masks filled (a list for a list, one for one)."""
+        if isinstance(texts, str):
+            return self.fill(texts, too_long=too_long).text
+        return [filled.text for filled in self.answers(texts, too_long=too_long)]
+
+    def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Filled]:
+        """Texts with their masks filled, and the best candidates."""
+        return self._filled(list(texts), 5, None, too_long)
+
+    def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
+        """The probability that the second text follows the first.
+
+        Raises:
+            ConfigError: the model has no head for that.
+        """
+        if "next" not in self.model.heads:
+            raise ConfigError("This model fills masks, but has no head that tells what follows.")
+        asked = NextSentence(self.model, self.tokenizer, max_tokens=self.pieces.limit)
+        return asked.follows(first, second, too_long=too_long)
+
+    def encoded(self, texts: Sequence[Any], too_long: TooLong) -> Encoded:
+        """Texts with masks.
+
+        Raises:
+            RegardError: a text has no mask, or loses one because it is too long.
+        """
+        masked = [self._with_masks(text, i) for i, text in enumerate(texts)]
+        found = super().encoded(masked, too_long)
+        assert isinstance(found, Encoded)
+        for i, text in enumerate(masked):
+            if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
+                raise RegardError(
+                    f"Text {i + 1} is cut to {self.pieces.limit} tokens and loses a mask with "
+                    "its end. Shorten it."
+                )
+        return found
+
+    def _with_masks(self, text: Any, place: int) -> str:
+        """The text with the tokenizer's own spelling of masks."""
+        if not isinstance(text, str):
+            raise RegardError(f"Text {place + 1} must be a str, but is {text!r:.80}.")
+        text = text.replace(MASK, self._mask)
+        if self._mask not in text:
+            own = "" if self._mask == MASK else f" (or {self._mask})"
+            raise RegardError(
+                f"Text {place + 1} has no {MASK}{own} to be filled: {text!r:.80}. Write one where "
+                "a word is asked for."
+            )
+        return text
+
+    # ---- words
+
+    def _filled(
+        self, texts: list[str], top: int, among: Sequence[str] | None, too_long: TooLong
+    ) -> list[Filled]:
+        if top < 1:
+            raise RegardError(f"`top` must be at least 1, but is {top}.")
+        allowed = self._spelled if among is None else self._only(among)
+        count = min(top if among is None else len(among), int(allowed.sum()))
+        masks: list[list[list[Candidate]]] = [[] for _ in texts]
+        for number, shares in self._at_masks(self.encoded(texts, too_long)):
+            best, ids = shares.masked_fill(~allowed, -1.0).topk(count)
+            pairs = zip(ids.tolist(), best.tolist(), strict=True)
+            masks[number].append([self._candidate(i, share) for i, share in pairs])
+        return [
+            Filled(self._put(self._with_masks(text, 0), found), found)
+            for text, found in zip(texts, masks, strict=True)
+        ]
+
+    def _at_masks(self, rows: Encoded) -> Iterator[tuple[int, Tensor]]:
+        """For each mask the number of its text and the probabilities of all words, (V,)."""
+        if not len(rows):
+            return
+        head: Any = self.model.heads[self.head]
+        with torch.no_grad(), evaluating(self.model):
+            for batch in rows.in_order(self.pieces.pad, tokens=PLACES):
+                here = batch.to(device_of(self.model))
+                places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
+                hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)
+                shares = finite(head.logits(hidden).float()).softmax(-1).cpu()
+                owners = batch.numbers.repeat_interleave(places.sum(1).cpu())
+                yield from zip(owners.tolist(), shares, strict=True)
+
+    def _candidate(self, number: int, probability: float) -> Candidate:
+        piece = self.tokenizer.piece(number)
+        word = self.tokenizer.decode([number]).strip() or piece
+        return Candidate(word, piece, probability)
+
+    def _only(self, words: Sequence[str]) -> Tensor:
+        """Which ids (V,) are those of the words.
+
+        Raises:
+            RegardError: a word is not one piece of the vocabulary.
+        """
+        if isinstance(words, str) or not words:
+            raise RegardError("`among` must be a list of at least one word.")
+        allowed = torch.zeros_like(self._spelled)
+        allowed[[self._piece_of(word) for word in words]] = True
+        return allowed
+
+    def _piece_of(self, word: str) -> int:
+        """The one piece that a word is, with its space where pieces carry it."""
+        forms = [word] if self.tokenizer.kind != "byte-bpe" else [f" {word}", word]
+        found = [self.tokenizer.encode(form) for form in forms]
+        for ids in (encoding.ids for encoding in found):
+            if len(ids) == 1 and ids[0] != self.tokenizer.unk_id:
+                return ids[0]
+        if word in self.tokenizer.vocab():
+            return self.tokenizer.id(word)
+        pieces = ", ".join(found[0].pieces) or "nothing"
+        raise RegardError(
+            f"`among`: {word!r} is not one piece of this vocabulary but {pieces}, and a mask "
+            "stands for one piece."
+        )
+
+    def _put(self, text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+        """The text with the best candidate of each mask."""
+        before, *rest = text.split(self._mask)
+        for candidates, after in zip(masks, rest, strict=True):
+            best = candidates[0]
+            goes_on = self.tokenizer.kind == "wordpiece" and best.piece.startswith(CONTINUES)
+            word = best.word.removeprefix(CONTINUES) if goes_on else best.word
+            spaceless = self._takes_space and not best.piece.startswith("Ġ")
+            before = before.rstrip() if goes_on or spaceless else before
+            before += word + after
+        return before
+
+
+def _reading(tokenizer: Tokenizer, mask: str) -> Tokenizer:
+    """The same tokenizer; a mask that stands in a text is read as the mask."""
+    added = {token["content"] for token in tokenizer.to_json()["added_tokens"]}
+    known = tokenizer if mask in added else tokenizer.with_pieces([mask])
+    fast = tokenizers.Tokenizer.from_str(known.as_text())
+    return Tokenizer(fast, tokenizer.kind, tokenizer.roles, reads_specials=True)

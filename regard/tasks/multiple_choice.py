@@ -1,0 +1,328 @@
+"""Multiple choice: which of several answers to a question about a text is right.
+
+Each choice is a row of its own, [CLS] context [SEP] question choice [SEP] (Devlin et al. 2019,
+section 4.4), or start context question delimiter choice extract for models that read to the right
+(Radford et al. 2018, section 3.3). A head gives each row one number, and a softmax over the rows of
+a question compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data.choices import Choice, read_choices
+from regard.data.groups import GroupBatch, Groups
+from regard.data.records import Records
+from regard.data.store import Report
+from regard.errors import DataError, RegardError
+from regard.metrics import Accuracy, Score
+from regard.recipe import Options
+from regard.tasks.batching import TooLong
+from regard.tasks.encoding import (
+    EncoderData,
+    EncoderRecipe,
+    EncoderTask,
+    NextWords,
+    Part,
+    Parts,
+    finite,
+    headed,
+)
+from regard.tasks.transformations import transformed
+from regard.text import Tokenizer
+from regard.text.templates import Row
+
+SAMPLES = 12  # questions that a run's report shows
+SHOWN = 80  # characters of a context there
+
+
+class ChoiceData(EncoderData):
+    """[data]: files of DREAM or SWAG, or JSON lines; `batch_rows` counts questions.
+
+    What is too long loses the end of its context; question and choice are never cut.
+    """
+
+
+class ChoiceObjective(Options):
+    """[objective]"""
+
+    language_modeling: float = 0.0
+    """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
+
+
+class ChoiceRecipe(EncoderRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: ChoiceData
+    objective: ChoiceObjective = ChoiceObjective()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The number of the best choice from 0, its text, and the probability of each choice."""
+
+    number: int
+    choice: str
+    probabilities: list[float]
+
+    def __str__(self) -> str:
+        return self.choice
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one question, and how many pieces its longest row would need.
+
+    Where `short` is False, question and choice alone are longer than the model reads.
+    """
+
+    rows: list[Row]
+    needed: int
+    short: bool
+
+
+class MultipleChoice(EncoderTask):
+    """The best of several answers."""
+
+    name = "multiple-choice"
+    head = "choice"
+    Recipe = ChoiceRecipe
+    goal = ("accuracy", "max")
+
+    # ---- from a recipe
+
+    @classmethod
+    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:
+        """The task with its data and a head that compares, ready to be trained."""
+        data, source = recipe.data, headed(model)
+        model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
+        task = cls(model, tokenizer, max_tokens=data.max_tokens)
+        task.next_words = NextWords.of(model, recipe.objective.language_modeling)
+        train = task._part(read_choices(data.train), data)
+        valid = None if data.valid is None else task._part(read_choices(data.valid), data)
+        task.parts = Parts(train, valid, data, recipe.seed)
+        return task
+
+    @staticmethod
+    def texts(recipe: Any) -> Iterable[str]:
+        """What a tokenizer learns from: contexts, questions and choices of the training data."""
+        for one in read_choices(recipe.data.train):
+            yield from (one.context, one.question, *one.choices)
+
+    @staticmethod
+    def files(recipe: Any) -> list[str]:
+        """The files of data, for the record of a run."""
+        data = recipe.data
+        return [str(path) for path in (data.train, data.valid, data.test) if path is not None]
+
+    def _part(self, records: Records[Choice], data: ChoiceData) -> Part:
+        numbered = list(records.numbered())
+        report = Report((records.name,), len(numbered), unit=records.report.unit)
+        found = self._rows([one for _, one in numbered])
+        kept = []
+        for i, (number, _) in enumerate(numbered):
+            if self._keeps(found[i], number, data, report):
+                kept.append(i)
+        report.kept = len(kept)
+        if not kept:
+            raise DataError(records.name, None, f"no question is left. {report}.")
+        targets = torch.tensor([numbered[i][1].answer for i in kept])
+        return Part(Groups.of([found[i].rows for i in kept]), targets, report)
+
+    def _keeps(self, one: Rows, number: int, data: ChoiceData, report: Report) -> bool:
+        """Whether a question is learned from; what is done to it is counted."""
+        limit = self.pieces.limit
+        if limit is None or one.needed <= limit:
+            return True
+        if data.too_long == "error" or (data.too_long == "truncate" and not one.short):
+            what = "has" if one.short else "has without its context"
+            problem = f"question {number} {what} {one.needed} tokens, more than {limit}."
+            hint = "Raise max_tokens if the model allows, or leave it out: too_long = 'skip'."
+            raise DataError(report.files[0], None, problem, hint)
+        done = "question left out" if data.too_long == "skip" else "context truncated"
+        report.note(f"longer than {limit} tokens, {done}", number)
+        return data.too_long != "skip"
+
+    # ---- rows
+
+    def _rows(self, questions: Sequence[Choice]) -> list[Rows]:
+        """The rows of each question, their contexts as long as there is room."""
+        flat = [
+            text
+            for one in questions
+            for text in (one.context.strip(), one.question.strip(), *map(str.strip, one.choices))
+        ]
+        firsts = self.pieces.tokenizer.encode_many(flat)
+        # A text that follows another in one part of a row has a space before it.
+        seconds = self.pieces.tokenizer.encode_many([f" {text}" if text else "" for text in flat])
+        found, at = [], 0
+        for one in questions:
+            count = 2 + len(one.choices)
+            part = slice(at, at + count)
+            found.append(self._rows_of(firsts[part], seconds[part]))
+            at += count
+        return found
+
+    def _rows_of(self, firsts: Sequence[list[int]], seconds: Sequence[list[int]]) -> Rows:
+        """From the ids of context, question and choices, as beginning a part and as going on."""
+        limit, room = self.pieces.limit, self.pieces.template.room(2)
+        rows, needed, short = [], 0, True
+        for choice in range(2, len(firsts)):
+            context, rest = firsts[0], self._rest(firsts, seconds, choice)
+            alone = sum(map(len, rest)) + room
+            length = alone + len(context)
+            if limit is not None and length > limit:
+                context = context[: max(0, limit - alone)]
+            short = short and (limit is None or alone <= limit)
+            needed = max(needed, length if limit is None or alone <= limit else alone)
+            rows.append(self.pieces.template.row([context + rest[0], rest[1]]))
+        return Rows(rows, needed, short)
+
+    def _rest(
+        self, firsts: Sequence[list[int]], seconds: Sequence[list[int]], choice: int
+    ) -> tuple[list[int], list[int]]:
+        """What follows the context in the first part of a row, and the second part."""
+        context, question = firsts[0], firsts[1]
+        if not context or not question:
+            return question, firsts[choice]
+        if getattr(self.model.encoder, "continues", False):
+            return seconds[1], firsts[choice]
+        return [], question + seconds[choice]
+
+    # ---- learning
+
+    def scores_of(self, hidden: Tensor, batch: GroupBatch) -> Tensor:
+        """The scores of the choices of each question, (B, C); -inf where it has fewer."""
+        return batch.side_by_side(super().scores_of(hidden, batch)[:, 0].float())
+
+    def loss(self, scores: Tensor, batch: GroupBatch, targets: Any) -> tuple[Tensor, int]:
+        """Cross-entropy over the choices, in nats."""
+        wanted = targets[batch.numbers.cpu()].to(scores.device)
+        return F.cross_entropy(scores, wanted, reduction="sum"), len(batch)
+
+    def validate(self) -> dict[str, float]:
+        """Accuracy and cross-entropy on the validation data; nothing where there is none."""
+        valid = self._parts().valid
+        if valid is None:
+            return {}
+        right, total = 0, 0.0
+        for batch, scores in self.passes(valid.rows):
+            right += int((scores.argmax(-1) == valid.targets[batch.numbers]).sum())
+            total += float(self.loss(scores, batch, valid.targets)[0])
+        count = len(valid.rows)
+        known = math.isfinite(total)  # scores that are not numbers are never the best
+        return {"accuracy": right / count if known else float("nan"), "loss": total / count}
+
+    # ---- using
+
+    def predict(self, questions: Any, *, too_long: TooLong = "error") -> list[str] | str:
+        """The best choice of each question (a list for several, one for one).
+
+        A question is a `Choice`, a mapping with `context`, `question` and `choices`, or such an
+        object as JSON.
+        """
+        if isinstance(questions, Choice | Mapping | str):
+            return self.answers([questions], too_long=too_long)[0].choice
+        return [answer.choice for answer in self.answers(questions, too_long=too_long)]
+
+    def answers(self, questions: Sequence[Any], *, too_long: TooLong = "error") -> list[Chosen]:
+        """The best choice of each question, with the probabilities of all choices."""
+        asked = as_questions(questions)
+        found = [Chosen(0, "", [])] * len(asked)
+        for batch, scores in self.passes(self._encoded(asked, too_long)):
+            for number, row in zip(batch.numbers.tolist(), scores, strict=True):
+                choices = asked[number].choices
+                shares = finite(row[: len(choices)]).softmax(-1)
+                best = int(shares.argmax())
+                found[number] = Chosen(best, choices[best], shares.tolist())
+        return found
+
+    def long_ones(self, questions: Sequence[Any]) -> dict[int, int]:
+        """The places of questions longer than the model's limit, and how many tokens they have."""
+        limit = self.pieces.limit
+        needed = [one.needed for one in self._rows(as_questions(questions))]
+        return {i: count for i, count in enumerate(needed) if limit and count > limit}
+
+    def evaluate(self, rows: Records[Choice] | Iterable[Any]) -> list[Score]:
+        """The accuracy of the answers to questions whose answer is known."""
+        records = rows if isinstance(rows, Records) else read_choices(rows)
+        asked = list(records)
+        self.warn_if_cut(asked)
+        metric = Accuracy()
+        found = self.answers(asked, too_long="truncate")
+        metric.add([one.number for one in found], [one.answer for one in asked])
+        return [metric.result()]
+
+    def test(self, recipe: Any) -> tuple[list[Score], list[Any]]:
+        """The score on a recipe's test data; empty where it names none."""
+        if recipe.data.test is None:
+            return [], []
+        return self.evaluate(read_choices(recipe.data.test)), []
+
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """The first validation questions: (context and question, answer, right answer)."""
+        asked = list(islice(read_choices(recipe.data.valid or recipe.data.train), SAMPLES))
+        found = self.answers(asked, too_long="truncate")
+        return [
+            (f"{one.context[:SHOWN]} | {one.question}", answer.choice, _right(one))
+            for one, answer in zip(asked, found, strict=True)
+        ]
+
+    @staticmethod
+    def rows_to_evaluate(files: Sequence[Any], columns: Sequence[int | str]) -> Records[Choice]:
+        """Questions of a file that a user names."""
+        return read_choices(files[0])
+
+    def _encoded(self, questions: Sequence[Choice], too_long: TooLong) -> Groups:
+        found = self._rows(questions)
+        for i, one in enumerate(found):
+            if self.pieces.limit is None or one.needed <= self.pieces.limit:
+                continue
+            if too_long == "error" or not one.short:
+                said = (
+                    "Shorten its context, or cut the end of it with too_long='truncate'."
+                    if one.short
+                    else "Question and choice are never cut: shorten them."
+                )
+                what = "" if one.short else " without its context"
+                raise RegardError(
+                    f"Question {i + 1} has {one.needed} tokens{what}, but this model reads at most "
+                    f"{self.pieces.limit}. {said}"
+                )
+        return Groups.of([one.rows for one in found])
+
+
+def as_questions(given: Sequence[Any]) -> list[Choice]:
+    """Questions as a user gives them; a str holds one as JSON.
+
+    Raises:
+        DataError, RegardError: something is no question.
+    """
+    items = [_from_json(one, i) if isinstance(one, str) else one for i, one in enumerate(given)]
+    return list(read_choices(items, labels=False)) if items else []
+
+
+def _from_json(text: str, place: int) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise RegardError(
+            f"Question {place + 1} must be an object with `context`, `question` and `choices`, "
+            f'such as {{"question": "2 + 2 =", "choices": ["4", "5"]}}, but is {text!r:.60}.'
+        )
+    return found
+
+
+def _right(one: Choice) -> str:
+    return "" if one.answer is None else one.choices[one.answer]

@@ -1,0 +1,62 @@
+"""Whether one text follows another, as BERT was asked in its pre-training (section 3.1).
+
+The head comes with published weights (`BertForNextSentencePrediction`); nothing trains it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.errors import RegardError
+from regard.tasks.batching import TooLong
+from regard.tasks.encoding import Answering, as_texts, finite, is_one
+
+FOLLOWS = 0  # of the head's two answers, in all published files
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Whether the second text follows the first, and the probability that it does."""
+
+    follows: bool
+    probability: float
+
+    def __str__(self) -> str:
+        return f"{'follows' if self.follows else 'does not follow'} ({self.probability:.4f})"
+
+
+class NextSentence(Answering):
+    """A model that tells texts which follow one another from texts that do not."""
+
+    name = "next-sentence"
+    head = "next"
+
+    def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
+        """The probability that the second text follows the first."""
+        return self.answers([(first, second)], too_long=too_long)[0].probability
+
+    def predict(self, pairs: Any, *, too_long: TooLong = "error") -> list[bool] | bool:
+        """Whether the second text of each pair follows the first: a list for a list, one for one.
+
+        A pair is a tuple of two texts.
+        """
+        if is_one(pairs):
+            return self.answers([pairs], too_long=too_long)[0].follows
+        return [answer.follows for answer in self.answers(pairs, too_long=too_long)]
+
+    def answers(self, pairs: Sequence[Any], *, too_long: TooLong = "error") -> list[Followed]:
+        """The same, with the probability that it follows.
+
+        Raises:
+            RegardError: something is one text and no pair.
+        """
+        for one in pairs:
+            if len(as_texts(one)) != 2:
+                raise RegardError(
+                    f"Whether a text follows is asked of two: give a pair (a, b), not {one!r:.80}."
+                )
+        scores = finite(self.text_scores(self.encoded(pairs, too_long)))
+        found = scores.softmax(-1)[:, FOLLOWS].tolist()
+        return [Followed(share >= 0.5, share) for share in found]
