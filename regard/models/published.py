@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
 from regard.checkpoints import Names
@@ -98,7 +99,9 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         CheckpointError: tensors are missing, left over or of another shape.
     """
     others = {name: value for name, value in config.items() if name != PRUNED}
-    model = layout_of(config.get("model_type")).read(others, tensors)
+    layout = layout_of(config.get("model_type"))
+    with _Undrawn():
+        model = layout.read(others, tensors)
     cut_zeros(model, config.get(PRUNED, ()))
     return model
 
@@ -116,3 +119,12 @@ def layout_of(model_type: Any) -> Layout:
         )
     module, attribute = LAYOUTS[model_type].split(":")
     return getattr(import_module(module), attribute)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Inside, no first values are drawn, which would take longer than to read those of a file."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))

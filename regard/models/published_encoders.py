@@ -80,15 +80,14 @@ class EncoderLayout:
     # ---- what `published.py` asks of every layout
 
     def holds(self, model: nn.Module) -> bool:
-        """Whether a model of ours is written this way."""
-        return (
-            isinstance(model, Headed)
-            and type(model.encoder) is self.encoder
-            and self._architecture(model.heads) is not None
-        )
+        """Whether a model of ours is written this way; an encoder alone is one without heads."""
+        encoder = model.encoder if isinstance(model, Headed) else model
+        heads: Iterable[str] = model.heads if isinstance(model, Headed) else ()
+        return type(encoder) is self.encoder and self._architecture(heads) is not None
 
     def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """config.json and the tensors of a model."""
+        model = model if isinstance(model, Headed) else Headed(model, {})
         kinds = tuple(model.heads)
         architecture = self._architecture(kinds)
         config = {"model_type": self.model_type, "architectures": [architecture]}
@@ -106,7 +105,10 @@ class EncoderLayout:
         kinds = self.kinds(config, named)
         for kind in kinds:
             _complete(named, self.heads[kind].twins)
-        body = self.encoder(ours)
+        try:
+            body = self.encoder(ours)
+        except ValueError as error:
+            raise ConfigError(f"config.json: {error}") from None
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
         model.load_state_dict(self.names(kinds, ours).read(named, model.state_dict()))
         return model

@@ -43,6 +43,12 @@ def test_sinusoidal_positions_begin_as_theirs_and_are_what_the_file_says():
     compare(trained, read, batch(0))
 
 
+def test_sinusoids_of_an_odd_width_are_refused():
+    odd = FAMILIES["distilbert"].model("Model", dim=15, sinusoidal_pos_embds=True)
+    with pytest.raises(ConfigError, match="config.json: `d_model` must be even"):
+        ours_of(odd)
+
+
 def test_it_does_not_look_at_segments():
     torch.manual_seed(0)
     encoder = DistilBert(DistilBertConfig(31, **TINY)).eval()

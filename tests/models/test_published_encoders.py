@@ -302,3 +302,19 @@ def test_the_number_of_answers_is_that_of_the_rows():
                 assert ours.heads[kind].outputs == count
                 compare(model, ours, batch(FAMILIES[family].segments))
                 assert len(to_published(ours)[0]["id2label"]) == count
+
+
+def test_an_encoder_alone_is_written_as_one_without_heads():
+    kind = model_class("bert")
+    encoder = kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1))
+    config, tensors = to_published(encoder)
+    assert config["architectures"] == ["BertModel"]
+    back = from_published(config, tensors)
+    assert not back.heads and back.encoder.config == encoder.config
+
+
+def test_reading_draws_no_random_numbers():
+    model = FAMILIES["bert"].model("ForMaskedLM")
+    before = torch.get_rng_state()
+    ours_of(model)
+    assert torch.equal(torch.get_rng_state(), before)
