@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from regard.cli.console import AsJson, Model, show, tracked, with_decoding
-from regard.cli.using import report, unfinished
+from regard.cli.using import refuse_decoding, report, unfinished
 from regard.errors import ConfigError
 
+Part = Literal["valid", "test"]
 CHUNK = 256  # sentences between two looks at the progress
 
 
@@ -30,6 +31,9 @@ def evaluate(
         str | None, typer.Option(help="Of a table, source and target: 0,1 or en,de.")
     ] = None,
     valid: Annotated[bool, typer.Option("--valid", help="The recipe's validation data.")] = False,
+    last_word: Annotated[
+        bool, typer.Option("--last-word", help="How well each line's last word is predicted.")
+    ] = False,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -41,35 +45,57 @@ def evaluate(
     from regard.runs import load
     from regard.tasks.language_modeling import LanguageModeling
 
-    task, files, chosen = load(model), [*(data or ()), *(more or ())], list[int | str]()
-    if not files:
-        files, chosen = _recipe_data(model, "valid" if valid else "test")
-    if columns:
-        chosen = [int(name) if name.isdigit() else name for name in columns.split(",")]
-    if isinstance(task, LanguageModeling):
-        scores, counts = _likelihood(task, files, decoding), Counter[str]()
-    else:
+    task, files = load(model), [*(data or ()), *(more or ())]
+    chosen: list[int | str] = [
+        int(c) if c.isdigit() else c for c in (columns or "").split(",") if c
+    ]
+    part: Part = "valid" if valid else "test"
+    if task.decodes and not files:
+        files, named = _recipe_data(model, part)
+        chosen = chosen or named
+    if last_word or isinstance(task, LanguageModeling):
+        refuse_decoding("Perplexity", decoding)
+        scores, counts = _likelihood(task, files, last_word), Counter[str]()
+    elif task.decodes:
         scores, counts = _answers(task, files, chosen or [0, 1], decoding)
         report(counts, task.model.config.max_length)
-    named = ("name", "value", "signature", "count")
-    plain = [{key: getattr(score, key) for key in named} for score in scores]
+    else:
+        refuse_decoding(task.name, decoding)
+        scores, files, counts = *_headed(task, model, files, chosen, part), Counter[str]()
+    keys = ("name", "value", "signature", "count")
+    plain = [{key: getattr(score, key) for key in keys} for score in scores]
     facts = {"model": model, "data": files, "scores": plain, **counts}
     show(facts, "\n".join(map(str, scores)), as_json)
 
 
-def _recipe_data(model: Path, part: str) -> tuple[list[Path], list[int | str]]:
-    """The files of the recipe of a run, and which columns of a table."""
+def _recipe(model: Path) -> tuple[Path, Any]:
+    """The run that a model belongs to, and its recipe."""
     from regard.runs import read_recipe
 
     place = next((p for p in (model, model.parent) if (p / "recipe.toml").exists()), None)
     if place is None:
         raise ConfigError(f"{model} has no recipe that would name data. Name some with --data.")
-    section: Any = read_recipe(place / "recipe.toml").data  # type: ignore[attr-defined]
-    files = getattr(section, part) or ()
+    return place, read_recipe(place / "recipe.toml")
+
+
+def _recipe_data(model: Path, part: Part) -> tuple[list[Path], list[int | str]]:
+    """The files of the recipe of a run, and which columns of a table."""
+    place, recipe = _recipe(model)
+    files = getattr(recipe.data, part) or ()
     if not files:
         raise ConfigError(f"The recipe of {place} names no {part} data. Name some with --data.")
     several = [files] if isinstance(files, Path) else list(files)
-    return several, list(getattr(section, "columns", ()))
+    return several, list(getattr(recipe.data, "columns", ()))
+
+
+def _headed(
+    task: Any, model: Path, files: list[Path], columns: list[int | str], part: Part
+) -> tuple[list[Any], list[Path]]:
+    """Scores of what the head of a model answers, and the files that they are of."""
+    if files:
+        return task.evaluate(task.rows_to_evaluate(files, columns)), files
+    (file, *_), _ = _recipe_data(model, part)
+    return task.evaluate(task.part_of(_recipe(model)[1], part)), [file]
 
 
 def _answers(
@@ -88,10 +114,20 @@ def _answers(
     return task.scores(best, references), Counter(counts)
 
 
-def _likelihood(task: Any, files: Sequence[Path], decoding: dict[str, Any]) -> list[Any]:
+def _likelihood(task: Any, files: Sequence[Path], last_word: bool) -> list[Any]:
+    """Perplexity of texts, or of the last words of their lines."""
     from regard.data import read
 
-    if decoding:
-        names = ", ".join(decoding)
-        raise ConfigError(f"Perplexity decodes nothing: {names} would be without effect.")
-    return [task.evaluate(read(file, format=task.format)) for file in files]
+    if not last_word:
+        return [task.evaluate(read(file, format=task.format)) for file in files]
+    if not hasattr(task, "last_words"):
+        raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
+    return [score for file in files for score in task.last_words(passages(file))]
+
+
+def passages(file: Path) -> list[str]:
+    """The lines of a file; of JSONL, the field "text" of each."""
+    from regard.data import read
+
+    fields = ["text"] if file.suffix in (".jsonl", ".json") else []
+    return [row[0] for row in read(file, fields)]

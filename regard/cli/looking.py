@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,19 +11,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.console import AsJson, Model, emit, say, show, with_decoding
+from regard.cli.using import refuse_decoding, texts_of
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.visual import Heads, Heatmap
+    from regard.visual.record import Seen
 
 
 @with_decoding
 def look(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What the model is to read.")],
+    text: Annotated[
+        str, typer.Argument(help="What the model is to read; a tab between two texts.")
+    ],
     kind: Annotated[str | None, typer.Option(help="encoder, decoder or cross.")] = None,
     layer: Annotated[int | None, typer.Option(help="From 1; the mean of all without it.")] = None,
     head: Annotated[int | None, typer.Option(help="From 1; the mean of all without it.")] = None,
+    word: Annotated[str | None, typer.Option(help="What this word looks at, head by head.")] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Another model on the same text, side by side."),
+    ] = None,
+    silence: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAYER:HEADS", help="Heads that are silenced: 3:1,6 of layer 3."),
+    ] = None,
+    inputs: Annotated[
+        bool, typer.Option("--inputs", help="The row that the model reads: ids, segments, mask.")
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Every head as a page to look through.")
     ] = None,
@@ -30,42 +48,103 @@ def look(
     *,
     decoding: dict[str, Any],
 ) -> None:
-    """Show which words a model looks at while it answers a text."""
+    """Show which words a model looks at while it reads, or answers, a text."""
     from regard.runs import load
 
     for path, suffix in ((html, ".html"), (png, ".png")):
         if path is not None and path.suffix != suffix:
             raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
     task = load(model)
-    heads, answer = _seen(task, text, decoding)
-    kinds = [panel.kind for panel in heads.panels]
-    shown = Shown.of(heads, kind or ("cross" if "cross" in kinds else kinds[0]), layer, head)
-    picture = shown.picture
+    if inputs:
+        row = _row(task, text)
+        _give(row, row, html, png, {"source": text, **row.rows} if as_json else None)
+        return
+    with _silenced(task, silence or ()):
+        seen, answer = _seen(task, text, decoding)
+    facts: dict[str, Any] = {"source": text, "answer": answer}
+    if beside is not None:
+        picture: Any = _beside(
+            {str(model): seen, beside: _seen(load(beside), text, {})[0]}, layer, kind, head
+        )
+        page = picture
+    elif word is not None:
+        page = picture = seen.from_word(word, layer, head, kind)
+    else:
+        heads = seen.heads()
+        kinds = [panel.kind for panel in heads.panels]
+        shown = Shown.of(heads, kind or ("cross" if "cross" in kinds else kinds[0]), layer, head)
+        picture, page, facts = shown.picture, heads.select(kind, layer), {**facts, **shown.facts()}
+    if not as_json and answer:
+        emit(answer + "\n\n")
+    _give(picture, page, html, png, facts if as_json else None)
+
+
+def _give(
+    picture: Any, page: Any, html: Path | None, png: Path | None, facts: dict[str, Any] | None
+) -> None:
+    """The page and the drawing where they are asked for; the facts as JSON, or the picture."""
     if html is not None:
-        heads.select(kind, layer).save(html)
-        say(f"every head: {html}")
+        page.save(html)
+        say(f"the page: {html}")
     if png is not None:
         picture.save(png)
         say(f"the picture: {png}")
-    if as_json:
-        show({"source": text, "answer": answer, **shown.facts()}, "", as_json)
-        return
-    emit(answer + "\n\n")
-    picture.show()
+    if facts is not None:
+        show(facts, "", True)
+    else:
+        picture.show()
 
 
-def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Heads, str]:
-    """Every head while the task answers the text, and the answer."""
+def _row(task: Any, text: str) -> Any:
+    """What the encoder of a task reads."""
+    from regard.visual import Inputs
+
+    if not hasattr(task, "pieces"):
+        raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
+    pieces = task.pieces
+    return Inputs.of(texts_of(task, [text])[0], pieces.tokenizer, pieces.template)
+
+
+def _silenced(task: Any, heads: Sequence[str]) -> AbstractContextManager[Any]:
+    """These heads of these layers give nothing."""
     import regard
+
+    found: dict[int, list[int]] = {}
+    for one in heads:
+        layer, _, numbers = one.partition(":")
+        if not layer.isdigit() or not all(part.isdigit() for part in numbers.split(",")):
+            raise ConfigError(f"`--silence` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
+        found[int(layer)] = [int(part) for part in numbers.split(",")]
+    return regard.heads_masked(task, found) if found else nullcontext()
+
+
+def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int | None) -> Any:
+    """Models side by side: one layer, or the first and the last that all of them have."""
+    from regard.visual import beside
+
+    kinds = [panel.kind for one in seen.values() for panel in one.heads().panels]
+    kind = kind or ("cross" if "cross" in kinds else kinds[0])
+    last = min(max(p.layer for p in one.heads(kind).panels) for one in seen.values())
+    layers = [layer] if layer is not None else sorted({1, last})
+    return beside(seen, layers, kind=kind, head=head)
+
+
+def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
+    """What is seen while the task reads the text, and what it answers where it decodes."""
+    import regard
+    from regard.visual.record import read
 
     try:
         with regard.look(task) as seen:
-            answer = task.predict([text], **decoding)[0]
+            if task.decodes:
+                return seen, task.predict([text], **decoding)[0]
+            refuse_decoding(task.name, decoding)
+            read(task, texts_of(task, [text]))
+            return seen, ""
     except ValueError as error:
         if isinstance(error, regard.RegardError):
             raise
         raise ConfigError(str(error)) from None
-    return seen.heads(), answer
 
 
 @dataclass(frozen=True)

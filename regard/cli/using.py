@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -32,26 +33,67 @@ def predict(
     *,
     decoding: dict[str, Any],
 ) -> None:
-    """Translate, answer or continue texts: one line in, one line out, in order.
+    """Translate, classify, tag, answer or continue: one line in, one line out, in order.
 
-    What comes through a pipe is answered as it comes. With --scores or --n-best every hypothesis is
-    a line: the number of its text from 0, its score and itself, tabs between.
+    What comes through a pipe is answered as it comes. A line of several texts (a pair, a question
+    and its context) has tabs between them. With --scores or --n-best every hypothesis is a line:
+    the number of its text from 0, its score and itself, tabs between.
     """
     from regard.runs import load
 
+    task, tally = load(model), Counter[str]()
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
     form = _as_json if as_json else _with_scores if scores or several else _best
-    task, tally = load(model), Counter[str]()
+    answering = _decoded if task.decodes else _read_off
+    if not task.decodes:
+        refuse_decoding(task.name, decoding | ({"scores": True} if scores else {}))
     for chunk in chunks_of(texts):
-        long = task.long_ones(chunk.texts)
+        long = task.long_ones(texts_of(task, chunk.texts))
         refused = min(long) if long and too_long == "error" else None
-        emit("".join(map(form, _answers(task, chunk.until(refused), long, decoding, tally))))
+        emit("".join(map(form, answering(task, chunk.until(refused), long, decoding, tally))))
         if refused is not None:
             raise chunk.too_long(refused, long[refused], task.model.config.max_length)
     report(tally, task.model.config.max_length)
 
 
-def _answers(
+def refuse_decoding(what: str, options: dict[str, Any]) -> None:
+    """A head, or a measure, needs no search.
+
+    Raises:
+        ConfigError: options of decoding were given.
+    """
+    if options:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise ConfigError(
+            f"{what} decodes nothing, so {names} would be without effect. Leave it out."
+        )
+
+
+def texts_of(task: Any, lines: Sequence[str]) -> list[Any]:
+    """What lines hold for this task: for one that reads several texts, those between tabs."""
+    if task.decodes:
+        return list(lines)
+    return [tuple(line.split("\t")) if "\t" in line else line for line in lines]
+
+
+def _read_off(
+    task: Any, chunk: Chunk, long: dict[int, int], decoding: dict[str, Any], tally: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """For each text what the head of the model answers, with all that is known of it."""
+    cut = {"too_long": "truncate"} if long else {}
+    answers = task.answers(texts_of(task, chunk.texts), **cut)
+    tally.update(texts=len(chunk.texts), truncated=len(long))
+    for place, (text, answer) in enumerate(zip(chunk.texts, answers, strict=True)):
+        yield {
+            "number": chunk.first + place,
+            "source": text,
+            "text": str(answer),
+            "truncated": place in long,
+            **asdict(answer),
+        }
+
+
+def _decoded(
     task: Any, chunk: Chunk, long: dict[int, int], decoding: dict[str, Any], tally: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """For each text what is known of its hypotheses, best first."""
