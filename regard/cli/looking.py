@@ -64,7 +64,10 @@ def look(
     facts: dict[str, Any] = {"source": text, "answer": answer}
     if beside is not None:
         picture: Any = _beside(
-            {str(model): seen, beside: _seen(load(beside), text, {})[0]}, layer, kind, head
+            {_short(model): seen, _short(beside): _seen(load(beside), text, {})[0]},
+            layer,
+            kind,
+            head,
         )
         page = picture
     elif word is not None:
@@ -116,6 +119,12 @@ def _silenced(task: Any, heads: Sequence[str]) -> AbstractContextManager[Any]:
             raise ConfigError(f"`--silence` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
         found[int(layer)] = [int(part) for part in numbers.split(",")]
     return regard.heads_masked(task, found) if found else nullcontext()
+
+
+def _short(model: str | Path) -> str:
+    """The end of a path by which two models are told apart."""
+    path = Path(model)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int | None) -> Any:
