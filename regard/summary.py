@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def _attention(task: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Pictur
     asked = task.asked(rows[0]) if hasattr(task, "asked") else [rows[0][0]]
     if asked is None:
         return []
-    with look(task) as seen:
+    with look(task) as seen, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the sample ends with the context is no matter here
         task.predict(asked)
     return [("What it looks at", seen.heads())]

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -86,12 +86,12 @@ class LanguageModelingRecipe(Recipe):
     decoding: DecodingSection = DecodingSection()
     evaluation: TextEvaluation = TextEvaluation()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _words(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "tokenizer" in given or "path" in given.get("model", {}):
-            return given
-        return {**given, "tokenizer": {"kind": "words"}}
+    @model_validator(mode="after")
+    def _words(self) -> Self:
+        started = hasattr(getattr(self, "model", None), "path")
+        if self.tokenizer is None and not started:
+            object.__setattr__(self, "tokenizer", TokenizerSection(kind="words"))
+        return self
 
 
 @dataclass(frozen=True)
@@ -388,9 +388,12 @@ class LanguageModeling(Embeds):
         """The first words of some validation lines, and how the model goes on."""
         lines = islice(read(recipe.data.valid, format=recipe.data.format).texts(), SAMPLES)
         begun = [" ".join(line.split()[:4]) for line in lines]
-        most = 30 if self.context is None else max(1, min(30, self.context // 2))
-        found = self.generate(begun, too_long="truncate", max_tokens=most)
-        return list(zip(begun, found, strict=True))
+        most = 30
+        if self.context is not None:  # half of it for the prompt at most
+            most = max(1, min(30, self.context // 2))
+            rows = self.tokenizer.encode_many(begun)
+            begun = self.tokenizer.decode_many(row[: self.context - most] for row in rows)
+        return list(zip(begun, self.generate(begun, max_tokens=most), strict=True))
 
     def encode(self, rows: Rows) -> Tokens:
         """A text as ids, each of its lines ended where the format says so."""

@@ -1,0 +1,404 @@
+"""Language models with a context: training, perplexity, prompts, last words; judged by loops over
+models of `transformers` and by the model itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regard import runs
+from regard.data import Sequences, read
+from regard.decoding import generate
+from regard.errors import ConfigError, DataError, RegardError
+from regard.models.gpt2 import GPT2
+from regard.models.published import to_published
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.tasks.language_modeling import LanguageModeling
+from regard.text import Tokenizer, train
+
+TEXT = "the cat sat on the mat and the dog ran to the old house by the sea\n" * 6
+CONTEXT = 12
+TINY = dict(d_model=16, heads=2, layers=2, max_length=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train("byte-bpe", [TEXT], 290)
+
+
+def made(tokenizer, **options) -> LanguageModeling:
+    """Random weights, large enough that greedy answers differ."""
+    torch.manual_seed(1)
+    options = TINY | options
+    options = {"init_range": 0.3, "bos": 1, "eos": 2} | options
+    config = GPT2.Config(vocab_size=tokenizer.vocab_size, **options)
+    return LanguageModeling(GPT2(config).eval(), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def task(tokenizer) -> LanguageModeling:
+    return made(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def theirs(task):
+    transformers = pytest.importorskip("transformers")
+    config, weights = to_published(task.model)
+    found = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config))
+    found.load_state_dict(weights, strict=False)
+    return found.eval()
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.txt"
+    draw = random.Random(3)
+    path.write_text(" ".join(draw.choices(TEXT.split(), k=60)) + "\n")
+    return path
+
+
+# ---- perplexity ---------------------------------------------------------------------------------
+
+
+def their_loss(theirs, ids: list[int], window: int, stride: int) -> tuple[float, int]:
+    """The obvious loop: windows from left to right, each predicts what is new in it."""
+    nats, count, before = 0.0, 0, 0
+    for begin in range(0, len(ids) - 1, stride):
+        end = min(begin + window, len(ids) - 1)
+        with torch.no_grad():
+            logits = theirs(torch.tensor([ids[begin:end]])).logits[0]
+        targets = torch.tensor(ids[begin + 1 : end + 1])
+        losses = F.cross_entropy(logits, targets, reduction="none")[before - begin :]
+        nats, count, before = nats + float(losses.double().sum()), count + len(losses), end
+        if end == len(ids) - 1:
+            break
+    return nats, count
+
+
+@pytest.mark.parametrize("window, stride", [(None, None), (8, None), (8, 3), (12, 1), (12, 12)])
+def test_perplexity_is_that_of_the_obvious_loop(task, theirs, tokenizer, text, window, stride):
+    found = task.evaluate(read(text, format="text"), window=window, stride=stride)
+    ids = [tokenizer.bos_id, *tokenizer.encode(text.read_text()).ids]
+    nats, count = their_loss(theirs, ids, window or CONTEXT, stride or window or CONTEXT)
+    assert found.count == count == len(ids) - 1
+    assert found.nats == pytest.approx(nats, rel=1e-5)
+    assert f"window:{window or CONTEXT}|stride:{stride or window or CONTEXT}" in found.signature
+
+
+def test_more_context_is_declared_and_another_number(task, text):
+    rows = read(text, format="text")
+    values = {task.evaluate(rows, stride=stride).value for stride in (None, 6, 1)}
+    assert len(values) == 3
+    with pytest.raises(
+        ConfigError, match="`window` must be at most the model's context, 12, .* 13"
+    ):
+        task.evaluate(rows, window=13)
+    with pytest.raises(ConfigError, match="`stride` must be between 1 and the window, 12"):
+        task.evaluate(rows, stride=13)
+
+
+def test_a_model_with_a_state_reads_the_whole_text_or_windows(tokenizer, text):
+    torch.manual_seed(0)
+    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
+    task = LanguageModeling(model, tokenizer, format="text")
+    rows = read(text, format="text")
+    whole, windows = task.evaluate(rows), task.evaluate(rows, window=5)
+    assert "window:carried" in whole.signature and "window:5|stride:5" in windows.signature
+    assert whole.count == windows.count and whole.nats != windows.nats
+
+
+def test_words_and_bytes_are_those_of_the_text(task, text):
+    rows, written = read(text, format="text"), text.read_text()
+    counts = {}
+    for unit in ("token", "word", "character", "byte"):
+        one = LanguageModeling(task.model, task.tokenizer, unit=unit)
+        counts[unit] = one.evaluate(rows).count
+    assert counts["word"] == len(written.split())
+    assert counts["character"] == counts["byte"] == len(written)
+
+
+# ---- prompts ------------------------------------------------------------------------------------
+
+LONG = "the cat sat on the mat and the dog ran to the old house by the sea"
+
+
+def test_a_prompt_too_long_is_an_error_or_loses_its_beginning(task, tokenizer):
+    ids = tokenizer.encode(LONG).ids
+    assert len(ids) > CONTEXT
+    message = f"Prompt 2 has {len(ids)} tokens, but this model's context is 12.*too_long='truncate'"
+    with pytest.raises(RegardError, match=message):
+        task.generate(["the", LONG])
+    assert task.long_ones(["the", LONG]) == {1: len(ids)}
+    with pytest.warns(UserWarning, match="1 of 2 prompts were cut to their last 8 tokens"):
+        found = task.generate(["the", LONG], too_long="truncate", max_tokens=5)
+    kept = tokenizer.decode(ids[-8:])
+    assert tokenizer.encode(kept).ids == ids[-8:]
+    assert found[1] == LONG + task.generate(kept, max_tokens=5)[len(kept) :]
+    assert found[0] == task.generate("the", max_tokens=5)
+
+
+def test_what_is_asked_for_by_name_must_fit(task, tokenizer):
+    prompt = tokenizer.decode(tokenizer.encode(LONG).ids[:9])
+    assert task.long_ones([prompt]) == {} == task.long_ones([prompt], max_tokens=4)
+    assert task.long_ones([prompt], max_tokens=5) == {0: 9}
+    with pytest.raises(RegardError, match="has 9 tokens and up to 5 more are asked for"):
+        task.generate(prompt, max_tokens=5)
+    with pytest.raises(RegardError, match="more are asked for"):
+        list(task.stream(prompt, max_tokens=5))
+
+
+def endless(task) -> LanguageModeling:
+    """The same without an end of a text, so that only the context ends it."""
+    config = type(task.model.config)(**{**vars(task.model.config), "eos": None})
+    model = GPT2(config).eval()
+    model.load_state_dict(task.model.state_dict())
+    return LanguageModeling(model, task.tokenizer)
+
+
+def test_a_text_stops_where_the_context_does_and_says_so(task):
+    one = endless(task)
+    with pytest.warns(
+        UserWarning, match="2 of 2 texts stop where the model's context of 12 tokens"
+    ):
+        found = one.hypotheses(["the cat", LONG[:20]])
+    for prompt, best in zip(["the cat", LONG[:20]], found, strict=True):
+        assert len(task.tokenizer.encode(prompt)) + len(best[0].tokens) == CONTEXT + 1
+    with pytest.warns(UserWarning, match="1 of 1 texts stop where"):
+        "".join(one.stream("the cat"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.generate("the cat", max_tokens=3)
+
+
+def test_an_empty_prompt_begins_where_texts_begin(task, tokenizer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        begins = {None: [tokenizer.bos_id], "lines": [tokenizer.eos_id]}
+        begins["text"] = tokenizer.encode("\n").ids
+        for format, ids in begins.items():
+            one = LanguageModeling(task.model, tokenizer, format=format)
+            found = generate(task.model, Sequences.of([ids], None), max_tokens=9)
+            assert one.hypotheses([""], max_tokens=9)[0][0].tokens == found[0][0].tokens
+
+
+def test_streamed_pieces_are_the_generated_text(task):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for prompt in ("", "the cat", "by the"):
+            pieces = list(task.stream(prompt, max_tokens=6))
+            whole = task.generate(prompt, max_tokens=6)
+            assert prompt + "".join(pieces) == whole.rstrip("\ufffd")
+            assert len(pieces) > 1
+
+
+# ---- last words ---------------------------------------------------------------------------------
+
+PASSAGES = [
+    "the cat sat on the mat",
+    "a dog ran to the sea\n",
+    LONG,
+    "old seahouse",
+    "to the thecat",
+]
+
+
+def test_last_words_are_those_of_the_obvious_loop(task, theirs, tokenizer):
+    nats, right = [], []
+    for passage in PASSAGES:
+        context, word = passage.strip().rsplit(" ", 1)
+        context, word = tokenizer.encode(context).ids, tokenizer.encode(f" {word}").ids
+        ids = (context + word)[-CONTEXT - 1 :]
+        with torch.no_grad():
+            log_probs = theirs(torch.tensor([ids[:-1]])).logits[0].double().log_softmax(-1)
+        asked = log_probs[-len(word) :]
+        nats.append(-sum(float(row[token]) for row, token in zip(asked, word, strict=True)))
+        right.append(asked.argmax(-1).tolist() == word)
+    accuracy, perplexity = task.last_words(PASSAGES)
+    assert accuracy.value == pytest.approx(sum(right) / len(right))
+    assert perplexity.value == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
+    assert accuracy.signature == (
+        f"word:after-last-space|match:greedy|tok:byte-bpe-{tokenizer.vocab_size}|count:5|cut:1"
+    )
+
+
+def test_a_model_that_has_learned_the_words_is_right(tokenizer):
+    task = made(tokenizer, init_range=0.02)
+    ids = torch.tensor([tokenizer.encode("the cat sat").ids])
+    optimizer = torch.optim.Adam(task.model.parameters(), 0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        task.model.head.loss(task.model(ids[:, :-1]).hidden[0], ids[0, 1:])[0].backward()
+        optimizer.step()
+    accuracy, perplexity = task.last_words(["the cat sat", "the cat house"])
+    assert accuracy.value == 0.5
+    accuracy, perplexity = task.last_words(["the cat sat"])
+    assert accuracy.value == 1 and perplexity.value < 1.5
+
+
+@pytest.mark.parametrize("wrong", ["alone", " ", "", " alone "])
+def test_a_passage_of_one_word_is_refused(task, wrong):
+    with pytest.raises(RegardError, match="Passage 2 must have a word before its last one"):
+        task.last_words(["the cat", wrong])
+    with pytest.raises(RegardError, match="at least one passage"):
+        task.last_words([])
+
+
+def test_last_words_of_a_vocabulary_of_characters_and_of_words():
+    for kind in ("characters", "words"):
+        tokenizer = train(kind, [TEXT], 40)
+        torch.manual_seed(0)
+        model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
+        accuracy, perplexity = LanguageModeling(model, tokenizer).last_words(["the cat sat"])
+        ids = tokenizer.encode("the cat sat").ids
+        last = 3 if kind == "characters" else 1
+        log_probs = model.head.logits(model(torch.tensor([ids])).hidden)[0].log_softmax(-1)
+        wanted = [log_probs[at - 1, ids[at]].item() for at in range(len(ids) - last, len(ids))]
+        assert perplexity.value == pytest.approx(math.exp(-sum(wanted)), rel=1e-4)
+
+
+def test_lambada_as_it_lies(shared, tokenizer):
+    path = shared("lambada/lambada_test.jsonl")
+    passages = [row[0] for row in read(path, ("text",))]
+    assert len(passages) == 5153
+    accuracy, perplexity = made(tokenizer, max_length=512).last_words(passages[:40])
+    assert accuracy.count == 40 and perplexity.value > 1
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+RECIPE = """
+task = "language-modeling"
+[data]
+train = "train.txt"
+valid = "valid.txt"
+format = "text"
+rows = 4
+steps = 8
+[tokenizer]
+kind = "characters"
+vocab_size = 60
+[model]
+name = "gpt2"
+d_model = 16
+heads = 2
+layers = 1
+max_length = 8
+dropout = 0.1
+[training]
+updates = 20
+[training.checkpoints]
+every = 5
+[training.validation]
+every = 10
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "train.txt").write_text(TEXT)
+    (tmp_path / "valid.txt").write_text(TEXT[:150])
+    (tmp_path / "small.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(out: str, *overrides: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return runs.train("small.toml", overrides, out=out, show="none")
+
+
+def test_training_stops_and_goes_on_as_if_it_had_not(place, monkeypatch):
+    whole, result = run("whole")
+    losses, calls = LanguageModeling.losses, []
+
+    def breaking(task, batch, carry):
+        calls.append(batch)
+        if task.model.training and len(calls) > 13:
+            raise RuntimeError("the power went")
+        return losses(task, batch, carry)
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="the power went"):
+        patched.setattr(LanguageModeling, "losses", breaking)
+        run("parts")
+    assert 0 < len(list(Path("parts/checkpoints").iterdir()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = runs.resume("parts", show="none")
+    assert again.scores == result.scores
+    one, other = (runs.load(name).model.state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_trained_run_measures_and_continues_as_it_learned(place):
+    folder, result = run("run", "data.steps=6")
+    task = runs.load(folder)
+    assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
+    found = task.evaluate(read("valid.txt", format="text"))
+    assert "window:6|stride:6" in found.signature
+    # validation begins without the line break that stands before a text
+    assert found.nats / found.count == pytest.approx(result.scores["loss"], rel=0.05)
+    config = json.loads((folder / "model" / "config.json").read_text())
+    assert config["model_type"] == "gpt2" and config["n_positions"] == 8
+
+
+def test_positions_that_learn_nothing_are_told(place):
+    with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
+        runs.train("small.toml", ["data.steps=6", "training.updates=1"], out="run", show="none")
+
+
+def test_what_does_not_fit_is_refused_before_the_training(place):
+    with pytest.raises(ConfigError, match="`steps` must be at most the model's context, 8, .* 9"):
+        run("run", "data.steps=9")
+    with pytest.raises(ConfigError, match="`window` must be at most the model's context, 8"):
+        run("run", "evaluation.window=9")
+    with pytest.raises(ConfigError, match="`stride` must be between 1 and the window, 8"):
+        run("run", "evaluation.stride=9")
+    (place / "valid.txt").write_text("t")
+    with pytest.raises(DataError, match="valid.txt: has one token at most"):
+        run("run")
+    assert not Path("run").exists()
+
+
+def test_a_vocabulary_without_padding_is_fine(shared, place):
+    """Published GPT-2: its files have no piece for padding, one for both ends of a text."""
+    folder = shared("vocab/gpt2")
+    small = ("model.d_model=4", "training.updates=1")
+    run("run", f'tokenizer.path="{folder}"', *small, 'data.format="lines"')
+    task = runs.load("run")
+    assert task.model.config.pad is None and task.model.config.eos == 50256
+    assert task.evaluate(read("valid.txt")).count > 0
+
+
+# ---- from elsewhere -----------------------------------------------------------------------------
+
+
+def test_a_released_folder_continues_as_there(shared, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    options = dict(n_embd=8, n_layer=2, n_head=2, n_positions=32, initializer_range=0.5)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**options)).eval()
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    vocabulary = shared("vocab/gpt2")
+    shutil.copy(vocabulary / "encoder.json", tmp_path / "vocab.json")
+    shutil.copy(vocabulary / "vocab.bpe", tmp_path / "merges.txt")
+    other = transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
+    task = runs.load(tmp_path)
+    assert task.name == "language-modeling"
+    prompts = ["The quick", "", "Ünï©ode 🙂 is"]
+    found = task.generate(prompts, max_tokens=6)
+    for prompt, text in zip(prompts, found, strict=True):
+        ids = other(prompt or "<|endoftext|>", return_tensors="pt").input_ids
+        wanted = theirs.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0)
+        assert text == other.decode(wanted[0], skip_special_tokens=True)
+    pieces = list(task.stream("The quick", max_tokens=6))
+    assert "The quick" + "".join(pieces) == found[0].rstrip("\ufffd")
