@@ -72,4 +72,9 @@ def _is_number(config: Mapping[str, Any], outputs: int) -> bool:
         )
     if problem == "regression" and outputs != 1:
         raise ConfigError(f"Regression here gives one number, but this head gives {outputs}.")
+    if problem == "single_label_classification" and outputs == 1:
+        raise ConfigError(
+            "config.json: `problem_type` is single_label_classification, but the head has one "
+            "answer, and a class is one of at least two. For a number it must be regression."
+        )
     return outputs == 1

@@ -53,7 +53,7 @@ class Filled:
 
 
 class MaskedWords(Answering):
-    """A model that fills masks, and where it has a head for it, tells which text follows another."""
+    """A model that fills masks; where it has a head for it, it tells which text follows another."""
 
     name = "masked-words"
     head = "words"

@@ -1,0 +1,434 @@
+"""Classes of texts: saved folders against transformers, metrics against scikit-learn, labels."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import sklearn.metrics
+import torch
+from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
+from torch.nn import functional as F
+
+from regard import runs
+from regard.data.pieces import RowBatch
+from regard.errors import ConfigError, DataError, RegardError
+from regard.text.templates import template_of
+
+ROWS = [
+    ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
+    ("the old cat sleeps on a warm mat in the park", "a cat sleeps", "yes"),
+    ("dull", "it was good fun", "no"), ("a dog runs", "the dog is after a ball", "maybe"),
+    ("slow and bad", "i liked the film a lot", "no"), ("who sleeps ?", "the cat sleeps", "yes"),
+]  # fmt: skip
+FIRST, SECOND = [row[0] for row in ROWS], [row[1] for row in ROWS]
+PAIRS = [row[:2] for row in ROWS]
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+RECIPE = """
+task = "classification"
+[model]
+path = "start"
+[data]
+columns = [0, 1, 2]
+train = "train.tsv"
+valid = "train.tsv"
+[training]
+epochs = 1
+[training.optimizer]
+name = "adamw"
+learning_rate = 1e-2
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with data and a recipe that starts from the folder `start`."""
+    write("train.tsv", ROWS, tmp_path)
+    (tmp_path / "small.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, rows: list[tuple[str, ...]], where: Path = Path()) -> None:
+    (where / name).write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
+def train(*overrides: str, out: str = "run", quiet: bool = True):
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore")
+        place, result = runs.train("small.toml", overrides, out=out, show="none")
+    return runs.load(place), result
+
+
+def classifier(place: Path, family: str = "bert", **options) -> Path:
+    named = dict(enumerate(("no", "maybe", "yes")))
+    options = {"id2label": named, "label2id": {v: k for k, v in named.items()}, **options}
+    return folder(place / "start", family, "ForSequenceClassification", **options)
+
+
+# ---- folders of transformers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_foreign_folder_answers_as_transformers_does(place, family):
+    task = runs.load(classifier(place, family))
+    answers = task.answers(PAIRS)
+    for pair, answer in zip(PAIRS, answers, strict=True):  # GPT's have no padding there
+        theirs = their_scores("AutoModelForSequenceClassification", place / "start", *pair)
+        ours = torch.tensor([answer.probabilities[label] for label in ("no", "maybe", "yes")])
+        assert torch.allclose(theirs.softmax(-1)[0], ours, atol=1e-5)
+    assert task.labels == ("no", "maybe", "yes")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
+    folder(place / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
+    task, _ = train("data.max_tokens=40")
+    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST, SECOND)
+    config = json.loads((place / "run/model/config.json").read_text())
+    assert config["id2label"] == {"0": "maybe", "1": "no", "2": "yes"}
+    ours = [list(answer.probabilities.values()) for answer in task.answers(PAIRS)]
+    assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
+    assert task.predict(PAIRS) == [config["id2label"][str(i)] for i in theirs.argmax(-1).tolist()]
+    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
+    ours = [list(answer.probabilities.values()) for answer in task.answers(FIRST)]
+    assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
+
+
+# ---- labels ------------------------------------------------------------------------------------
+
+
+def test_a_head_for_the_same_labels_stays_with_its_order(place):
+    classifier(place)
+    before = runs.load("start").answers(PAIRS)
+    task, _ = train("training.optimizer.learning_rate=1e-9")
+    assert task.labels == ("no", "maybe", "yes")
+    for old, new in zip(before, task.answers(PAIRS), strict=True):
+        assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
+
+
+def test_a_head_for_other_labels_is_begun_anew_and_this_is_told(place):
+    classifier(place, id2label={0: "red", 1: "green", 2: "yes"})
+    with pytest.warns(UserWarning, match="own head answers 'red', 'green', 'yes', but not 'maybe'"):
+        task, _ = train("training.optimizer.learning_rate=1e-9", quiet=False)
+    assert task.labels == ("maybe", "no", "yes")
+    kept = runs.load("start").model.heads["classes"]
+    assert torch.allclose(task.model.heads["classes"].inner.dense.weight, kept.inner.dense.weight)
+    assert not torch.allclose(task.model.heads["classes"].output.weight, kept.output.weight)
+
+
+def test_labels_that_the_data_lacks_stay_known(place):
+    classifier(place)
+    write("train.tsv", [row for row in ROWS if row[2] != "maybe"])
+    with pytest.warns(UserWarning, match="no example of 'maybe'"):
+        task, _ = train(quiet=False)
+    assert task.labels == ("no", "maybe", "yes")
+
+
+def test_labels_of_a_folder_without_names_are_numbered(place):
+    folder(place / "start", "bert", "ForSequenceClassification", num_labels=4)
+    assert runs.load("start").labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
+    with pytest.warns(UserWarning, match="a new head is begun"):
+        train(quiet=False)
+
+
+def test_validation_labels_that_training_does_not_have_are_named(place):
+    folder(place / "start", "bert", "Model")
+    write("valid.tsv", [ROWS[0], ("a", "b", "never")])
+    with pytest.raises(DataError, match="valid.tsv:2: has the label 'never', which is none of: ma"):
+        train("data.valid=valid.tsv")
+
+
+def test_a_column_with_one_label_is_refused(place):
+    folder(place / "start", "bert", "Model")
+    write("train.tsv", [("a", "b", "yes"), ("c", "d", "yes")])
+    with pytest.raises(DataError, match="has 1 label .*Is it the right column"):
+        train()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"problem_type": "multi_label_classification"}, "`problem_type`.*several labels at once"),
+        ({"problem_type": "single_label_classification", "id2label": {0: "a"}}, "a class is one of"),
+        ({"id2label": {0: "a", 1: "a", 2: "b"}}, "`id2label` must name each of the labels"),
+    ],
+)
+def test_folders_that_answer_otherwise_are_refused(place, options, message):
+    count = len(options.get("id2label", "ab"))
+    file = folder(place / "start", "bert", "ForSequenceClassification", num_labels=count)
+    config = json.loads((file / "config.json").read_text())
+    (file / "config.json").write_text(json.dumps({**config, **options}))
+    with pytest.raises(RegardError, match=message):
+        runs.load("start")
+
+
+# ---- rows and batches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_company_and_order_change_no_answer(place, family):
+    task = runs.load(classifier(place, family))
+    texts = [*PAIRS, "a", "", "the dog " * 25]
+    together = task.answers(texts)
+    for text, answer in zip(texts, together, strict=True):
+        (alone,) = task.answers([text])
+        assert answer.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+    assert task.answers(texts[::-1])[-1] == task.answers(texts)[0]
+    assert task.answers([]) == [] == task.predict([])
+
+
+def test_one_text_or_one_pair_has_one_answer(place):
+    task = runs.load(classifier(place))
+    assert task.predict("a dog") == task.predict(["a dog"])[0]
+    assert task.predict(("a dog", "a cat")) == task.predict([("a dog", "a cat")])[0]
+    for wrong in ([("a", "b", "c")], [3], [("a", 3)]):
+        with pytest.raises((RegardError, TypeError)):
+            task.predict(wrong)
+
+
+def test_texts_that_are_too_long(place):
+    task = runs.load(classifier(place))
+    long = "a " * 100
+    with pytest.raises(RegardError, match="Text 2 has 102 tokens, but this model reads at most 64"):
+        task.predict(["a", long])
+    assert task.long_ones(["a", long]) == {1: 102}
+    their = their_scores(
+        "AutoModelForSequenceClassification", place / "start", long, truncation=True, max_length=64
+    )
+    (ours,) = task.answers([long], too_long="truncate")
+    assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
+    with pytest.warns(UserWarning, match="1 of 2 rows were cut to 64 tokens"):
+        task.evaluate([(long, "no"), ("a", "yes")])
+
+
+def test_what_is_cut_or_left_out_of_the_data_is_counted(place):
+    folder(place / "start", "bert", "Model")
+    write("train.tsv", [*ROWS, ("a " * 30, "b " * 30, "yes"), (" ", "", "no")])
+    with pytest.warns(UserWarning, match="training data") as told:
+        train(
+            "data.max_tokens=32",
+            "data.valid=start.tsv" if False else "training.updates=1",
+            quiet=False,
+        )
+    assert "9 rows read, 8 kept" in str(told[0].message)
+    assert "longer than 32 tokens, truncated: 1 (first at line 8)" in str(told[0].message)
+    assert "empty, row left out: 1 (first at line 9)" in str(told[0].message)
+
+
+# ---- learning ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_cross_entropy_as_torch_has_it(place, smoothing):
+    folder(place / "start", "bert", "Model", **NO_DROPOUT)
+    recipe = runs.read_recipe("small.toml", [f"objective.smoothing={smoothing}"])
+    task = runs.plan(recipe).task
+    task.model.train()
+    batch: RowBatch = next(task.train_batches())
+    total, count = task.losses(batch)[0]["loss"]
+    scores = task.model.scores("classes", batch.texts)
+    wanted = torch.tensor([("maybe", "no", "yes").index(ROWS[i][2]) for i in batch.numbers])
+    kept = F.cross_entropy(scores, wanted, reduction="sum", label_smoothing=smoothing)
+    assert count == len(ROWS) and float(total) == pytest.approx(float(kept), rel=1e-5)
+    task.model.eval()
+    plain = F.cross_entropy(task.text_scores(task.parts.valid.rows), task.parts.valid.targets)
+    assert task.validate()["loss"] == pytest.approx(float(plain), rel=1e-5)
+
+
+def test_it_learns_and_without_validation_too(place):
+    folder(place / "start", "bert", "Model", **NO_DROPOUT)
+    task, result = train("training.epochs=40", "training.validation.every=10")
+    assert result.best == 1.0 and task.predict(PAIRS) == [row[2] for row in ROWS]
+    (place / "small.toml").write_text(RECIPE.replace('valid = "train.tsv"', ""))
+    _, result = train(out="other")
+    assert result.scores == {} and result.best is None
+
+
+def test_scores_that_are_not_numbers_are_never_the_best(place):
+    folder(place / "start", "bert", "Model")
+    task = runs.plan(runs.read_recipe("small.toml")).task
+    with torch.no_grad():
+        task.model.heads["classes"].output.weight.fill_(math.nan)
+    found = task.validate()
+    assert set(found) == {"accuracy", "loss"} and all(map(math.isnan, found.values()))
+    for verb in (lambda: task.predict("a"), lambda: task.evaluate(ROWS)):
+        with pytest.raises(RegardError, match="not numbers"):
+            verb()
+
+
+# ---- metrics -----------------------------------------------------------------------------------
+
+
+def test_metrics_by_name_equal_scikit_learn(place):
+    folder(place / "start", "bert", "Model")
+    names = '["macro-f1", "accuracy", "matthews"]'
+    task, result = train(f"evaluation.metrics={names}")
+    wanted, found = [row[2] for row in ROWS], task.predict(PAIRS)
+    values = {
+        "macro-f1": sklearn.metrics.f1_score(wanted, found, average="macro"),
+        "accuracy": sklearn.metrics.accuracy_score(wanted, found),
+        "matthews": sklearn.metrics.matthews_corrcoef(wanted, found),
+    }
+    assert task.goal == ("macro-f1", "max") and result.best == pytest.approx(values["macro-f1"])
+    assert {k: v for k, v in result.scores.items() if k != "loss"} == pytest.approx(values)
+    scores = task.evaluate(ROWS)
+    assert [score.value for score in scores] == pytest.approx(list(values.values()))
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ('evaluation.metrics=["acuracy"]', "does not score classification. Did you mean 'accura"),
+        ('evaluation.metrics=["pearson"]', "'pearson', which does not score classification"),
+        ('evaluation.metrics=["f1"]', "`f1` is of the positive one of two labels, but there are 3"),
+        ("objective.smoothing=1.0", "`objective.smoothing` must be less than 1"),
+        ("data.columns=[0]", "`data.columns` must name one text or two, and then the label"),
+        ("data.columns=[0, 1, 2, 3]", "must name one text or two"),
+        ('data.glue="mrcp"', "no task of GLUE. Did you mean 'mrpc'"),
+        ('data.glue="mnli"', "no task of GLUE.*mnli-matched"),
+        ("objective.language_modeling=0.5", "needs a model that predicts the next word"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_anything_long(place, override, message):
+    folder(place / "start", "bert", "Model")
+    with pytest.raises((ConfigError, DataError), match=message):
+        train(override)
+    assert not Path("run").exists()
+
+
+def test_f1_is_of_the_last_of_two_labels(place):
+    folder(place / "start", "bert", "Model")
+    write("train.tsv", [(a, b, str(int(label == "no"))) for a, b, label in ROWS])
+    task, result = train('evaluation.metrics=["f1"]')
+    wanted = [str(int(row[2] == "no")) for row in ROWS]
+    kept = sklearn.metrics.f1_score(wanted, task.predict(PAIRS), pos_label="1", zero_division=0)
+    assert result.scores["f1"] == pytest.approx(kept)
+
+
+@pytest.mark.parametrize("half", ["matched", "mismatched"])
+def test_mnli_is_validated_on_the_half_that_is_named(place, half):
+    folder(place / "start", "bert", "Model")
+    (place / "MNLI").mkdir()
+    lines = {"train": ("entailment", "neutral", "contradiction"), "dev_matched": ("neutral",),
+             "dev_mismatched": ("entailment", "contradiction")}  # fmt: skip
+    for name, labels in lines.items():
+        rows = [("sentence1", "sentence2", "gold_label"), *(("a dog", "a cat", x) for x in labels)]
+        write(f"MNLI/{name}.tsv", rows)
+    task = runs.plan(
+        runs.read_recipe(
+            "small.toml", [f'data.glue="MNLI-{half}"', "data.train=MNLI", "data.valid=MNLI"]
+        )
+    ).task
+    assert task.parts.valid.report.files[0].endswith(f"dev_{half}.tsv")
+    assert len(task.parts.valid.rows) == len(lines[f"dev_{half}"]) and len(task.labels) == 3
+
+
+# ---- GPT's input transformations ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", GPTS)
+def test_texts_are_marked_as_in_figure_1(place, family):
+    folder(place / "start", family, "LMHeadModel")
+    start = runs.load("start")
+    task = runs.plan(runs.read_recipe("small.toml")).task
+    size = start.model.config.vocab_size
+    pieces = task.tokenizer.piece
+    row = task.pieces.rows([("a dog", "a cat")])[0]
+    shown = [pieces(i) if i >= size else "." for i in row.ids]
+    assert shown[0] == "[START]" and shown[-1] == "[EXTRACT]"
+    assert shown.index("[DELIMITER]") == 1 + row.counts[0]
+    assert [i for i in row.ids if i < size] == [
+        i for text in ("a dog", "a cat") for i in start.tokenizer.encode(text).ids
+    ]
+    embedding = task.model.encoder.embedding.weight
+    assert len(embedding) == task.tokenizer.vocab_size == size + 4
+    assert torch.equal(embedding[:size], start.model.embedding.weight)
+    new = embedding[size:]
+    assert 0.5 < float(new.std()) / 0.3 < 1.5 and not torch.equal(new[0], new[1])
+
+
+def test_a_tokenizer_that_marks_texts_already_is_not_changed(place):
+    folder(place / "start", "gpt2", "LMHeadModel")
+    train("training.updates=1", out="first")
+    task, _ = train("model.path=first", out="second")
+    first = runs.load("first")
+    assert task.tokenizer.fingerprint() == first.tokenizer.fingerprint()
+    assert template_of(task.tokenizer) == template_of(first.tokenizer)
+    assert task.model.config.vocab_size == first.model.config.vocab_size
+
+
+def test_a_foreign_classifier_goes_on_with_rows_as_its_file_says(place):
+    classifier(place, "gpt2")
+    task, _ = train("training.updates=1")
+    assert task.pieces.rows([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_both_orders_are_added_before_the_head(place, family):
+    folder(place / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
+    task, _ = train("objective.both_orders=true")
+    assert runs.load("run").both_orders
+    found = task.answers([("a dog", "a red ball"), ("a red ball", "a dog")])
+    assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
+    head, hidden = task.model.heads["classes"], 0
+    for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
+        texts = task.pieces.batch(task.pieces.rows([pair]))
+        at = 0 if family == "bert" else -1
+        hidden = hidden + task.model.encoder.encode(texts)[:, at]
+    kept = head.scores(hidden).softmax(-1)[0]
+    assert list(found[0].probabilities.values()) == pytest.approx(kept.tolist(), abs=1e-5)
+    assert task.predict("one text") in task.labels
+
+
+@pytest.mark.parametrize("family", GPTS)
+def test_the_auxiliary_loss_is_that_of_transformers(place, family):
+    """L_3 = L_2 + lambda L_1, with L_1 the mean over all pieces that are predicted."""
+    import transformers
+
+    folder(place / "start", family, "LMHeadModel", attn_pdrop=0.0)
+    recipe = runs.read_recipe("small.toml", ["objective.language_modeling=0.5"])
+    task = runs.plan(recipe).task
+    batch = next(task.train_batches())
+    losses, _ = task.losses(batch)
+    counts = task.counts(batch)
+    assert {name: count for name, (_, count) in losses.items()} == counts
+    runs.save(task, "saved")
+    kind = {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}[family]
+    theirs = getattr(transformers, kind).from_pretrained("saved").eval()
+    labels = batch.texts.ids.masked_fill(~batch.texts.keep, -100)
+    with torch.no_grad():
+        kept = theirs(
+            input_ids=batch.texts.ids, attention_mask=batch.texts.keep.long(), labels=labels
+        ).loss
+    total, count = losses["language_modeling"]
+    assert float(total) / count == pytest.approx(0.5 * float(kept), rel=1e-4)
+
+
+def test_a_model_without_output_over_words_has_no_auxiliary_loss(place):
+    folder(place / "start", "gpt2", "Model", tie_word_embeddings=False)
+    with pytest.raises(ConfigError, match="no output over words"):
+        train("objective.language_modeling=0.5")
+
+
+def test_a_run_with_new_pieces_is_resumed_in_every_bit(place):
+    folder(place / "start", "gpt2", "LMHeadModel")
+    options = ("data.batch_rows=2", "objective.language_modeling=0.5", "objective.both_orders=true",
+               "training.checkpoints.every=1", "training.checkpoints.keep=9")  # fmt: skip
+    whole, _ = train(*options, out="whole")
+    train(*options, out="part")
+    for file in ("part/result.json",):
+        Path(file).unlink()
+    steps = sorted(Path("part/checkpoints").glob("step-*"))
+    import shutil
+
+    for step in steps[2:]:
+        shutil.rmtree(step)
+    runs.resume("part", show="none")
+    again = runs.load("part")
+    for name, weights in whole.model.state_dict().items():
+        assert torch.equal(weights, again.model.state_dict()[name]), name

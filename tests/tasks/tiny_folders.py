@@ -1,0 +1,137 @@
+"""Folders of tiny random models as `transformers` writes them, with a tokenizer each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+TEXT = (
+    "a dog runs after a red ball in the park . the old cat sleeps on a warm mat . "
+    "who sleeps ? what does the dog do ? where is the ball ? the ball is very good and cheap . "
+    "it was bad , slow and dull . i liked the film a lot , it was good fun . "
+).split(" . ")
+
+BODY = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+GPT = dict(n_embd=16, n_layer=2, n_head=2, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0)
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", dict(BODY, max_position_embeddings=64)),
+    "roberta": ("Roberta", dict(BODY, max_position_embeddings=68, type_vocab_size=1)),
+    "distilbert": (
+        "DistilBert", dict(dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=64)
+    ),
+    "gpt": ("OpenAIGPT", dict(GPT)),
+    "gpt2": ("GPT2", dict(GPT)),
+}  # fmt: skip
+ENCODERS = ["bert", "roberta", "distilbert"]
+GPTS = ["gpt", "gpt2"]
+
+
+def word_pieces() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """BERT's kind."""
+    fast = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    fast.normalizer = normalizers.BertNormalizer(lowercase=True)
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    fast.decoder = decoders.WordPiece()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    fast.train_from_iterator(
+        TEXT, trainers.WordPieceTrainer(vocab_size=120, special_tokens=specials)
+    )
+    fast.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, fast.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), specials, strict=True))
+    return fast, roles
+
+
+def byte_pieces(*specials: str) -> tokenizers.Tokenizer:
+    """GPT-2's and RoBERTa's kind."""
+    fast = tokenizers.Tokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=list(specials),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    fast.train_from_iterator([f" {text}" for text in TEXT], trainer)
+    return fast
+
+
+def ended_pieces() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """GPT's kind."""
+    fast = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    fast.normalizer = normalizers.BertNormalizer(lowercase=True)
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    fast.decoder = decoders.BPEDecoder(suffix="</w>")
+    trainer = trainers.BpeTrainer(
+        vocab_size=150, special_tokens=["<unk>"], end_of_word_suffix="</w>"
+    )
+    fast.train_from_iterator(TEXT, trainer)
+    return fast, {"unk": "<unk>"}
+
+
+def tokenizer_of(family: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """The tokenizer of a family, and the pieces in its roles."""
+    if family in ("bert", "distilbert"):
+        return word_pieces()
+    if family == "gpt":
+        return ended_pieces()
+    if family == "gpt2":
+        fast = byte_pieces("<|endoftext|>")
+        fast.post_processor = processors.ByteLevel(trim_offsets=False)
+        return fast, {role: "<|endoftext|>" for role in ("bos", "eos", "unk")}
+    fast = byte_pieces("<s>", "<pad>", "</s>", "<unk>")
+    fast.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, normalized=False)])
+    ids = {name: fast.token_to_id(name) for name in ("<s>", "</s>")}
+    fast.post_processor = processors.RobertaProcessing(
+        ("</s>", ids["</s>"]), ("<s>", ids["<s>"]), add_prefix_space=False
+    )
+    roles = {"cls": "<s>", "bos": "<s>", "sep": "</s>", "eos": "</s>", "pad": "<pad>"}
+    return fast, {**roles, "unk": "<unk>", "mask": "<mask>"}
+
+
+def folder(place: Path, family: str, ending: str, **options: Any) -> Path:
+    """A folder such as bert with "ForSequenceClassification", its weights far from zero."""
+    name, sizes = FAMILIES[family]
+    fast, roles = tokenizer_of(family)
+    types = ["token_type_ids"] if family == "bert" else []
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        model_input_names=["input_ids", *types, "attention_mask"],
+        **{f"{role}_token": piece for role, piece in roles.items()},
+    )
+    ids = {} if theirs.pad_token_id is None else {"pad_token_id": theirs.pad_token_id}
+    if family == "gpt2":
+        ids = {"bos_token_id": 0, "eos_token_id": 0}
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=len(theirs), initializer_range=0.3, **{**sizes, **ids, **options}
+    )
+    torch.manual_seed(2)
+    model = getattr(transformers, name + ending)(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(torch.randn_like(weights) * 0.1)
+    model.save_pretrained(place)
+    theirs.save_pretrained(place)
+    return place
+
+
+def their_scores(auto: str, place: Path, *texts: Any, **more: Any) -> torch.Tensor:
+    """What `transformers` computes from texts, with the folder's own tokenizer: float32 logits."""
+    model = getattr(transformers, auto).from_pretrained(place).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    padding = tokenizer.pad_token is not None
+    given = tokenizer(*texts, return_tensors="pt", padding=padding, **more)
+    with torch.no_grad():
+        return model(**given).logits
