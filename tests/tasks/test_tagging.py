@@ -1,0 +1,327 @@
+"""Tagging by words: against transformers and seqeval, and for sentences of every shape."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from letter_folders import bert, byte_level, transformers
+
+import regard
+from regard.errors import DataError, RegardError
+from regard.runs import plan, read_recipe, train
+
+TAGS = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
+NAMED = dict(id2label=dict(enumerate(TAGS)), label2id={tag: i for i, tag in enumerate(TAGS)})
+SENTENCES = [
+    "the cat in the hat .".split(),
+    "anna lives in new york , says bob smith !".split(),
+    ["in"],
+    "3,000 x-rays cost $5.00 (the state-of-the-art)".split(),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return bert(tmp_path_factory.mktemp("tagging") / "bert", "TokenClassification", **NAMED)
+
+
+@cache
+def both(folder):
+    """Our task, and transformers' tokenizer and model."""
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
+    return regard.load(folder), transformers.AutoTokenizer.from_pretrained(folder), theirs
+
+
+def their_scores(folder, words):
+    """(words, labels): the logits at the first piece of each word."""
+    _, tokenizer, model = both(folder)
+    encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
+    places = encoded.word_ids(0)
+    with torch.no_grad():
+        logits = model(**encoded).logits[0]
+    return logits[[places.index(i) for i in range(len(words))]]
+
+
+def our_probabilities(task, sentences):
+    return [answer.probabilities for answer in task.answers(sentences)]
+
+
+# ------------------------------------------------------------------- against other libraries
+
+
+def test_tags_and_probabilities_are_those_of_transformers(folder):
+    task = both(folder)[0]
+    seen = set()
+    for answer, words in zip(task.answers(SENTENCES), SENTENCES, strict=True):
+        wanted = their_scores(folder, words).softmax(-1)
+        assert list(answer.tags) == [TAGS[i] for i in wanted.argmax(-1)]
+        assert answer.probabilities == pytest.approx(wanted.amax(-1).tolist(), abs=1e-5)
+        seen |= set(answer.tags)
+    assert len(seen) > 2  # otherwise the weights above are too tame to tell anything
+
+
+def test_roberta_and_gpt2_read_words_as_transformers_does(tmp_path):
+    for family in ("Roberta", "GPT2"):
+        folder = byte_level(tmp_path / family, family, "TokenClassification", **NAMED)
+        task = regard.load(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
+        model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
+        for words in [*SENTENCES, ["über", "東京", "x"]]:
+            encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
+            logits, places = model(**encoded).logits[0], encoded.word_ids(0)
+            wanted = logits[[places.index(i) for i in range(len(words))]]
+            assert task.predict(words) == [TAGS[i] for i in wanted.argmax(-1)]
+
+
+def test_a_word_without_pieces_is_the_unknown_one(folder):
+    task = both(folder)[0]
+    for nothing in ("\u200b", "\ufe0f\u200d", "", "\x00"):
+        words = ["the", nothing, "cat"]
+        wanted = their_scores(folder, ["the", "[UNK]", "cat"]).softmax(-1).amax(-1)
+        assert our_probabilities(task, [words])[0] == pytest.approx(wanted.tolist(), abs=1e-5)
+
+
+def test_the_loss_is_that_of_transformers(folder, tmp_path):
+    _, tokenizer, model = both(folder)
+    lines = [f"{word} {TAGS[i % 5]}\n" for i, word in enumerate(SENTENCES[1])]
+    file = tmp_path / "one.txt"
+    file.write_text("".join(lines))
+    task = started(folder, file, **{"data.entities": "false"}).task
+    batch = next(task.train_batches())
+    task.model.eval()
+    loss, count = task.losses(batch)[0]["loss"]
+    encoded = tokenizer([SENTENCES[1]], is_split_into_words=True, return_tensors="pt")
+    places = encoded.word_ids(0)
+    labels = [
+        -100 if word is None or word in places[:at] else word % 5 for at, word in enumerate(places)
+    ]
+    wanted = model(**encoded, labels=torch.tensor([labels])).loss.detach()
+    assert count == task.counts(batch)["loss"] == len(lines)
+    assert float(loss.detach()) / count == pytest.approx(float(wanted), abs=1e-5)
+
+
+def test_entity_f1_is_that_of_seqeval(folder):
+    seqeval = pytest.importorskip("seqeval.metrics")
+    task = both(folder)[0]
+    tags = [[TAGS[(i * 7 + len(words)) % 5] for i in range(len(words))] for words in SENTENCES]
+    score = task.evaluate(list(zip(SENTENCES, tags, strict=True)))[0]
+    found = task.predict(SENTENCES)
+    assert score.value == pytest.approx(seqeval.f1_score(tags, found))
+    assert score.precision == pytest.approx(seqeval.precision_score(tags, found))
+    assert score.counts.found > 3
+    # The same entities in IOB1, as CoNLL-2003 has them, are the same to us.
+    iob1 = [regard.metrics.convert_tags(one, "IOB1") for one in tags]
+    assert task.evaluate(list(zip(SENTENCES, iob1, strict=True)))[0].value == score.value
+
+
+# --------------------------------------------------------------------------- long sentences
+
+
+def test_each_word_of_a_long_sentence_is_tagged_where_it_has_most_context(folder):
+    task, tokenizer, _ = both(folder)
+    words = [word for i in range(14) for word in SENTENCES[(i * 3 + 1) % 4]]
+    lengths = [len(tokenizer.tokenize(word)) for word in words]
+    room = 64 - 2
+    assert sum(lengths) > 3 * room
+    # The rule in plain: fill a window with words, begin the next at most a quarter before its end.
+    windows, stop = [], 0
+    while stop < len(words):
+        start = stop
+        while start and sum(lengths[start - 1 : stop]) <= room // 4:
+            start -= 1
+        while sum(lengths[start : stop + 1]) > room:
+            start += 1
+        while stop < len(words) and sum(lengths[start : stop + 1]) <= room:
+            stop += 1
+        windows.append((start, stop))
+    wanted: list[tuple[float, str]] = [(-1.0, "")] * len(words)
+    for start, stop in windows:
+        best = their_scores(folder, words[start:stop]).argmax(-1)
+        for i in range(start, stop):
+            left = sum(lengths[start:i]) if start else 10**6
+            right = sum(lengths[i + 1 : stop]) if stop < len(words) else 10**6
+            if min(left, right) > wanted[i][0]:
+                wanted[i] = (min(left, right), TAGS[best[i - start]])
+    assert task.predict(words) == [tag for _, tag in wanted]
+
+
+def test_the_words_of_cut_sentences_are_learned_once(folder, tmp_path):
+    file = tmp_path / "long.txt"
+    rows = [[f"{word} O\n" for word in SENTENCES[1] * times] for times in (1, 6, 30)]
+    file.write_text("\n".join("".join(row) for row in rows) + f"\n{'a-' * 40} B-LOC\n")
+    made = started(folder, file)
+    batches = made.task.train_batches()
+    counts = [made.task.counts(next(batches))["loss"] for _ in range(batches.batches_per_epoch)]
+    assert sum(counts) == sum(map(len, rows)) + 1
+    assert any("a word longer than 64 tokens" in note for note in made.notes())
+
+
+def test_a_word_longer_than_a_window_is_told_and_tagged(folder):
+    task = both(folder)[0]
+    long = "ab-" * 30
+    with pytest.warns(UserWarning, match="1 of 2 texts have a word longer than 64 tokens"):
+        answers = task.answers([["the", long, "cat"], ["in"]])
+    assert [len(answer.tags) for answer in answers] == [3, 1]
+    assert answers[0].words[1] == long
+
+
+# ------------------------------------------------------------------------------- any words
+
+WORDS = st.text(max_size=12)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(WORDS, st.lists(WORDS, max_size=20)), max_size=5))
+def test_there_is_a_tag_for_each_word(folder, texts):
+    task = both(folder)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers = task.answers(texts)
+    for given_, answer in zip(texts, answers, strict=True):
+        assert len(answer.tags) == len(answer.words) == len(answer.probabilities)
+        if not isinstance(given_, str):
+            assert answer.words == tuple(given_)
+        text = given_ if isinstance(given_, str) else " ".join(given_)
+        for entity in answer.entities:
+            assert text[entity.start : entity.end] == entity.text
+
+
+def test_company_changes_nothing(folder):
+    task = both(folder)[0]
+    together = our_probabilities(task, [*SENTENCES, [], SENTENCES[1] * 9])
+    for words, found in zip([*SENTENCES, [], SENTENCES[1] * 9], together, strict=True):
+        assert found == pytest.approx(our_probabilities(task, [words])[0], abs=1e-6)
+
+
+def test_what_can_be_given(folder):
+    task = both(folder)[0]
+    words = SENTENCES[0]
+    assert task.predict("the cat in the hat.") == task.predict(words)
+    assert task.predict([words, words]) == [task.predict(words)] * 2
+    assert task.predict([]) == task.predict("") == task.predict(" \u3000") == []
+    assert task.predict([[], words]) == [[], task.predict(words)]
+    assert task.answers([]) == [] and task.long_ones(["the " * 999]) == {}
+    assert str(task.answers(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
+    with pytest.raises(RegardError, match="Give a text, or its words"):
+        task.predict([["the", 3]])
+
+
+def test_entities_have_their_places_in_the_text(folder, monkeypatch):
+    task = both(folder)[0]
+    tags = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
+    monkeypatch.setattr(task, "_best", lambda found: (tags, [1.0] * 6))
+    text = "Anna  M\u00fcller\tin Rome,Oslo"  # the comma is a word
+    found = task.answers([text])[0].entities
+    wanted = [("PER", "Anna  M\u00fcller"), ("LOC", "Rome"), ("LOC", ",")]
+    assert [(e.type, e.text) for e in found] == wanted
+    assert all(text[e.start : e.end] == e.text for e in found)
+
+
+# -------------------------------------------------------------------------------- training
+
+TRAINING = """anna I-PER
+met O
+bob I-PER
+smith I-PER
+in O
+rome I-LOC
+york B-LOC
+
+the O
+cat O
+in O
+oslo I-LOC
+
+"""
+
+
+def started(folder, file, **changes):
+    overrides = {"model.path": folder, "data.train": file, "training.updates": 1, **changes}
+    recipe = file.with_name("recipe.toml")
+    recipe.write_text('task = "tagging"\n')
+    quoted = {str: '"{}"'}
+    lines = [
+        f"{name}={quoted[str].format(value) if name in ('model.path', 'data.train') else value}"
+        for name, value in overrides.items()
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return plan(read_recipe(recipe, lines))
+
+
+RECIPE = """
+task = "tagging"
+[data]
+train = "train.txt"
+valid = "train.txt"
+test = "train.txt"
+[model]
+path = "{model}"
+dropout = 0.0
+attention_dropout = 0.0
+[training]
+updates = 60
+[training.optimizer]
+learning_rate = 0.02
+[training.validation]
+every = 60
+"""
+
+
+def test_trained_saved_and_opened_by_transformers(tmp_path):
+    start = bert(tmp_path / "start", "MaskedLM")
+    (tmp_path / "train.txt").write_text(TRAINING * 4)
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
+    run, result = train(tmp_path / "recipe.toml", out=tmp_path / "run", show="none")
+    assert result.scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0}
+    assert (run / "report.html").exists()
+    task = regard.load(run)
+    assert task.labels == ("B-LOC", "B-PER", "I-PER", "O")  # IOB2, by the alphabet
+    words = "anna met bob smith in rome york".split()
+    assert task.predict(words) == "B-PER O B-PER I-PER O B-LOC B-LOC".split()
+    model = transformers.AutoModelForTokenClassification.from_pretrained(run / "model").eval()
+    assert model.config.id2label == dict(enumerate(task.labels))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
+    encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
+    places = encoded.word_ids(0)
+    logits = model(**encoded).logits[0][[places.index(i) for i in range(len(words))]]
+    assert task.answers([words])[0].probabilities == pytest.approx(
+        logits.softmax(-1).amax(-1).tolist(), abs=1e-5
+    )
+    assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].value == 1.0
+
+
+def test_tags_that_are_not_of_entities(folder, tmp_path):
+    file = tmp_path / "pos.jsonl"
+    file.write_text('{"words": ["the", "cat"], "tags": ["DT", "NN"]}\n')
+    with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* entities = false"):
+        started(folder, file)
+    task = started(folder, file, **{"data.entities": "false"}).task
+    assert task.labels == ("DT", "NN") and task.goal == ("accuracy", "max")
+    found = task.predict(["the", "cat"])
+    right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))
+    score = task.evaluate([(["the", "cat"], ["DT", "NN"])])[0]
+    assert score.value == right / 2 and task.answers(["a b"])[0].entities == ()
+    with pytest.warns(UserWarning, match="tags that this model does not give: VB"):
+        task.evaluate([(["runs"], ["VB"])])
+
+
+def test_a_wrong_column_is_seen(folder, tmp_path):
+    file = tmp_path / "wrong.txt"
+    file.write_text("the O O\ncat O O\n")
+    with pytest.raises(DataError, match=r"has no tag but 'O' in its column -1"):
+        started(folder, file)
+
+
+def test_validation_tags_that_were_not_learned_are_told(folder, tmp_path):
+    (tmp_path / "valid.txt").write_text("bob I-MISC\n")
+    file = tmp_path / "train.txt"
+    file.write_text(TRAINING)
+    made = started(folder, file, **{"data.valid": f'"{tmp_path / "valid.txt"}"'})
+    assert any("tag 'B-MISC', which the training data has not: 1" in n for n in made.notes())
+    assert made.task.validate() == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
