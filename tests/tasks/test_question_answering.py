@@ -125,7 +125,7 @@ def test_the_best_spans_are_those_of_a_plain_search(kind, request):
         for passage, (score, start, stop) in zip(answer.best, spans, strict=False):
             assert passage.score == pytest.approx(score, abs=1e-4)
             assert passage.text == context[passage.start : passage.end]
-                assert passage.text == context[start:stop].strip()
+            assert passage.text == context[start:stop].strip()
         assert answer.text == answer.best[0].text
         wanted = 1 / (1 + math.exp(spans[0][0] - none))
         assert answer.no_answer == pytest.approx(wanted, abs=1e-5)
