@@ -24,12 +24,14 @@ from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.hub import resolve
 from regard.models import MODELS, model_class
+from regard.models.features import Features, FeaturesConfig
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
 from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record, with_section, write
 from regard.sentences import read_pooling, write_sentence_transformers
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
+from regard.tasks.encoding import headed
 from regard.tasks.foreign import names_in, task_of
 from regard.text import Tokenizer
 from regard.text.fit import check_tokenizer
@@ -73,6 +75,16 @@ def read_recipe(
     return source.check(schema, keep_unset=keep_unset)
 
 
+class FeaturesSection(Options):
+    """[model.features]: the folder's encoder is frozen, and a biLSTM learns on top of it."""
+
+    layers: str = FeaturesConfig.choice
+    """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
+    d_model: int = FeaturesConfig.d_model
+    depth: int = FeaturesConfig.depth
+    dropout: float = FeaturesConfig.dropout
+
+
 class Started(Options):
     """[model] of a training that begins with the weights of a folder, or of a name on the hub."""
 
@@ -81,6 +93,7 @@ class Started(Options):
     """Where it differs from the folder's, as the two below."""
     attention_dropout: float | None = None
     head_dropout: float | None = None
+    features: FeaturesSection | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +107,7 @@ class Started(Options):
 
     def changes(self) -> dict[str, Any]:
         """What differs from the folder's configuration."""
-        return self.model_dump(exclude={"path"}, exclude_none=True)
+        return self.model_dump(exclude={"path", "features"}, exclude_none=True)
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
@@ -104,7 +117,13 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
         ConfigError: the tokenizer lacks a piece, or options do not fit together.
     """
     if isinstance(section, Started):
-        return read_model(section.path, section.changes())
+        started = read_model(section.path, section.changes())
+        if section.features is None:
+            return started
+        encoder = headed(started).encoder
+        options = section.features.model_dump()
+        options["choice"] = options.pop("layers")
+        return Features.over(encoder, name_of(encoder), options)
     model: Any = model_class(section.name)
     roles = {field.name: field.default for field in fields(model.Config)}
     special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*roles}}

@@ -19,6 +19,7 @@ MODELS = {
     "roberta": "regard.models.roberta:Roberta",
     "distilbert": "regard.models.distilbert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",
+    "features": "regard.models.features:Features",
 }
 
 

@@ -7,7 +7,7 @@ measure of vectors: how their cosines go together with what people said of pairs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ import numpy as np
 from torch import Tensor
 
 from regard.data import Rows, read
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.sentences import Pooling
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderRecipe, EncoderTask, headed
+from regard.tasks.encoding import EncoderTask, headed
 from regard.tasks.features import Reader
 from regard.text import Tokenizer
 
@@ -39,7 +39,6 @@ class Embedding(EncoderTask):
     """A vector for a text."""
 
     name = "embedding"
-    Recipe = EncoderRecipe
 
     def __init__(
         self,
@@ -53,30 +52,9 @@ class Embedding(EncoderTask):
         super().__init__(headed(model), tokenizer, max_tokens=max_tokens)
         self.pooling = Pooling(tuple(kinds), normalize, self.pieces.limit)
 
-    # ---- what does not belong to a task that learns nothing
-
-    @staticmethod
-    def texts(recipe: Any) -> Iterator[str]:
-        """Refuses, as `from_recipe`."""
-        raise _nothing_to_learn()
-
-    @staticmethod
-    def files(recipe: Any) -> list[str]:
-        """No files of data."""
-        return []
-
-    @classmethod
-    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:
-        """Refuses: there is nothing to learn.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise _nothing_to_learn()
-
     def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
-        """Refuses, as `from_recipe`."""
-        raise _nothing_to_learn()
+        """There is none: nothing is learned here."""
+        raise NotImplementedError
 
     # ---- using
 
@@ -141,10 +119,3 @@ def _number(row: Sequence[Any], file: str, line: int) -> float:
         return float(row[2])
     except ValueError:
         raise DataError(file, line, f"has {row[2]!r} where a number should be.") from None
-
-
-def _nothing_to_learn() -> ConfigError:
-    return ConfigError(
-        "The task embedding learns nothing: it gives the vectors of an encoder. Train another task "
-        "on it (classification, regression); each of them gives vectors too."
-    )

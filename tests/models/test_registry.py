@@ -48,6 +48,10 @@ TINY: dict[str, list[dict]] = {
     "bert": [BERT, dict(BERT, segments=3)],
     "roberta": [BERT],
     "distilbert": [BERT],
+    "features": [
+        dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),
+        dict(inside=GPT, encoder="gpt2", choice="second-to-last", d_model=8, depth=1, dropout=0.3),
+    ],
 }  # fmt: skip
 
 

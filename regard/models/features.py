@@ -1,0 +1,143 @@
+"""Features of a frozen encoder under a bidirectional LSTM (Devlin et al. 2019, section 5.3).
+
+    ids -> frozen encoder -> a choice of its layers -> biLSTM -> hidden
+
+Nothing of the encoder is learned. Its layers are chosen as `regard.layers.mixing` names them, or
+mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.layers.dropout import Dropout
+from regard.layers.heads import Answers, everywhere, mean
+from regard.layers.mixing import Choice, ScalarMix, choice_of
+from regard.layers.recurrent import LSTM, BidirectionalStack
+from regard.models.bert import begin, no_head
+from regard.models.interfaces import Output
+
+INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders
+
+
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """The defaults are those of the paper's experiment.
+
+    encoder: the name of its model.  inside: its configuration.
+    choice: of its layers: "mix", or one of `regard.layers.mixing`.
+    d_model: of the biLSTM, both directions together.  depth: its layers.
+    dropout: of the features, between the layers of the biLSTM, and at the head.
+    """
+
+    vocab_size: int
+    encoder: str = "bert"
+    inside: Mapping[str, Any] = field(default_factory=dict)
+    choice: str = "concat-last-4"
+    d_model: int = 768
+    depth: int = 2
+    dropout: float = 0.5
+    pad: int | None = 0
+
+    @property
+    def max_length(self) -> int | None:
+        """That of the encoder."""
+        return self.inner().max_length
+
+    @property
+    def layers(self) -> int:
+        """Those of the encoder."""
+        return self.inner().layers
+
+    def inner(self) -> Any:
+        """The configuration of the encoder."""
+        from regard.models import model_class
+
+        kind: Any = model_class(self.encoder)
+        return kind.Config(vocab_size=self.vocab_size, pad=self.pad, **self.inside)
+
+
+class Features(nn.Module):
+    """A biLSTM over the features of a frozen encoder, an `Encoder` itself.
+
+    Its `layers` are the features, which the biLSTM reads, and then what the biLSTM gives.
+    """
+
+    Config = FeaturesConfig
+    SIZES: dict[str, dict] = {}
+    pooled: tuple[str, ...] = ()
+
+    def __init__(self, config: FeaturesConfig):
+        super().__init__()
+        from regard.models import model_class
+
+        self.config, inner = config, config.inner()
+        self.encoder: Any = model_class(config.encoder)(inner).requires_grad_(False).eval()
+        mixed = config.choice == "mix"
+        self.choice: Choice = ScalarMix(inner.layers) if mixed else choice_of(config.choice)
+        width = self.choice.width(inner.d_model)
+        self.dropout = Dropout(config.dropout)
+        self.recurrent = BidirectionalStack(
+            LSTM, width, config.d_model, config.depth, dropout=config.dropout
+        )
+
+    @classmethod
+    def over(cls, encoder: Any, name: str, options: Mapping[str, Any]) -> Features:
+        """The features of an encoder with its weights; `name` is that of its model.
+
+        Args:
+            options: `choice` and the others of `FeaturesConfig` that are not of the encoder.
+        """
+        inside = asdict(encoder.config)
+        own = {key: inside.pop(key) for key in ("vocab_size", "pad")}
+        made = cls(FeaturesConfig(encoder=name, inside=inside, **own, **options))
+        made.encoder.load_state_dict(encoder.state_dict())
+        return made
+
+    def train(self, mode: bool = True) -> Features:
+        """The encoder stays as it is used: nothing of it is dropped."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(self, texts: Sequences) -> Output:
+        """Hidden states (B, T, D) of all tokens."""
+        return Output(self.encode(texts))
+
+    def encode(self, texts: Sequences) -> Tensor:
+        """What the biLSTM gives, (B, T, D)."""
+        *_, hidden = self.layers(texts)
+        return hidden
+
+    def layers(self, texts: Sequences) -> Iterator[Tensor]:
+        """The features, and what the biLSTM gives."""
+        feature = self.choice(self.encoder.layers(texts))
+        yield feature
+        yield self.recurrent(self.dropout(feature), texts.lengths)[0]
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of one of the kinds in `regard.models.headed.HEADS`.
+
+        Raises:
+            ConfigError: there is no head of that kind.
+        """
+        width, dropout = self.config.d_model, self.config.dropout
+        match kind:
+            case "tags":
+                made = Answers(width, outputs, place=everywhere, dropout=dropout)
+            case "classes" | "choice":
+                made = Answers(width, outputs, place=mean, dropout=dropout)
+            case "span":
+                made = Answers(width, 2, place=everywhere, dropout=dropout)
+            case _:
+                raise no_head(self, kind)
+        return begin(made, INIT)
+
+    def template(self, tokenizer: Any) -> Any:
+        """That of the encoder."""
+        return self.encoder.template(tokenizer)
