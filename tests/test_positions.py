@@ -61,3 +61,13 @@ def test_learned_positions_are_their_rows_and_end_where_they_end():
     assert layer.vectors.weight.grad.sum(-1).tolist() == [0, 0, 4, 4, 4, 4]
     with pytest.raises(ValueError, match="reaches position 7, but .* only 6 positions"):
         layer(4, start=3)
+
+
+def test_learned_positions_that_differ_from_row_to_row():
+    learned = LearnedPositions(5, 4)
+    places = torch.tensor([[0, 1], [3, 4]])
+    assert torch.equal(learned.at(places, 5), learned.vectors.weight[places])
+    assert torch.equal(learned.at(places, 9), learned.vectors.weight[places])  # rows have left
+    with pytest.raises(ValueError, match="reaches position 6, .* learned only 5"):
+        learned.at(places + 1, 6)
+    assert learned.at(places[:0], 9).shape == (0, 2, 4)

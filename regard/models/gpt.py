@@ -253,7 +253,7 @@ class GPT(nn.Module):
         """Vectors of the positions behind the cache: (T, D), or (B, T, D) where they differ."""
         if cache.even:
             return self.positions(count, cache.longest)
-        return self.positions.at(cache.positions(count))
+        return self.positions.at(cache.positions(count), cache.longest + count)
 
     def _first(self) -> int:
         bos, eos = self.config.bos, self.config.eos
