@@ -48,7 +48,8 @@ SHOWN = 80  # characters of a context there
 class ChoiceData(EncoderData):
     """[data]: files of DREAM or SWAG, or JSON lines; `batch_rows` counts questions.
 
-    What is too long loses the end of its context; question and choice are never cut.
+    What is too long loses the end of its context. Question and choice are cut only where they alone
+    are too long, which is counted by itself.
     """
 
 
@@ -80,14 +81,13 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one question, and how many pieces its longest row would need.
-
-    Where `short` is False, question and choice alone are longer than the model reads.
+    """The rows of one question, within the limit; how many pieces the longest of them would need
+    with its whole context, and how many without any.
     """
 
     rows: list[Row]
     needed: int
-    short: bool
+    alone: int
 
 
 class MultipleChoice(EncoderTask):
@@ -143,14 +143,16 @@ class MultipleChoice(EncoderTask):
         limit = self.pieces.limit
         if limit is None or one.needed <= limit:
             return True
-        if data.too_long == "error" or (data.too_long == "truncate" and not one.short):
-            what = "has" if one.short else "has without its context"
-            problem = f"question {number} {what} {one.needed} tokens, more than {limit}."
-            hint = "Raise max_tokens if the model allows, or leave it out: too_long = 'skip'."
+        if data.too_long == "error":
+            problem = f"question {number} has {one.needed} tokens, more than {limit}."
+            hint = "Raise max_tokens if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], None, problem, hint)
-        done = "question left out" if data.too_long == "skip" else "context truncated"
-        report.note(f"longer than {limit} tokens, {done}", number)
-        return data.too_long != "skip"
+        if data.too_long == "skip":
+            report.note(f"longer than {limit} tokens, question left out", number)
+            return False
+        cut = "context" if one.alone <= limit else "question or choice"
+        report.note(f"longer than {limit} tokens, {cut} truncated", number)
+        return True
 
     # ---- rows
 
@@ -175,17 +177,16 @@ class MultipleChoice(EncoderTask):
     def _rows_of(self, firsts: Sequence[list[int]], seconds: Sequence[list[int]]) -> Rows:
         """From the ids of context, question and choices, as beginning a part and as going on."""
         limit, room = self.pieces.limit, self.pieces.template.room(2)
-        rows, needed, short = [], 0, True
+        rows, longest = [], 0
         for choice in range(2, len(firsts)):
             context, rest = firsts[0], self._rest(firsts, seconds, choice)
             alone = sum(map(len, rest)) + room
-            length = alone + len(context)
-            if limit is not None and length > limit:
+            longest = max(longest, alone)
+            if limit is not None:
                 context = context[: max(0, limit - alone)]
-            short = short and (limit is None or alone <= limit)
-            needed = max(needed, length if limit is None or alone <= limit else alone)
-            rows.append(self.pieces.template.row([context + rest[0], rest[1]]))
-        return Rows(rows, needed, short)
+            row = self.pieces.template.row([context + rest[0], rest[1]])
+            rows.append(self.pieces.shortened(row))
+        return Rows(rows, longest + len(firsts[0]), longest)
 
     def _rest(
         self, firsts: Sequence[list[int]], seconds: Sequence[list[int]], choice: int
@@ -277,6 +278,9 @@ class MultipleChoice(EncoderTask):
             for one, answer in zip(asked, found, strict=True)
         ]
 
+    def asked(self, row: Sequence[str]) -> None:
+        """Nothing: attention over whole contexts is too large for a page."""
+
     @staticmethod
     def rows_to_evaluate(files: Sequence[Any], columns: Sequence[int | str]) -> Records[Choice]:
         """Questions of a file that a user names."""
@@ -285,18 +289,11 @@ class MultipleChoice(EncoderTask):
     def _encoded(self, questions: Sequence[Choice], too_long: TooLong) -> Groups:
         found = self._rows(questions)
         for i, one in enumerate(found):
-            if self.pieces.limit is None or one.needed <= self.pieces.limit:
-                continue
-            if too_long == "error" or not one.short:
-                said = (
-                    "Shorten its context, or cut the end of it with too_long='truncate'."
-                    if one.short
-                    else "Question and choice are never cut: shorten them."
-                )
-                what = "" if one.short else " without its context"
+            limit = self.pieces.limit
+            if too_long == "error" and limit is not None and one.needed > limit:
                 raise RegardError(
-                    f"Question {i + 1} has {one.needed} tokens{what}, but this model reads at most "
-                    f"{self.pieces.limit}. {said}"
+                    f"Question {i + 1} has {one.needed} tokens, but this model reads at most "
+                    f"{limit}. Shorten its context, or cut the end with too_long='truncate'."
                 )
         return Groups.of([one.rows for one in found])
 

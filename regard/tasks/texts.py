@@ -43,6 +43,7 @@ from regard.text import Tokenizer
 from regard.text.templates import Row
 
 SAMPLES = 12  # rows that a run's report shows
+SEPARATOR = " | "  # between the two texts of a pair there
 GLUE_PARTS = {"train": "train", "valid": "dev", "test": "test"}
 
 
@@ -266,9 +267,14 @@ class TextTask(EncoderTask):
         rows = list(islice(rows_of(recipe.data, part), SAMPLES))
         found = self.answers([row[:-1] for row in rows], too_long="truncate")
         return [
-            (" | ".join(row[:-1]), str(answer), row[-1])
+            (SEPARATOR.join(row[:-1]), str(answer), row[-1])
             for row, answer in zip(rows, found, strict=True)
         ]
+
+    def asked(self, row: Sequence[str]) -> list[tuple[str, ...]] | None:
+        """What to predict in order to see the model at work on a sample; None: it is too long."""
+        pair = tuple(row[0].split(SEPARATOR, 1))
+        return None if self.long_ones([pair]) else [pair]
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
         """Rows of a file that a user names."""

@@ -154,7 +154,7 @@ def test_a_column_with_one_label_is_refused(place):
     "options, message",
     [
         ({"problem_type": "multi_label_classification"}, "`problem_type`.*several labels at once"),
-        ({"problem_type": "single_label_classification", "id2label": {0: "a"}}, "a class is one of"),
+        ({"problem_type": "single_label_classification", "id2label": {0: "a"}}, "class is one of"),
         ({"id2label": {0: "a", 1: "a", 2: "b"}}, "`id2label` must name each of the labels"),
     ],
 )
@@ -234,7 +234,7 @@ def test_the_loss_is_cross_entropy_as_torch_has_it(place, smoothing):
     scores = task.model.scores("classes", batch.texts)
     wanted = torch.tensor([("maybe", "no", "yes").index(ROWS[i][2]) for i in batch.numbers])
     kept = F.cross_entropy(scores, wanted, reduction="sum", label_smoothing=smoothing)
-    assert count == len(ROWS) and float(total) == pytest.approx(float(kept), rel=1e-5)
+    assert count == len(ROWS) and total.item() == pytest.approx(kept.item(), rel=1e-5)
     task.model.eval()
     plain = F.cross_entropy(task.text_scores(task.parts.valid.rows), task.parts.valid.targets)
     assert task.validate()["loss"] == pytest.approx(float(plain), rel=1e-5)

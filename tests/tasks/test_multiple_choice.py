@@ -1,0 +1,202 @@
+"""Multiple choice: rows, truncation, and the answers of transformers from the same folder."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
+from torch.nn import functional as F
+
+from regard import runs
+from regard.data.choices import Choice, read_choices
+from regard.errors import DataError, RegardError
+from regard.tasks.multiple_choice import as_questions
+
+QUESTIONS = [
+    Choice("A dog runs after a red ball.", "What runs?", ("a dog", "the old cat"), 0),
+    Choice("The cat sleeps on a warm mat in the park.", "Who sleeps?", ("dog", "cat", "ball"), 1),
+    Choice("", "Where is the ball?", ("in the park", "on the mat", "good", "bad"), 0),
+    Choice("I liked the film", "", ("a lot.", "the mat."), 0),
+]
+RECIPE = """
+task = "multiple-choice"
+[model]
+path = "start"
+[data]
+train = "train.jsonl"
+valid = "train.jsonl"
+[training]
+epochs = 1
+[training.optimizer]
+learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(QUESTIONS)
+    Path("small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def write(questions: list[Choice], name: str = "train.jsonl") -> None:
+    Path(name).write_text("".join(json.dumps(vars(one)) + "\n" for one in questions))
+
+
+def train(*overrides: str, out: str = "run", quiet: bool = True):
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore")
+        made, result = runs.train("small.toml", overrides, out=out, show="none")
+    return runs.load(made), result
+
+
+def start(place: Path, family: str, *, head: bool = False, **options) -> Path:
+    ending = "Model" if family in ENCODERS else "LMHeadModel"
+    if head:
+        ending = "ForMultipleChoice" if family in ENCODERS else "DoubleHeadsModel"
+    return folder(place / "start", family, ending, **options)
+
+
+def their_answers(place: Path, one: Choice, family: str) -> torch.Tensor:
+    """Probabilities of a question's choices, with the tokenizer and the model of the folder."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    ends = [" ".join(filter(None, (one.question, choice))) for choice in one.choices]
+    firsts, seconds = [one.context] * len(ends), ends
+    if not one.context:
+        firsts, seconds = [one.question] * len(ends), list(one.choices)
+    if family in GPTS:
+        firsts = [" ".join(filter(None, (one.context, one.question)))] * len(ends)
+        seconds = list(one.choices)
+    given = tokenizer(firsts, seconds, return_tensors="pt", padding=True)
+    given = {name: value[None] for name, value in given.items()}
+    with torch.no_grad():
+        if family in GPTS:
+            name = {"gpt": "OpenAIGPTDoubleHeadsModel", "gpt2": "GPT2DoubleHeadsModel"}[family]
+            model = getattr(transformers, name).from_pretrained(place).eval()
+            given["mc_token_ids"] = given.pop("attention_mask").sum(-1) - 1  # nobody looks behind
+            return model(**given).mc_logits.softmax(-1)[0]
+        model = transformers.AutoModelForMultipleChoice.from_pretrained(place).eval()
+        return model(**given).logits.softmax(-1)[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
+    start(place, family)
+    task, _ = train()
+    for one, answer in zip(QUESTIONS, task.answers(QUESTIONS), strict=True):
+        theirs = their_answers(place / "run/model", one, family)
+        assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
+        assert answer.number == int(theirs.argmax()) and str(answer) == one.choices[answer.number]
+        assert task.answers([one])[0].probabilities == pytest.approx(answer.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_foreign_folder_answers_as_transformers_does(place, family):
+    task = runs.load(start(place, family, head=True))
+    for one, answer in zip(QUESTIONS, task.answers(QUESTIONS), strict=True):
+        theirs = their_answers(place / "start", one, family)
+        assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
+
+
+def test_the_loss_and_the_accuracy_are_those_of_transformers(place):
+    start(place, "bert", head=True)
+    task = runs.plan(runs.read_recipe("small.toml")).task
+    shares = [their_answers(place / "start", one, "bert") for one in QUESTIONS]
+    right = [
+        int(share.argmax()) == one.answer for share, one in zip(shares, QUESTIONS, strict=True)
+    ]
+    losses = [-share[one.answer].log().item() for share, one in zip(shares, QUESTIONS, strict=True)]
+    found = task.validate()
+    assert found["accuracy"] == sum(right) / 4
+    assert found["loss"] == pytest.approx(sum(losses) / 4, rel=1e-4)
+    assert task.evaluate(QUESTIONS)[0].value == sum(right) / 4
+
+
+def test_the_rows_of_a_question_stay_together_and_learn(place):
+    start(place, "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    task = runs.plan(runs.read_recipe("small.toml", ["data.batch_rows=2"])).task
+    batches = task.train_batches()
+    seen = [next(batches) for _ in range(2)]
+    assert sorted(int(i) for batch in seen for i in batch.numbers) == [0, 1, 2, 3]
+    for batch in seen:
+        counts = [len(QUESTIONS[i].choices) for i in batch.numbers]
+        assert batch.sizes.tolist() == counts and len(batch.texts) == sum(counts)
+        total, count = task.losses(batch)[0]["loss"]
+        scores = task.model.scores("choice", batch.texts)[:, 0].split(counts)
+        kept = sum(
+            F.cross_entropy(row, torch.tensor(QUESTIONS[i].answer))
+            for row, i in zip(scores, batch.numbers.tolist(), strict=True)
+        )
+        assert count == 2 and total.item() == pytest.approx(kept.item(), rel=1e-5)
+    task, result = train("training.epochs=60", "training.validation.every=20")
+    assert result.best == 1.0
+    assert task.predict(QUESTIONS) == [one.choices[one.answer] for one in QUESTIONS]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_only_the_context_is_cut_and_this_is_counted(place, family):
+    start(place, family)
+    long = Choice("the old cat sleeps " * 20, "what ball", ("a cat", "the good dog"), 0)
+    write([*QUESTIONS, long])
+    limit = 40
+    with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
+        task, _ = train(f"data.max_tokens={limit}", quiet=False)
+    whole = runs.load("start").tokenizer
+    for row, choice in zip(task._rows([long])[0].rows, long.choices, strict=True):
+        assert len(row) == limit
+        said = " ".join(task.tokenizer.decode(ids) for ids in row.texts())
+        assert "what ball" in said and said.endswith(choice)
+        assert row.ids[1:8] == whole.encode(long.context).ids[:7]
+    with pytest.raises(
+        RegardError, match="Question 2 has .* reads at most 40. Shorten its context"
+    ):
+        task.predict([QUESTIONS[0], long])
+    assert list(task.long_ones([QUESTIONS[0], long])) == [1]
+    assert task.predict(long, too_long="truncate") in long.choices
+    endless = Choice("a", "who ? " * 40, ("a cat", "b"), 0)
+    assert all(len(row) <= limit for row in task._rows([endless])[0].rows)
+    write([*QUESTIONS, endless])
+    with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
+        train(f"data.max_tokens={limit}", "data.too_long=error", out="other")
+    for option, said in (("skip", "question left out: 1"), ("truncate", "or choice truncated: 1")):
+        with pytest.warns(UserWarning, match=said):
+            train(f"data.max_tokens={limit}", f"data.too_long={option}", out=option, quiet=False)
+
+
+def test_questions_as_json_and_what_is_none(place):
+    task = runs.load(start(place, "bert", head=True))
+    one = {"question": "Where is the ball?", "choices": list(QUESTIONS[2].choices)}
+    found = task.answers([json.dumps(one), one, QUESTIONS[2]])
+    assert found[0] == found[1] == found[2] and task.predict(one) == found[0].choice
+    with pytest.raises(RegardError, match="Question 1 must be an object with `context`"):
+        task.predict("who sleeps ?")
+    with pytest.raises(DataError, match="choices"):
+        task.predict([{"question": "a"}])
+    assert as_questions([]) == [] == task.answers([])
+
+
+def test_dream_as_it_is_distributed(place, shared):
+    file = shared("dream/data/dev.json")
+    task = runs.load(start(place, "bert", head=True))
+    part = list(islice(read_choices(file), 20))
+    with pytest.warns(UserWarning, match="rows were cut to 64 tokens"):
+        (score,) = task.evaluate(part)
+    assert score.count == 20 and 0 <= score.value <= 1
+
+
+def test_the_auxiliary_loss_is_taken_over_the_rows_of_all_choices(place):
+    start(place, "gpt2")
+    recipe = runs.read_recipe("small.toml", ["objective.language_modeling=0.5"])
+    task = runs.plan(recipe).task
+    batch = next(task.train_batches())
+    losses, _ = task.losses(batch)
+    assert losses["language_modeling"][1] == int(batch.texts.lengths.sum()) - len(batch.texts)
+    assert task.counts(batch) == {name: count for name, (_, count) in losses.items()}

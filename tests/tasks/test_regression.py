@@ -1,0 +1,137 @@
+"""Numbers for texts: saved folders against transformers, correlations against scipy."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import scipy.stats
+import torch
+from tiny_folders import ENCODERS, FAMILIES, folder, their_scores
+
+from regard import runs
+from regard.errors import ConfigError, DataError, RegardError
+
+ROWS = [
+    ("a good film", "i liked it", "4.5"), ("the ball is red", "where is it ?", "0"),
+    ("the old cat sleeps on a warm mat", "a cat sleeps", "3.8"), ("dull", "it was fun", "1e0"),
+    ("slow and bad", "i liked the film a lot", "2"),
+]  # fmt: skip
+FIRST, SECOND = [row[0] for row in ROWS], [row[1] for row in ROWS]
+PAIRS = [row[:2] for row in ROWS]
+RECIPE = """
+task = "regression"
+[model]
+path = "start"
+[data]
+columns = [0, 1, 2]
+train = "train.tsv"
+valid = "train.tsv"
+[training]
+epochs = 2
+[training.optimizer]
+learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(ROWS)
+    Path("small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def write(rows: list[tuple[str, ...]], name: str = "train.tsv") -> None:
+    Path(name).write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
+def train(*overrides: str, out: str = "run"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder, result = runs.train("small.toml", overrides, out=out, show="none")
+    return runs.load(folder), result
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_same_numbers_from_a_saved_folder(place, family):
+    folder(place / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
+    task, _ = train()
+    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST, SECOND)
+    assert theirs.shape == (len(ROWS), 1)
+    assert torch.allclose(torch.tensor(task.predict(PAIRS)), theirs[:, 0], atol=1e-5)
+    assert task.name == "regression" and isinstance(task.predict(PAIRS[0]), float)
+
+
+@pytest.mark.parametrize("options", [{"problem_type": "regression"}, {}])
+def test_a_foreign_folder_with_one_answer_is_a_regression(place, options):
+    folder(place / "start", "roberta", "ForSequenceClassification", num_labels=1, **options)
+    task = runs.load("start")
+    theirs = their_scores("AutoModelForSequenceClassification", place / "start", FIRST)
+    assert task.name == "regression"
+    assert task.predict(FIRST) == pytest.approx(theirs[:, 0].tolist(), abs=1e-5)
+
+
+def test_regression_to_several_numbers_is_refused(place):
+    folder(place / "start", "bert", "ForSequenceClassification", problem_type="regression")
+    with pytest.raises(ConfigError, match="one number, but this head gives 2"):
+        runs.load("start")
+
+
+def test_the_scores_are_the_correlations_of_scipy_and_the_squared_error(place):
+    folder(place / "start", "bert", "Model")
+    task, result = train()
+    wanted = [float(row[2]) for row in ROWS]
+    found = task.predict(PAIRS)
+    kept = {
+        "pearson": scipy.stats.pearsonr(found, wanted)[0],
+        "spearman": scipy.stats.spearmanr(found, wanted)[0],
+    }
+    scores = {one.name.split()[0].lower(): one.value for one in task.evaluate(ROWS)}
+    assert scores == pytest.approx(kept, abs=1e-5) and task.goal == ("pearson", "max")
+    assert result.best == pytest.approx(kept["pearson"], abs=1e-5)
+    task = runs.plan(runs.read_recipe("small.toml", ["model.path=run"])).task  # its head stays
+    errors = (torch.tensor(found) - torch.tensor(wanted)) ** 2
+    assert task.validate()["loss"] == pytest.approx(errors.mean().item(), rel=1e-3)
+
+
+def test_the_goal_is_the_metric_that_is_named_first(place):
+    folder(place / "start", "bert", "Model")
+    task, result = train('evaluation.metrics=["spearman"]')
+    assert task.goal == ("spearman", "max") and set(result.scores) == {"spearman", "loss"}
+    with pytest.raises(ConfigError, match="'accuracy', which does not score regression"):
+        train('evaluation.metrics=["accuracy"]', out="other")
+
+
+def test_a_model_that_answers_one_number_alone_has_no_best_score(place):
+    folder(place / "start", "bert", "Model")
+    task = runs.plan(runs.read_recipe("small.toml")).task
+    with torch.no_grad():
+        task.model.heads["classes"].output.weight.zero_()
+    scores = task.validate()
+    assert scores["pearson"] != scores["pearson"] and scores["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("high", "train.tsv:2: has 'high' where a number should be"),
+        ("nan", "train.tsv:2: has 'nan', but a target must be finite"),
+        ("-inf", "must be finite"),
+        ("", "has '' where a number"),
+    ],
+)
+def test_targets_that_are_not_numbers_are_named(place, wrong, message):
+    folder(place / "start", "bert", "Model")
+    write([ROWS[0], ("a", "b", wrong)])
+    with pytest.raises(DataError, match=message):
+        train()
+
+
+def test_the_wrong_task_for_a_task_of_glue_is_said(place):
+    folder(place / "start", "bert", "Model")
+    with pytest.raises(ConfigError, match='rte is scored by accuracy.*task = "classification"'):
+        train('data.glue="rte"')
+    with pytest.raises(RegardError, match="has no option|smoothing"):
+        train("objective.smoothing=0.1")
