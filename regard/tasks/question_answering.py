@@ -169,7 +169,7 @@ class QuestionAnswering(EncoderTask):
         return Part(Encoded.of([]), questions, records.report)
 
     def _note_cut(self, report: Report, asked: Sequence[Question], lines: Sequence[int]) -> None:
-        for i in self.long_ones([(one.question, one.context) for one in asked]):
+        for i in self._long(asked):
             report.note(f"question longer than {self.question_tokens} tokens, cut", lines[i])
 
     # ---- learning
@@ -244,8 +244,15 @@ class QuestionAnswering(EncoderTask):
 
         Contexts are read whole, whatever their length.
         """
-        ids = self.tokenizer.encode_many([_asked(i, pair).question for i, pair in enumerate(texts)])
-        return {i: len(own) for i, own in enumerate(ids) if len(own) > self.question_tokens}
+        return self._long([_asked(i, pair) for i, pair in enumerate(texts)])
+
+    def _long(self, asked: Sequence[Question]) -> dict[int, int]:
+        long: dict[int, int] = {}
+        for start in range(0, len(asked), CHUNK):
+            ids = self.tokenizer.encode_many([one.question for one in asked[start : start + CHUNK]])
+            counts = enumerate(map(len, ids), start)
+            long |= {i: count for i, count in counts if count > self.question_tokens}
+        return long
 
     # ---- windows
 
@@ -253,8 +260,7 @@ class QuestionAnswering(EncoderTask):
         self, asked: Sequence[Question], too_long: TooLong, n_best: int = 1
     ) -> Iterator[Answer]:
         """The answers in order. What is held at once does not grow with the number of questions."""
-        long = self.long_ones([(one.question, one.context) for one in asked])
-        if long and too_long == "error":
+        if too_long == "error" and (long := self._long(asked)):
             first = min(long)
             raise RegardError(
                 f"Question {first + 1} has {long[first]} tokens, but at most "
@@ -324,7 +330,7 @@ class QuestionAnswering(EncoderTask):
         Where some questions have no answer, version 2.0's measures, with the best thresholds.
         """
         questions = list(rows if isinstance(rows, Records) else read_squad(rows))
-        if long := self.long_ones([(one.question, one.context) for one in questions]):
+        if long := self._long(questions):
             warnings.warn(
                 f"{len(long):,} of {len(questions):,} questions were cut to "
                 f"{self.question_tokens:,} tokens",
