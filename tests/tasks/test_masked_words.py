@@ -1,0 +1,184 @@
+"""Masks and next sentences against transformers; vocabularies that are not words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from tiny_folders import ENCODERS, folder, their_scores
+from tokenizers import models, pre_tokenizers, processors
+
+from regard import runs
+from regard.errors import ConfigError, RegardError
+
+TEXTS = [
+    "the old [MASK] sleeps on a warm mat .", "[MASK] dog runs after a [MASK] ball", "[MASK]",
+    "what does the dog do ? [MASK] [MASK]",
+]  # fmt: skip
+
+
+def their_masks(place: Path, text: str) -> list[torch.Tensor]:
+    """Probabilities of all words at each mask, as transformers has them."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    text = text.replace("[MASK]", tokenizer.mask_token)
+    ids = torch.tensor(tokenizer(text)["input_ids"])
+    scores = their_scores("AutoModelForMaskedLM", place, text)[0]
+    return list(scores[ids == tokenizer.mask_token_id].softmax(-1))
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("ending", ["ForMaskedLM", "ForPreTraining"])
+def test_each_mask_has_the_probabilities_of_transformers(tmp_path, family, ending):
+    if ending == "ForPreTraining" and family != "bert":
+        pytest.skip("BERT alone has both heads")
+    task = runs.load(folder(tmp_path, family, ending))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text, filled in zip(TEXTS, task.fill(TEXTS, top=4), strict=True):
+        theirs = their_masks(tmp_path, text)
+        assert len(filled.masks) == len(theirs) == text.count("[MASK]")
+        for ours, shares in zip(filled.masks, theirs, strict=True):
+            best = shares.topk(4)
+            assert [tokenizer.convert_ids_to_tokens(int(i)) for i in best.indices] == [
+                one.piece for one in ours
+            ]
+            assert [one.probability for one in ours] == pytest.approx(best.values.tolist(), 1e-4)
+    assert task.answers(TEXTS)[1] == task.fill(TEXTS[1])  # company changes nothing
+    assert task.predict(TEXTS) == [filled.text for filled in task.fill(TEXTS)]
+    own = TEXTS[0].replace("[MASK]", tokenizer.mask_token)
+    assert task.fill(own) == task.fill(TEXTS[0])
+
+
+def test_the_filled_text_has_the_best_word_where_the_mask_was(tmp_path):
+    task = runs.load(folder(tmp_path, "bert", "ForMaskedLM"))
+    words = ["cat", "dog", "ball"]
+    filled = task.fill("The OLD [MASK], after a [MASK]!", among=words)
+    best = [max(mask, key=lambda one: one.probability).word for mask in filled.masks]
+    assert filled.text == f"The OLD {best[0]}, after a {best[1]}!" == str(filled)
+    assert sorted(one.word for one in filled.masks[0]) == sorted(words)
+    every = {one.word: one.probability for one in task.fill(TEXTS[0], top=10**6).masks[0]}
+    among = {one.word: one.probability for one in task.fill(TEXTS[0], among=words).masks[0]}
+    assert among == pytest.approx({word: every[word] for word in words})
+
+
+def test_parts_of_words_are_joined_to_what_stands_before(tmp_path):
+    task = runs.load(folder(tmp_path / "bert", "bert", "ForMaskedLM"))
+    (part,) = [piece for piece in task.tokenizer.vocab() if piece.startswith("##")][:1]
+    assert task.fill("a do [MASK] runs", among=[part]).text == f"a do{part[2:]} runs"
+    task = runs.load(folder(tmp_path / "roberta", "roberta", "ForMaskedLM"))
+    assert task.fill("a <mask> runs", among=["dog"]).text == "a dog runs"
+    assert task.fill("a do <mask> runs", among=["g"]).text in ("a dog runs", "a do g runs")
+
+
+@pytest.mark.parametrize(
+    "texts, options, message",
+    [
+        ("no mask here", {}, r"Text 1 has no \[MASK\] to be filled: 'no mask here'"),
+        (["[MASK]", "none"], {}, r"Text 2 has no \[MASK\]"),
+        ("a [MASK]", {"among": ["elephant"]}, "'elephant' is not one piece of this vocabulary but"),
+        ("a [MASK]", {"among": ["\u4e2d"]}, "is not one piece"),
+        ("a [MASK]", {"among": "dog"}, "`among` must be a list"),
+        ("a [MASK]", {"top": 0}, "`top` must be at least 1"),
+        ("a " * 80 + "[MASK]", {}, "Text 1 has 83 tokens, but this model reads at most 64"),
+        ("a " * 80 + "[MASK]", {"too_long": "truncate"}, "loses a mask with its end"),
+        ([3], {}, "Text 1 must be a str"),
+    ],
+)
+def test_what_cannot_be_filled_is_refused_by_name(tmp_path, texts, options, message):
+    task = runs.load(folder(tmp_path, "bert", "ForMaskedLM"))
+    with pytest.raises(RegardError, match=message):
+        task.fill(texts, **options)
+
+
+def amino_acids(place: Path, **config: str) -> Path:
+    """A BERT for proteins: letters, and specials with names of their own; one row to spare."""
+    pieces = ["<none>", "<begin>", "<end>", "<any>", "<gap>", *"ACDEFGHIKLMNPQRSTVWY"]
+    fast = tokenizers.Tokenizer(models.WordLevel({p: i for i, p in enumerate(pieces)}, "<any>"))
+    fast.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    fast.add_special_tokens(pieces[:5])
+    fast.post_processor = processors.TemplateProcessing(
+        single="<begin> $A <end>",
+        pair="<begin> $A <end> $B:1 <end>:1",
+        special_tokens=[("<begin>", 1), ("<end>", 2)],
+    )
+    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    torch.manual_seed(2)
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(vocab_size=len(pieces) + 3, initializer_range=1.0, **sizes)
+    )
+    model.save_pretrained(place)
+    fast.save(str(place / "tokenizer.json"))
+    roles = {"pad": "<none>", "cls": "<begin>", "sep": "<end>", "unk": "<any>", **config}
+    stated = {f"{role}_token": piece for role, piece in roles.items()}
+    stated |= {"tokenizer_class": "PreTrainedTokenizerFast",
+               "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}  # fmt: skip
+    (place / "tokenizer_config.json").write_text(json.dumps(stated))
+    return place
+
+
+def test_a_vocabulary_that_is_not_words(tmp_path):
+    task = runs.load(amino_acids(tmp_path, mask="<gap>"))
+    filled = task.fill("MKT[MASK]YIAK<gap>R", top=30)
+    theirs = their_masks(tmp_path, "MKT<gap>YIAK<gap>R")
+    for ours, shares in zip(filled.masks, theirs, strict=True):
+        assert len(ours) == 25  # three rows of the embedding are no piece
+        kept = {one.piece: one.probability for one in ours}
+        assert kept["A"] == pytest.approx(float(shares[5]), rel=1e-4)
+    assert task.fill("MKT[MASK]", among=["A", "W"]).text in ("MKTA", "MKTW")
+    with pytest.raises(RegardError, match=r"has no \[MASK\] \(or <gap>\)"):
+        task.fill("MKT")
+
+
+def test_a_tokenizer_without_mask_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="no mask piece. Name it in tokenizer_config.json"):
+        runs.load(amino_acids(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ["ForNextSentencePrediction", "ForPreTraining"])
+def test_whether_a_text_follows_is_as_transformers_has_it(tmp_path, ending):
+    task = runs.load(folder(tmp_path, "bert", ending))
+    pair = ("a dog runs after a red ball .", "where is the ball ?")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    model = getattr(transformers, f"Bert{ending}").from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        found = model(**tokenizer(*pair, return_tensors="pt"))
+    scores = found.logits if ending != "ForPreTraining" else found.seq_relationship_logits
+    kept = float(scores.softmax(-1)[0, 0])  # theirs: 0 is the text that follows
+    assert task.follows(*pair) == pytest.approx(kept, abs=1e-5)
+    if ending == "ForNextSentencePrediction":
+        assert task.name == "next-sentence"
+        (answer,) = task.answers([pair])
+        assert answer.probability == pytest.approx(kept, abs=1e-5)
+        assert task.predict(pair) is answer.follows is (kept >= 0.5)
+        with pytest.raises(RegardError, match="is asked of two"):
+            task.predict("alone")
+
+
+def test_a_model_without_that_head_does_not_know_what_follows(tmp_path):
+    with pytest.raises(ConfigError, match="no head that tells what follows"):
+        runs.load(folder(tmp_path, "bert", "ForMaskedLM")).follows("a", "b")
+
+
+@pytest.mark.parametrize("name", ["masked-words", "next-sentence"])
+def test_nothing_trains_them_and_a_recipe_that_asks_is_told(tmp_path, name):
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(f'task = "{name}"\n[model]\npath = "start"\n')
+    with pytest.raises(ConfigError, match=f"small.toml:1: nothing trains the task '{name}' here"):
+        runs.read_recipe(recipe)
+
+
+@pytest.mark.parametrize("ending", ["ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction"])
+def test_a_saved_folder_is_the_same_task(tmp_path, ending):
+    task = runs.load(folder(tmp_path / "theirs", "bert", ending))
+    runs.save(task, tmp_path / "ours")
+    again = runs.load(tmp_path / "ours")
+    assert again.name == task.name and again.settings() == task.settings()
+    if ending != "ForNextSentencePrediction":
+        assert again.fill(TEXTS[0]) == task.fill(TEXTS[0])
+        theirs = their_masks(tmp_path / "ours", TEXTS[0])[0].topk(1)
+        assert again.fill(TEXTS[0]).masks[0][0].probability == pytest.approx(float(theirs.values))
+    else:
+        assert again.follows("a", "b") == task.follows("a", "b")
