@@ -1,0 +1,300 @@
+"""Vectors of texts against hidden states of transformers and vectors of sentence-transformers."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from tiny_folders import ENCODERS, FAMILIES, folder, transformers
+
+from regard import runs
+from regard.errors import ConfigError, DataError, RegardError
+from regard.layers.mixing import ScalarMix
+from regard.sentences import Pooling, write_sentence_transformers
+from regard.tasks.embedding import Embedding
+
+TEXTS = ["a dog runs", "who sleeps in the very old park ?", "", "ball", "the cat sleeps on a mat"]
+WORDS = [["the", "dog"], [], ["goodness", "cheaply", "park"]]
+# of embeddings and two layers; the tiny models have no last four
+FORMULAS = {
+    "first": lambda states: states[0],
+    "last": lambda states: states[2],
+    "second-to-last": lambda states: states[1],
+    "sum": lambda states: states[1] + states[2],
+    1: lambda states: states[1],
+    "mix:1,0,-1": lambda states: torch.einsum(
+        "l,lbtd->btd", torch.tensor([1.0, 0, -1]).softmax(0), torch.stack(states)
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[str, Path]:
+    """A tiny folder of each family, as transformers writes models without a head."""
+    top = tmp_path_factory.mktemp("encoders")
+    ending = {**dict.fromkeys(ENCODERS, "Model"), "gpt": "LMHeadModel", "gpt2": "LMHeadModel"}
+    return {family: folder(top / family, family, ending[family]) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def tasks(places):
+    return {family: runs.load(place) for family, place in places.items()}
+
+
+def their_states(place: Path, text: str) -> tuple[torch.Tensor, ...]:
+    model = transformers.AutoModel.from_pretrained(place).eval()
+    given = transformers.AutoTokenizer.from_pretrained(place)(text, return_tensors="pt")
+    with torch.no_grad():
+        return model(**given, output_hidden_states=True).hidden_states
+
+
+# ---- layers
+
+
+@pytest.mark.parametrize("layers", FORMULAS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_of_tokens_are_those_of_transformers(places, tasks, family, layers):
+    texts = [text for text in TEXTS if text]
+    found = tasks[family].embed(texts, layers=layers, per="token")
+    for text, vectors in zip(texts[:2], found, strict=False):
+        wanted = FORMULAS[layers](their_states(places[family], text))[0].numpy()
+        np.testing.assert_allclose(vectors, wanted, atol=1e-5, rtol=1e-4)
+    assert all(vectors.dtype == np.float32 for vectors in found)
+
+
+def test_tokens_know_their_pieces(tasks):
+    [vectors] = tasks["bert"].embed(["the zoo ?"], per="token")
+    assert vectors.labels[0] == "[CLS]" and vectors.labels[1] == "the"
+    assert vectors.labels[-2:] == ("?", "[SEP]") and len(vectors.labels) == len(vectors)
+    assert vectors[1:].labels == ()
+
+
+def test_a_mix_that_has_learned_is_a_choice(tasks):
+    mix = ScalarMix.of([1.0, 0.0, -1.0], gamma=3.0)
+    known = tasks["bert"].embed(TEXTS, layers="mix:1,0,-1")
+    np.testing.assert_allclose(tasks["bert"].embed(TEXTS, layers=mix), 3 * known, atol=1e-5)
+
+
+def test_a_model_with_too_few_layers_is_told(tasks):
+    with pytest.raises(ConfigError, match="has 2 layers: it has no last 4"):
+        tasks["bert"].embed(TEXTS, layers="concat-last-4")
+
+
+# ---- texts
+
+
+@pytest.mark.parametrize(
+    "kinds, normalize",
+    [(("mean",), True), (("cls",), False), (("max",), False), (("mean", "lasttoken"), True)],
+)
+def test_texts_are_pooled_as_sentence_transformers_does(places, tmp_path, kinds, normalize):
+    theirs = pytest.importorskip("sentence_transformers", reason="pools texts for comparison")
+    place = tmp_path / "pooled"
+    place.mkdir()
+    for file in places["bert"].iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    write_sentence_transformers(place, Pooling(kinds, normalize, max_tokens=8), 16)
+    task = runs.load(place)
+    wanted = theirs.SentenceTransformer(str(place), device="cpu").encode(TEXTS)
+    assert isinstance(task, Embedding) and task.pieces.limit == 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = task.embed(TEXTS, too_long="truncate")
+        runs.save(task, tmp_path / "again")
+        reread = runs.load(tmp_path / "again").embed(TEXTS, too_long="truncate")
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_array_equal(reread, found)
+    again = theirs.SentenceTransformer(str(tmp_path / "again"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(again, wanted, atol=1e-6)
+
+
+def test_a_plain_folder_gives_means_over_all_tokens(places, tasks):
+    found = tasks["bert"].embed(TEXTS)
+    for text, vector in zip(TEXTS, found, strict=True):
+        wanted = their_states(places["bert"], text)[-1][0].mean(0)
+        np.testing.assert_allclose(vector, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pooling, formula",
+    [
+        ("first", lambda states: states[0]), ("cls", lambda states: states[0]),
+        ("last", lambda states: states[-1]), ("max", lambda states: states.amax(0)),
+    ],
+)  # fmt: skip
+def test_other_poolings_of_texts(places, tasks, pooling, formula):
+    found = tasks["gpt2"].embed(TEXTS[:2], pooling=pooling)
+    wanted = [formula(their_states(places["gpt2"], text)[-1][0]) for text in TEXTS[:2]]
+    np.testing.assert_allclose(found, torch.stack(wanted), atol=1e-5)
+
+
+@pytest.mark.parametrize("per", ["text", "word", "token"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_company_and_batches_change_nothing(tasks, family, per):
+    task = tasks[family]
+    together = task.embed(TEXTS, per=per)
+    for places in (1, 7):
+        for one, other in zip(
+            together, task.embed(TEXTS, per=per, batch_tokens=places), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    for text, vectors, streamed in zip(
+        TEXTS, together, task.embed_stream(TEXTS, per=per), strict=True
+    ):
+        np.testing.assert_allclose(task.embed(text, per=per), vectors, atol=1e-5)
+        np.testing.assert_array_equal(streamed, vectors)
+
+
+def test_a_stream_reads_no_more_than_a_chunk_ahead(tasks):
+    read = iter(range(10**9))
+    texts = ("ball" for _ in read)
+    stream = tasks["bert"].embed_stream(texts)
+    assert next(stream).shape == (16,)
+    assert next(read) <= 4096
+    words = tasks["bert"].embed_stream(zip(*[texts] * 2, strict=True), per="word")
+    before = next(read)
+    assert next(words).labels == ("ball", "ball") and next(read) - before <= 600
+
+
+def test_no_texts_have_no_vectors(tasks):
+    assert tasks["bert"].embed([]).shape == (0, 16)
+    assert tasks["bert"].embed([], per="word") == []
+
+
+def test_training_and_dropout_are_left_as_they_were(places):
+    task = runs.load(places["bert"])
+    known = task.embed(TEXTS)
+    task.model.train()
+    np.testing.assert_array_equal(task.embed(TEXTS), known)
+    assert task.model.training and task.model.encoder.training
+
+
+def test_bfloat16_is_close_and_comes_out_as_float32(tasks):
+    full, half = (tasks["bert"].embed(TEXTS, precision=p) for p in ("float32", "bfloat16"))
+    assert half.dtype == np.float32 and not np.array_equal(full, half)
+    cosines = (full * half).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(half, axis=1)
+    assert cosines.min() > 0.999
+
+
+def test_similarity_is_the_cosine(tasks):
+    a, b = tasks["bert"].embed(TEXTS[:2]), tasks["bert"].embed(TEXTS)
+    wanted = 1 - scipy.spatial.distance.cdist(a, b, "cosine")
+    found = tasks["bert"].similarity(TEXTS[:2], TEXTS)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert tasks["bert"].similarity(*TEXTS[:2]) == pytest.approx(wanted[0, 1], abs=1e-5)
+
+
+# ---- words
+
+
+POOLED = {
+    "mean": lambda states: states.mean(0), "first": lambda states: states[0],
+    "last": lambda states: states[-1], "max": lambda states: states.amax(0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_words_are_pooled_over_their_pieces(places, tasks, family, pooling):
+    found = tasks[family].embed(WORDS, per="word", pooling=pooling)
+    assert [vectors.labels for vectors in found] == [tuple(words) for words in WORDS]
+    assert found[1].shape == (0, 16)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(places[family])
+    for words, vectors in zip(WORDS, found, strict=True):
+        numbers = tokenizer(words, is_split_into_words=True).word_ids() if words else []
+        assert not words or max(map(numbers.count, range(len(words)))) > (words == WORDS[2])
+        for word, vector in enumerate(vectors):
+            states = their_states(places[family], " ".join(words))[-1][0]
+            places_of = [i for i, number in enumerate(numbers) if number == word]
+            np.testing.assert_allclose(vector, POOLED[pooling](states[places_of]), atol=1e-5)
+
+
+def test_words_of_a_running_text(tasks):
+    [vectors] = tasks["bert"].embed(["Who sleeps, the dog?"], per="word", normalize=True)
+    assert vectors.labels == ("Who", "sleeps", ",", "the", "dog", "?")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+
+
+# ---- limits
+
+
+def test_long_texts_are_refused_by_number_or_cut_and_told(tasks):
+    texts = ["ball", *repeat("the old dog runs in the park " * 20, 2)]
+    with pytest.raises(RegardError, match="Text 2 has 142 tokens, .* at most 64"):
+        tasks["bert"].embed(texts)
+    for per in ("text", "token", "word"):
+        with pytest.warns(UserWarning, match="2 of 3 texts were cut to 64 tokens"):
+            found = tasks["bert"].embed(texts, per=per, too_long="truncate")
+        if per != "text":
+            assert len(found[1]) == {"token": 64, "word": 62}[per]
+            assert len(found[1].labels) == len(found[1])
+
+
+def test_the_number_of_a_long_text_counts_the_whole_stream(tasks):
+    texts = [*repeat("ball", 5000), "the dog " * 40]
+    stream = tasks["bert"].embed_stream(texts)
+    with pytest.raises(RegardError, match="Text 5001 has 82 tokens"):
+        list(stream)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"pooling": "meen"}, "There is no pooling 'meen'. Did you mean 'mean'"),
+        ({"pooling": "cls", "per": "word"}, "Pieces of a word have no pooling 'cls'"),
+        ({"pooling": "mean", "per": "token"}, "nothing that `pooling` could pool"),
+        ({"per": "sentence"}, "`per` cannot be 'sentence'"),
+        ({"precision": "float16"}, "must be float32 or bfloat16"),
+    ],
+)
+def test_options_that_are_not(tasks, options, message):
+    with pytest.raises(ConfigError, match=message):
+        tasks["bert"].embed(TEXTS, **options)
+
+
+def test_what_is_no_text_is_refused(tasks):
+    with pytest.raises(RegardError, match="Give texts as strings, but this is 5"):
+        tasks["bert"].embed([5])
+
+
+# ---- the task
+
+
+def test_scores_are_correlations_of_cosines(tasks):
+    pairs = list(zip(TEXTS, TEXTS[::-1], (5, 1.5, 4, 0, 2.5), strict=True))
+    cosines = [tasks["bert"].similarity(a, b) for a, b, _ in pairs]
+    pearson, spearman = tasks["bert"].evaluate([(a, b, str(gold)) for a, b, gold in pairs])
+    gold = [row[2] for row in pairs]
+    assert pearson.value == pytest.approx(scipy.stats.pearsonr(cosines, gold)[0], abs=1e-5)
+    assert spearman.value == pytest.approx(scipy.stats.spearmanr(cosines, gold)[0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (("a", "b", "x"), "has 'x' where a number should be"),
+        (("a", "b"), "has 2 fields, .* Name the three columns"),
+    ],
+)
+def test_a_row_without_a_number_is_named(tasks, row, message):
+    with pytest.raises(DataError, match=message):
+        tasks["bert"].evaluate([row])
+
+
+def test_predictions_are_vectors(tasks):
+    answers = tasks["bert"].answers(TEXTS)
+    vectors = tasks["bert"].predict(TEXTS)
+    np.testing.assert_allclose([answer.vector for answer in answers], vectors)
+    assert str(answers[0]).split(" ")[0] == f"{vectors[0, 0]:.7g}"
+
+
+def test_a_recipe_cannot_train_it(places, tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f"task = 'embedding'\n[model]\npath = '{places['bert']}'\n")
+    with pytest.raises(ConfigError, match="nothing trains the task 'embedding'"):
+        runs.read_recipe(recipe)

