@@ -171,15 +171,12 @@ class LanguageModeling(Embeds):
             window=evaluation.window or (limit and min(limit, data.steps)),
             stride=evaluation.stride,
         )
-        for name, length in (
-            ("[data] `steps`", data.steps),
-            ("[evaluation] `window`", task.window),
-        ):
-            if limit is not None and (length or 0) > limit:
-                raise ConfigError(
-                    f"{name} must be at most the model's context, {limit:,}, but is {length:,}."
-                )
-        task.protocol(evaluation.window, evaluation.stride)
+        if limit is not None and data.steps > limit:
+            raise ConfigError(
+                f"[data] `steps` must be at most the model's context, {limit:,}, but is "
+                f"{data.steps:,}."
+            )
+        task.protocol()  # refuses a window or a stride that cannot be
         train = task.encode(read(data.train, format=data.format))
         valid = task.encode(read(data.valid, format=data.format))
         for path, text in ((data.train, train), (data.valid, valid)):
@@ -204,7 +201,7 @@ class LanguageModeling(Embeds):
         """What of the model is not trained."""
         if not self._texts().unread:
             return []
-        limit, steps = self.model.config.max_length, self._texts().steps
+        limit, steps = self.context, self._texts().steps
         return [
             f"the model's context is {limit:,} tokens, but blocks have {steps:,} (`steps` of "
             f"[data]): it learns nothing about longer texts. Set `max_length` of [model] to {steps}"
