@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -44,7 +44,8 @@ from regard.text.templates import Row
 
 SAMPLES = 12  # rows that a run's report shows
 SEPARATOR = " | "  # between the two texts of a pair there
-GLUE_PARTS = {"train": "train", "valid": "dev", "test": "test"}
+PARTS = ("train", "valid", "test")
+GLUE_PARTS = {"train": "train", "valid": "dev"}
 
 
 class TextsData(EncoderData):
@@ -58,6 +59,8 @@ class TextsData(EncoderData):
     glue: str = ""
     """A task of GLUE (`regard.metrics.glue`): `train` and the others are then its files, or its
     folder."""
+    test_part: Literal["test", "dev"] = "test"
+    """What of a folder of GLUE is scored at the end: most of its tests hide their labels."""
 
     @field_validator("columns")
     @classmethod
@@ -157,7 +160,7 @@ class TextTask(EncoderTask):
     @classmethod
     def files(cls, recipe: Any) -> list[str]:
         """The files of data, for the record of a run."""
-        parts = [part for part in GLUE_PARTS if getattr(recipe.data, part) is not None]
+        parts = [part for part in PARTS if getattr(recipe.data, part) is not None]
         return [name for part in parts for name in _files(rows_of(recipe.data, part))]
 
     def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
@@ -324,7 +327,8 @@ def rows_of(data: TextsData, part: str) -> Rows:
     if not data.glue:
         return read(path, data.columns, format=data.format, header=data.header)
     task, _, half = data.glue.partition("-")  # MNLI is validated on one of two halves
-    name = GLUE_PARTS[part] + (f"_{half}" if half and part != "train" else "")
+    name = data.test_part if part == "test" else GLUE_PARTS[part]
+    name += f"_{half}" if half and part != "train" else ""
     return read_glue(task, path, name if path.is_dir() else "")
 
 
