@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from regard.data import Rows, read
 from regard.errors import DataError
@@ -20,7 +19,7 @@ from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.sentences import Pooling
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask, headed
+from regard.tasks.encoding import Answering, headed
 from regard.tasks.features import Reader
 from regard.text import Tokenizer
 
@@ -35,7 +34,7 @@ class Answer:
         return " ".join(f"{number:.7g}" for number in self.vector)
 
 
-class Embedding(EncoderTask):
+class Embedding(Answering):
     """A vector for a text."""
 
     name = "embedding"
@@ -51,10 +50,6 @@ class Embedding(EncoderTask):
     ):
         super().__init__(headed(model), tokenizer, max_tokens=max_tokens)
         self.pooling = Pooling(tuple(kinds), normalize, self.pieces.limit)
-
-    def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
-        """There is none: nothing is learned here."""
-        raise NotImplementedError
 
     # ---- using
 

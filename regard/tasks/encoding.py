@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -56,11 +56,20 @@ class EncoderData(RowsData):
     """What happens to rows beyond `max_tokens`; those that are cut or left out are counted."""
 
 
+class MarkingTokenizer(TokenizerSection):
+    """[tokenizer]: one that is learned gets the pieces that stand around texts."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        """Read the tokenizer that `path` names, or learn one from `texts()`."""
+        made = super().build(texts)
+        return made if self.path is not None else made.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
+
+
 class EncoderRecipe(Recipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: RowsData
-    tokenizer: TokenizerSection | None = None
+    tokenizer: MarkingTokenizer | None = None
     """Where the model is started from a folder: that of the folder."""
 
 
@@ -215,6 +224,21 @@ class EncoderTask(Answering, ABC):
     @abstractmethod
     def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """The sum of the losses of a batch, and the number of its items."""
+
+    @classmethod
+    @abstractmethod
+    def part_of(cls, recipe: Any, part: str) -> Any:
+        """The examples of the part "train", "valid" or "test" of a recipe's data."""
+
+    @abstractmethod
+    def evaluate(self, rows: Any) -> list[Any]:
+        """The scores of the answers to examples."""
+
+    def test(self, recipe: Any) -> tuple[list[Any], list[Any]]:
+        """The scores on a recipe's test data, nothing where it names none; and no samples."""
+        if recipe.data.test is None:
+            return [], []
+        return self.evaluate(self.part_of(recipe, "test")), []
 
     def notes(self) -> list[str]:
         """What of the data is not used as it stands: rows left out or cut, and how many."""

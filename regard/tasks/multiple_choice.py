@@ -263,11 +263,10 @@ class MultipleChoice(EncoderTask):
         metric.add([one.number for one in found], [one.answer for one in asked])
         return [metric.result()]
 
-    def test(self, recipe: Any) -> tuple[list[Score], list[Any]]:
-        """The score on a recipe's test data; empty where it names none."""
-        if recipe.data.test is None:
-            return [], []
-        return self.evaluate(read_choices(recipe.data.test)), []
+    @classmethod
+    def part_of(cls, recipe: Any, part: str) -> Any:
+        """The questions of one part of a recipe's data."""
+        return read_choices(getattr(recipe.data, part))
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation questions: (context and question, answer, right answer)."""

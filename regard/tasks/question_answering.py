@@ -338,11 +338,10 @@ class QuestionAnswering(EncoderTask):
             )
         return [score_of(list(self._answered(questions, "truncate")), questions, self.threshold)]
 
-    def test(self, recipe: Any) -> tuple[list[Score], list[Any]]:
-        """The scores on a recipe's test data; empty where it names none."""
-        if recipe.data.test is None:
-            return [], []
-        return self.evaluate(questions_of(recipe.data, "test")), []
+    @classmethod
+    def part_of(cls, recipe: Any, part: str) -> Any:
+        """The questions of one part of a recipe's data."""
+        return questions_of(recipe.data, part)
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation questions: (question, answer, right answer)."""

@@ -263,11 +263,10 @@ class Tagging(EncoderTask):
         found = WordRows.of([words for words, _ in read.sentences], self.pieces)
         return [self._score(self._best(found)[0], read.sentences)]
 
-    def test(self, recipe: Any) -> tuple[list[Score], list[Any]]:
-        """The scores on a recipe's test data; empty where it names none."""
-        if recipe.data.test is None:
-            return [], []
-        return self.evaluate(sentences_of(recipe.data, "test")), []
+    @classmethod
+    def part_of(cls, recipe: Any, part: str) -> Any:
+        """The sentences of one part of a recipe's data."""
+        return sentences_of(recipe.data, part)
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation sentences: (text, answer, tags)."""

@@ -258,11 +258,10 @@ class TextTask(EncoderTask):
         scores = finite(self.text_scores(self.encoded(texts, "truncate")))
         return self.scored(self.new_metrics(), scores, torch.tensor(targets))
 
-    def test(self, recipe: Any) -> tuple[list[Score], list[Any]]:
-        """The scores on a recipe's test data; empty where it names none."""
-        if recipe.data.test is None:
-            return [], []
-        return self.evaluate(rows_of(recipe.data, "test")), []
+    @classmethod
+    def part_of(cls, recipe: Any, part: str) -> Any:
+        """The rows of one part of a recipe's data."""
+        return rows_of(recipe.data, part)
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation rows: (text, answer, label)."""
