@@ -204,8 +204,14 @@ class Tagging(EncoderTask):
     # ---- using
 
     def predict(self, given: Any) -> Any:
-        """The tags of a text, or of a list of words; a list of them for a list of such lists."""
+        """The tags of a text, or of a list of words; a list of them for a list of such lists.
+
+        Raises:
+            RegardError: there is a space in a word, as if several texts were given.
+        """
         several = not isinstance(given, str) and any(not isinstance(one, str) for one in given)
+        if not several and not isinstance(given, str):
+            _refuse_texts(given)
         found = [list(answer.tags) for answer in self.answers(given if several else [given])]
         return found if several else found[0]
 
@@ -364,6 +370,15 @@ def _say_entities(labels: Sequence[str]) -> bool:
     except RegardError:
         return False
     return True
+
+
+def _refuse_texts(words: Sequence[str]) -> None:
+    for word in words:
+        if " " in word.strip():
+            raise RegardError(
+                f"A list of strings is the words of one sentence, but {word!r:.80} has a space. "
+                "Give one text as a string, and several texts to `answers`."
+            )
 
 
 def _entities(given: Words, tags: Sequence[str]) -> Iterator[Entity]:

@@ -209,6 +209,8 @@ def test_what_can_be_given(folder):
     assert str(task.answers(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
     with pytest.raises(RegardError, match="Give a text, or its words"):
         task.predict([["the", 3]])
+    with pytest.raises(RegardError, match="'the cat' has a space. .* several texts to `answers`"):
+        task.predict(["the cat", "in"])
 
 
 def test_entities_have_their_places_in_the_text(folder, monkeypatch):
