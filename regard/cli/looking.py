@@ -63,13 +63,9 @@ def look(
         seen, answer = _seen(task, text, decoding)
     facts: dict[str, Any] = {"source": text, "answer": answer}
     if beside is not None:
-        picture: Any = _beside(
-            {_short(model): seen, _short(beside): _seen(load(beside), text, {})[0]},
-            layer,
-            kind,
-            head,
-        )
-        page = picture
+        other, _ = _seen(load(beside), text, {})
+        both = dict(zip(_names(model, beside), (seen, other), strict=True))
+        page = picture = _beside(both, layer, kind, head)
     elif word is not None:
         page = picture = seen.from_word(word, layer, head, kind)
     else:
@@ -121,10 +117,14 @@ def _silenced(task: Any, heads: Sequence[str]) -> AbstractContextManager[Any]:
     return regard.heads_masked(task, found) if found else nullcontext()
 
 
-def _short(model: str | Path) -> str:
-    """The end of a path by which two models are told apart."""
-    path = Path(model)
-    return path.parent.name if path.name == "model" and path.parent.name else path.name
+def _names(*models: str | Path) -> list[str]:
+    """The ends of paths, longer where two are alike; a model beside itself is numbered."""
+    parts = [tuple(p for p in Path(model).parts if p != "model") for model in models]
+    for length in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-length:]) for part in parts]
+        if len(set(short)) == len(short):
+            return short
+    return [f"{name} ({number})" for number, name in enumerate(map(str, models), 1)]
 
 
 def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int | None) -> Any:

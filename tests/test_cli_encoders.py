@@ -1,0 +1,133 @@
+"""The verbs on encoders: trained from nothing, evaluated, asked, embedded, looked at."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from test_cli import done, refused
+
+GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
+MODEL = """
+[model]
+name = "bert"
+d_model = 16
+d_ff = 32
+heads = 2
+layers = 2
+max_length = 24
+dropout = 0.0
+attention_dropout = 0.0
+
+[tokenizer]
+kind = "wordpiece"
+vocab_size = 80
+
+[training]
+epochs = 20
+optimizer = { name = "adamw", learning_rate = 5e-3 }
+"""
+
+
+def sentence(draw: random.Random, words: list[str]) -> str:
+    return f"the film is {draw.choice(words)} and {draw.choice(words)}"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Toy reviews: every word of one kind, so that a model that learns anything is always right."""
+    folder, draw = tmp_path_factory.mktemp("reviews"), random.Random(1)
+    for name, count in (("train", 120), ("valid", 20), ("test", 20)):
+        rows = [(sentence(draw, kind), label) for kind, label in ((GOOD, "yes"), (BAD, "no"))
+                for _ in range(count // 2)]  # fmt: skip
+        (folder / f"{name}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
+        tagged = [
+            "".join(f"{word} {'B-X' if word in GOOD + BAD else 'O'}\n" for word in text.split())
+            for text, _ in rows
+        ]
+        (folder / f"{name}.conll").write_text("\n".join(tagged))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(place) -> Path:
+    recipe = place / "classes.toml"
+    recipe.write_text(
+        'task = "classification"\n[data]\ntrain = "train.tsv"\nvalid = "valid.tsv"\n'
+        f'test = "test.tsv"\nmax_tokens = 20\n{MODEL}'
+    )
+    done("train", recipe, "--out", place / "classes")
+    return place / "classes"
+
+
+def test_a_classifier_is_trained_and_right(classifier):
+    scores = json.loads(done("evaluate", classifier, "--json"))["scores"]
+    assert scores[0]["name"] == "accuracy" and scores[0]["value"] == 1.0
+    assert scores[0]["count"] == 20
+    assert done("evaluate", classifier, "--valid").startswith("accuracy = 1.0000")
+    assert (classifier / "report.html").exists()
+
+
+def test_other_data_are_named(classifier, place):
+    (place / "other.tsv").write_text("no\tthe film is dull\nyes\tthe film is good\n")
+    said = done("evaluate", classifier, "--data", place / "other.tsv", "--columns", "1,0")
+    assert said.startswith("accuracy = 1.0000 count:2")
+    (place / "odd.tsv").write_text("the film is dull\tmaybe\n")
+    said = refused("evaluate", classifier, "--data", place / "odd.tsv")
+    assert "odd.tsv:1:" in said and "'maybe'" in said
+
+
+def test_lines_are_classified_in_order(classifier):
+    texts = ["the film is great and nice", "the film is slow and poor", "the film is fine and good"]
+    assert done("predict", classifier, stdin="\n".join(texts)) == "yes\nno\nyes\n"
+    facts = json.loads(done("predict", classifier, texts[1], "--json"))
+    assert facts["label"] == facts["text"] == "no"
+    assert sum(facts["probabilities"].values()) == pytest.approx(1)
+
+
+def test_what_a_head_cannot_do_is_refused(classifier):
+    assert "--beams would be without effect" in refused("predict", classifier, "a", "--beams", 2)
+    assert "--beams would be without effect" in refused("evaluate", classifier, "--beams", 2)
+    assert "does not continue" in refused("generate", classifier, "the")
+    assert "24" in refused("predict", classifier, "good " * 60)
+    said = done("predict", classifier, "good " * 60, "--too-long", "truncate")
+    assert said == "yes\n"
+
+
+def test_words_are_tagged_one_for_one(place):
+    recipe = place / "tags.toml"
+    recipe.write_text(
+        'task = "tagging"\n[data]\ntrain = "train.conll"\nvalid = "valid.conll"\n'
+        f'test = "test.conll"\nmax_tokens = 20\n{MODEL}'
+    )
+    done("train", recipe, "training.epochs=6", "--out", place / "tags")
+    facts = json.loads(done("evaluate", place / "tags", "--json"))
+    assert facts["scores"][0]["value"] == 1.0
+    facts = json.loads(done("predict", place / "tags", "the film is good", "--json"))
+    assert facts["tags"] == ["O", "O", "O", "B-X"]
+
+
+def test_look_shows_a_word_a_row_and_two_models(classifier, tmp_path):
+    text = "the film is good"
+    facts = json.loads(done("look", classifier, text, "--layer", 2, "--head", 1, "--json"))
+    assert facts["rows"] == ["[CLS]", "the", "film", "is", "good", "[SEP]"]
+    assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in facts["weights"])
+    assert "film" in done("look", classifier, text, "--word", "good", "--layer", 1)
+    assert "[SEP]" in done("look", classifier, f"{text}\tthe film", "--inputs")
+    page = tmp_path / "both.html"
+    done("look", classifier, text, "--beside", classifier, "--html", page)
+    assert all(f"{classifier} ({number})" in page.read_text() for number in (1, 2))
+
+
+def test_a_silenced_head_shows_zeros(classifier):
+    asked = ("look", classifier, "the film is good", "--layer", 2, "--head", 1, "--json")
+    facts = json.loads(done(*asked, "--silence", "2:1"))
+    assert not any(map(any, facts["weights"]))
+    assert "3:1,6" in refused("look", classifier, "a", "--silence", "two")
+
+
+def test_vectors_have_the_width_of_the_model(classifier):
+    lines = done("embed", classifier, stdin="the film\nis good\n").splitlines()
+    assert len(lines) == 2
