@@ -15,8 +15,10 @@ from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 from regard import runs
 from regard.errors import ConfigError, DataError, RegardError
 from regard.layers.mixing import ScalarMix
+from regard.models import model_class
 from regard.sentences import Pooling, write_sentence_transformers
 from regard.tasks.embedding import Embedding
+from regard.tasks.language_modeling import LanguageModeling
 
 TEXTS = ["a dog runs", "who sleeps in the very old park ?", "", "ball", "the cat sleeps on a mat"]
 WORDS = [["the", "dog"], [], ["goodness", "cheaply", "park"]]
@@ -291,6 +293,24 @@ def test_predictions_are_vectors(tasks):
     vectors = tasks["bert"].predict(TEXTS)
     np.testing.assert_allclose([answer.vector for answer in answers], vectors)
     assert str(answers[0]).split(" ")[0] == f"{vectors[0, 0]:.7g}"
+
+
+# ---- other tasks
+
+
+def test_every_task_on_an_encoder_gives_vectors(tmp_path):
+    task = runs.load(folder(tmp_path / "m", "bert", "ForSequenceClassification", num_labels=3))
+    assert task.name == "classification"
+    states = their_states(tmp_path / "m", TEXTS[0])
+    np.testing.assert_allclose(task.embed(TEXTS[0]), states[-1][0].mean(0), atol=1e-5)
+
+
+def test_a_model_without_layers_says_so(tasks):
+    recurrent = model_class("recurrent")
+    model = recurrent(recurrent.Config(tasks["gpt2"].tokenizer.vocab_size, d_model=8))
+    task = LanguageModeling(model, tasks["gpt2"].tokenizer)
+    with pytest.raises(ConfigError, match="it gives no vectors of texts"):
+        task.embed(TEXTS)
 
 
 def test_a_recipe_cannot_train_it(places, tmp_path):
