@@ -123,6 +123,18 @@ def test_what_cannot_be_asked(model, flags, message):
     assert run.exit_code == 2 and message in run.stderr and run.stdout == ""
 
 
+def test_pairs_are_scored_by_evaluate(model, tmp_path):
+    rows = [("4.5", "a dog runs", "the dog"), ("0", "ball", "who sleeps ?"), ("3", "a cat", "cat")]
+    (tmp_path / "pairs.tsv").write_text(lines(["\t".join(row) for row in rows]))
+    flags = ("--data", str(tmp_path / "pairs.tsv"), "--columns", "1,2,0", "--json")
+    run = CliRunner().invoke(app, ["evaluate", str(model), *flags])
+    assert run.exit_code == 0, run.stderr
+    cosines = [runs.load(model).similarity(a, b) for _, a, b in rows]
+    wanted = scipy.stats.spearmanr(cosines, [4.5, 0, 3])[0]
+    found = {score["name"]: score["value"] for score in json.loads(run.stdout)["scores"]}
+    assert found["Spearman correlation"] == pytest.approx(wanted)
+
+
 # ---- real weights
 
 
