@@ -24,7 +24,8 @@ from regard.text.templates import Row
 class GroupBatch:
     """Rows (R of them) of B examples, in order: the first `sizes[0]` are those of the first.
 
-    sizes: (B,) int64.  numbers: (B,) int64, which examples they are.
+    sizes: (B,) int64.  numbers: (B,) int64, which examples they are. Both stay on the CPU: what
+    shapes depend on is known there without waiting for a device.
     """
 
     texts: Sequences
@@ -37,22 +38,19 @@ class GroupBatch:
 
     def to(self, device: torch.device | str) -> GroupBatch:
         """The same rows on another device."""
-        return GroupBatch(self.texts.to(device), self.sizes.to(device), self.numbers.to(device))
+        return GroupBatch(self.texts.to(device), self.sizes, self.numbers)
 
     def summed(self, vectors: Tensor) -> Tensor:
         """The sum over the rows of each example: (R, D) -> (B, D)."""
-        return vectors.new_zeros(len(self), vectors.size(1)).index_add(0, self._owners(), vectors)
+        owners = torch.arange(len(self)).repeat_interleave(self.sizes).to(vectors.device)
+        return vectors.new_zeros(len(self), vectors.size(1)).index_add(0, owners, vectors)
 
     def side_by_side(self, scores: Tensor) -> Tensor:
         """The scores of an example's rows in one line: (R,) -> (B, C), -inf where it has fewer."""
         most = int(self.sizes.max()) if len(self) else 0
-        places = torch.arange(most, device=scores.device) < self.sizes[:, None]
+        places = (torch.arange(most) < self.sizes[:, None]).to(scores.device)
         laid = scores.new_full(places.shape, -torch.inf)
         return laid.masked_scatter(places, scores)
-
-    def _owners(self) -> Tensor:
-        numbers = torch.arange(len(self), device=self.sizes.device)
-        return numbers.repeat_interleave(self.sizes)
 
 
 @dataclass(frozen=True, eq=False)

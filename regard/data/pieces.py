@@ -96,7 +96,7 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class RowBatch:
-    """Rows of texts, and by `numbers` (B,) int64 which examples they are."""
+    """Rows of texts, and by `numbers` (B,) int64 which examples they are: those stay on the CPU."""
 
     texts: Sequences
     numbers: Tensor
@@ -107,7 +107,7 @@ class RowBatch:
 
     def to(self, device: torch.device | str) -> RowBatch:
         """The same rows on another device."""
-        return RowBatch(self.texts.to(device), self.numbers.to(device))
+        return RowBatch(self.texts.to(device), self.numbers)
 
 
 @dataclass(frozen=True, eq=False)
