@@ -261,6 +261,19 @@ def test_scores_that_are_not_numbers_are_never_the_best(place):
             verb()
 
 
+@pytest.mark.parametrize("model", ["bert", "roberta", "distilbert", "gpt", "gpt2"])
+def test_a_model_that_starts_from_nothing_learns_a_tokenizer_with_marks(place, model):
+    sizes = "d_model = 8\nheads = 2\nlayers = 1\n"
+    learned = f'name = "{model}"\n{sizes}[tokenizer]\nkind = "words"\n'
+    Path("small.toml").write_text(RECIPE.replace('path = "start"', learned))
+    task, _ = train()
+    ids = task.pieces.rows([("a dog",)])[0].ids
+    assert len(ids) == 4 and {ids[0], ids[-1]} <= task.tokenizer.special_ids
+    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
+    ours = [list(answer.probabilities.values()) for answer in task.answers(FIRST)]
+    assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
+
+
 # ---- metrics -----------------------------------------------------------------------------------
 
 
