@@ -151,8 +151,10 @@ def choice_of(layers: str | int | Choice) -> Choice:
     """
     if isinstance(layers, int):
         return Layer(layers)
-    if not isinstance(layers, str):
+    if callable(layers):
         return layers
+    if not isinstance(layers, str):
+        raise ConfigError(f"Choose layers by a name, a number or a mix, not by {layers!r:.80}.")
     if layers in CHOICES:
         return CHOICES[layers]
     if layers.startswith(MIX):

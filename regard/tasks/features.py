@@ -233,7 +233,7 @@ class Word:
     chunk = 256
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
-        words = [split(text) if isinstance(text, str) else list(text) for text in texts]
+        words = [as_words(text) for text in texts]
         found = pieces.words(words)
         rows = [_row(list(chain.from_iterable(word)), pieces) for word in found]
         return Read(rows, words, [list(map(len, word)) for word in found])
@@ -262,9 +262,13 @@ class Word:
         return found.split([len(of_row) for of_row in read.sizes])
 
 
-def split(text: str) -> list[str]:
-    """The words of a running text, as tasks on words see them."""
-    return [text[start:stop] for start, stop in words_of(text)]
+def as_words(given: Any) -> list[str]:
+    """The words of a running text, as tasks on words see them; or words as a user gives them."""
+    if isinstance(given, str):
+        return [given[start:stop] for start, stop in words_of(given)]
+    if not isinstance(given, Iterable) or not all(isinstance(word, str) for word in given):
+        raise RegardError(f"Give a text, or its words as a list, but this is {given!r:.80}.")
+    return list(given)
 
 
 def _row(ids: list[int], pieces: Pieces) -> Row:

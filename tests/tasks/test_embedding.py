@@ -251,6 +251,7 @@ def test_the_number_of_a_long_text_counts_the_whole_stream(tasks):
         ({"pooling": "cls", "per": "word"}, "Pieces of a word have no pooling 'cls'"),
         ({"pooling": "mean", "per": "token"}, "nothing that `pooling` could pool"),
         ({"per": "sentence"}, "`per` cannot be 'sentence'"),
+        ({"layers": [1, 2]}, "by a name, a number or a mix, not by .1, 2."),
         ({"precision": "float16"}, "must be float32 or bfloat16"),
     ],
 )
@@ -262,6 +263,9 @@ def test_options_that_are_not(tasks, options, message):
 def test_what_is_no_text_is_refused(tasks):
     with pytest.raises(RegardError, match="Give texts as strings, but this is 5"):
         tasks["bert"].embed([5])
+    for wrong in (5, ["the", 5]):
+        with pytest.raises(RegardError, match="Give a text, or its words as a list"):
+            tasks["bert"].embed([wrong], per="word")
 
 
 # ---- the task
