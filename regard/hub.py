@@ -41,8 +41,10 @@ SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safet
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
 
 
-def resolve(name: str | Path) -> Path:
+def resolve(name: str | Path, *, download: bool = True) -> Path:
     """The folder that a name stands for: a folder as it is, else what the hub has under ORG/NAME.
+
+    download: whether the hub may be asked; if not, the cache is all there is.
 
     Raises:
         CheckpointError: there is no such folder and no such model, or the hub cannot be reached.
@@ -60,7 +62,7 @@ def resolve(name: str | Path) -> Path:
             f"{path}: there is no such folder. {_near(path)}A model on the hub is ORG/NAME, or "
             "ORG/NAME@REVISION."
         )
-    return _downloaded(found["repository"], found["revision"])
+    return _downloaded(found["repository"], found["revision"], download)
 
 
 def _near(path: Path) -> str:
@@ -74,15 +76,17 @@ def _listable(path: Path) -> bool:
     return path.parent.is_dir() and os.access(path.parent, os.R_OK)
 
 
-def _downloaded(repository: str, revision: str | None) -> Path:
+def _downloaded(repository: str, revision: str | None, download: bool) -> Path:
     """The folder in the cache, with weights in the safest form that the repository has."""
-    folder = _fetched(repository, revision, [*ABOUT, *SAFE])
+    folder = _fetched(repository, revision, [*ABOUT, *SAFE], download)
     if any((folder / name).exists() for name in SAFE[:2]):
         return folder
-    return _fetched(repository, revision, [*ABOUT, *PICKLED])
+    return _fetched(repository, revision, [*ABOUT, *PICKLED], download)
 
 
-def _fetched(repository: str, revision: str | None, patterns: Sequence[str]) -> Path:
+def _fetched(
+    repository: str, revision: str | None, patterns: Sequence[str], download: bool
+) -> Path:
     try:
         import huggingface_hub
         from huggingface_hub import constants, errors
@@ -101,7 +105,7 @@ def _fetched(repository: str, revision: str | None, patterns: Sequence[str]) -> 
                 repository,
                 revision=revision,
                 allow_patterns=list(patterns),
-                local_files_only=offline,
+                local_files_only=offline or not download,
             )
         )
     except errors.GatedRepoError:
@@ -119,6 +123,11 @@ def _fetched(repository: str, revision: str | None, patterns: Sequence[str]) -> 
             why = (
                 "there is no such folder here, the cache has it not, or not all of it, and "
                 "HF_HUB_OFFLINE forbids to download it. Download it once without"
+            )
+        elif not download:
+            why = (
+                "there is no such folder here, the cache has it not, or not all of it, and nothing "
+                "is downloaded for this. Give a folder, or load the model once"
             )
     except Exception as error:  # of the network: what it raises is that library's own affair
         why = f"it could not be downloaded: {type(error).__name__}: {error}"

@@ -33,3 +33,38 @@ def model_class(name: str) -> Any:
         raise ConfigError(f"There is no model {name!r}. {nearest(name, MODELS)}")
     module, attribute = MODELS[name].split(":")
     return getattr(import_module(module), attribute)
+
+
+def name_of(model: Any) -> str:
+    """The name of a model, or of the encoder under heads, in the table of models."""
+    kind = type(_body(model))
+    place = f"{kind.__module__}:{kind.__name__}"
+    return next(name for name, entry in MODELS.items() if entry == place)
+
+
+def size_of(model: Any) -> str:
+    """The named size that a model has, whatever it was begun from; "" where it has none."""
+    body = _body(model)
+    sizes = getattr(type(body), "SIZES", {})
+    same = (
+        name
+        for name, options in sizes.items()
+        if all(getattr(body.config, key) == value for key, value in options.items())
+    )
+    return next(same, "")
+
+
+def described(model: Any) -> str:
+    """Name and size for a reader: "bert, size tiny", "bert, 6 layers of 384"."""
+    body, size = _body(model), size_of(model)
+    if name_of(body) == "features":
+        return f"features of {described(body.encoder)}"
+    if size:
+        return f"{name_of(body)}, size {size}"
+    config = body.config
+    layers = f", {config.layers} layers of {config.d_model}" if hasattr(config, "layers") else ""
+    return f"{name_of(body)}{layers}"
+
+
+def _body(model: Any) -> Any:
+    return model.encoder if hasattr(model, "heads") and hasattr(model, "encoder") else model

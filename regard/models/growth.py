@@ -19,11 +19,14 @@ def with_vocabulary(model: Headed, vocab_size: int, **ids: int | None) -> Headed
     """
     size = max(vocab_size, model.config.vocab_size)
     kind: Any = type(model.encoder)
-    grown = assembled(kind(replace(model.config, vocab_size=size, **ids)), model.outputs())
+    device = next(model.parameters()).device
+    # Drawn on the CPU, the same on every machine; without numbers where the model has none.
+    with torch.device(device if device.type == "meta" else "cpu"):
+        grown = assembled(kind(replace(model.config, vocab_size=size, **ids)), model.outputs())
     tensors = grown.state_dict()
     for name, old in model.state_dict().items():
         rows = old.size(0) if old.dim() else 0
         tensors[name] = torch.cat([old, tensors[name][rows:].to(old)]) if rows else old
     grown.load_state_dict(tensors)
     grown.labels = model.labels
-    return grown.to(next(model.parameters()).device).train(model.training)
+    return grown.to(device).train(model.training)
