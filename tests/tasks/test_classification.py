@@ -362,7 +362,7 @@ def test_texts_are_marked_as_in_figure_1(place, family):
     assert len(embedding) == task.tokenizer.vocab_size == size + 4
     assert torch.equal(embedding[:size], start.model.embedding.weight)
     new = embedding[size:]
-    assert 0.5 < float(new.std()) / 0.3 < 1.5 and not torch.equal(new[0], new[1])
+    assert 0.5 < new.std().item() / 0.3 < 1.5 and not torch.equal(new[0], new[1])
 
 
 def test_a_tokenizer_that_marks_texts_already_is_not_changed(place):
