@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from regard import estimate as module
 from regard.data import PairBatch, Sequences, StreamBatch
 from regard.errors import ConfigError
-from regard.estimate import (
-    Clock,
-    Seconds,
-    activations_of,
-    count,
-    estimate,
-    first_rows,
-    updates_of,
-    whole_batch,
-)
+from regard.estimate import estimate, measuring
+from regard.estimate.counting import count, kept_by, memory_of, updates_of
+from regard.estimate.measuring import Clock, Seconds, activations_of, whole_batch
+from regard.estimate.samples import first_rows
 from regard.models import model_class
 from regard.runs import read_recipe
 from regard.tasks import task_class
@@ -52,7 +44,7 @@ def test_the_transformers_of_the_paper(name, parameters, d, updates, printed, mo
     assert totals["parameters"] == sum(found.parameters.values()) == parameters
     assert found.parameters["embedding"] == 37_000 * d and found.parameters["head (tied)"] == 0
     rows = 25_000 // 30
-    assert found.tokens == rows * 29
+    assert (found.items, found.count) == ("tokens", rows * 29)
     assert found.flops == transformer_flops(rows, 30, 29, d, 4 * d, 6, 37_000)
     assert totals["flops"] == found.flops * updates
     assert tuple(one.value for one in found.published) == printed
@@ -103,7 +95,7 @@ def test_memory_is_what_a_whole_batch_really_keeps(name):
     task.model.train()
     options = TrainingOptions(updates=1)
     batch = pairs(24, 9, 9)
-    whole = module.kept_by(task.model, lambda: task.losses(batch, None))
+    whole = kept_by(task.model, lambda: task.losses(batch, None))
     assert activations_of(task, batch, options, 12) == pytest.approx(whole, rel=0.05)
     assert activations_of(task, batch, options, 24) == whole
     meta = on_meta("translation", name, 300, d_model=32, dropout=0.1)
@@ -135,7 +127,7 @@ name = "sgd"
     found = estimate(tmp_path / "small.toml")
     assert found.vocabulary.startswith("11 pieces, learned")
     # Six places a target (<s> d e f g </s>), ten rows a batch, six batches an epoch.
-    assert found.updates == 9 and found.tokens == 2 * 50
+    assert found.updates == 9 and found.count == 2 * 50
     assert found.flops == 2 * transformer_flops(10, 4, 5, 8, 256, 4, 11)
     assert found.memory["sgd's tables"] == 0
     assert found.published == ()  # the size was changed
@@ -145,7 +137,7 @@ name = "sgd"
 
 def test_the_end_of_a_training():
     def updates(an_epoch=None, **limits):
-        return updates_of(TrainingOptions(**limits), an_epoch, tokens=100.0)
+        return updates_of(TrainingOptions(**limits), an_epoch, items=100.0)
 
     assert updates(updates=7) == 7
     assert updates(epochs=2, an_epoch=5) == 10
@@ -184,7 +176,7 @@ def test_the_first_rows_of_a_batch():
 
 
 def test_a_machine_that_is_too_small_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "free_memory", lambda: 1000)
+    monkeypatch.setattr(measuring, "free_memory", lambda: 1000)
     found = estimate(RECIPES / "ptb-lstm-small.toml", ["data.rows=2"])
     assert found.seconds is None and "GB of memory would be needed" in found.measured
 
@@ -196,11 +188,11 @@ def test_variables_that_are_not_set_are_refused_where_files_are_opened(monkeypat
 
 
 def test_optimizers_have_their_own_tables():
-    model = SimpleNamespace(parameters=lambda: [torch.zeros(10)])
+    model = torch.nn.Linear(10, 1, bias=False)
 
     def tables(**options):
         chosen = TrainingOptions(updates=1, optimizer=OptimizerOptions(**options))
-        return module.memory_of(model, chosen, 0)[f"{options['name']}'s tables"]
+        return memory_of(model, chosen, 0)[f"{options['name']}'s tables"]
 
     assert tables(name="adam") == tables(name="adamw") == 80
     assert tables(name="sgd", momentum=0.9) == 40 and tables(name="sgd") == 0

@@ -52,7 +52,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
         tokens=result.tokens,
         seconds=result.seconds,
         parameters=cost["parameters"],
-        flops=cost["flops_per_token"] * result.tokens,
+        flops=cost["flops_per_item"] * result.tokens,
         memory=memory,
         precision=_precision(folder),
         threads=recipe.training.threads or torch.get_num_threads(),

@@ -66,6 +66,11 @@ class Sequences:
         moved = None if segments is None else segments.gather(1, shifted)
         return cls(ids.gather(1, shifted), lengths, moved)
 
+    @classmethod
+    def alike(cls, rows: int, words: int) -> Sequences:
+        """Rows of one length that say nothing: for estimates of what passing them costs."""
+        return cls(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
+
     @property
     def keep(self) -> Tensor:
         """(B, T) bool, True where there is a token and False where there is padding."""

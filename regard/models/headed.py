@@ -66,11 +66,11 @@ class Headed(nn.Module):
         """The same encoder under one new head, which begins with this model's pooler where the
         encoder's family has it so.
         """
-        made: Any = cast(Any, self.encoder).new_head(kind, outputs)
+        made: Any = cast(Any, self.encoder).new_head(kind, outputs).to(self._device())
         poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
         if kind in self.encoder.pooled and poolers:
             made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
-        return Headed(self.encoder, {kind: made.to(self._device())}).train(self.training)
+        return Headed(self.encoder, {kind: made}).train(self.training)
 
     def outputs(self) -> dict[str, int]:
         """How many answers each head gives; 1 where the kind says it."""

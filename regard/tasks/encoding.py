@@ -21,7 +21,7 @@ from regard.attention.tap import Labels, label, listening
 from regard.data import Cursor, Sequences
 from regard.data.batches import IGNORE
 from regard.data.groups import Groups
-from regard.data.pieces import Encoded, Pieces, Texts
+from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
 from regard.data.store import Report
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
@@ -177,11 +177,12 @@ class Answering(Embeds):
 class EncoderTask(Answering, ABC):
     """A task on an encoder with one head, that can be learned.
 
-    `next_words` is a second objective that some models can have; `remarks` is what the user should
-    know of how the model was begun.
+    `items` is what its loss counts. `next_words` is a second objective that some models can have;
+    `remarks` is what the user should know of how the model was begun.
     """
 
     Recipe: ClassVar[type[EncoderRecipe]]
+    items: ClassVar[str] = "examples"
 
     def __init__(
         self,
@@ -195,6 +196,13 @@ class EncoderTask(Answering, ABC):
         self.parts = parts
         self.next_words: NextWords | None = None
         self.remarks: list[str] = []
+
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> Any:
+        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
+        data, words = recipe.data, min(words, recipe.data.max_tokens)
+        rows = max(1, min(data.batch_rows, data.batch_tokens // words))
+        return RowBatch(Sequences.alike(rows, words), torch.arange(rows))
 
     def train_batches(self) -> Cursor:
         """Batches without end, similar lengths together."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data.batches import Sequences
 from regard.data.choices import Choice, read_choices
 from regard.data.groups import GroupBatch, Groups
 from regard.data.records import Records
@@ -123,6 +124,14 @@ class MultipleChoice(EncoderTask):
         """The files of data, for the record of a run."""
         data = recipe.data
         return [str(path) for path in (data.train, data.valid, data.test) if path is not None]
+
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> GroupBatch:
+        """A batch of questions with four choices, each in a full row: for estimates."""
+        data, choices = recipe.data, 4
+        rows = max(1, min(data.batch_rows, data.batch_tokens // (choices * data.max_tokens)))
+        texts = Sequences.alike(choices * rows, data.max_tokens)
+        return GroupBatch(texts, torch.full((rows,), choices), torch.arange(rows))
 
     def _part(self, records: Records[Choice], data: ChoiceData) -> Part:
         numbered = list(records.numbered())

@@ -77,6 +77,7 @@ class QuestionAnswering(EncoderTask):
     name = "question-answering"
     head = "span"
     Recipe = QuestionsRecipe
+    items = "windows"
     goal = ("f1", "max")
 
     def __init__(
@@ -135,6 +136,11 @@ class QuestionAnswering(EncoderTask):
     def files(cls, recipe: Any) -> list[str]:
         """The files of data, for the record of a run."""
         return [str(path) for part in PARTS if (path := getattr(recipe.data, part)) is not None]
+
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> Any:
+        """A batch of full windows: contexts are longer than that."""
+        return super().example(recipe, recipe.data.max_tokens)
 
     def _train_part(self, records: Records[Question]) -> Part:
         """All windows of all questions, each with the places of its answer's first and last piece.

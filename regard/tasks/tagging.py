@@ -109,6 +109,7 @@ class Tagging(EncoderTask):
     name = "tagging"
     head = "tags"
     Recipe = TaggingRecipe
+    items = "words"
 
     def __init__(
         self,

@@ -45,6 +45,7 @@ from regard.text.templates import Row
 SAMPLES = 12  # rows that a run's report shows
 SEPARATOR = " | "  # between the two texts of a pair there
 PARTS = ("train", "valid", "test")
+OF_ONE_TEXT = ("cola", "sst2")  # the other tasks of GLUE ask for pairs
 GLUE_PARTS = {"train": "train", "valid": "dev"}
 
 
@@ -162,6 +163,17 @@ class TextTask(EncoderTask):
         """The files of data, for the record of a run."""
         parts = [part for part in PARTS if getattr(recipe.data, part) is not None]
         return [name for part in parts for name in _files(rows_of(recipe.data, part))]
+
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> Any:
+        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
+        data = recipe.data
+        pair = data.glue not in ("", *OF_ONE_TEXT) or len(data.columns) == 3
+        batch = super().example(recipe, words * 2 if pair else words)
+        if not (pair and recipe.objective.both_orders):
+            return batch
+        rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
+        return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
 
     def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
         """Read the data and the second objective that a recipe asks for."""

@@ -1,0 +1,168 @@
+"""What a training will cost, before anything long starts: parameters, FLOPs, memory, time.
+
+Conventions:
+
+    FLOPs        of matrix products, 2 a multiply-add, counted in one forward pass of the real code
+                 over tensors without numbers (the meta device); a backward pass is twice as much,
+                 and none goes through what is frozen
+    memory       weights, gradients and the optimizer's tables, and what the forward pass keeps for
+                 the backward pass; the program itself comes on top
+    time         a few rows of the batch timed on this machine and scaled up to the whole batch, as
+                 if nothing else ran on it: the time that the main thread had a processor
+
+What is kept for the backward pass is measured on the same rows, since kernels differ in it: those
+of an LSTM keep twice of what its formulas need. Without measuring it is that of the formulas.
+
+Where the data is there and not large, real batches are counted; else what they look like is assumed
+(samples.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.estimate.counting import Figure, count, memory_of, parameters_of, published, updates_of
+from regard.estimate.measuring import Measured, measured
+from regard.estimate.samples import read_sample, with_local_model
+from regard.models import described
+from regard.runs import Started, read_recipe
+from regard.training.options import TrainingOptions
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a training of a recipe will cost; what cannot be known is None.
+
+    parameters: by part of the model.  memory: bytes by use.  items: what the task counts, such as
+    "tokens" that are predicted or "examples".  count: of them in one update.  flops: of one update,
+    for the batch that `batch` describes.  seconds: of one update.  measured: how seconds and
+    activations were found.
+    """
+
+    model: str
+    vocabulary: str
+    batch: str
+    parameters: dict[str, int]
+    memory: dict[str, int]
+    items: str
+    count: float
+    flops: float
+    updates: int | None
+    seconds: float | None
+    measured: str
+    published: tuple[Figure, ...] = ()
+
+    def totals(self) -> dict[str, Any]:
+        """The sums over parts and updates."""
+        updates, seconds = self.updates, self.seconds
+        return {
+            "parameters": sum(self.parameters.values()),
+            "memory": sum(self.memory.values()),
+            "flops_per_item": self.flops / self.count,
+            "flops": None if updates is None else self.flops * updates,
+            "count": None if updates is None else self.count * updates,
+            "seconds": None if updates is None or seconds is None else seconds * updates,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as plain values, for a program."""
+        return {**asdict(self), "totals": self.totals()}
+
+    def _times(self) -> str:
+        frozen = any(part.endswith("(frozen)") for part in self.parameters)
+        return "3 times the forward pass's products" + ", once what is frozen" * frozen
+
+    def text(self) -> str:
+        """All of it for a person, one quantity a line."""
+        totals = self.totals()
+        counted = "predicted tokens" if self.items == "tokens" else self.items
+        article = "an" if self.items[0] in "aeiou" else "a"
+        lines = [
+            ("model", self.model),
+            ("vocabulary", self.vocabulary),
+            ("batch", self.batch),
+            ("parameters", f"{totals['parameters']:,}"),
+            *((f"  {part}", f"{number:,}") for part, number in self.parameters.items()),
+            ("memory", f"{_bytes(totals['memory'])} beside the program"),
+            *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
+            ("FLOPs", f"{_number(totals['flops'])}, {self._times()}"),
+            (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
+            ("  an update", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
+            ("updates", "depend on the data" if self.updates is None else f"{self.updates:,}"),
+            ("time", _duration(totals["seconds"])),
+            ("  an update", _duration(self.seconds)),
+            ("measured", self.measured),
+        ]
+        lines += [
+            (f"published {one.quantity}", f"{_number(one.value)} ({one.source})")
+            for one in self.published
+        ]
+        wide = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
+
+
+def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool = True) -> Estimate:
+    """What training this recipe will cost.
+
+    measure: also time a small pass on this machine, a few seconds.
+
+    Raises:
+        ConfigError, DataError: the recipe, or the data where it is there, cannot be used.
+        CheckpointError: the model that the training starts from is not here; no hub is asked.
+    """
+    given: Any = read_recipe(path, overrides, keep_unset=True)
+    recipe = with_local_model(given)
+    options: TrainingOptions = recipe.training
+    sample = read_sample(recipe)
+    task = sample.task
+    counted = [count(task, batch) for batch in sample.batches]
+    mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
+    items, flops = mean[0] * options.accumulate, mean[1] * options.accumulate
+    found = Measured(None, max(kept for _, _, kept in counted), "nothing: all is counted")
+    if measure:
+        found = measured(recipe, sample, found)
+    return Estimate(
+        model=_told(given.model, task.model),
+        vocabulary=sample.vocabulary,
+        batch=sample.how,
+        parameters=parameters_of(task.model),
+        memory=memory_of(task.model, options, found.activations),
+        items=getattr(task, "items", "tokens"),
+        count=items,
+        flops=flops,
+        updates=updates_of(options, sample.an_epoch, items),
+        seconds=found.seconds,
+        measured=found.how,
+        published=published(task.model),
+    )
+
+
+def _told(section: Any, model: Any) -> str:
+    """bert, 6 layers of 384, started from minilm"""
+    if isinstance(section, Started):
+        return f"{described(model)}, started from {section.name}"
+    return section.name + (f", size {section.size}" if section.size else "")
+
+
+def _number(value: float | None) -> str:
+    """2,617,344 and 9.32e+17"""
+    if value is None:
+        return "unknown: they depend on the data"
+    return f"{value:.3g}" if value >= 1e9 else f"{value:,.0f}"
+
+
+def _bytes(value: float | None) -> str:
+    value = value or 0.0
+    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:,.1f} MB"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.3g} seconds"

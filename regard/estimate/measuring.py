@@ -1,0 +1,143 @@
+"""Time and memory of a pass, measured on some rows of a batch and scaled up to all of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from regard.data.groups import GroupBatch
+from regard.estimate.counting import bytes_of, kept_by, twin
+from regard.estimate.samples import Sample, first_rows
+from regard.training.optimizers import optimizer
+from regard.training.options import TrainingOptions
+from regard.training.precision import casting
+
+ENOUGH, PATIENCE = 0.5, 15.0  # seconds of one timed pass of its own, and of all by the wall clock
+BUSY = 0.7  # of its time on a processor; where the main thread had less, it is told
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one update: seconds, bytes kept for the backward pass, and how they were found."""
+
+    seconds: float | None
+    activations: int
+    how: str
+
+
+def measured(recipe: Any, sample: Sample, counted: Measured) -> Measured:
+    """A few rows of a batch on this machine; what was counted where the machine is too small."""
+    options: TrainingOptions = recipe.training
+    batch = sample.batches[0]
+    needed = 5 * bytes_of(sample.task.model)
+    if needed > free_memory():
+        return replace(counted, how=f"nothing: {needed / 1e9:.1f} GB of memory would be needed")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(recipe.seed)
+    task = with_numbers(sample.task)
+    task.model.train()
+    clock = Clock()
+    seconds, rows = whole_batch(
+        lambda n: clock.time(lambda: _losses(task, first_rows(batch, n), options).backward()),
+        len(batch),
+    )
+    step = optimizer(task.model, options.optimizer).step
+    step()  # makes the tables
+    whole = options.accumulate * seconds + clock.time(step).own
+    threads = torch.get_num_threads()
+    unit = "examples" if isinstance(batch, GroupBatch) else "rows"
+    how = (
+        f"{rows:,} of the {len(batch):,} {unit} of a batch, on this machine with "
+        f"{threads} thread{'s' * (threads > 1)}, without validation"
+    )
+    if rows == 1 < len(batch):
+        how += " (what the weights cost is counted with every row: an upper bound)"
+    if clock.share < BUSY:
+        how += f"; other programs took {1 - clock.share:.0%} of its time, which is not in the time"
+    return Measured(whole, activations_of(task, batch, options, max(rows, 2)), how)
+
+
+def with_numbers(task: Any) -> Any:
+    """The same task with a model on this machine, whose weights are new."""
+    made = copy(task)
+    made.model = twin(task.model, "cpu")
+    if (objective := getattr(task, "next_words", None)) is not None:
+        made.next_words = replace(objective, head=made.model.encoder.head)
+    return made
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """own: those that the main thread had a processor.  wall: those that went by."""
+
+    own: float
+    wall: float
+
+
+class Clock:
+    """Times work, and knows which share of the time was its own."""
+
+    def __init__(self) -> None:
+        self.own = self.wall = 0.0
+
+    def time(self, work: Callable[[], Any]) -> Seconds:
+        """Do it, and tell how long it took."""
+        own, wall = time.thread_time(), time.perf_counter()
+        work()
+        taken = Seconds(time.thread_time() - own, time.perf_counter() - wall)
+        self.own, self.wall = self.own + taken.own, self.wall + taken.wall
+        return taken
+
+    @property
+    def share(self) -> float:
+        """1 where nothing else ran."""
+        return self.own / self.wall
+
+
+def whole_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]:
+    """Seconds of a pass over all rows, and how many were timed.
+
+    A pass costs so much for the weights and so much a row: one row and several rows tell both.
+    """
+    rows, began = 1, timed(1)  # which also loads code and claims memory
+    taken = timed(1)
+    one, spent = taken.own, began.wall + taken.wall
+    while rows < most and taken.own < ENOUGH and spent < PATIENCE:
+        rows = min(most, 4 * rows)
+        taken = timed(rows)
+        spent += taken.wall
+    if rows == 1:
+        return most * one, 1
+    slope = max(0.0, taken.own - one) / (rows - 1)
+    return taken.own + slope * (most - rows), rows
+
+
+def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -> int:
+    """Bytes kept for the backward pass of a batch, from those of its first rows and of half."""
+
+    def kept(rows: int) -> int:
+        return kept_by(task.model, lambda: _losses(task, first_rows(batch, rows), options))
+
+    if len(batch) == 1:
+        return kept(1)
+    half = rows // 2
+    first, second = kept(half), kept(rows)
+    return second + (second - first) * (len(batch) - rows) // (rows - half)
+
+
+def _losses(task: Any, batch: Any, options: TrainingOptions) -> Any:
+    with casting(options.precision, torch.device("cpu")):
+        losses, _ = task.losses(batch, None)
+    return sum(value for value, _ in losses.values())
+
+
+def free_memory() -> int:
+    """Bytes that the machine has to give."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
