@@ -45,6 +45,11 @@ class SinusoidalPositions(nn.Module):
         self.reserve(start + count)
         return self.table[start : start + count]
 
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """Vectors of positions that differ from row to row, all below `end`: (B, T, D)."""
+        self.reserve(end)
+        return self.table[positions]
+
 
 class LearnedPositions(nn.Module):
     """A learned vector for each of the first `max_length` positions (GPT, BERT)."""

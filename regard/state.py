@@ -31,6 +31,18 @@ class State:
         """The state of these rows: (R',) integers; rows may repeat, be dropped, or be reordered."""
         return self._map(lambda tensor: tensor.index_select(0, rows), lambda s: s.select(rows))
 
+    def rewind(self, count: int | Tensor) -> Self:
+        """Forget what came last: `count` tokens of every row, or (B,) of each row its own number.
+
+        Raises:
+            TypeError: this state keeps what all tokens together made, and not each one's part.
+        """
+
+        def stuck(tensor: Tensor) -> Tensor:
+            raise TypeError(f"{type(self).__name__} cannot forget the last tokens that it read.")
+
+        return self._map(stuck, lambda state: state.rewind(count))
+
     def detach(self) -> Self:
         """The same values, cut off from the graph (truncated back-propagation through time)."""
         return self._map(lambda tensor: tensor.detach(), lambda s: s.detach())
@@ -159,8 +171,10 @@ class KeyValueCache(State):
         even = bool((lengths == longest).all())
         return replace(self, lengths=lengths.to(self.lengths), longest=longest, even=even)
 
-    def rewind(self, count: int) -> KeyValueCache:
-        """Forget the last `count` positions of every row."""
+    def rewind(self, count: int | Tensor) -> KeyValueCache:
+        """Forget the last `count` positions of every row, or (B,) of each row its own number."""
+        if isinstance(count, Tensor):
+            return self.cut(self.lengths - count.to(self.lengths))
         shortest = int(self.lengths.min()) if self.lengths.numel() else self.longest
         if not 0 <= count <= shortest:
             raise ValueError(
@@ -197,3 +211,7 @@ class SourceMemory(State):
             return replace(self, sharing=sharing)
         chosen = {name: t.index_select(0, sentences) for name, t in self.tensors().items()}
         return replace(self, **chosen, sharing=sharing)
+
+    def rewind(self, count: int | Tensor) -> SourceMemory:
+        """The source is all there before the first token, and stays."""
+        return self

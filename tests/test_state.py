@@ -96,6 +96,7 @@ STEPS = st.lists(
         st.tuples(st.just("select"), st.lists(st.integers(0, 99), min_size=1, max_size=4)),
         st.tuples(st.just("cut"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
         st.tuples(st.just("rewind"), st.integers(0, 99)),
+        st.tuples(st.just("rewind each"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
     ),
     max_size=8,
 )
@@ -128,6 +129,10 @@ def test_the_cache_is_a_list_of_keys_a_row(steps, room):
             lengths = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
             cache = cache.cut(torch.tensor(lengths))
             naive.keys = [row[:n] for n, row in zip(lengths, naive.keys, strict=True)]
+        elif verb == "rewind each":
+            counts = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
+            cache = cache.rewind(torch.tensor(counts))
+            naive.keys = [row[: len(row) - n] for n, row in zip(counts, naive.keys, strict=True)]
         else:
             count = argument % (shortest + 1)
             cache = cache.rewind(count)
@@ -165,6 +170,13 @@ def test_no_more_can_be_forgotten_than_the_shortest_row_has(count):
     with pytest.raises(ValueError, match=f"the shortest row's 2 positions, but is {count}"):
         cache.rewind(count)
     assert cache.rewind(2).lengths.tolist() == [2, 0]
+
+
+def test_what_keeps_no_tokens_apart_cannot_forget_the_last_ones():
+    with pytest.raises(TypeError, match="Cells cannot forget the last tokens"):
+        nested().rewind(torch.tensor([1, 0, 2]))
+    memory = SourceMemory(torch.zeros(2, 1, 1, 3, 1), torch.zeros(2, 1, 1, 3, 1), torch.ones(2))
+    assert memory.rewind(3) is memory
 
 
 def test_the_cache_has_the_type_of_what_it_will_hold():

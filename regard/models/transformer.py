@@ -195,9 +195,9 @@ class Transformer(nn.Module):
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         count, source = tokens.size(1), state.source
         cache = state.cache.reserve(count)
-        hidden = self._embed(tokens, cache.longest)
-        allowed = FREE  # one token may see all that is in the cache
-        if count > 1:
+        hidden = self._embed(tokens, self._places(cache, count))
+        allowed = FREE  # one token may see all that is in a cache without gaps
+        if count > 1 or not cache.even:
             longest = cache.longest + count
             allowed = causal().resolve(cache.positions(count), longest, device=tokens.device)
         words = self._words(source.lengths, source.keys.size(3))
@@ -208,10 +208,16 @@ class Transformer(nn.Module):
         scores = self.head.logits(self._finish_decoder(hidden))
         return scores, TransformerState(cache.advance(count), source)
 
-    def _embed(self, ids: Tensor, start: int = 0) -> Tensor:
+    def _embed(self, ids: Tensor, places: Tensor | None = None) -> Tensor:
         # Section 3.4: the embedding is scaled up to the size of the positions.
         scaled = self.embedding(ids) * math.sqrt(self.config.d_model)
-        return self.dropout(scaled + self.positions(ids.size(1), start))
+        return self.dropout(scaled + (self.positions(ids.size(1)) if places is None else places))
+
+    def _places(self, cache: KeyValueCache, count: int) -> Tensor:
+        """Vectors of the positions behind the cache: (T, D), or (B, T, D) where they differ."""
+        if cache.even:
+            return self.positions(count, cache.longest)
+        return self.positions.at(cache.positions(count), cache.longest + count)
 
     def _words(self, lengths: Tensor, longest: int) -> Allowed:
         return padding(lengths).resolve(1, longest, rows=lengths.size(0), device=lengths.device)
