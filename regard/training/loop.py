@@ -36,7 +36,10 @@ Losses = dict[str, tuple[Tensor, int]]
 
 
 class Task(Protocol):
-    """What the loop needs of a task. `carry` is None or a `State` for the next batch, detached."""
+    """What the loop needs of a task. `carry` is None or a `State` for the next batch, detached.
+
+    Where its first loss counts something else than tokens, `items` says what ("examples").
+    """
 
     model: Any
 
@@ -91,7 +94,7 @@ class Loop:
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
         self.saver = Saver(place, options.checkpoints, lambda: gather(self), progress.warn)
-        self.counters = Counters()
+        self.counters, self.items = Counters(), getattr(task, "items", "tokens")
         self.scores: dict[str, float] = {}
         self.carry: Any = None
         self.learning_rate = self.norm = 0.0
@@ -221,7 +224,7 @@ class Loop:
         at = self.counters
         before = at.best, at.best_update, at.best_checkpoint
         self.scores = self.measure()
-        self.report.validated(at.update, self.scores, {"epoch": self.epochs, "tokens": at.tokens})
+        self.report.validated(at.update, self.scores, {"epoch": self.epochs, self.items: at.tokens})
         at.validated, at.validated_epochs = at.update, int(self.epochs)
         if not self.scores:
             return

@@ -22,7 +22,7 @@ class Counters:
     epoch_batches: int = 0
     """Batches taken from the epoch of the last one."""
     tokens: int = 0
-    """Predicted tokens seen, of the first loss."""
+    """Items seen of the first loss: predicted tokens, or what the task counts."""
     seconds: float = 0.0
     """Time spent in updates: without validations and checkpoints."""
     validated: int = 0

@@ -12,7 +12,10 @@ Show = Literal["auto", "bar", "lines", "none"]
 
 @dataclass(frozen=True)
 class Status:
-    """Where the training stands. `fraction` of the way to its end, `left` in seconds."""
+    """Where the training stands. `fraction` of the way to its end, `left` in seconds.
+
+    items: what the rate counts: the tokens that are predicted, or what the task says.
+    """
 
     update: int
     epochs: float
@@ -21,12 +24,13 @@ class Status:
     loss: float
     learning_rate: float
     left: float
+    items: str = "tokens"
 
     def __str__(self) -> str:
         return (
             f"update {self.update:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
             f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
-            f"{self.tokens_per_s:,.0f} tokens/s · {clock(self.left)} left"
+            f"{self.tokens_per_s:,.0f} {self.items}/s · {clock(self.left)} left"
         )
 
 

@@ -12,7 +12,10 @@ from typing import Any
 from regard.errors import MissingExtra
 
 TIMING = ("seconds", "tokens_per_s")
-"""The fields that depend on the clock; all others repeat when a run is repeated."""
+"""The fields that depend on the clock; all others repeat when a run is repeated.
+
+Where a task counts something else than tokens, its rate is named after that.
+"""
 
 
 class Record:

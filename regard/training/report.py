@@ -15,12 +15,15 @@ from regard.training.record import Record
 
 
 class Report:
-    """Adds up losses on the device and waits for it only when something is told."""
+    """Adds up losses on the device and waits for it only when something is told.
 
-    def __init__(self, record: Record, progress: Progress, seconds: float = 0.0, tokens: int = 0):
-        self.record, self.progress = record, progress
+    items: what the task counts, such as "tokens".
+    """
+
+    def __init__(self, record: Record, progress: Progress, items: str, at: Counters):
+        self.record, self.progress, self.items = record, progress, items
         self.meters = Meters()
-        self._seconds, self._tokens = seconds, tokens
+        self._seconds, self._tokens = at.seconds, at.tokens
         self._shown, self._loss = time.monotonic(), math.nan
 
     def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
@@ -29,12 +32,13 @@ class Report:
     def log(self, at: Counters, epochs: float, learning_rate: float, norm: float) -> None:
         """One line with the mean losses since the line before."""
         means = self.meters.means()
-        event: dict[str, Any] = {"epoch": epochs, "tokens": at.tokens}
+        event: dict[str, Any] = {"epoch": epochs, self.items: at.tokens}
         event["train/loss"] = self._loss = sum(means.values())
         if len(means) > 1:
             event |= {f"train/{name}": mean for name, mean in means.items()}
         event |= {"lr": learning_rate, "grad_norm": norm, "seconds": at.seconds}
-        event["tokens_per_s"] = (at.tokens - self._tokens) / max(1e-9, at.seconds - self._seconds)
+        seconds = max(1e-9, at.seconds - self._seconds)
+        event[f"{self.items}_per_s"] = (at.tokens - self._tokens) / seconds
         self.record.write(at.update, event)
         self.meters = Meters()
         self._seconds, self._tokens = at.seconds, at.tokens
@@ -51,7 +55,7 @@ class Report:
         rate = at.tokens / max(1e-9, at.seconds)
         left = at.seconds * (1 - fraction) / fraction if fraction else math.inf
         self.progress.show(
-            Status(at.update, epochs, fraction, rate, self._loss, learning_rate, left)
+            Status(at.update, epochs, fraction, rate, self._loss, learning_rate, left, self.items)
         )
 
     def validated(self, update: int, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:

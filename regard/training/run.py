@@ -29,6 +29,7 @@ class Result:
 
     reason: the limit that ended it. weights: which ones lie in model/. best: the best score of the
     goal, at `best_update`. scores: those of the last validation. seconds: spent in updates.
+    tokens: that were predicted; for a task that counts something else (examples), of that.
     """
 
     reason: str

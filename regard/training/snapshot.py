@@ -38,7 +38,7 @@ def begin(loop: Loop, seed: int) -> None:
     """Start anew, with a checkpoint before the first update."""
     torch.manual_seed(seed)
     loop.precision = resolve(loop.options.precision, loop.task, loop.batches, loop.device)
-    loop.report = Report(_record(loop, 0), loop.progress)
+    loop.report = Report(_record(loop, 0), loop.progress, loop.items, loop.counters)
     loop.saver.save(0, "")
 
 
@@ -79,7 +79,7 @@ def restore(loop: Loop, path: Path, tensors: Tables, facts: dict[str, Any]) -> N
     if "carry" in memory:
         loop.carry = _carry(loop, memory["carry"])
     record = _record(loop, facts["metrics_bytes"])
-    loop.report = Report(record, loop.progress, at.seconds, at.tokens)
+    loop.report = Report(record, loop.progress, loop.items, at)
     sums = memory.get("meters", {})
     loop.report.meters.sums = {name: value.to(loop.device) for name, value in sums.items()}
     loop.report.meters.counts = facts["counts"]

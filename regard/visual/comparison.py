@@ -19,7 +19,7 @@ class Contestant:
 
     scores: the quality of each seed's run, on the same test data.
     curves: for each seed the points (tokens seen, validation quality).
-    tokens_per_second: target tokens in training.  flops: of the training, in all.
+    tokens_per_second: in training, of what the task counts.  flops: of the training, in all.
     memory: peak bytes.  parameters: trained numbers.  seconds: of one training.
     What was not measured is None and stays empty in the table.
     """
@@ -44,24 +44,26 @@ def compare(
     quality: str = "BLEU",
     better: str = "max",
     title: str = "",
+    items: str = "tokens",
 ) -> Stack:
     """The table, then quality against tokens, speed, FLOPs, memory and parameters.
 
-    `quality` names the score; `better` is "max" or "min". Spread: the standard deviation over
-    seeds in the table, the range over seeds in the curves.
+    `quality` names the score; `better` is "max" or "min"; `items` are what the task counts.
+    Spread: the standard deviation over seeds in the table, the range over seeds in the curves.
     """
     if better not in ("max", "min"):
         raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
-    parts: list[Picture] = [_table(contestants, quality, better, title)]
+    parts: list[Picture] = [_table(contestants, quality, better, title, items)]
     if max(len(one.scores) for one in contestants) > 1:
         seeds = "± is the standard deviation over seeds; the band is the range over seeds."
         parts.append(Note((seeds,)))
     charts: list[Picture] = []
     if any(one.curves for one in contestants):
-        charts.append(_course(contestants, quality))
+        charts.append(_course(contestants, quality, items))
     for name, unit, cost in COSTS:
         if any(cost(one) is not None for one in contestants):
-            charts.append(_against(contestants, quality, f"{quality} and {name}", unit, cost))
+            title_of = f"{quality} and {name}"
+            charts.append(_against(contestants, quality, title_of, unit.format(items), cost))
     return Stack((*parts, Row(tuple(charts))) if charts else tuple(parts), title)
 
 
@@ -69,15 +71,17 @@ Cost = Callable[[Contestant], float | None]
 COSTS: tuple[tuple[str, str, Cost], ...] = (
     ("parameters", "parameters", lambda one: one.parameters),
     ("training FLOPs", "FLOPs", lambda one: one.flops),
-    ("speed", "target tokens a second", lambda one: one.tokens_per_second),
+    ("speed", "{} a second", lambda one: one.tokens_per_second),
     ("memory", "peak bytes", lambda one: one.memory),
     ("time", "seconds", lambda one: one.seconds),
 )
 
 
-def _table(contestants: Sequence[Contestant], quality: str, better: str, title: str) -> Table:
+def _table(
+    contestants: Sequence[Contestant], quality: str, better: str, title: str, items: str
+) -> Table:
     extra = list(dict.fromkeys(name for one in contestants for name in one.notes))
-    head = ["model", quality, "parameters", "tokens/s", "FLOPs", "memory", "time", *extra]
+    head = ["model", quality, "parameters", f"{items}/s", "FLOPs", "memory", "time", *extra]
     rows = [
         [
             one.name,
@@ -119,10 +123,10 @@ def _shown(value: float | None) -> str:
     return "" if value is None else short(value)
 
 
-def _course(contestants: Sequence[Contestant], quality: str) -> Curves:
-    """Validation quality against tokens seen: the mean over seeds, with their range."""
+def _course(contestants: Sequence[Contestant], quality: str, items: str) -> Curves:
+    """Validation quality against what was seen of the items: the mean over seeds, their range."""
     return Curves(
-        tuple(_mean_curve(one) for one in contestants), f"{quality} while training", "tokens", ""
+        tuple(_mean_curve(one) for one in contestants), f"{quality} while training", items, ""
     )
 
 

@@ -14,12 +14,14 @@ from regard.visual.page import page
 from regard.visual.picture import Picture, Row, Stack
 from regard.visual.table import Table
 
+RATE = "_per_s"  # behind the name of what a task counts: tokens, examples
+
 # How the quantities of metrics.jsonl are named and grouped: (title, unit, which names belong).
 GROUPS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
-    ("Loss", "nats a token", lambda name: "loss" in name or "cross_entropy" in name),
+    ("Loss", "", lambda name: "loss" in name or "cross_entropy" in name),
     ("Perplexity", "", lambda name: "perplexity" in name or name.endswith("ppl")),
     ("Learning rate", "", lambda name: name in ("lr", "learning_rate", "rate")),
-    ("Speed", "tokens a second", lambda name: "per_s" in name),
+    ("Speed", "", lambda name: name.endswith(RATE)),
     ("Gradient norm", "", lambda name: "norm" in name),
 )
 # What counts the way or tells about the run, and is no curve.
@@ -112,17 +114,23 @@ def training_curves(events: Sequence[Mapping[str, Any]]) -> Stack:
     and numbers; what is null or no number is left out.
     """
     axis = next((name for name in AXES if any(name in event for event in events)), AXES[0])
+    rates = {name for event in events for name in event if name.endswith(RATE)}
+    counters = {*COUNTERS, *(name.removesuffix(RATE) for name in rates)}
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in events:
         if axis not in event:
             continue
         for name, value in event.items():
-            if name not in COUNTERS and _is_number(value):
+            if name not in counters and _is_number(value):
                 curves.setdefault(name, []).append((float(event[axis]), float(value)))
     charts: dict[str, list[Series]] = {}
     units: dict[str, str] = {}
     for name, points in curves.items():
         title, unit = _group(name)
+        if title == "Speed":
+            unit = f"{name.removesuffix(RATE)} a second"
+        elif title == "Loss" and f"tokens{RATE}" in rates:
+            unit = "nats a token"
         charts.setdefault(title, []).append(Series(name, tuple(_thinned(points))))
         units[title] = unit
     drawn = (Curves(tuple(some), title, axis, units[title]) for title, some in charts.items())
