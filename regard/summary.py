@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.attention.tap import Tap
+from regard.models import described
 from regard.training import Result
 from regard.visual.picture import Picture
-from regard.visual.record import look
+from regard.visual.record import look, read
 from regard.visual.report import Report, Sample
 
 
@@ -24,35 +25,45 @@ def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
         scores={recipe.model.name: {k: v for k, v in result.scores.items() if v is not None}},
         events=events,
         samples={recipe.model.name: [Sample(*row) for row in rows]},
-        pictures=_attention(task, rows),
+        pictures=_attention(task, recipe, rows),
     )
     return report.save(folder / "report.html")
 
 
 def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
-    size = f", size {recipe.model.size}" if recipe.model.size else ""
     parameters = sum(weight.numel() for weight in task.model.parameters())
+    begun = f", started from {recipe.model.name}" if hasattr(recipe.model, "path") else ""
+    items = getattr(task, "items", "predicted tokens")
     return {
         "task": recipe.task,
-        "model": f"{recipe.model.name}{size}, {parameters:,} parameters",
+        "model": f"{described(task.model)}{begun}, {parameters:,} parameters",
         "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} pieces",
         "data": ", ".join(Path(file).name for file in type(task).files(recipe)),
-        "training": f"{result.update:,} updates, {result.tokens:,} predicted tokens",
+        "training": f"{result.update:,} updates, {result.tokens:,} {items}",
         "time": f"{result.seconds:,.0f} s in updates",
         "weights": result.weights,
         "seed": str(recipe.seed),
     }
 
 
-def _attention(task: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Picture]]:
+def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Picture]]:
     """What the model looks at over the first sample, where it looks at anything."""
     if not rows or not any(isinstance(module, Tap) for module in task.model.modules()):
         return []
     # Tasks that read more than one text a row say what to ask, or that it is too large to be seen.
     asked = task.asked(rows[0]) if hasattr(task, "asked") else [rows[0][0]]
-    if asked is None:
-        return []
     with look(task) as seen, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the sample ends with the context is no matter here
-        task.predict(asked)
-    return [("What it looks at", seen.heads())]
+        if asked is not None:
+            task.predict(asked)
+        elif (short := _excerpt(task, recipe)) is not None:
+            read(task, [short])
+    return [("What it looks at", seen.heads())] if seen.views else []
+
+
+def _excerpt(task: Any, recipe: Any) -> tuple[str, str] | None:
+    """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
+    if not hasattr(task, "excerpt"):
+        return None
+    found = task.excerpt(recipe)
+    return None if task.pieces.long_ones(task.pieces.rows([found])) else found

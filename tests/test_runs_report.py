@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
 from regard import runs
+
+sys.path.insert(0, str(Path(__file__).parent / "tasks"))
 
 RECIPE = """
 task = "translation"
@@ -37,3 +45,75 @@ def test_a_finished_run_has_a_page_with_curves_samples_and_what_it_looks_at(tmp_
             f"{sum(p.numel() for p in runs.load(folder).model.parameters()):,} parameters" in page
         )
         assert f"{result.scores['loss']:.4g}" in page
+
+
+TEXTS = ["a dog runs after a red ball .", "the old cat sleeps on a warm mat ."]
+QUESTIONS = ["what runs ?", "who sleeps ?"]
+
+
+def rows_of(task: str) -> str:
+    """Two examples, as the task's files have them."""
+    if task in ("classification", "regression"):
+        pairs = zip(TEXTS, QUESTIONS, ("1", "0"), strict=True)
+        return "".join(f"{text}\t{question}\t{label}\n" for text, question, label in pairs)
+    if task == "tagging":
+        sentences = ["\n".join(f"{word} B-{len(word)}" for word in t.split()) for t in TEXTS]
+        return "\n\n".join(sentences) + "\n"
+    if task == "multiple-choice":
+        both = zip(TEXTS, QUESTIONS, strict=True)
+        asked = [dict(context=t, question=q, choices=["dog", "cat"], answer=0) for t, q in both]
+        return "".join(json.dumps(one) + "\n" for one in asked)
+    answers = [{"text": "dog", "answer_start": 2}]
+    qas = [{"id": q, "question": q, "answers": answers} for q in QUESTIONS]
+    paragraphs = [{"context": " ".join(TEXTS), "qas": qas}]
+    return json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]})
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Path:
+    from tiny_folders import folder
+
+    return folder(tmp_path_factory.mktemp("start") / "small", "bert", "Model")
+
+
+FILES = {
+    "classification": "rows.tsv",
+    "regression": "rows.tsv",
+    "tagging": "rows.conll",
+    "multiple-choice": "rows.jsonl",
+    "question-answering": "rows.json",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("task", "items", "looked"),
+    [
+        ("classification", "2 examples", "after"),
+        ("regression", "2 examples", "after"),
+        ("tagging", "17 words", "after"),
+        ("multiple-choice", "2 examples", "after"),
+        ("question-answering", "2 windows", "after"),
+    ],
+)
+def test_the_page_of_a_started_encoder(start, tmp_path, task, items, looked):
+    (tmp_path / FILES[task]).write_text(rows_of(task))
+    pairs = "columns = [0, 1, 2]\n" if FILES[task] == "rows.tsv" else ""
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(
+        f'task = "{task}"\n[data]\ntrain = "{FILES[task]}"\nmax_tokens = 60\n{pairs}'
+        f'[model]\npath = "{start}"\n[training]\nepochs = 1\n'
+    )
+    folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")
+    page = (folder / "report.html").read_text()
+    model = runs.load(folder).model
+    parameters = sum(weights.numel() for weights in model.parameters())
+    assert f"bert, 2 layers of 16, started from small, {parameters:,} parameters" in page
+    assert items in page and "tokens a second" not in page and "predicted tokens" not in page
+    assert f"{items.split()[1]} a second" in page
+    assert "nats a token" not in page
+    assert ("who sleeps ?" if task != "tagging" else "the old cat sleeps") in page
+    seen = page.partition("What it looks at")[2]
+    assert f'"{looked}"' in seen and '"[SEP]"' in seen
+    event = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert event[items.split()[1]] == int(items.split()[0])

@@ -33,6 +33,7 @@ from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
 
+PICTURED = 24  # words of a long text in a report's picture
 PLACES = 8192  # of padded rows that pass an encoder at once where nothing is learned
 
 
@@ -383,6 +384,11 @@ def headed(model: Any) -> Headed:
             "Choose a model such as bert, or start from a folder that holds one."
         )
     return Headed(model, {})
+
+
+def beginning(text: str) -> str:
+    """The first words of a text, few enough for a picture of what they look at."""
+    return " ".join(text.split()[:PICTURED])
 
 
 def keep_short(

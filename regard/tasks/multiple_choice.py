@@ -35,6 +35,7 @@ from regard.tasks.encoding import (
     NextWords,
     Part,
     Parts,
+    beginning,
     finite,
     headed,
 )
@@ -288,6 +289,12 @@ class MultipleChoice(EncoderTask):
 
     def asked(self, row: Sequence[str]) -> None:
         """Nothing: attention over whole contexts is too large for a page."""
+
+    @staticmethod
+    def excerpt(recipe: Any) -> tuple[str, str]:
+        """The beginning of a context, and a question with a choice, for a picture of one pass."""
+        one = next(iter(read_choices(recipe.data.valid or recipe.data.train)))
+        return beginning(one.context), f"{one.question} {one.choices[0]}".strip()
 
     @staticmethod
     def rows_to_evaluate(files: Sequence[Any], columns: Sequence[int | str]) -> Records[Choice]:

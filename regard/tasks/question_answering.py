@@ -27,7 +27,15 @@ from regard.metrics import Score
 from regard.models.headed import Headed
 from regard.recipe import Options
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderRecipe, EncoderTask, Part, Parts, RowsData, headed
+from regard.tasks.encoding import (
+    EncoderRecipe,
+    EncoderTask,
+    Part,
+    Parts,
+    RowsData,
+    beginning,
+    headed,
+)
 from regard.tasks.spans import ALWAYS, Answer, Candidates, best_spans, best_threshold, score_of
 from regard.text import Tokenizer
 
@@ -361,6 +369,14 @@ class QuestionAnswering(EncoderTask):
 
     def asked(self, row: Sequence[str]) -> None:
         """Nothing: attention over whole contexts is too large for a page."""
+
+    @staticmethod
+    def excerpt(recipe: Any) -> tuple[str, str]:
+        """A question and the beginning of its context, for a picture of one pass."""
+        one = next(
+            iter(questions_of(recipe.data, "train" if recipe.data.valid is None else "valid"))
+        )
+        return one.question, beginning(one.context)
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
