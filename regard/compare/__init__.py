@@ -7,7 +7,7 @@ the same call again goes on where it was stopped, and another seed or another re
 
     OUT/
       conditions.json    what all runs share
-      tokenizer/         learned once, for all
+      tokenizer/         learned once, for all, where models begin from nothing
       NAME-seed1/        a run folder, and outcome.json: what it reached and what it cost
       comparison.json    the results, for programs
       report.html        the results, for people
@@ -126,18 +126,22 @@ def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:
 
 
 def _tokenizer(recipe: Any, shared: Mapping[str, Any], out: Path) -> list[str]:
-    """Learn the tokenizer that all runs read, unless it is there or the recipe names one."""
+    """Learn the tokenizer that all runs read, unless it is there or the recipe names one.
+
+    Models that are started from folders bring their own.
+    """
+    learned = recipe.tokenizer is not None and recipe.tokenizer.path is None
     place = out / CONDITIONS
     if place.exists():
         refuse_changes(json.loads(place.read_bytes()), json.loads(json.dumps(shared)), out)
     else:
         out.mkdir(parents=True, exist_ok=True)
-        if recipe.tokenizer.path is None:
+        if learned:
             kind = task_class(recipe.task)
             recipe.tokenizer.build(lambda: kind.texts(recipe)).save(out / "tokenizer")
         write_text(place, json.dumps(shared, indent=1) + "\n")
-    own = recipe.tokenizer.path is None
-    return [f"tokenizer.path={json.dumps(str((out / 'tokenizer').absolute()))}"] if own else []
+    place = (out / "tokenizer").absolute()
+    return [f"tokenizer.path={json.dumps(str(place))}"] if learned else []
 
 
 def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> Run:

@@ -44,10 +44,11 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
     _tell(1.0, "testing")
     scores, samples = task.test(recipe)
     name, direction = task.goal
+    items = getattr(task, "items", "tokens")
     outcome = Outcome(
         scores=[{k: getattr(s, k) for k in ("name", "value", "signature")} for s in scores],
         goal=(name, direction, result.best),
-        curves=_curves(folder),
+        curves=_curves(folder, items),
         updates=result.update,
         tokens=result.tokens,
         seconds=result.seconds,
@@ -57,18 +58,19 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
         precision=_precision(folder),
         threads=recipe.training.threads or torch.get_num_threads(),
         samples=samples[:SAMPLES],
+        items=items,
     )
     write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
     _tell(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
 
 
-def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
-    """What metrics.jsonl holds of losses and scores, against the tokens seen."""
+def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
+    """What metrics.jsonl holds of losses and scores, against the items seen."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
         for key, value in event.items():
-            if key.startswith(("train/", "valid/")) and value is not None and "tokens" in event:
-                curves.setdefault(key, []).append((event["tokens"], value))
+            if key.startswith(("train/", "valid/")) and value is not None and items in event:
+                curves.setdefault(key, []).append((event[items], value))
     return curves
 
 
@@ -104,7 +106,7 @@ class Told:
         self.every = every
 
     def show(self, status: Status) -> None:
-        rate, left = f"{status.tokens_per_s:,.0f} tokens/s", f"{clock(status.left)} left"
+        rate, left = f"{status.tokens_per_s:,.0f} {status.items}/s", f"{clock(status.left)} left"
         _tell(status.fraction, f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
 
     def say(self, message: str) -> None:

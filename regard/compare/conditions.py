@@ -12,7 +12,7 @@ from regard.errors import ConfigError
 from regard.tasks import task_class
 
 BUDGET = ("tokens", "epochs", "updates")
-SHARED = ("task", "data", "tokenizer", "decoding", "evaluation")
+SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
 
 
 def conditions_of(recipe: Any, hashes: dict[str, str]) -> dict[str, Any]:

@@ -25,9 +25,10 @@ class Outcome:
     """What one run reached, and what it cost.
 
     scores: on the test data, each with its signature.  goal: the score of the validation that chose
-    the weights, "max" or "min", and the best value.  curves: (tokens seen, value) by the names of
+    the weights, "max" or "min", and the best value.  curves: (items seen, value) by the names of
     metrics.jsonl.  seconds: spent in updates.  memory: peak bytes of the process.  samples:
-    (source, answer, reference) of the first test rows.
+    (source, answer, reference) of the first test rows.  items: what `tokens` counts, where the task
+    counts something else, such as examples.
     """
 
     scores: list[dict[str, Any]]
@@ -42,6 +43,7 @@ class Outcome:
     precision: str
     threads: int
     samples: list[tuple[str, str, str]]
+    items: str = "tokens"
 
     @property
     def quality(self) -> float:
@@ -94,7 +96,7 @@ class Comparison:
     def picture(self) -> Picture:
         """The table and the plots."""
         contestants = [self._contestant(row) for row in self.table()]
-        return picture_of(contestants, self.quality, self.better)
+        return picture_of(contestants, self.quality, self.better, items=self._first.items)
 
     def facts(self) -> dict[str, Any]:
         """All of it as plain values, for comparison.json."""
@@ -104,6 +106,7 @@ class Comparison:
             for seed, one in zip(self.seeds, several, strict=True)
         ]
         shown = {"quality": self.quality, "better": self.better, "best": self.best()}
+        shown["items"] = self._first.items
         return {**shown, "conditions": self.conditions, "models": self.table(), "runs": runs}
 
     def report(
@@ -116,7 +119,10 @@ class Comparison:
         first, budget = self._first, self.conditions["budget"]
         facts = {
             **(about or {}),
-            "budget": ", ".join(f"{limit:,} {name}" for name, limit in budget.items()),
+            "budget": ", ".join(
+                f"{limit:,} {first.items if name == 'tokens' else name}"
+                for name, limit in budget.items()
+            ),
             "seeds": ", ".join(map(str, self.seeds)),
             "precision": ", ".join(self._precisions()),
             "threads": str(first.threads),
@@ -124,7 +130,7 @@ class Comparison:
         scores = {name: _scores(several) for name, several in self.outcomes.items()}
         own = [("Losses while training", self.losses())]
         if first.samples:
-            own.append(("The first sentences of the test data", self.samples()))
+            own.append(("The first rows of the test data", self.samples()))
         return Report(title, facts, scores, pictures=[*own, *pictures], comparison=self.picture())
 
     def losses(self) -> Picture:
@@ -136,7 +142,9 @@ class Comparison:
                 for name, several in self.outcomes.items()
                 if key in several[0].curves
             ]
-            charts.append(Curves(tuple(series), f"Loss on the {where} data", "tokens", "nats"))
+            unit = "nats" if self._first.items == "tokens" else ""
+            title = f"Loss on the {where} data"
+            charts.append(Curves(tuple(series), title, self._first.items, unit))
         return Row(tuple(charts))
 
     def samples(self) -> Picture:
