@@ -9,17 +9,17 @@ state of the last piece sums up all before it, and heads on top answer about the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from regard.attention.attend import FREE
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import Remember, SelfAttention
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers.blocks import Blocks
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.heads import Answers, everywhere, last
@@ -118,7 +118,7 @@ class GPT(nn.Module):
         self.positions = LearnedPositions(config.max_length, width)
         self.dropout = Dropout(config.embedding_dropout)
         blocks = [self.block(config, layer) for layer in range(config.layers)]
-        self.blocks = cast("Sequence[GPTBlock]", nn.ModuleList(blocks))
+        self.blocks: Any = Blocks(blocks)
         begin(self, config.init_range)
         cut_heads(self, config.pruned)
         tied = self.embedding if config.output == "tied" else None
@@ -140,9 +140,7 @@ class GPT(nn.Module):
         count = ids.size(1)
         cache = state.reserve(count)
         hidden = self.dropout(self.embedding(ids) + self._places(cache, count))
-        allowed = _seen(cache, count)
-        for layer, block in enumerate(self.blocks):
-            hidden = block(hidden, allowed, _into(cache, layer))
+        hidden = self.blocks.decode(hidden, cache)
         return Output(self.finish(hidden), cache.advance(count))
 
     def start(self, source: Sequences | None) -> tuple[KeyValueCache, Tensor]:
@@ -154,7 +152,7 @@ class GPT(nn.Module):
         Raises:
             ConfigError: a prompt is empty and the vocabulary has neither of the two.
         """
-        config, weight = self.config, self.embedding.weight
+        config, weight = self.config, self.positions.vectors.weight
         if source is None:
             source = Sequences.of([[]], config.pad).to(weight.device)
         like = weight.new_empty(0, dtype=compute_type(weight))
@@ -291,18 +289,3 @@ class NoWords(nn.Module):
     def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
         """Refuses."""
         raise AssertionError(self.logits(hidden))
-
-
-def _seen(cache: KeyValueCache, count: int) -> Allowed:
-    """What the next tokens may see of the cache and of each other."""
-    if cache.longest == 0:
-        return causal().resolve(count, count, device=cache.lengths.device)
-    if count == 1 and cache.even:
-        return FREE
-    return causal().resolve(
-        cache.positions(count), cache.longest + count, device=cache.lengths.device
-    )
-
-
-def _into(cache: KeyValueCache, layer: int) -> Remember:
-    return lambda key, value: cache.write(layer, key, value)

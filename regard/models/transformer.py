@@ -12,20 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.attention.attend import FREE
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import CrossAttention, Remember, SelfAttention
 from regard.data.batches import Sequences
+from regard.layers.blocks import Blocks, Memory, source_words
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.output import Softmax
-from regard.masks import Allowed, causal, padding
+from regard.masks import Allowed, causal
 from regard.models.interfaces import Output
 from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
@@ -121,15 +121,6 @@ class DecoderBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What one decoder layer reads of the source: (N, H, S, K) twice, and which keys are words."""
-
-    key: Tensor
-    value: Tensor
-    allowed: Allowed
-
-
 @dataclass
 class TransformerState(State):
     """Keys and values of the target so far, and of the source."""
@@ -157,13 +148,13 @@ class Transformer(nn.Module):
         encoder = [self.encoder_block(config) for _ in range(config.encoder_layers)]
         decoder = [self.decoder_block(config) for _ in range(config.decoder_layers)]
         self.encoder = cast("Sequence[EncoderBlock]", nn.ModuleList(encoder))
-        self.decoder = cast("Sequence[DecoderBlock]", nn.ModuleList(decoder))
+        self.decoder: Any = Blocks(decoder)
         self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
         cut_heads(self, config.pruned)
 
     def forward(self, source: Sequences, target_ids: Tensor) -> Output:
         """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
-        memory, words = self.encode(source), self._words(source.lengths, source.ids.size(1))
+        memory, words = self.encode(source), source_words(source.lengths, source.ids.size(1))
         hidden = self._embed(target_ids)
         count = target_ids.size(1)
         allowed = causal().resolve(count, count, device=target_ids.device)
@@ -174,7 +165,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D)."""
-        allowed = self._words(source.lengths, source.ids.size(1))
+        allowed = source_words(source.lengths, source.ids.size(1))
         hidden = self._embed(source.ids)
         for block in self.encoder:
             hidden = block(hidden, allowed)
@@ -196,15 +187,7 @@ class Transformer(nn.Module):
         count, source = tokens.size(1), state.source
         cache = state.cache.reserve(count)
         hidden = self._embed(tokens, self._places(cache, count))
-        allowed = FREE  # one token may see all that is in a cache without gaps
-        if count > 1 or not cache.even:
-            longest = cache.longest + count
-            allowed = causal().resolve(cache.positions(count), longest, device=tokens.device)
-        words = self._words(source.lengths, source.keys.size(3))
-        for layer, block in enumerate(self.decoder):
-            own = slice(block.cross.heads)  # those of the layer, where some were pruned
-            memory = Memory(source.keys[:, layer, own], source.values[:, layer, own], words)
-            hidden = block(hidden, allowed, memory, _into(cache, layer))
+        hidden = self.decoder.decode(hidden, cache, source)
         scores = self.head.logits(self._finish_decoder(hidden))
         return scores, TransformerState(cache.advance(count), source)
 
@@ -218,9 +201,6 @@ class Transformer(nn.Module):
         if cache.even:
             return self.positions(count, cache.longest)
         return self.positions.at(cache.positions(count), cache.longest + count)
-
-    def _words(self, lengths: Tensor, longest: int) -> Allowed:
-        return padding(lengths).resolve(1, longest, rows=lengths.size(0), device=lengths.device)
 
     def _finish_encoder(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -244,7 +224,3 @@ def _stacked(layers: list[Tensor]) -> Tensor:
     most = max(layer.size(1) for layer in layers)
     full = [pad(layer, (0, 0, 0, 0, 0, most - layer.size(1))) for layer in layers]
     return torch.stack(full, 1)
-
-
-def _into(cache: KeyValueCache, layer: int) -> Remember:
-    return lambda key, value: cache.write(layer, key, value)

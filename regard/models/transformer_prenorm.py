@@ -9,11 +9,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.attention.multihead import Remember
+from regard.layers.blocks import Memory
 from regard.masks import Allowed
 from regard.models.transformer import (
     DecoderBlock,
     EncoderBlock,
-    Memory,
     Transformer,
     TransformerConfig,
 )

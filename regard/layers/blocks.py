@@ -1,0 +1,69 @@
+"""The blocks of a decoder, as its steps run them: behind what a cache holds.
+
+Steps go through this one part, so that decoding is made faster by putting another in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attention.attend import FREE
+from regard.masks import Allowed, causal, padding
+from regard.state import KeyValueCache, SourceMemory
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one decoder layer reads of the source: (N, H, S, K) twice, and which keys are words."""
+
+    key: Tensor
+    value: Tensor
+    allowed: Allowed
+
+
+class Blocks(nn.ModuleList):
+    """Blocks one behind the other: `block(hidden, allowed, [memory,] remember)`."""
+
+    def decode(
+        self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
+    ) -> Tensor:
+        """(R, T, D) -> (R, T, D) behind what the cache holds; it takes their keys and values.
+
+        The cache has room for them, and is not advanced. A source is read by blocks that have a
+        cross-attention, `cross`.
+        """
+        allowed = seen(cache, hidden.size(1))
+        memories = None if source is None else self._memories(source)
+        for layer, block in enumerate(self):
+            memory = () if memories is None else (next(memories),)
+            hidden = block(hidden, allowed, *memory, partial(cache.write, layer))
+        return hidden
+
+    def _memories(self, source: SourceMemory) -> Iterator[Memory]:
+        """Of each layer."""
+        words = source_words(source.lengths, source.keys.size(3))
+        block: Any
+        for layer, block in enumerate(self):
+            own = slice(block.cross.heads)  # those of the layer, where some were pruned
+            yield Memory(source.keys[:, layer, own], source.values[:, layer, own], words)
+
+
+def seen(cache: KeyValueCache, count: int) -> Allowed:
+    """What the next tokens may see of the cache and of each other."""
+    if cache.longest == 0:
+        return causal().resolve(count, count, device=cache.lengths.device)
+    if count == 1 and cache.even:
+        return FREE
+    return causal().resolve(
+        cache.positions(count), cache.longest + count, device=cache.lengths.device
+    )
+
+
+def source_words(lengths: Tensor, longest: int) -> Allowed:
+    """Which positions of sources of these lengths are words."""
+    return padding(lengths).resolve(1, longest, rows=lengths.size(0), device=lengths.device)
