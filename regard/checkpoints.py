@@ -186,6 +186,8 @@ class Names:
                 result[name] = result[original]
         for name, tensor in result.items():
             problems.add_shape(name, tensor, ours[name], origin.get(name))
+            if ours[name].is_floating_point() and not tensor.is_floating_point():
+                problems.add("not floating point", f"{origin.get(name, name)} is {tensor.dtype}")
         problems.raise_any()
         return result
 

@@ -32,7 +32,7 @@ from regard.sentences import read_pooling, write_sentence_transformers
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
-from regard.tasks.foreign import names_in, task_of
+from regard.tasks.foreign import kept_settings, names_in, task_of
 from regard.text import Tokenizer
 from regard.text.fit import check_tokenizer
 from regard.training import Result, TrainingOptions
@@ -302,17 +302,39 @@ def load(path: str | Path) -> Any:
     model = _read_model(config, folder).to(device()).eval()
     tokenizer = Tokenizer.load(folder)
     check_tokenizer(tokenizer, config)
-    if "regard" in config:
-        settings = dict(config["regard"])
-        task = task_class(settings.pop("task", "translation"))
-        settings = {k: v for k, v in settings.items() if k not in ("version", "model", "heads")}
-    else:
-        pooling = read_pooling(folder)
-        name, settings = task_of(model, config) if pooling is None else ("embedding", vars(pooling))
-        task = task_class(name)
+    name, settings = _task_in(folder, config, model)
+    task = task_class(name)
     if task.decodes and (folder / "generation_config.json").exists():
         settings["method"] = decoding.load(folder)
-    return task(model, tokenizer, **settings)
+    try:
+        return task(model, tokenizer, **settings)
+    except TypeError as error:
+        raise CheckpointError(
+            f"{folder / CONFIG}: `regard` does not say how the task {name} is set up: {error}. Was "
+            "it written by another release?"
+        ) from error
+
+
+def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a folder's task, and its settings."""
+    about = config.get("regard")
+    name = "" if about is None else about.get("task", "translation")
+    if name in ("", "embedding") and (pooling := read_pooling(folder)) is not None:
+        return "embedding", dict(vars(pooling))
+    if about is not None:
+        not_settings = ("task", "version", "model", "heads")
+        settings = {k: v for k, v in about.items() if k not in not_settings}
+        if config.get("model_type") == OURS:
+            return name, settings
+        task_class(name)
+        if (kept := kept_settings(name, settings, model, config)) is not None:
+            return name, kept
+        warnings.warn(
+            f"{folder / CONFIG}: `regard` tells of the task {name}, but the weights have no head "
+            "of it; so it is not regarded. Another library has changed this folder.",
+            stacklevel=3,
+        )
+    return task_of(model, config)
 
 
 def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Module:
@@ -340,7 +362,7 @@ def folder_of(path: str | Path) -> Path:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / CONFIG).read_bytes())
+        config = json.loads((folder / CONFIG).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         hint = "Give a run folder or its model/."
         if (folder / "recipe.toml").exists():
@@ -351,6 +373,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
     except ValueError as error:
         raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
+    if not isinstance(config, dict) or not isinstance(config.get("regard", {}), dict):
+        raise CheckpointError(f"{folder / CONFIG} must be a table of fields, and `regard` in it.")
+    return config
 
 
 def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:

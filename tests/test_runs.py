@@ -201,6 +201,14 @@ def test_a_configuration_that_does_not_fit_is_named(place):
     file.write_bytes(b"\xff{")
     with pytest.raises(CheckpointError, match="config.json is not JSON"):
         runs.load("run")
+    for table in ([config], config | {"regard": "language-modeling"}):
+        file.write_text(json.dumps(table))
+        with pytest.raises(CheckpointError, match="must be a table of fields"):
+            runs.load("run")
+    config["regard"]["of_tomorrow"] = 1
+    file.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="`regard` does not say.*'of_tomorrow'.*release"):
+        runs.load("run")
 
 
 def test_transformers_translates_with_the_saved_folder_as_we_do(place):

@@ -112,7 +112,7 @@ def layout_of(model_type: Any) -> Layout:
     Raises:
         ConfigError: no model here is published under this type.
     """
-    if model_type not in LAYOUTS:
+    if not isinstance(model_type, str) or model_type not in LAYOUTS:
         raise ConfigError(
             f"config.json: `model_type` must be one of {', '.join(LAYOUTS)}, but is "
             f"{model_type!r}. {nearest(str(model_type), LAYOUTS)}"

@@ -204,8 +204,8 @@ class ConfigTable:
             elif value is not None:
                 raise ConfigError(
                     f"config.json: `{name}` (here {value!r:.60}) is a field that this library does "
-                    f"not know for this model type. {nearest(name, {*free, *fixed})} Remove it if "
-                    "it changes nothing."
+                    f"not know for this model type. {nearest(name, sorted({*known, *self.fixed}))} "
+                    "Remove it if it changes nothing."
                 )
         return {ours: one.read(config) for ours, one in self.fields.items()}
 
@@ -213,6 +213,19 @@ class ConfigTable:
         """Their fields for our configuration."""
         table = {one.theirs: one.write(getattr(config, ours)) for ours, one in self.fields.items()}
         return {**table, **{name: values[0] for name, values in self.fixed.items()}}
+
+
+def label_names(config: Mapping[str, Any]) -> dict[int, str]:
+    """The names of labels by their numbers, in the order of these; empty where none are given.
+
+    Raises:
+        ConfigError: `id2label` is no table of names.
+    """
+    given = config.get("id2label") or {}
+    try:
+        return {int(number): str(given[number]) for number in sorted(given, key=int)}
+    except (TypeError, ValueError):
+        raise refusal("id2label", 'names by their numbers, such as {"0": "no"}', given) from None
 
 
 def refusal(name: str, must: str, value: Any) -> ConfigError:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.checkpoints import Names, Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.headed import Headed
-from regard.models.published_config import ConfigTable, refusal
+from regard.models.published_config import ConfigTable, label_names, refusal
 from regard.suggest import nearest
 
 Rows = Sequence[tuple]
@@ -209,9 +209,9 @@ class EncoderLayout:
         counted = self.heads[kind].outputs
         if counted is None:
             return body.new_head(kind)
-        outputs = tensors[counted].size(0)
+        outputs = tensors[counted].size(0) if tensors[counted].dim() else 1
         labels = config.get("id2label")
-        named = config.get("num_labels", outputs) if labels is None else len(labels)
+        named = config.get("num_labels", outputs) if labels is None else len(label_names(config))
         if named != outputs:
             where = "num_labels" if labels is None else "id2label"
             raise ConfigError(

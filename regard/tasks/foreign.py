@@ -1,4 +1,8 @@
-"""Which task a folder is for that another library wrote: its heads and its labels say it."""
+"""Which task a folder is for: its heads and its labels say it, and our own section where it fits.
+
+Other libraries carry that section along when they put another head on the model or name its labels
+anew. So the head and `id2label` decide, and the section adds what only we know.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.models.headed import Headed
+from regard.models.published_config import label_names
 
 # kind of head -> task, the first that a model has decides
 TASK_OF = {
@@ -17,6 +22,29 @@ TASK_OF = {
     "words": "masked-words",
     "next": "next-sentence",
 }
+HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "classes"}
+
+
+def kept_settings(
+    task: str, settings: Mapping[str, Any], model: Any, config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Settings of a task that a folder was saved with, labels as `id2label` names them now; None
+    where its head is of another task.
+
+    Raises:
+        ConfigError: its labels are not what its head answers.
+    """
+    found = task_of(model, config)[0]
+    kind = HEAD_OF.get(task, "")
+    heads: Any = model.heads if isinstance(model, Headed) else {}
+    fits = found == task if kind in ("", "classes") else kind in heads
+    if not fits or "labels" not in settings:
+        return dict(settings) if fits else None
+    outputs = getattr(heads[kind], "outputs", 0)
+    labels = settings["labels"]
+    if config.get("id2label") or len(labels) != outputs:
+        labels = labels_of(config, outputs)
+    return {**settings, "labels": labels}
 
 
 def task_of(model: Any, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -45,7 +73,7 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     Raises:
         ConfigError: a number has no name, or two labels have one name.
     """
-    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    named = label_names(config)
     if not named:
         return [f"LABEL_{i}" for i in range(outputs)]
     labels = [named.get(i) for i in range(outputs)]
@@ -59,8 +87,7 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
 
 def names_in(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The names that config.json gives to labels, in the order of their numbers."""
-    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
-    return tuple(named[number] for number in sorted(named))
+    return tuple(label_names(config).values())
 
 
 def _is_number(config: Mapping[str, Any], outputs: int) -> bool:
@@ -77,4 +104,4 @@ def _is_number(config: Mapping[str, Any], outputs: int) -> bool:
             "config.json: `problem_type` is single_label_classification, but the head has one "
             "answer, and a class is one of at least two. For a number it must be regression."
         )
-    return outputs == 1
+    return outputs == 1 and problem != "single_label_classification"

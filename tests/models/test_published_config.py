@@ -128,6 +128,10 @@ def test_activations_that_are_refused_are_few():
         ("architectures", ["BertForMaskedLanguage"], "Did you mean 'BertForMaskedLM'?"),
         ("architectures", "BertModel", "`architectures` must be a list of names"),
         ("model_type", "bart", "`model_type` must be one of"),
+        ("model_type", ["bert"], "`model_type` must be one of"),
+        ("id2label", ["a", "b"], "`id2label` must be names by their numbers"),
+        ("id2label", {"a": 0, "b": 1}, "`id2label` must be names by their numbers"),
+        ("id2label", 2, "`id2label` must be names by their numbers"),
         ("id2label", {"0": "a"}, "`id2label` tells of 1 labels, but classifier.weight has 2 rows"),
     ],
 )  # fmt: skip

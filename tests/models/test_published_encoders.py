@@ -172,10 +172,14 @@ QUERY, KEY = (f"bert.encoder.layer.1.attention.self.{part}.weight" for part in (
         ("ForMultipleChoice", {"classifier.weight": torch.ones(2, 12)},
          "heads.choice.output.weight must be (1, 12), but is (2, 12) (from classifier.weight)"),
         ("ForQuestionAnswering", {"qa_outputs.weight": torch.ones(3, 12)}, "must be (2, 12)"),
+        ("ForQuestionAnswering", {"qa_outputs.weight": torch.ones(2, 12, dtype=torch.int8)},
+         "not floating point: qa_outputs.weight is torch.int8"),
+        ("ForSequenceClassification", {"classifier.weight": torch.tensor(1.0)},
+         "`id2label` tells of 2 labels, but classifier.weight has 1 rows"),
     ],
 )  # fmt: skip
 def test_tensors_that_do_not_fit_are_named(ending, change, said):
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises((CheckpointError, ConfigError)) as caught:
         read("bert", ending, **change)
     assert said in str(caught.value)
 
