@@ -18,6 +18,7 @@ import pytest
 from regard.compare import compare
 from regard.compare.child import measure, peak_memory
 from regard.compare.conditions import conditions_of
+from regard.compare.crew import Crew
 from regard.compare.results import Comparison, Outcome
 from regard.errors import ConfigError, RegardError
 
@@ -285,6 +286,66 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
     assert one.scores[0]["name"] == "perplexity" and "unit:token" in one.scores[0]["signature"]
     assert one.quality > 1 and one.goal[:2] == ["loss", "min"] and one.flops > 0
     assert Comparison(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
+
+
+CLASSES = """
+task = "classification"
+[data]
+train = "train.jsonl"
+valid = "train.jsonl"
+test = "train.jsonl"
+columns = ["text", "label"]
+batch_rows = 4
+{model}
+[training]
+tokens = 24
+"""
+NEW = """
+[tokenizer]
+kind = "words"
+[model]
+name = "{name}"
+d_model = 8
+d_ff = 16
+heads = 2
+layers = 1
+"""
+
+
+@pytest.mark.parametrize("begun", ["new", "started"])
+def test_tasks_on_encoders_are_compared_by_examples(tmp_path, monkeypatch, begun):
+    def work(self, jobs, at_once):
+        for job in jobs:
+            measure(job.folder, job.words[0], job.words[1:], "none")
+
+    monkeypatch.setattr(Crew, "work", work)
+    rows = [{"text": f"a b {word}", "label": "yes" if word < "e" else "no"} for word in WORDS]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipes = [tmp_path / f"{name}.toml" for name in ("bert", "distilbert")]
+    for path in recipes:
+        model = NEW.format(name=path.stem)
+        if begun == "started":
+            model = f'[model]\npath = "{started(tmp_path / "start" / path.stem, path.stem)}"\n'
+        path.write_text(CLASSES.format(model=model))
+    found = compare(recipes, out=tmp_path / "out", show="none")
+    bert, distilbert = (several[0] for several in found.outcomes.values())
+    assert bert.items == "examples" and bert.tokens == distilbert.tokens == 24
+    assert bert.scores[0]["name"] == "accuracy" and "count:8" in bert.scores[0]["signature"]
+    assert [seen for seen, _ in bert.course()] == [8, 16, 24]
+    assert bert.parameters > distilbert.parameters and bert.flops > 0
+    assert (tmp_path / "out/tokenizer").exists() is (begun == "new")
+    page = (tmp_path / "out/report.html").read_text()
+    assert "24 examples" in page and "examples/s" in page and "examples a second" in page
+    assert "tokens" not in page.partition("<h1>")[2]
+    assert "examples/s" in found.picture().text(200)
+    assert json.loads((tmp_path / "out/comparison.json").read_text())["items"] == "examples"
+
+
+def started(place: Path, family: str) -> Path:
+    sys.path.insert(0, str(Path(__file__).parent / "tasks"))
+    from tiny_folders import folder
+
+    return folder(place, family, "Model")
 
 
 def test_a_lower_score_may_be_the_better_one():
