@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
 from toy import Toy, options
@@ -21,6 +22,10 @@ def test_a_line_says_it_all():
         "update 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
         "12:31 left\n"
     )
+
+
+def test_the_rate_is_of_what_the_task_counts():
+    assert "· 4,812 examples/s ·" in str(replace(STATUS, items="examples"))
 
 
 @pytest.mark.parametrize(("left", "told"), [(59.6, "1:00"), (7325, "2:02:05"), (math.inf, "?")])
