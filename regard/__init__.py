@@ -4,8 +4,7 @@ The public names are a table and are imported when first used: `import regard` l
 torch nor numpy.
 """
 
-from importlib import import_module
-from typing import Any
+from regard.demand import names_of
 
 __version__ = "0.1.0"
 
@@ -29,13 +28,7 @@ _PUBLIC = {
 __all__ = list(_PUBLIC)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    module, _, attribute = _PUBLIC[name].partition(":")
-    value = getattr(import_module(f"regard.{module}"), attribute)
-    globals()[name] = value
-    return value
+__getattr__ = names_of(__name__, _PUBLIC)
 
 
 def __dir__() -> list[str]:

@@ -18,11 +18,11 @@ import tree  # noqa: E402
 
 # Each part may import its own station and those before it.
 STATIONS = [
-    {"errors", "suggest"},
+    {"errors", "suggest", "demand"},
     {"text", "recipe"},
     {"checkpoints", "weights", "hub"},
     {"data"},
-    {"attention", "positions", "masks", "state", "layers"},
+    {"attention", "positions", "masks", "state", "layers", "native"},
     {"models", "sentences"},
     {"decoding"},
     {"metrics"},

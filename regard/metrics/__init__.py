@@ -7,8 +7,9 @@ grow with the data, except where it says why. A new metric is one file and one l
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from regard.demand import entry, names_of
 
 METRICS = {
     "accuracy": "labels:Accuracy",
@@ -64,20 +65,7 @@ def metric_class(name: str) -> Any:
     Raises:
         ConfigError: there is no such metric; the nearest one is offered.
     """
-    from regard.errors import ConfigError
-    from regard.suggest import nearest
-
-    if name not in METRICS:
-        raise ConfigError(f"There is no metric {name!r}. {nearest(name, METRICS)}")
-    return _find(METRICS[name])
+    return entry(METRICS, name, "metric", __name__)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'regard.metrics' has no attribute {name!r}")
-    return _find(_PUBLIC[name])
-
-
-def _find(place: str) -> Any:
-    module, _, attribute = place.partition(":")
-    return getattr(import_module(f"regard.metrics.{module}"), attribute)
+__getattr__ = names_of(__name__, _PUBLIC)

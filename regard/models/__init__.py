@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from regard.errors import ConfigError
-from regard.suggest import nearest
+from regard.demand import entry
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {
@@ -29,10 +27,7 @@ def model_class(name: str) -> Any:
     Raises:
         ConfigError: no model has this name; the nearest one is offered.
     """
-    if name not in MODELS:
-        raise ConfigError(f"There is no model {name!r}. {nearest(name, MODELS)}")
-    module, attribute = MODELS[name].split(":")
-    return getattr(import_module(module), attribute)
+    return entry(MODELS, name, "model")
 
 
 def name_of(model: Any) -> str:

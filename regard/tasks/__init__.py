@@ -6,11 +6,9 @@ training loop trains one. A new task is one file and one line.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from regard.errors import ConfigError
-from regard.suggest import nearest
+from regard.demand import entry
 
 # name -> module:Class
 TASKS = {
@@ -33,7 +31,4 @@ def task_class(name: str) -> Any:
     Raises:
         ConfigError: no task has this name; the nearest one is offered.
     """
-    if name not in TASKS:
-        raise ConfigError(f"There is no task {name!r}. {nearest(name, TASKS)}")
-    module, attribute = TASKS[name].split(":")
-    return getattr(import_module(module), attribute)
+    return entry(TASKS, name, "task")

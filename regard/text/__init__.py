@@ -9,8 +9,9 @@ Adding a kind is one file with a `train` function and one line in `KINDS`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from regard.demand import names_of
 
 if TYPE_CHECKING:
     from regard.text.normalize import Handling as Handling
@@ -44,10 +45,7 @@ _NAMES = {
 __all__ = ["KINDS", "Encoding", "Handling", "Tokenizer", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_NAMES[name]), name)
+__getattr__ = names_of("", _NAMES)
 
 
 def __dir__() -> list[str]:

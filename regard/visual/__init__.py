@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from regard.demand import names_of
 
 _HOME = {
     "BeamTrace": "tree",
@@ -40,7 +39,4 @@ _HOME = {
 __all__ = list(_HOME)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'regard.visual' has no attribute {name!r}")
-    return getattr(import_module(f"regard.visual.{_HOME[name]}"), name)
+__getattr__ = names_of(__name__, _HOME)
