@@ -23,7 +23,7 @@ from regard.checkpoints import load_weights, write_tensors, write_text
 from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.hub import resolve
-from regard.models import MODELS, model_class
+from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
@@ -97,8 +97,9 @@ class Started(Options):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
-        return Path(self.path).name
+        """What reports call it: the folder, or the run whose folder `model` it is."""
+        path = Path(self.path)
+        return path.parent.name if path.name == "model" and path.parent.name else path.name
 
     @property
     def size(self) -> str:
@@ -402,10 +403,3 @@ def ids_of(config: Any) -> dict[str, int]:
         "eos_token_id": config.eos,
         "decoder_start_token_id": config.bos,
     }
-
-
-def name_of(model: Any) -> str:
-    """The name of a model in the table of models."""
-    model = model.encoder if isinstance(model, Headed) else model
-    place = f"{type(model).__module__}:{type(model).__name__}"
-    return next(name for name, entry in MODELS.items() if entry == place)
