@@ -12,7 +12,6 @@ Understood are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
+SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # the second has the last word
+ADDED = "added_tokens.json"  # pieces beyond the vocabulary and their ids
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -79,24 +80,39 @@ def _tokenizer_json(path: Path) -> Tokenizer:
     except Exception as error:  # the library raises nothing more precise
         hint = "Was it written by a newer release of `tokenizers`?"
         raise DataError(path, None, f"does not parse as tokenizer.json: {error}.", hint) from None
-    config: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (path.parent / name).is_file():
-            config |= read_json(path.parent / name)
+    config = _settings(path)
     kind = config.get("regard_kind") or _kind_of(fast)
-    roles = _roles_in(config, fast)
+    roles = _stated(path, config) or _known_roles(fast)
     try:
         return Tokenizer(fast, kind, roles, not config.get("split_special_tokens", False))
     except RegardError as error:
         raise DataError(path.with_name("tokenizer_config.json"), None, str(error)) from None
 
 
-def _roles_in(config: dict[str, Any], fast: tokenizers.Tokenizer) -> dict[str, str]:
-    """Roles as the configuration states them; by the specials' names where it is silent."""
-    stated = {role: config.get(f"{role}_token") for role in ROLES}
-    named = {r: v["content"] if isinstance(v, dict) else v for r, v in stated.items() if v}
-    if named:
-        return named
+def _settings(path: Path) -> dict[str, Any]:
+    """What the files beside a vocabulary say of its use."""
+    beside = [path.with_name(name) for name in SETTINGS]
+    found: dict[str, Any] = {}
+    for file in beside:
+        found |= read_json(file) if file.is_file() else {}
+    return found
+
+
+def _stated(path: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """The roles that the settings name, such as `cls_token`."""
+    given = {role: settings.get(f"{role}_token") for role in ROLES}
+    named: dict[str, Any] = {
+        r: v.get("content") if isinstance(v, dict) else v for r, v in given.items() if v
+    }
+    for role, name in named.items():
+        if not isinstance(name, str):
+            problem = f"`{role}_token` must be a piece, but is {name!r}."
+            raise DataError(path.with_name(SETTINGS[-1]), None, problem)
+    return named
+
+
+def _known_roles(fast: tokenizers.Tokenizer) -> dict[str, str]:
+    """The roles of specials that are known by their names."""
     specials = [t.content for t in fast.get_added_tokens_decoder().values() if t.special]
     ends = {"bos": END_OF_TEXT, "eos": END_OF_TEXT} if END_OF_TEXT in specials else {}
     return roles_of(specials) or ends
@@ -116,34 +132,38 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 
 def _bert(path: Path, lowercase: bool | None) -> Tokenizer:
     """vocab.txt of BERT: its handling of text, its pieces, [CLS] and [SEP] for who opens it."""
-    vocab = read_pieces(path)
+    vocab, settings = read_pieces(path), _settings(path)
+    stated = _stated(path, settings)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
         # Some copies of the uncased vocabulary have the specials in lower case, too.
         if special not in vocab and special.lower() in vocab:
             vocab[special] = vocab.pop(special.lower())
     vocab = dict(sorted(vocab.items(), key=lambda item: item[1]))
-    for special in ("[UNK]", "[CLS]", "[SEP]"):
+    unknown, cls, sep = (stated.get(role, f"[{role.upper()}]") for role in ("unk", "cls", "sep"))
+    for special in (unknown, cls, sep):
         if special not in vocab:
             problem = f"the piece {special} is missing."
             raise DataError(path, None, problem, "A BERT vocabulary has it.")
-    lower = _lowercases(path, vocab) if lowercase is None else lowercase
+    lower = _lowercases(settings, vocab) if lowercase is None else lowercase
+    accents = settings.get("strip_accents")
     handling = Handling(
-        clean=True, isolate_cjk=True, strip_accents=lower, lowercase=lower, split="punctuation"
+        clean=True,
+        isolate_cjk=settings.get("tokenize_chinese_chars", True),
+        strip_accents=lower if accents is None else accents,
+        lowercase=lower,
+        split="punctuation",
     )
-    fast = longest_match_tokenizer(vocab, handling, "[UNK]")
-    cls, sep = (("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"]))
+    fast = longest_match_tokenizer(vocab, handling, unknown)
     fast.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[cls, sep],
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
     )
-    roles = roles_of(vocab)
-    return _finish(fast, "wordpiece", roles, roles.values())
+    return _finish(path, fast, "wordpiece", roles_of(vocab) | stated)
 
 
-def _lowercases(path: Path, vocab: dict[str, int]) -> bool:
-    config = path.with_name("tokenizer_config.json")
-    stated = read_json(config).get("do_lower_case") if config.is_file() else None
+def _lowercases(settings: dict[str, Any], vocab: dict[str, int]) -> bool:
+    stated = settings.get("do_lower_case")
     if stated is not None:
         return bool(stated)
     return not any(p != p.lower() for p in vocab if not (p.startswith("[") and p.endswith("]")))
@@ -161,7 +181,8 @@ def _bpe(path: Path, merges_path: Path | None) -> Tokenizer:
     if "<s>" in vocab and "<mask>" in vocab:
         return _roberta(path, vocab, merges)
     ends = {"bos": END_OF_TEXT, "eos": END_OF_TEXT} if END_OF_TEXT in vocab else roles_of(vocab)
-    return _finish(_bytes(path, vocab, merges), "byte-bpe", ends, ends.values())
+    roles = ends | _stated(path, _settings(path))
+    return _finish(path, _bytes(path, vocab, merges), "byte-bpe", roles)
 
 
 def _merges(path: Path, merges_path: Path | None, vocab: dict[str, int]) -> list[Pair]:
@@ -185,8 +206,7 @@ def _gpt(path: Path, vocab: dict[str, int], merges: list[Pair]) -> Tokenizer:
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
     fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     fast.decoder = decoders.BPEDecoder(suffix=END)
-    roles = roles_of(vocab)
-    return _finish(fast, "bpe", roles, roles.values())
+    return _finish(path, fast, "bpe", roles_of(vocab) | _stated(path, _settings(path)))
 
 
 def _bytes(path: Path, vocab: dict[str, int], merges: list[Pair]) -> tokenizers.Tokenizer:
@@ -194,18 +214,20 @@ def _bytes(path: Path, vocab: dict[str, int], merges: list[Pair]) -> tokenizers.
     if missing:
         problem = f"{len(missing)} of the 256 byte pieces are missing, the first is {missing[0]!r}."
         raise DataError(path, None, problem, "Is it a byte-level vocabulary?")
-    return assemble(models.BPE(vocab, merges), Handling(split="gpt2"), decoders.ByteLevel())
+    prefix = _settings(path).get("add_prefix_space", False)
+    handling = Handling(split="gpt2-prefix" if prefix else "gpt2")
+    return assemble(models.BPE(vocab, merges), handling, decoders.ByteLevel())
 
 
 def _roberta(path: Path, vocab: dict[str, int], merges: list[Pair]) -> Tokenizer:
     fast = _bytes(path, vocab, merges)
-    roles = {"cls": "<s>", "sep": "</s>"} | roles_of(vocab)
+    roles = {"cls": "<s>", "sep": "</s>"} | roles_of(vocab) | _stated(path, _settings(path))
     fast.post_processor = processors.RobertaProcessing(
         ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=False
     )
     # The published tokenizer lets <mask> swallow the space before it: it stands for " word".
     fast.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
-    return _finish(fast, "byte-bpe", roles, dict.fromkeys(roles.values()))
+    return _finish(path, fast, "byte-bpe", roles)
 
 
 def _roberta_pieces(path: Path, merges_path: Path | None) -> Tokenizer:
@@ -262,10 +284,26 @@ def _as_text(piece: str, byte_of: dict[str, int]) -> str:
     return bytes(byte_of[char] for char in piece).decode("utf-8", "backslashreplace")
 
 
-def _finish(
-    fast: tokenizers.Tokenizer, kind: str, roles: dict[str, str], specials: Iterable[str]
-) -> Tokenizer:
+def _finish(path: Path, fast: tokenizers.Tokenizer, kind: str, roles: dict[str, str]) -> Tokenizer:
+    """The tokenizer, with the pieces that a file beside the vocabulary adds to it.
+
+    A role is left open where the settings name a piece for it that nothing holds.
+    """
+    names = dict.fromkeys(roles.values())
     present = {t.content for t in fast.get_added_tokens_decoder().values()}
-    new = [name for name in dict.fromkeys(specials) if name not in present]
+    new = [n for n in names if n not in present and fast.token_to_id(n) is not None]
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in new])
-    return Tokenizer(fast, kind, roles)
+    for name, number in sorted(_added(path).items(), key=lambda item: item[1]):
+        fast.add_tokens([AddedToken(name, normalized=name not in names, special=name in names)])
+        if fast.token_to_id(name) != number:
+            problem = (
+                f"{name!r} must have the next free id, {fast.token_to_id(name)}, not {number}."
+            )
+            raise DataError(path.with_name(ADDED), None, problem, "Is it of this vocabulary?")
+    held = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
+    return Tokenizer(fast, kind, held)
+
+
+def _added(path: Path) -> dict[str, int]:
+    file = path.with_name(ADDED)
+    return read_vocab_json(file) if file.is_file() else {}

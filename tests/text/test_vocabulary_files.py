@@ -10,6 +10,7 @@ from tokenizers import pre_tokenizers
 from regard import text
 from regard.errors import DataError
 from regard.text import Tokenizer
+from regard.text.templates import Template, template_of
 
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able"]
 BYTES = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
@@ -50,6 +51,53 @@ def test_cased_is_seen_from_the_pieces_or_said(tmp_path):
     assert Tokenizer.load(path, lowercase=True).encode("The").pieces == ["[UNK]"]
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     assert Tokenizer.load(tmp_path).encode("The").pieces == ["[UNK]"]
+
+
+def settings(tmp_path, **stated):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    return tmp_path
+
+
+def test_accents_and_chinese_characters_are_handled_as_the_settings_say(tmp_path):
+    bert(tmp_path, [*BERT, "é", "e", "中", "##中"])
+    for stated, pieces in (
+        ({}, ["e", "中", "中"]),
+        ({"strip_accents": False}, ["é", "中", "中"]),
+        ({"strip_accents": True, "do_lower_case": False}, ["e", "中", "中"]),
+        ({"tokenize_chinese_chars": False}, ["e", "中", "##中"]),
+    ):
+        assert Tokenizer.load(settings(tmp_path, **stated)).encode("é 中中").pieces == pieces
+
+
+def test_specials_go_by_the_names_in_the_settings(tmp_path):
+    names = dict(unk="<unk>", cls="<cls>", sep="<end>", pad="<none>", mask="[X]")
+    place = bert(tmp_path, [*names.values(), "C", "##O"]).parent
+    stated = {f"{role}_token": name for role, name in names.items()} | {"bos_token": "<absent>"}
+    (place / "special_tokens_map.json").write_text(json.dumps(stated))
+    settings(place, cls_token={"content": "<cls>", "lstrip": False})
+    tokenizer = Tokenizer.load(place)
+    assert [getattr(tokenizer, f"{role}_id") for role in names] == [0, 1, 2, 3, 4]
+    assert tokenizer.bos_id is None and tokenizer.encode("CO N [X]").ids == [5, 6, 0, 4]
+    template = template_of(tokenizer)
+    assert template == Template.bert(1, 2)
+    settings(place, cls_token=7)
+    with pytest.raises(DataError, match="`cls_token` must be a piece, but is 7"):
+        Tokenizer.load(place)
+
+
+def test_a_space_is_put_before_a_text_where_the_settings_say_so(tmp_path):
+    place = gpt2(tmp_path, BYTES | {"Ġa": 256}, ["Ġ a"])
+    assert Tokenizer.load(place).encode("a").pieces == ["a"]
+    assert Tokenizer.load(settings(place, add_prefix_space=True)).encode("a").pieces == ["Ġa"]
+
+
+def test_pieces_that_a_file_adds_to_the_vocabulary(tmp_path):
+    path = bert(tmp_path, BERT)
+    (tmp_path / "added_tokens.json").write_text('{"<drug>": 9, "ace2": 8}')
+    assert Tokenizer.load(path).encode("un<drug> ACE2").ids == [5, 9, 8]
+    (tmp_path / "added_tokens.json").write_text('{"<drug>": 9}')
+    with pytest.raises(DataError, match="'<drug>' must have the next free id, 8, not 9"):
+        Tokenizer.load(path)
 
 
 def test_missing_files(tmp_path):
