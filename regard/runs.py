@@ -278,7 +278,7 @@ def save(task: Any, folder: str | Path) -> None:
     config |= getattr(task, "published", dict)()
     write_tensors(folder / WEIGHTS, weights)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
-    task.tokenizer.save(folder)
+    task.tokenizer.save(folder, getattr(model.config, "max_length", None))
     if task.name == "embedding" and published is not None:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
     if task.decodes:

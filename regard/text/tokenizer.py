@@ -191,8 +191,11 @@ class Tokenizer:
         """The whole tokenizer as tokenizer.json holds it."""
         return json.loads(self._json)
 
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, which `transformers` opens."""
+    def save(self, folder: str | Path, max_length: int | None = None) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which `transformers` opens.
+
+        max_length: the longest row of the model beside it, where others cut texts that are longer.
+        """
         from regard.text.templates import template_of
 
         folder = Path(folder)
@@ -207,7 +210,9 @@ class Tokenizer:
         template = template_of(self)
         if template is not None and template.kinds > 1:  # the model tells two texts apart
             config["model_input_names"].insert(1, "token_type_ids")
-        config |= {f"{role}_token": piece for role, piece in self.roles.items()}
+        if max_length is not None:
+            config["model_max_length"] = max_length
+        config |= {f"{role}_token": self.roles[role] for role in ROLES if role in self.roles}
         for name, content in (
             ("tokenizer.json", self.to_json()),
             ("tokenizer_config.json", config),

@@ -96,3 +96,23 @@ def test_what_nobody_changed_is_not_talked_about(ours):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert runs.load(ours).labels == ("no", "maybe", "yes")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
+def test_what_is_saved_twice_is_the_same_file_by_file(tmp_path, family):
+    first = folder(tmp_path / "theirs", family, "ForSequenceClassification")
+    for name in ("once", "twice"):
+        runs.save(runs.load(first), tmp_path / name)
+        first = tmp_path / name
+    files = sorted(file.name for file in first.iterdir())
+    assert files == sorted(file.name for file in (tmp_path / "once").iterdir())
+    for file in files:
+        assert (first / file).read_bytes() == (tmp_path / "once" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_others_cut_texts_to_what_the_model_reads(tmp_path, family):
+    task = runs.load(folder(tmp_path / "theirs", family, "ForSequenceClassification"))
+    runs.save(task, tmp_path / "ours")
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "ours"))
+    assert theirs("a dog runs " * 99, truncation=True)[0]["label"] in task.labels
