@@ -21,6 +21,7 @@ import regard
 from regard import decoding, training
 from regard.checkpoints import load_weights, write_tensors, write_text
 from regard.data import hash_of
+from regard.decoding import drafts
 from regard.errors import CheckpointError, ConfigError
 from regard.hub import resolve
 from regard.models import MODELS, model_class, name_of
@@ -353,6 +354,9 @@ def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Mo
     if isinstance(model, Headed):
         model.labels = names_in(config)
     return model
+
+
+drafts.opener = read_model
 
 
 def folder_of(path: str | Path) -> Path:

@@ -137,6 +137,10 @@ def _flags(
     seed: Annotated[int | None, typer.Option(help="Of the samples.")] = None,
     no_repeat_ngram: Annotated[int | None, typer.Option(help="No N tokens occur twice.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="At least so many tokens.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(metavar="D", help="ngram, or a small model's folder: guess ahead.")
+    ] = None,
+    draft_tokens: Annotated[int | None, typer.Option(help="So many tokens at a time.")] = None,
     max_tokens: Annotated[
         str | None, typer.Option(metavar="N", help="At most so many, or like 1.5x+10.")
     ] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -97,8 +97,12 @@ def _decoded(
     task: Any, chunk: Chunk, long: dict[int, int], decoding: dict[str, Any], tally: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """For each text what is known of its hypotheses, best first."""
+    from regard.decoding import counting
+
     cut = {"too_long": "truncate"} if long else {}
-    found = task.hypotheses(chunk.texts, **decoding, **cut)
+    with counting() as pace:
+        found = task.hypotheses(chunk.texts, **decoding, **cut)
+    tally.update(pace.counts())
     spelled = task.spelled(chunk.texts, found)
     cut_off = unfinished(found)
     tally.update(texts=len(chunk.texts), truncated=len(long), unfinished=cut_off)
@@ -153,6 +157,15 @@ def report(tally: Counter[str], limit: int) -> None:
     if tally["unfinished"]:
         of = f"{tally['unfinished']:,} of {tally['texts']:,} answers"
         say(f"{of} were cut off at the limit on their length (--max-tokens)")
+    tell_pace(tally)
+
+
+def tell_pace(counts: Mapping[str, int]) -> None:
+    """Tell what a draft was good for, where there was one."""
+    if counts["steps"]:
+        from regard.decoding import Pace
+
+        say(str(Pace(*(counts[name] for name in Pace.COUNTS))))
 
 
 @with_decoding
@@ -164,7 +177,7 @@ def generate(
     decoding: dict[str, Any],
 ) -> None:
     """Continue a text, token by token as the model decides."""
-    from regard.decoding import changed
+    from regard.decoding import changed, counting
     from regard.runs import load
 
     task = load(model)
@@ -177,11 +190,15 @@ def generate(
     method = changed(task.method, **decoding)
     if not as_json and hasattr(method, "walk") and decoding.get("samples", 1) == 1:
         emit(prompt)
-        for piece in task.stream(prompt, **decoding):
-            emit(piece)
+        with counting() as pace:
+            for piece in task.stream(prompt, **decoding):
+                emit(piece)
         emit("\n")
+        tell_pace(pace.counts())
         return
-    found = task.hypotheses([prompt], **decoding)
+    with counting() as pace:
+        found = task.hypotheses([prompt], **decoding)
     texts = task.spelled([prompt], found)[0]
     facts = {"prompt": prompt, "hypotheses": hypotheses_of(found[0], texts)}
     show(facts, "\n\n".join(texts), as_json)
+    tell_pace(pace.counts())

@@ -9,11 +9,10 @@ A new method is one file and one line in `METHODS`: a frozen dataclass of its op
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from regard.demand import entry, imported, names_of
 from regard.errors import ConfigError
-from regard.suggest import nearest
 
 if TYPE_CHECKING:
     from regard.data.batches import Sequences
@@ -23,6 +22,7 @@ METHODS = {
     "greedy": "greedy:Greedy",
     "beam": "beam:Beam",
     "sampling": "sampling:Sampling",
+    "speculative": "speculative:Speculative",
 }
 
 _PUBLIC = {
@@ -34,15 +34,20 @@ _PUBLIC = {
     "Greedy": "greedy:Greedy",
     "Hypothesis": "hypothesis:Hypothesis",
     "MinTokens": "filters:MinTokens",
+    "NGrams": "drafts:NGrams",
     "NoRepeatNGram": "filters:NoRepeatNGram",
+    "Pace": "speculative:Pace",
     "Power": "lengths:Power",
     "Relative": "lengths:Relative",
     "Sampling": "sampling:Sampling",
+    "SmallModel": "drafts:SmallModel",
+    "Speculative": "speculative:Speculative",
     "Streaming": "streaming:Streaming",
     "Temperature": "filters:Temperature",
     "TopK": "filters:TopK",
     "TopP": "filters:TopP",
     "changed": "files:changed",
+    "counting": "speculative:counting",
     "load": "files:load",
     "options": "settings:options",
     "save": "files:save",
@@ -58,9 +63,7 @@ def method_class(name: str) -> Any:
     Raises:
         ConfigError: there is no such method; the nearest one is offered.
     """
-    if name not in METHODS:
-        raise ConfigError(f"There is no decoding method {name!r}. {nearest(name, METHODS)}")
-    return _find(METHODS[name])
+    return entry(METHODS, name, "decoding method", __name__)
 
 
 def generate(
@@ -76,15 +79,7 @@ def generate(
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
     if source is not None and len(source) == 0:
         return []
-    return (method or _find("settings:options")(**named)).run(model, source)
+    return (method or imported("settings:options", __name__)(**named)).run(model, source)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'regard.decoding' has no attribute {name!r}")
-    return _find(_PUBLIC[name])
-
-
-def _find(place: str) -> Any:
-    module, _, attribute = place.partition(":")
-    return getattr(import_module(f"regard.decoding.{module}"), attribute)
+__getattr__ = names_of(__name__, _PUBLIC)

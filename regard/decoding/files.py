@@ -22,6 +22,8 @@ from regard.decoding.settings import (
 from regard.errors import ConfigError, DataError
 
 FILE = "generation_config.json"
+LOOKUP = "prompt_lookup_num_tokens"  # a draft of n-grams
+ASSISTED = "num_assistant_tokens"  # without a draft that is named, it is for a model given later
 
 # Values that change nothing, some of which other libraries always write.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -38,6 +40,7 @@ KNOWN = {
     *FILTERS,
     *("length_penalty", "length_penalty_formula", "filter_order", "early_stopping", "seed"),
     *("num_beams", "num_return_sequences"),
+    *("draft", "num_assistant_tokens"),
     *("max_new_tokens", RATIO, PLUS),
 }
 # Not about the choice of tokens; the ids are in the model's own configuration.
@@ -59,7 +62,7 @@ def save(
     values = method.settings()
     if max_length is not None and RATIO in values:
         values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
-    text = json.dumps(values | dict(ids or {}), indent=2, sort_keys=True)
+    text = json.dumps(values | dict(ids or {}), indent=2, sort_keys=True, default=_refuse)
     write_text(_file(path), text + "\n")
 
 
@@ -94,14 +97,23 @@ def from_config(values: Mapping[str, Any]) -> Any:
     if sample and beams > 1:
         raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
+    guesses = wanted.pop(LOOKUP, None)
+    if guesses is not None and "draft" not in wanted:
+        wanted |= {"draft": "ngram", "num_assistant_tokens": guesses}
     if "max_length" in wanted:  # it counts the first token too
         wanted.setdefault("max_new_tokens", max(wanted.pop("max_length") - 1, 1))
-    known = {name: value for name, value in wanted.items() if name in KNOWN}
+    drafted = "draft" in wanted
+    known = {k: v for k, v in wanted.items() if k in KNOWN and (drafted or k != ASSISTED)}
     _warn(wanted.keys() - known.keys())
-    return build(method, _meant(known, method))
+    meant = _meant(known, method)
+    if drafted and method != "beam":
+        return build("speculative", meant | {"do_sample": sample})
+    return build(method, meant)
 
 
 ONLY_SAMPLING = ("temperature", "top_k", "top_p")
+DRAFTED = ("draft", "num_assistant_tokens")
+ONLY_BEAMS = ("num_beams", "early_stopping")
 
 
 def changed(method: Any, **named: Any) -> Any:
@@ -113,11 +125,16 @@ def changed(method: Any, **named: Any) -> Any:
     asked = options(**named)  # refuses what is wrong by itself
     values = method.settings()
     if any(name in named for name in BELONGS["sampling"]):
-        values = {k: v for k, v in values.items() if k not in ("num_beams", "early_stopping")}
+        values = {k: v for k, v in values.items() if k not in ONLY_BEAMS}
         values |= {"do_sample": True}
     elif any(name in named for name in BELONGS["beam"]):
-        values = {k: v for k, v in values.items() if k not in (*ONLY_SAMPLING, "seed")}
+        values = {k: v for k, v in values.items() if k not in (*ONLY_SAMPLING, *DRAFTED, "seed")}
         values |= {"do_sample": False, "num_beams": getattr(method, "size", None) or asked.size}
+    elif values.get("num_beams", 1) > 1 and any(name in named for name in BELONGS["speculative"]):
+        several = "num_return_sequences"
+        values = {k: v for k, v in values.items() if k not in (*ONLY_BEAMS, several)}
+    if "draft_tokens" in named:
+        values.setdefault("draft", "ngram")
     if "max_tokens" in named:
         values = {k: v for k, v in values.items() if k not in (RATIO, PLUS)}
     if "length_penalty" in named:
@@ -146,6 +163,13 @@ def _warn(names: set[str]) -> None:
             "there is no such option here.",
             stacklevel=4,
         )
+
+
+def _refuse(part: Any) -> Any:
+    raise ConfigError(
+        f"A draft that lies in no folder cannot be stored in {FILE}: {type(part).__name__}. Give "
+        "the folder of the draft's model."
+    )
 
 
 def _file(path: str | Path) -> Path:

@@ -105,8 +105,11 @@ class Draw:
             generator = torch.Generator().manual_seed(seed % 2**63)
             self.uniform[row, :limit] = torch.rand(limit, generator=generator, dtype=torch.float64)
 
-    def __call__(self, scores: Tensor, rows: Tensor, new: int) -> Tensor:
-        """Tokens (R,) for scores (R, V); a row where nothing is allowed gives any token."""
+    def __call__(self, scores: Tensor, rows: Tensor, new: int | Tensor) -> Tensor:
+        """Tokens (R,) for scores (R, V), the rows' tokens number `new`, or (R,) numbers.
+
+        A row where nothing is allowed gives any token.
+        """
         cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)
         total = cumulative[:, -1:]
         self.uniform = self.uniform.to(rows.device)

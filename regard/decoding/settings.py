@@ -34,11 +34,17 @@ NAMES = {
     "top_p": "top_p",
     "max_tokens": "max_new_tokens",
     "seed": "seed",
+    "draft": "draft",
+    "draft_tokens": "num_assistant_tokens",
 }
 BELONGS = {
     "sampling": ("temperature", "top_k", "top_p", "samples", "seed"),
     "beam": ("beams", "n_best", "stopping"),
+    "speculative": ("draft", "draft_tokens"),
 }
+# What says that tokens are drawn, under conventional names.
+SAMPLED = ("temperature", "top_k", "top_p", "num_return_sequences", "seed")
+
 
 # conventional name -> (filter, its only field), in the order in which they are applied
 FILTERS: dict[str, tuple[type, str]] = {
@@ -82,12 +88,15 @@ def _method(named: Mapping[str, Any]) -> str:
     owners = {
         method: [name for name in names if name in named] for method, names in BELONGS.items()
     }
-    sampling, beam = owners["sampling"], owners["beam"]
-    if sampling and beam:
-        raise ConfigError(
-            f"`{sampling[0]}` belongs to sampling and `{beam[0]}` to beam search. "
-            "Leave one of them out."
-        )
+    sampling, beam, drafted = owners["sampling"], owners["beam"], owners["speculative"]
+    for other, what in ((sampling, "sampling"), (drafted, "speculative decoding")):
+        if other and beam:
+            raise ConfigError(
+                f"`{other[0]}` belongs to {what} and `{beam[0]}` to beam search. "
+                "Leave one of them out."
+            )
+    if drafted:  # greedy search and sampling both can have a draft
+        return "speculative"
     return "sampling" if sampling else "beam" if beam else "greedy"
 
 
@@ -113,6 +122,14 @@ class Settings:
         if type(value) is not type(default):
             self._refuse(name, f"a value of type {type(default).__name__}", value)
         return value
+
+    def pop(self, name: str, default: Any) -> Any:
+        """The value, of any type, or `default`."""
+        return self._values.pop(name, default)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of them is given."""
+        return any(name in self._values for name in names)
 
     def filters(self) -> tuple[Filter, ...]:
         """The filters that are named, in their usual order or the one under `filter_order`."""

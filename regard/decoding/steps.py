@@ -36,11 +36,22 @@ def next_log_probs(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]
     Raises:
         RegardError: the model gave no numbers.
     """
-    scores, state = model.step(tokens[:, -1:], state)
-    scores = scores[:, -1]  # (R, 1, V) -> (R, V)
+    log_probs, state = log_probs_after(model, tokens[:, -1:], state, tokens)
+    return log_probs[:, -1], state  # (R, 1, V) -> (R, V)
+
+
+def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
+    """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
+    (R, N), in one step; tokens (R, T) are all that is written.
+
+    Raises:
+        RegardError: the model gave no numbers.
+    """
+    scores, state = model.step(fed, state)
     log_probs = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
-    if bool(log_probs[:, 0].isnan().any()):  # one NaN makes the whole row NaN
-        row = int(log_probs[:, 0].isnan().int().argmax())
+    nans = log_probs[..., 0].isnan()  # one NaN makes a whole distribution NaN
+    if bool(nans.any()):
+        row = int(nans.any(1).int().argmax())
         raise RegardError(
             f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
             f"after {tokens.size(1)} tokens. Its weights may have diverged."

@@ -64,7 +64,7 @@ def walk(
             going = possible & (room > new)
             if eos is not None:
                 going &= token[:, 0] != eos
-            yield _decided(rows, token[:, 0], possible, total, going)
+            yield decided(rows, token[:, 0], possible, total, going)
             tokens = torch.cat([tokens, token], 1)
             if not bool(going.all()):
                 keep = going.nonzero()[:, 0]
@@ -73,9 +73,10 @@ def walk(
                     state = state.select(keep)
 
 
-def _decided(
+def decided(
     rows: Tensor, token: Tensor, possible: Tensor, total: Tensor, going: Tensor
 ) -> list[Decided]:
+    """What was decided for R rows, from (R,) columns."""
     columns = (rows, token, possible, total, going)
     return [
         Decided(row, token if possible else None, log_prob, not going)

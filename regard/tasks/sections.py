@@ -41,6 +41,8 @@ class DecodingSection(Options):
     min_tokens: int | None = None
     max_tokens: int | str | None = None
     seed: int | None = None
+    draft: str | None = None
+    draft_tokens: int | None = None
 
     def build(self, default_max_tokens: int | str) -> Any:
         """The decoding method; `default_max_tokens` where the recipe sets no limit."""
