@@ -195,6 +195,7 @@ class Tokenizer:
         """Write tokenizer.json and tokenizer_config.json, which `transformers` opens.
 
         max_length: the longest row of the model beside it, where others cut texts that are longer.
+        Files in which another tokenizer kept more of itself are removed: they would be read along.
         """
         from regard.text.templates import template_of
 
@@ -218,6 +219,8 @@ class Tokenizer:
             ("tokenizer_config.json", config),
         ):
             _write(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
+        for name in ("special_tokens_map.json", "added_tokens.json"):
+            (folder / name).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Tokenizer:

@@ -100,6 +100,19 @@ def test_pieces_that_a_file_adds_to_the_vocabulary(tmp_path):
         Tokenizer.load(path)
 
 
+def test_saving_over_another_tokenizer_leaves_nothing_of_it(tmp_path):
+    tokenizer = Tokenizer.load(bert(tmp_path, BERT))
+    for name, content in (
+        ("special_tokens_map.json", {"pad_token": "[MASK]", "bos_token": "[CLS]"}),
+        ("added_tokens.json", {"<drug>": 8}),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path).roles == tokenizer.roles
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.pad_token == "[PAD]" and "<drug>" not in theirs.get_vocab()
+
+
 def test_missing_files(tmp_path):
     (tmp_path / "vocab.txt.gz").touch()
     refused(tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz")
