@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding.prefixes import started
 from regard.errors import RegardError
 
 
@@ -21,7 +22,7 @@ def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
 
     Prompts of different lengths stand to the right, with -1 on their left.
     """
-    state, tokens = model.start(source)
+    state, tokens = started(model, source)
     if source is None or not getattr(model, "continues", False) or source.ids.size(1) < 2:
         return state, tokens
     width = source.ids.size(1)
