@@ -145,8 +145,11 @@ class Prefixes:
     ) -> tuple[KeyValueCache, Tensor]:
         """The state behind texts of which the first `have` tokens are here, `count` are not."""
         device = source.ids.device
-        cache = self._empty.select(torch.zeros(len(texts), dtype=torch.long, device=device))
-        cache = cache.reserve(max(have) + count)
+        _, layers, heads, _, head_dim = self._empty.keys.shape
+        room = 5 * (max(have) + count) // 4 + 16  # what comes behind the prompts has its place too
+        cache = KeyValueCache.empty(
+            len(texts), layers, heads, head_dim, room=room, like=self._empty.keys
+        )
         for row, (ids, there) in enumerate(zip(texts, have, strict=True)):
             self._copy(ids[:there], cache.keys[row], cache.values[row])
         cache = cache.cut(torch.tensor(have, device=device))
