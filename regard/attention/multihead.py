@@ -16,7 +16,7 @@ from regard.attention.attend import FREE, SCALED, Score, attend
 from regard.attention.gates import gate_of
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
-from regard.layers.linear import Linear
+from regard.layers.linear import Linear, linear
 from regard.masks import Allowed
 
 # What a decoder does with new keys and values: stores them, gives back all that it has.
@@ -75,7 +75,24 @@ class SelfAttention(nn.Module):
         query, key, value = joined.chunk(3, dim=1)  # (B, 3H, T, K) -> 3 times (B, H, T, K)
         if remember is not None:
             key, value = remember(key, value)
-        gate = gate_of(self, hidden)
+        return self._read(query, key, value, allowed, gate_of(self, hidden))
+
+    def first(self, hidden: Tensor, allowed: Allowed = FREE) -> Tensor:
+        """What the first position of each row reads, and no other: (B, T, D) -> (B, 1, D)."""
+        projection, width = self.query_key_value, self.heads * self.head_dim
+        if not isinstance(projection, Joined):  # weights in another form, which cannot be cut
+            return self(hidden, allowed)[:, :1]
+        weight, bias = projection.weight, projection.bias
+        query = split_heads(
+            linear(hidden[:, :1], weight[:width], bias[:width]), self.heads, self.head_dim
+        )
+        joined = linear(hidden, weight[width:], bias[width:])
+        key, value = split_heads(joined, 2 * self.heads, self.head_dim).chunk(2, dim=1)
+        return self._read(query, key, value, allowed, gate_of(self, hidden))
+
+    def _read(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Allowed, gate: Tensor | None
+    ) -> Tensor:
         context = attend(
             query,
             key,

@@ -94,7 +94,13 @@ class BertBlock(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
-        attended = self.attention(hidden, allowed)
+        return self._after(hidden, self.attention(hidden, allowed))
+
+    def first(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+        """The same for the first position alone: (B, T, D) -> (B, 1, D)."""
+        return self._after(hidden[:, :1], self.attention.first(hidden, allowed))
+
+    def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden + self.dropout(attended))
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
@@ -132,12 +138,17 @@ class Bert(nn.Module):
             pass
         return hidden
 
+    def encode_first(self, texts: Sequences) -> Tensor:
+        """That of the first token alone, (B, 1, D): the last layer computes no other."""
+        hidden, allowed = self.embed(texts), words(texts)
+        for block in self.blocks[:-1]:
+            hidden = block(hidden, allowed)
+        return self.blocks[-1].first(hidden, allowed)
+
     def layers(self, texts: Sequences) -> Iterator[Tensor]:
         """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
-        hidden = self.embed(texts)
+        hidden, allowed = self.embed(texts), words(texts)
         yield hidden
-        rows, longest = texts.ids.shape
-        allowed = padding(texts.lengths).resolve(1, longest, rows=rows, device=texts.ids.device)
         for block in self.blocks:
             hidden = block(hidden, allowed)
             yield hidden
@@ -185,6 +196,12 @@ class Bert(nn.Module):
     def template(tokenizer: Any) -> Template:
         """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
         return Template.bert(*required(tokenizer, "cls", "sep"))
+
+
+def words(texts: Sequences) -> Allowed:
+    """Every position sees those of its row that hold a token."""
+    rows, longest = texts.ids.shape
+    return padding(texts.lengths).resolve(1, longest, rows=rows, device=texts.ids.device)
 
 
 def begin(module: nn.Module, deviation: float) -> nn.Module:

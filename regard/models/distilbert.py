@@ -21,8 +21,8 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
-from regard.masks import Allowed, padding
-from regard.models.bert import begin, no_head, words_of
+from regard.masks import Allowed
+from regard.models.bert import begin, no_head, words, words_of
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template, required
@@ -83,7 +83,14 @@ class DistilBertBlock(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
-        hidden = self.attention_norm(hidden + self.attention(hidden, allowed))
+        return self._after(hidden, self.attention(hidden, allowed))
+
+    def first(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+        """The same for the first position alone: (B, T, D) -> (B, 1, D)."""
+        return self._after(hidden[:, :1], self.attention.first(hidden, allowed))
+
+    def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        hidden = self.attention_norm(hidden + attended)
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
@@ -121,16 +128,25 @@ class DistilBert(nn.Module):
             pass
         return hidden
 
+    def encode_first(self, texts: Sequences) -> Tensor:
+        """That of the first token alone, (B, 1, D): the last layer computes no other."""
+        hidden, allowed = self.embed(texts), words(texts)
+        for block in self.blocks[:-1]:
+            hidden = block(hidden, allowed)
+        return self.blocks[-1].first(hidden, allowed)
+
     def layers(self, texts: Sequences) -> Iterator[Tensor]:
         """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
-        rows, longest = texts.ids.shape
-        placed = self.embedding(texts.ids) + self.positions(longest)
-        hidden = self.dropout(self.norm(placed))
+        hidden, allowed = self.embed(texts), words(texts)
         yield hidden
-        allowed = padding(texts.lengths).resolve(1, longest, rows=rows, device=texts.ids.device)
         for block in self.blocks:
             hidden = block(hidden, allowed)
             yield hidden
+
+    def embed(self, texts: Sequences) -> Tensor:
+        """Token + position, (B, T, D)."""
+        placed = self.embedding(texts.ids) + self.positions(texts.ids.size(1))
+        return self.dropout(self.norm(placed))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS` that need no pooler.

@@ -122,7 +122,7 @@ class Answering(Embeds):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = batch.to(device_of(self.model))
-                scores = self.scores_of(self.model.encoder.encode(here.texts), here)
+                scores = self.scores_of(self.model.read(self.head, here.texts), here)
                 yield batch, scores.float().cpu()
 
     def reader(self) -> Reader:
@@ -223,7 +223,7 @@ class EncoderTask(Answering, ABC):
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The loss of the head's scores; and that of the next words, where it is asked for."""
         here = batch.to(device_of(self.model))
-        hidden = self.model.encoder.encode(here.texts)
+        hidden = self.model.read(self.head, here.texts)
         scores = self.scores_of(hidden, here).float()
         found = {"loss": self.loss(scores, here, self._parts().train.targets)}
         if self.next_words is not None:

@@ -467,3 +467,21 @@ def test_the_table_names_classes_and_offers_the_nearest():
             kind.Config(vocab_size=10, **size)
     with pytest.raises(ConfigError, match="There is no model 'transfomer'. Did you mean 'transf"):
         model_class("transfomer")
+
+
+def test_the_first_token_alone_is_the_first_of_all(encoder):
+    """What a head on [CLS] reads, and its gradients, without the last layer's other positions."""
+    if not hasattr(encoder, "encode_first"):
+        pytest.skip("reads every position")
+    whole, alone = encoder.encode(source())[:, :1], encoder.encode_first(source())
+    assert alone.shape == whole.shape and torch.allclose(alone, whole, atol=1e-6)
+    mix = torch.randn(whole.shape, generator=torch.Generator().manual_seed(3))
+    found = []
+    for hidden in (whole, alone):
+        encoder.zero_grad()
+        (hidden * mix).sum().backward()
+        found.append(
+            {n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None}
+        )
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.allclose(found[1][n], one, atol=1e-5) for n, one in found[0].items())
