@@ -278,8 +278,7 @@ class _Step:
         self.rows, self.rule, self.filters, self.eos = rows, rule, filters, eos
         self.going = torch.ones_like(rows.new, dtype=torch.bool)
         self.counts, self.total = torch.zeros_like(rows.new), rows.total
-        self.columns: list[Tensor] = []
-        self.decided: list[Decided] = []
+        self.places: list[tuple[Tensor, ...]] = []  # of each: columns (R,), and which rows count
 
     def judge(self, log_probs: Tensor, proposal: Proposal) -> None:
         """Place after place, as long as a row's guesses stand."""
@@ -294,6 +293,7 @@ class _Step:
             if not bool(alive.any()):
                 break
             standing += int(alive.sum())
+        self.counts = torch.stack([counted for *_, counted in self.places]).sum(0)
         _tell(self.rows.numbers.size(0), int(self.counts.sum()), proposal, standing)
 
     def _place(
@@ -313,15 +313,19 @@ class _Step:
         if self.eos is not None:
             ends |= token == self.eos
         self.going = self.going & ~(alive & ends)
-        self.columns.append(token)
-        self.counts = self.counts + alive
-        columns = (rows.numbers, token, possible, self.total, ~ends)
-        self.decided += decided(*(column[alive] for column in columns))
+        self.places.append((rows.numbers, token, possible, self.total, ~ends, alive))
         return token
+
+    @property
+    def decided(self) -> list[Decided]:
+        """What was decided, place after place."""
+        *columns, counted = (torch.stack(column) for column in zip(*self.places, strict=True))
+        return decided(*(column[counted] for column in columns))
 
     def after(self) -> Rows:
         """The rows with what was decided."""
-        return self.rows.written(torch.stack(self.columns, 1), self.counts, self.total)
+        tokens = torch.stack([token for _, token, *_ in self.places], 1)
+        return self.rows.written(tokens, self.counts, self.total)
 
 
 # ------------------------------------------------------------------------------- the pace
