@@ -7,7 +7,14 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import done, refused
+
+from regard import runs
+from regard.models.bert import Bert
+from regard.models.headed import Headed
+from regard.tasks.masked_words import MaskedWords
+from regard.text import train
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
 MODEL = """
@@ -107,6 +114,28 @@ def test_words_are_tagged_one_for_one(place):
     assert facts["scores"][0]["value"] == 1.0
     facts = json.loads(done("predict", place / "tags", "the film is good", "--json"))
     assert facts["tags"] == ["O", "O", "O", "B-X"]
+    for columns in ("words,tags", "0", "0,1,2"):
+        said = refused(
+            "evaluate", place / "tags", "--data", place / "test.conll", "--columns", columns
+        )
+        assert "the numbers of words and tags" in said
+
+
+def test_what_nothing_scores_is_refused_by_name(place, tmp_path):
+    torch.manual_seed(1)
+    task = masked(place)
+    runs.save(task, tmp_path / "words")
+    said = refused("evaluate", tmp_path / "words", "--data", place / "test.tsv")
+    assert "Nothing scores the task masked-words" in said
+
+
+def masked(place: Path) -> MaskedWords:
+    """A random model that fills masks."""
+    lines = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = train("wordpiece", lines, 80, specials=specials)
+    body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
+    return MaskedWords(Headed(body, {"words": body.new_head("words")}), tokenizer)
 
 
 def test_look_shows_a_word_a_row_and_two_models(classifier, tmp_path):

@@ -92,6 +92,8 @@ def _headed(
     task: Any, model: Path, files: list[Path], columns: list[int | str], part: Part
 ) -> tuple[list[Any], list[Path]]:
     """Scores of what the head of a model answers, and the files that they are of."""
+    if not hasattr(task, "evaluate"):
+        raise ConfigError(f"Nothing scores the task {task.name} here: use regard predict.")
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
     (file, *_), _ = _recipe_data(model, part)

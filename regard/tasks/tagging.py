@@ -23,7 +23,7 @@ from regard.data.batches import IGNORE
 from regard.data.pieces import RowBatch
 from regard.data.store import Report
 from regard.data.strides import WordRows
-from regard.errors import DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert, spans
 from regard.models.headed import Headed
@@ -293,8 +293,14 @@ class Tagging(EncoderTask):
         self, files: Sequence[Any], columns: Sequence[int | str]
     ) -> Records[Sentence]:
         """The sentences of a file that a user names; `columns` are those of words and tags."""
-        words, tags = tuple(columns) or (0, -1)
-        return read_conll(files[0], words=int(words), tags=int(tags))
+        try:
+            words, tags = (int(column) for column in columns or (0, -1))
+        except ValueError:
+            given = ",".join(map(str, columns))
+            raise ConfigError(
+                f"--columns must be the numbers of words and tags, such as 0,3, but is {given}."
+            ) from None
+        return read_conll(files[0], words=words, tags=tags)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
