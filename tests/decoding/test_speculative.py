@@ -127,6 +127,20 @@ def test_to_the_last_position_of_the_context():
         same(Speculative(draft=draft, tokens=6).run(model, rows), expected)
 
 
+@pytest.mark.parametrize(
+    "rows", [None, [[]], [[], [5, 6]], [[3]], [[3, 4, 5, 3, 4], [7], [8] * 40]]
+)
+def test_few_tokens_and_prompts_of_all_lengths(rows):
+    model = build("gpt2", 1)
+    source = None if rows is None else Sequences.of(rows, 0)
+    for limit in (1, 2, 12):
+        for filters in ((), (NoRepeatNGram(2), MinTokens(3))):
+            method = Greedy(filters=filters, max_tokens=limit)
+            expected = method.run(model, source)
+            for draft in (NGrams(2), SmallModel(build("gpt", 2))):
+                same(Speculative(method, draft, 5).run(model, source), expected)
+
+
 # ------------------------------------------------------------------------ distributions
 
 
