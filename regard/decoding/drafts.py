@@ -208,8 +208,8 @@ class _Lookup:
 class SmallModel:
     """A smaller model writes ahead.
 
-    model: it, or the folder that it lies in. It has the vocabulary of the model that it drafts for,
-    can read texts as long, and its state can forget, as those of GPT and of the Transformer can.
+    model: it, or the folder that it lies in. It has the vocabulary of the model that it drafts for
+    and can read texts as long. It may be of another family, as an LSTM for GPT-2.
     """
 
     model: Any
@@ -226,7 +226,8 @@ class SmallModel:
         _check_pair(model, small)
         with evaluating(small):
             state, tokens = begin(small, source)
-        check_rewinds(small, state)
+        if not rewinds(state):
+            small, state = _Recalling(small), _Recalled([state])
         copies = rows.numbers.size(0) // tokens.size(0)
         return _Ahead(small, state.select(rows.numbers // copies), rows, guess)
 
@@ -238,8 +239,9 @@ class SmallModel:
 class _Ahead:
     """The state of a small model, which has read all but the last one or two tokens of each row."""
 
-    def __init__(self, model: Any, state: State, rows: Rows, guess: Guess):
+    def __init__(self, model: Any, state: Any, rows: Rows, guess: Guess):
         self.model, self.guess, self.state = model, guess, state
+        self.waits = isinstance(state, State)  # what keeps no positions cannot run out of them
         self.read = rows.lengths - 1  # (R,)
         self.fresh = True
 
@@ -251,7 +253,8 @@ class _Ahead:
         drafted, probs = fed[:, :0], []
         with evaluating(self.model):
             for place in range(int(most.max())):
-                self._forget((most < place).long())  # these rows wait at their place
+                if self.waits:
+                    self._forget((most < place).long())  # these rows wait at their place
                 log_probs, self.state = log_probs_after(self.model, fed, self.state, rows.tokens)
                 self.read, self.fresh = self.read + fed.size(1), False
                 token, drawn_from = self.guess(log_probs[:, -1], rows, drafted)
@@ -269,20 +272,65 @@ class _Ahead:
         self.state, self.read = self.state.select(rows), self.read[rows]
 
 
+class _Recalled:
+    """A state that cannot forget, behind those before it: it forgets by going back to one."""
+
+    def __init__(self, states: list[State]):
+        self.states = states
+
+    def select(self, rows: Tensor) -> _Recalled:
+        return _Recalled([state.select(rows) for state in self.states])
+
+    def rewind(self, counts: Tensor) -> _Recalled:
+        """Each row's state before its last `counts` (R,) tokens; those before are let go."""
+        named = [state.tensors() for state in self.states]
+        at = len(named) - 1 - counts
+        rows = torch.arange(len(counts), device=counts.device)
+        tensors = {}
+        for name, newest in named[-1].items():  # what rows share, a source, never changes
+            several = newest.size(0) == len(rows)
+            all_of_it = torch.stack([one[name] for one in named]) if several else None
+            tensors[name] = newest if all_of_it is None else all_of_it[at, rows]
+        return _Recalled([self.states[-1].with_tensors(tensors)])
+
+
+class _Recalling:
+    """A model whose states are kept as it reads, token by token."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def step(self, tokens: Tensor, state: _Recalled) -> tuple[Tensor, _Recalled]:
+        scores, states = [], list(state.states)
+        with evaluating(self.model):
+            for column in tokens.split(1, 1):
+                score, after = self.model.step(column, states[-1])
+                scores.append(score)
+                states.append(after)
+        return torch.cat(scores, 1), _Recalled(states)
+
+
+def rewinds(state: Any) -> bool:
+    """Whether a state can forget the last tokens."""
+    try:
+        state.rewind(0)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
 def check_rewinds(model: Any, state: Any) -> None:
     """Refuses a model whose state cannot forget the last tokens.
 
     Raises:
         ConfigError: it cannot.
     """
-    try:
-        state.rewind(0)
-    except (AttributeError, TypeError):
+    if not rewinds(state):
         raise ConfigError(
             f"Speculative decoding must take back what a draft got wrong, but the state of "
             f"{type(model).__name__} ({type(state).__name__}) cannot forget tokens. Recurrent "
             "models read one token after another, so a draft would save nothing: leave it out."
-        ) from None
+        )
 
 
 def _check_pair(model: Any, small: Any) -> None:
