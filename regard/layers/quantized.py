@@ -1,0 +1,131 @@
+"""Layers whose weights are narrow: 8-bit integers with a scale for each line, or bfloat16.
+
+They stand in the places of the wide ones, are called alike, and learn nothing.
+
+    W[n] ~ scale[n] * q[n],   q[n] = round(W[n] / scale[n]),   scale[n] = max |W[n]| / 127
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data.batches import IGNORE
+from regard.layers.linear import Linear
+from regard.layers.output import SLICE, Softmax
+from regard.native.products import pack, product, rows_of
+
+Weights = Literal["int8", "bfloat16"]
+
+
+class Narrow(nn.Module):
+    """A matrix (N, K), `weight` in panels as kernels read it; `scale` (N,) where it is 8-bit."""
+
+    weight: Tensor
+    scale: Tensor | None
+
+    def __init__(self, weight: Tensor, kind: Weights):
+        super().__init__()
+        self.lines, self.columns = weight.shape
+        wide, scale = weight.detach(), None
+        if kind == "int8":
+            wide = wide.float()
+            scale = wide.abs().amax(1) / 127
+            wide = (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round()
+        narrow = wide.to(torch.int8 if kind == "int8" else torch.bfloat16)
+        self.register_buffer("weight", pack(narrow))
+        self.register_buffer("scale", scale)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)"""
+        return self.lines, self.columns
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """`model.float()` and its like move the matrix, but leave it as narrow as it is."""
+        kind = self.weight.dtype
+        super()._apply(fn, recurse)
+        self.weight = self.weight.to(kind)
+        self.scale = None if self.scale is None else self.scale.float()
+        return self
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Lines of the matrix as float32: (...,) -> (..., K)"""
+        lines = rows_of(self.weight, ids, self.columns)
+        return lines if self.scale is None else lines * self.scale[ids, None]
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x W^T + b: (..., K) -> (..., N)"""
+        return product(x, self.weight, self.scale, bias, self.shape)
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, {'int8' if self.scale is not None else 'bfloat16'}"
+
+
+class NarrowLinear(nn.Module):
+    """`Linear`."""
+
+    bias: Tensor | None
+
+    def __init__(self, linear: Linear, kind: Weights):
+        super().__init__()
+        self.matrix = Narrow(linear.weight, kind)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., K) -> (..., N)"""
+        return self.matrix(x, self.bias)
+
+
+class NarrowEmbedding(nn.Module):
+    """`nn.Embedding`."""
+
+    def __init__(self, matrix: Narrow):
+        super().__init__()
+        self.matrix = matrix
+
+    @property
+    def weight(self) -> Tensor:
+        """The narrow matrix, in panels."""
+        return self.matrix.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(...,) -> (..., D)"""
+        return self.matrix.rows(ids)
+
+
+class NarrowSoftmax(nn.Module):
+    """`Softmax`. `matrix` may be that of an embedding."""
+
+    bias: Tensor | None
+
+    def __init__(self, softmax: Softmax, matrix: Narrow):
+        super().__init__()
+        self.matrix = matrix
+        bias = None if softmax.bias is None else softmax.bias.detach().float()
+        self.register_buffer("bias", bias)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)"""
+        return self.matrix(hidden, self.bias)
+
+    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+        """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
+        total = hidden.new_zeros((), dtype=torch.float64)
+        step = max(SLICE // self.matrix.lines, 64)
+        for start in range(0, targets.numel(), step):
+            part = slice(start, start + step)
+            logits = self.logits(hidden[part]).float()
+            total += F.cross_entropy(
+                logits,
+                targets[part],
+                ignore_index=IGNORE,
+                label_smoothing=smoothing,
+                reduction="sum",
+            )
+        return total.to(torch.float32), int((targets != IGNORE).sum())

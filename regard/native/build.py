@@ -1,0 +1,172 @@
+"""The compiled kernels: built where a C++ compiler is, when they are first needed, and kept.
+
+What was built lies in the user's cache (XDG_CACHE_HOME), under a name made of the source, the
+flags and the processor, so that machines which share a home do not share machine code. Without a
+compiler everything is computed by torch, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = (
+    *("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"),
+    *("-shared", "-fPIC"),
+)
+# Everything that this processor can do, then what every processor of its kind can.
+KINDS = (("-march=native",), ("-mcpu=native",), ())
+SECONDS = 300  # for a compiler that hangs
+
+_lock = threading.Lock()
+
+
+def kernels() -> ctypes.CDLL | None:
+    """The compiled kernels; None, and one warning, where they cannot be built."""
+    with _lock:  # two threads shall not build the same
+        return _kernels()
+
+
+def available() -> bool:
+    """Whether there are compiled kernels on this machine; builds them if need be."""
+    return kernels() is not None
+
+
+class BuildError(Exception):
+    """No compiler, or none that is content."""
+
+
+@cache
+def _kernels() -> ctypes.CDLL | None:
+    try:
+        return load(build())
+    except (BuildError, OSError) as error:
+        warnings.warn(
+            f"decoding will be slower, since its kernels could not be compiled: {error}",
+            stacklevel=2,
+        )
+        return None
+
+
+def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None) -> Path:
+    """The compiled library, from the cache or built now.
+
+    kinds: further flags, tried one after the other until what they give runs on this machine.
+
+    Raises:
+        BuildError: there is no compiler, or it fails with all flags.
+        OSError: there is no folder to write to.
+    """
+    text = SOURCE.read_bytes()
+    name = hashlib.sha256(repr((text, FLAGS, kinds, _processor())).encode()).hexdigest()[:20]
+    folder = folder or _folder()
+    target = folder / f"kernels-{name}.so"
+    if target.exists():
+        return target
+    compiler = _compiler()
+    said = ""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = Path(place, "kernels.so")
+        for kind in kinds:
+            said = _run(compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made))
+            # In a process of its own: an instruction that the processor lacks would end this one.
+            said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
+            if not said:
+                os.replace(made, target)  # whole or not at all, whoever else builds
+                return target
+    raise BuildError(f"{compiler} failed: {said.strip().splitlines()[-1]:.200}")
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """A compiled library with the types of its functions."""
+    library = ctypes.CDLL(str(path))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.regard_linear.argtypes = [
+        *(number, number, number, pointer, pointer, pointer),  # the matrix
+        *(pointer, number, pointer, number),
+    ]
+    library.regard_linear.restype = None
+    library.regard_run.argtypes = [pointer, pointer, number, pointer, pointer, number]
+    library.regard_run.restype = None
+    library.regard_threads.argtypes = [pointer, pointer, pointer]
+    library.regard_threads.restype = None
+    runtime = _openmp()
+    if runtime is not None:
+        functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads)
+        library.regard_threads(*(ctypes.cast(function, pointer) for function in functions))
+    return library
+
+
+def _openmp() -> ctypes.CDLL | None:
+    """The OpenMP runtime that torch has loaded; None where it cannot be found."""
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        found = {Path(name) for name in re.findall(r"/.*/lib(?:gomp|iomp|omp)\S*", maps)}
+    except OSError:
+        found = set(folder.glob("lib*omp*"))
+    # Other packages may have brought one of their own.
+    for path in sorted(found, key=lambda path: folder not in path.parents):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "GOMP_parallel"):
+            return library
+    return None
+
+
+CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).regard_check())"
+
+
+def _run(*command: str) -> str:
+    """What a command has to say if it fails, else nothing."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (done.stderr.strip() or f"it ended with {done.returncode}") if done.returncode else ""
+
+
+def _compiler() -> str:
+    wanted = os.environ.get("CXX", "").split()
+    for name in (*wanted[:1], *COMPILERS):
+        found = shutil.which(name)
+        if found:
+            return found
+    raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one in CXX)")
+
+
+def _processor() -> str:
+    """What tells one kind of processor from another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+    return repr((platform.machine(), platform.processor(), sorted(known)))
+
+
+def _folder() -> Path:
+    """Where what is built is kept: the user's cache, else a folder of this process alone."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root, "regard", "native")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="regard-native-"))

@@ -1,0 +1,133 @@
+"""A model made ready to decode fast: narrow weights, and its blocks in one call a step.
+
+    prepare(model, weights="int8")
+
+Everything else stays: `start`, `step` and `select`, every method of decoding, looking at attention,
+silenced heads. What the compiled kernels cannot do runs block by block on the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.gates import gating
+from regard.attention.tap import listening
+from regard.errors import ConfigError
+from regard.layers.blocks import Blocks
+from regard.layers.linear import Linear
+from regard.layers.output import Softmax
+from regard.layers.quantized import (
+    Narrow,
+    NarrowEmbedding,
+    NarrowLinear,
+    NarrowSoftmax,
+    Weights,
+)
+from regard.native import build
+from regard.native.program import Program, readable, recorded
+from regard.state import KeyValueCache, SourceMemory
+from regard.suggest import nearest
+
+
+def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
+    """Narrow the weights of a model, in place, and decode with compiled kernels where they are.
+
+    weights: "int8", a quarter of float32, or "bfloat16", half of it. The matrices of layers, of the
+    output and of an embedding that is tied to it become narrow; what is small (norms, biases,
+    positions) becomes float32. The model answers as before, up to the rounding, but it cannot learn
+    any more, be pruned, or be saved as other libraries publish it.
+
+    Raises:
+        ConfigError: no such kind of weights.
+    """
+    kinds = get_args(Weights)
+    if weights not in kinds:
+        raise ConfigError(
+            f"`weights` must be {' or '.join(kinds)}, but is {weights!r}. {nearest(weights, kinds)}"
+        )
+    tied: dict[int, Narrow] = {}
+    softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
+    shared = {id(softmax.weight) for softmax in softmaxes}
+    _replace(model, weights, tied, shared)
+    model.eval().requires_grad_(False)
+    return model.float()
+
+
+def _replace(
+    parent: nn.Module, weights: Weights, tied: dict[int, Narrow], shared: set[int]
+) -> None:
+    """Children in their parents' tables; `tied` are matrices that several read."""
+    for name, child in list(parent.named_children()):
+        _replace(child, weights, tied, shared)
+        new: nn.Module | None = None
+        if isinstance(child, Linear):
+            new = NarrowLinear(child, weights)
+        elif isinstance(child, Softmax):
+            new = NarrowSoftmax(child, _once(child.weight, weights, tied))
+        elif isinstance(child, nn.Embedding) and id(child.weight) in shared:
+            new = NarrowEmbedding(_once(child.weight, weights, tied))
+        elif type(child) is Blocks:
+            new = FastBlocks(child)
+        if new is not None:
+            setattr(parent, name, new)
+
+
+def _once(weight: Tensor, weights: Weights, tied: dict[int, Narrow]) -> Narrow:
+    if id(weight) not in tied:
+        tied[id(weight)] = Narrow(weight, weights)
+    return tied[id(weight)]
+
+
+class FastBlocks(Blocks):
+    """`Blocks` whose steps of one token are one call of the compiled kernels, where that can be.
+
+    Not where somebody looks at the attention or weighs its heads, nor in training.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module] | None = None):
+        super().__init__(blocks)
+        self._programs: dict[tuple[int, bool], Program | None] = {}
+
+    def decode(
+        self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
+    ) -> Tensor:
+        """See `Blocks.decode`."""
+        library = build.kernels() if self._simple(hidden, cache, source) else None
+        if library is not None:
+            program = self._program(hidden.size(-1), source is not None)
+            if program is not None:
+                return program.run(library, hidden, cache, source)
+        return super().decode(hidden, cache, source)
+
+    def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
+        return (
+            hidden.size(1) == 1
+            and hidden.dtype == torch.float32
+            and hidden.device.type == "cpu"
+            and not hidden.requires_grad
+            and not self.training
+            and listening.get() is None
+            and gating.get() is None
+            and not torch.is_autocast_enabled("cpu")
+            and readable(cache)
+            and (source is None or readable(source))
+        )
+
+    def _program(self, width: int, cross: bool) -> Program | None:
+        key = (width, cross)
+        if key not in self._programs:
+            self._programs[key] = recorded(self, width, cross=cross)
+        return self._programs[key]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Weights that move have other addresses."""
+        self._programs.clear()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies have weights of their own."""
+        return self.__dict__ | {"_programs": {}}

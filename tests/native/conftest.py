@@ -1,0 +1,29 @@
+"""Compiled kernels as this processor has them best, in their plain form, and not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.native import build
+
+PLAIN = (("-DPORTABLE",),)
+
+
+@pytest.fixture(scope="session")
+def libraries():
+    """The fast and the plain kernels, or a skip where no compiler is."""
+    try:
+        return {"fast": build.load(build.build()), "plain": build.load(build.build(PLAIN))}
+    except build.BuildError as error:
+        pytest.skip(f"no kernels on this machine: {error}")
+
+
+@pytest.fixture
+def use(libraries, monkeypatch):
+    """`use("fast")`, `use("plain")` or `use(None)` decides what computes from now on."""
+
+    def choose(kind):
+        found = None if kind is None else libraries[kind]
+        monkeypatch.setattr(build, "kernels", lambda: found)
+
+    return choose

@@ -1,0 +1,217 @@
+"""Prepared models: the kernels' answers against those of the same weights by torch."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import regard
+from regard.attention.heads import heads_masked
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.decoding.greedy import Greedy
+from regard.errors import ConfigError
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+from regard.native.engine import FastBlocks, prepare
+from regard.native.program import Program
+
+WORDS = 101
+SMALL = dict(d_model=72, heads=6, layers=3, max_length=64)
+PAIR = dict(d_model=64, d_ff=128, heads=4, encoder_layers=2, decoder_layers=3)
+PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
+SOURCES = [[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]]
+
+
+def spread(model):
+    """Weights so large that the answers of a model differ from word to word."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+        else:
+            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.1)
+    return model.eval()
+
+
+MODELS = {
+    "gpt2": lambda: GPT2(GPT2Config(WORDS, **SMALL)),
+    "gpt2, scaled by layer": lambda: GPT2(GPT2Config(WORDS, scaled_by_layer=True, **SMALL)),
+    "gpt": lambda: GPT(GPTConfig(WORDS, **SMALL)),
+    "gpt, pruned": lambda: GPT(GPTConfig(WORDS, pruned=(("decoder", 2, (1, 5)),), **SMALL)),
+    "gpt, gelu": lambda: GPT(GPTConfig(WORDS, activation="gelu", **SMALL)),
+    "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
+    "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
+    "transformer, pruned": lambda: Transformer(
+        TransformerConfig(WORDS, pruned=(("cross", 1, (2,)), ("decoder", 3, (1, 4))), **PAIR)
+    ),
+}
+
+
+def inputs(model) -> Sequences:
+    return Sequences.of(PROMPTS if getattr(model, "continues", False) else SOURCES, 0)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """How often a program ran."""
+    calls, run = [], Program.run
+
+    def counted(*arguments):
+        calls.append(None)
+        return run(*arguments)
+
+    monkeypatch.setattr(Program, "run", counted)
+    return calls
+
+
+def scores(model, source, count=12):
+    """Of a few steps; the tokens are the same whatever the scores."""
+    state, tokens = model.start(source)
+    found = []
+    with torch.no_grad():
+        for step in range(count):
+            step_scores, state = model.step(tokens, state)
+            found.append(step_scores)
+            tokens = (tokens * 7 + step) % WORDS
+    return torch.cat(found, 1)
+
+
+def assert_close(found, wanted, weights):
+    """Sums in another order differ in the last digits. With 8 bits, a number that is half way
+    between two steps may then go the other way: rarely, and by one step.
+    """
+    difference, size = (found - wanted).abs(), wanted.abs().max()
+    if weights == "int8":
+        assert difference.max() < 2e-2 * size
+        difference = difference.flatten(0, 1).amax(1).median()  # over steps, the worst word
+    assert difference.max() < 2e-5 * size
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
+    model = spread(MODELS[name]())
+    wide = scores(model, inputs(model))
+    prepare(model, weights)
+    use(None)
+    wanted = scores(model, inputs(model))
+    assert not runs
+    for kind in ("fast", "plain"):
+        use(kind)
+        runs.clear()
+        found = scores(model, inputs(model))
+        assert len(runs) == 12
+        assert_close(found, wanted, weights)
+    error = (wanted - wide).pow(2).mean().sqrt() / wide.std()
+    assert error < (0.05 if weights == "int8" else 0.02)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt", "transformer", "pre-norm"])
+def test_whole_generations_are_the_same(use, runs, name):
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    methods = [Greedy(max_tokens=20), Beam(size=4, max_tokens=20)]
+    for method in methods:
+        use(None)
+        wanted = method.run(model, inputs(model))
+        use("fast")
+        found = method.run(model, inputs(model))
+        for one, other in zip(found, wanted, strict=True):
+            assert one[0].tokens == other[0].tokens
+            assert one[0].score == pytest.approx(other[0].score, abs=1e-4)
+    assert runs
+
+
+def test_threads_share_the_work(use, monkeypatch):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    alone = scores(model, inputs(model))
+    monkeypatch.setattr("regard.native.program.threads_for", lambda work: 2)
+    monkeypatch.setattr("regard.native.products.threads_for", lambda work: 2)
+    assert torch.equal(scores(model, inputs(model)), alone)
+
+
+def test_looking_shows_the_attention_of_the_same_weights(use, runs):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()), "bfloat16")
+    plain = scores(model, inputs(model), 3)
+    assert len(runs) == 3
+    with regard.look(model) as seen:
+        looked = scores(model, inputs(model), 3)
+    assert len(runs) == 3  # the explicit path
+    assert_close(looked, plain, "bfloat16")
+    pieces = [piece for site in seen.views[0].sites.values() for piece in site.pieces]
+    assert len(seen.views[0].sites) == 3 and {piece.size(1) for piece in pieces} == {6}
+    assert all(torch.allclose(piece.sum(-1), torch.ones(())) for piece in pieces)
+    with heads_masked(model, {1: [1, 2]}):
+        masked = scores(model, inputs(model), 3)
+    assert len(runs) == 3 and not torch.allclose(masked, plain, atol=1e-2)
+
+
+class Doubled(GPT2Block):
+    """Does something that no program knows."""
+
+    def forward(self, hidden, allowed, remember=None):
+        return super().forward(hidden, allowed, remember) * 2
+
+
+class Sums(GPT2Block):
+    """Other sums than the models have."""
+
+    def forward(self, hidden, allowed, remember=None):
+        fed = self.feed(hidden)
+        hidden = hidden + self.attention(self.attention_norm(hidden + fed), allowed, remember)
+        return fed + hidden + fed
+
+
+@pytest.mark.parametrize(("block", "steps"), [(Doubled, 0), (Sums, 12)])
+def test_blocks_of_ones_own(use, runs, block, steps):
+    class Own(GPT2):
+        pass
+
+    Own.block = block
+    model = prepare(spread(Own(GPT2Config(WORDS, **SMALL))), "bfloat16")
+    use("fast")
+    found = scores(model, inputs(model))
+    assert len(runs) == steps
+    use(None)
+    wanted = scores(model, inputs(model))
+    assert_close(found, wanted, "bfloat16")
+
+
+def test_a_copy_has_weights_of_its_own(use, runs):
+    use("fast")
+    model = prepare(spread(MODELS["gpt"]()))
+    before = scores(model, inputs(model))
+    other = copy.deepcopy(model)
+    assert isinstance(other.blocks, FastBlocks)
+    other.blocks[0].feed.inner.matrix.scale.zero_()
+    assert not torch.allclose(scores(other, inputs(model)), before, atol=1e-3)
+    assert torch.equal(scores(model, inputs(model)), before)
+
+
+def test_tied_matrices_are_kept_once():
+    model = prepare(spread(MODELS["gpt2"]()))
+    assert model.embedding.matrix is model.head.matrix
+    wide = sum(p.numel() * 4 for p in MODELS["gpt2"]().parameters())
+    narrow = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert narrow < wide / 2
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_recurrent_models_have_a_narrow_output(use):
+    use("fast")
+    model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=64, tied=True)).eval()
+    source = Sequences.of(PROMPTS, 0)
+    wide = scores(model, source)
+    assert torch.allclose(scores(prepare(model), source), wide, atol=0.02)
+
+
+def test_no_other_weights():
+    with pytest.raises(ConfigError, match="'int8'"):
+        prepare(MODELS["gpt"](), "int9")

@@ -1,0 +1,157 @@
+"""Products with narrow matrices against the same in float64, and how kernels are built."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from regard.layers.linear import Linear
+from regard.layers.output import Softmax
+from regard.layers.quantized import Narrow, NarrowLinear, NarrowSoftmax
+from regard.native import build, products
+
+SHAPES = [(1, 1), (16, 64), (17, 100), (50, 130), (200, 256)]
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def expected_int8(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
+    """Weights with a scale for each line, inputs with one for each 64 numbers, in float64."""
+    w, x = weight.double().numpy(), x.double().numpy()
+    scale = np.abs(w).max(1, keepdims=True) / 127
+    w = np.rint(w / scale) * scale
+    parts = []
+    for start in range(0, x.shape[1], 64):
+        part = x[:, start : start + 64]
+        step = np.abs(part).max(1, keepdims=True) / 127
+        parts.append(np.rint(part / step) * step)
+    return np.concatenate(parts, 1) @ w.T
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["fast", "plain", None])
+def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch):
+    use(kind)
+    monkeypatch.setattr(products, "threads_for", lambda work: threads)
+    for lines, columns in SHAPES:
+        weight = torch.randn(lines, columns)
+        for rows in (1, 2, 3, 7, 70):
+            x = torch.randn(rows, columns)
+            found = Narrow(weight, "int8")(x).double().numpy()
+            wanted = expected_int8(x, weight)
+            # A number half way between two steps may go either way in float32.
+            assert np.abs(found - wanted).max() < 2e-2 * max(np.abs(wanted).max(), 1)
+            assert np.abs(found - wanted).mean() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["fast", "plain", None])
+def test_bfloat16_products_are_exact_but_for_the_sum(use, kind):
+    use(kind)
+    for lines, columns in SHAPES:
+        weight, bias = torch.randn(lines, columns), torch.randn(lines)
+        for rows in (1, 2, 3, 7, 70):
+            x = torch.randn(rows, columns)
+            found = Narrow(weight, "bfloat16")(x, bias)
+            wanted = x.double() @ weight.bfloat16().double().t() + bias
+            assert torch.allclose(found.double(), wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["fast", "plain", None])
+def test_what_is_no_number_stays_none(use, kind, weights):
+    use(kind)
+    matrix = Narrow(torch.randn(20, 130), weights)
+    x = torch.randn(3, 130)
+    x[1, 100] = torch.nan
+    found = matrix(x).isnan()
+    assert found[1].all() and not found[[0, 2]].any()
+    assert not matrix(torch.zeros(2, 130)).any()
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_panels_are_undone(weights):
+    weight = torch.randn(37, 70)
+    matrix = Narrow(weight, weights)
+    lines = matrix.rows(torch.arange(37))
+    limit = weight.abs().amax(1, keepdim=True) / (254 if weights == "int8" else 250)
+    assert ((lines - weight).abs() <= limit + 1e-6).all()
+    assert matrix.rows(torch.tensor([[3, 36], [0, 3]])).shape == (2, 2, 70)
+    plain = products.unpack(matrix.weight, 37, 70)
+    assert torch.equal(plain if matrix.scale is None else plain * matrix.scale[:, None], lines)
+
+
+def test_layers_take_any_shape_and_answer_as_the_wide_ones(use):
+    use("fast")
+    linear = Linear(96, 40)
+    torch.nn.init.normal_(linear.bias)
+    narrow = NarrowLinear(linear, "int8")
+    for shape in ((96,), (3, 96), (2, 5, 96), (0, 96)):
+        x = torch.randn(shape)
+        found, wanted = narrow(x), linear(x)
+        assert found.shape == wanted.shape
+        assert torch.allclose(found, wanted, atol=0.03)
+    strided = torch.randn(96, 4).t()
+    assert torch.equal(narrow(strided), narrow(strided.contiguous()))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_narrow_output_has_the_loss_of_its_own_scores(use, smoothing):
+    use("fast")
+    softmax = Softmax(32, 50, tied=None, bias=True)
+    narrow = NarrowSoftmax(softmax, Narrow(softmax.weight, "int8"))
+    hidden, targets = torch.randn(9, 32), torch.randint(50, (9,))
+    targets[4] = -100
+    total, count = narrow.loss(hidden, targets, smoothing)
+    wanted = torch.nn.functional.cross_entropy(
+        narrow.logits(hidden), targets, reduction="sum", label_smoothing=smoothing
+    )
+    assert count == 8 and total.item() == pytest.approx(wanted.item(), rel=1e-5)
+    theirs, _ = softmax.loss(hidden, targets, smoothing)
+    assert total.item() == pytest.approx(theirs.item(), rel=1e-2)
+
+
+def test_converting_a_model_leaves_the_matrix_narrow():
+    matrix = Narrow(torch.randn(20, 30), "bfloat16")
+    before = matrix.weight.clone()
+    assert torch.equal(matrix.float().weight, before) and matrix.weight.dtype == torch.bfloat16
+    eight = Narrow(torch.randn(20, 30), "int8").double()
+    assert eight.weight.dtype == torch.uint8 and eight.scale.dtype == torch.float32
+
+
+# ---------------------------------------------------------------------------------- building
+
+
+def test_without_a_compiler_one_warning_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    build._kernels.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="no C\\+\\+ compiler was found"):
+            assert not build.available()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert build.kernels() is None
+            assert Narrow(torch.ones(2, 2), "int8")(torch.ones(2)).tolist() == [2.0, 2.0]
+    finally:
+        build._kernels.cache_clear()
+
+
+def test_flags_that_a_compiler_does_not_know_give_way_to_the_next(libraries, tmp_path):
+    kinds = (("-mno-such-processor",), ("-DPORTABLE", "-O0"))
+    path = build.build(kinds, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert build.build(kinds, tmp_path) == path  # from the cache
+
+
+def test_what_does_not_run_on_this_processor_is_not_kept(libraries, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "CHECK", "import os; os.kill(os.getpid(), 4)")
+    with pytest.raises(build.BuildError, match="it ended with -4"):
+        build.build((("-DPORTABLE", "-O0"),), tmp_path)
+    assert not list(tmp_path.iterdir())
