@@ -10,6 +10,7 @@ updates. They differ in this, and it is told with the numbers:
     validation   theirs takes 20 random batches of each part every 250 updates; ours reads the whole
                  validation part as often as the recipe says
     biases       theirs has none in this configuration; ours has them, as GPT-2
+    start        theirs begins with weights of deviation 0.02; ours as the recipe says
     precision    theirs computes in float32; ours in bfloat16 where that is faster
 """
 
