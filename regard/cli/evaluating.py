@@ -34,6 +34,12 @@ def evaluate(
     last_word: Annotated[
         bool, typer.Option("--last-word", help="How well each line's last word is predicted.")
     ] = False,
+    window: Annotated[
+        int | None, typer.Option(help="Tokens that a language model reads at a time.")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="By how many the window moves; its length by default.")
+    ] = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -53,9 +59,12 @@ def evaluate(
     if task.decodes and not files:
         files, named = _recipe_data(model, part)
         chosen = chosen or named
+    windows = {name: n for name, n in (("window", window), ("stride", stride)) if n is not None}
+    if windows and (last_word or not isinstance(task, LanguageModeling)):
+        raise ConfigError("--window and --stride are for the perplexity of a language model.")
     if last_word or isinstance(task, LanguageModeling):
         refuse_decoding("Perplexity", decoding)
-        scores, counts = _likelihood(task, files, last_word), Counter[str]()
+        scores, counts = _likelihood(task, files, last_word, windows), Counter[str]()
     elif task.decodes:
         scores, counts = _answers(task, files, chosen or [0, 1], decoding)
         report(counts, task.model.config.max_length)
@@ -116,12 +125,14 @@ def _answers(
     return task.scores(best, references), Counter(counts)
 
 
-def _likelihood(task: Any, files: Sequence[Path], last_word: bool) -> list[Any]:
+def _likelihood(
+    task: Any, files: Sequence[Path], last_word: bool, windows: dict[str, int]
+) -> list[Any]:
     """Perplexity of texts, or of the last words of their lines."""
     from regard.data import read
 
     if not last_word:
-        return [task.evaluate(read(file, format=task.format)) for file in files]
+        return [task.evaluate(read(file, format=task.format), **windows) for file in files]
     if not hasattr(task, "last_words"):
         raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
     return [score for file in files for score in task.last_words(passages(file))]

@@ -48,12 +48,17 @@ def predict(
     if not task.decodes:
         refuse_decoding(task.name, decoding | ({"scores": True} if scores else {}))
     for chunk in chunks_of(texts):
-        long = task.long_ones(texts_of(task, chunk.texts))
+        long = task.long_ones(texts_of(task, chunk.texts), **decoding)
         refused = min(long) if long and too_long == "error" else None
         emit("".join(map(form, answering(task, chunk.until(refused), long, decoding, tally))))
         if refused is not None:
-            raise chunk.too_long(refused, long[refused], task.model.config.max_length)
-    report(tally, task.model.config.max_length)
+            raise chunk.too_long(refused, long[refused], limit_of(task))
+    report(tally, limit_of(task))
+
+
+def limit_of(task: Any) -> int:
+    """The most tokens that a text may have."""
+    return task.model.config.max_length if task.decodes else task.pieces.limit
 
 
 def refuse_decoding(what: str, options: dict[str, Any]) -> None:
@@ -172,6 +177,10 @@ def tell_pace(counts: Mapping[str, int]) -> None:
 def generate(
     model: Model,
     prompt: Annotated[str, typer.Argument(help="- reads standard input.")] = "",
+    too_long: Annotated[
+        Literal["error", "truncate"],
+        typer.Option(help="For a prompt that leaves no room; truncate keeps its end."),
+    ] = "error",
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -191,13 +200,13 @@ def generate(
     if not as_json and hasattr(method, "walk") and decoding.get("samples", 1) == 1:
         emit(prompt)
         with counting() as pace:
-            for piece in task.stream(prompt, **decoding):
+            for piece in task.stream(prompt, too_long=too_long, **decoding):
                 emit(piece)
         emit("\n")
         tell_pace(pace.counts())
         return
     with counting() as pace:
-        found = task.hypotheses([prompt], **decoding)
+        found = task.hypotheses([prompt], too_long=too_long, **decoding)
     texts = task.spelled([prompt], found)[0]
     facts = {"prompt": prompt, "hypotheses": hypotheses_of(found[0], texts)}
     show(facts, "\n\n".join(texts), as_json)

@@ -244,8 +244,11 @@ class Translation:
         """The hypotheses of each text, in words."""
         return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
 
-    def long_ones(self, texts: Sequence[str]) -> dict[int, int]:
-        """Which of the texts are longer than the model's limit: their places and their tokens."""
+    def long_ones(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
+        """Which of the texts are longer than the model's limit: their places and their tokens.
+
+        However they are decoded: the limit is on the source alone.
+        """
         return long_ones(texts, self._source_column())
 
     def evaluate(
@@ -336,9 +339,7 @@ def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) 
     return pairs_of(getattr(recipe.data, part), recipe.data.columns, recipe.data.format)
 
 
-def pairs_of(
-    files: Sequence[Any], columns: Sequence[int | str], format: str | None = None
-) -> Rows:
+def pairs_of(files: Sequence[Any], columns: Sequence[int | str], format: str | None = None) -> Rows:
     """Pairs from two files of lines, or from two columns of one table."""
     if len(files) == 2:
         return read_parallel(*files)
