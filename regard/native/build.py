@@ -1,8 +1,7 @@
 """The compiled kernels: built where a C++ compiler is, when they are first needed, and kept.
 
 What was built lies in the user's cache (XDG_CACHE_HOME), under a name made of the source, the
-flags and the processor, so that machines which share a home do not share machine code. Without a
-compiler everything is computed by torch, more slowly.
+flags and the processor, so that machines which share a home do not share machine code.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ def _kernels() -> ctypes.CDLL | None:
         return load(build())
     except (BuildError, OSError) as error:
         warnings.warn(
-            f"decoding will be slower, since its kernels could not be compiled: {error}",
+            "models keep their wide weights and decode more slowly, since the kernels for narrow "
+            f"ones could not be compiled: {error}",
             stacklevel=2,
         )
         return None

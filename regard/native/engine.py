@@ -39,16 +39,25 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
     weights: "int8", a quarter of float32, or "bfloat16", half of it. The matrices of layers, of the
     output and of an embedding that is tied to it become narrow; what is small (norms, biases,
     positions) becomes float32. The model answers as before, up to the rounding, but it cannot learn
-    any more, be pruned, or be saved as other libraries publish it.
+    any more, be pruned, or be saved as other libraries publish it. Where no kernels can be compiled
+    it stays as it is, and a warning says so.
 
     Raises:
-        ConfigError: no such kind of weights.
+        ConfigError: no such kind of weights, or the model is not on the CPU.
     """
     kinds = get_args(Weights)
     if weights not in kinds:
         raise ConfigError(
             f"`weights` must be {' or '.join(kinds)}, but is {weights!r}. {nearest(weights, kinds)}"
         )
+    devices = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
+    if devices:
+        raise ConfigError(
+            f"Narrow weights are for the CPU, but the model is on {', '.join(sorted(devices))}. "
+            'Give device="cpu", or leave `weights` out.'
+        )
+    if not build.available():
+        return model.eval().requires_grad_(False)
     tied: dict[int, Narrow] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}

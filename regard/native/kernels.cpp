@@ -13,7 +13,8 @@
 // N is filled up to a multiple of 16, K of 64. Where weights are 8-bit, so is what they are
 // multiplied with: groups of 64 numbers share a scale, and each group's dot product is exact.
 //
-// Everything has a plain form that any compiler vectorizes; AVX-512 replaces the innermost tiles.
+// Everything has a plain form that any compiler vectorizes; AVX-512 or AVX2 replace the innermost
+// tiles.
 
 #include <algorithm>
 #include <atomic>
@@ -26,17 +27,24 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
     defined(__AVX512VNNI__) && defined(__AVX512VL__) && !defined(PORTABLE)
 #define WIDE 1
-#include <immintrin.h>
 #else
 #define WIDE 0
+#endif
+#if defined(__AVX2__) && defined(__FMA__) && !defined(PORTABLE)
+#define HALF_WIDE 1
+#else
+#define HALF_WIDE 0
+#endif
+#if WIDE || HALF_WIDE
+#include <immintrin.h>
 #endif
 
 namespace {
 
 constexpr int64_t GROUP = 64;    // numbers of an input that share a scale
 constexpr int64_t PANEL = 16;    // lines of a matrix that lie together
-constexpr int64_t TILE_M = 4;    // rows of an input that are multiplied at once
-constexpr int64_t PASS = 64;     // rows that stay in the cache while the matrix passes by
+constexpr int64_t TILE_M = 6;    // rows of an input that are multiplied at once
+constexpr int64_t PASS = 96;     // rows that stay in the cache while the matrix passes by
 
 // ------------------------------------------------------------------------------------ threads
 
@@ -247,7 +255,7 @@ struct Input {
   Rows bytes;
 };
 
-// Panels that are read side by side: several long streams come faster than one.
+// Panels that are read side by side: two long streams come faster than one, or than many.
 struct Panels {
   int64_t first, step;
   int64_t at(int64_t p) const { return first + p * step; }
@@ -333,29 +341,71 @@ inline void tile_bfloat16(const Matrix& w, const Input& input, Panels panels, in
 
 #else
 
+#if HALF_WIDE
+
+// Sums of 8 lines += their next four weights times four numbers.
+inline __m256i dots(__m256i sum, __m256i lines, __m256i four) {
+#if defined(__AVXVNNI__)
+  return _mm256_dpbusd_avx_epi32(sum, lines, four);
+#else
+  // In 16 bits, the even and the odd ones: products of 8 bits could overflow in pairs.
+  const __m256i low = _mm256_and_si256(lines, _mm256_set1_epi16(0xff));
+  const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, even));
+  const __m256i high = _mm256_srli_epi16(lines, 8), odd = _mm256_srai_epi16(four, 8);
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(high, odd));
+#endif
+}
+
+// One panel of one row.
+inline void panel_int8(const uint8_t* data, const Rows& rows, int64_t row, float* y) {
+  __m256 left = _mm256_setzero_ps(), right = left;
+  for (int64_t at = row * rows.groups; at < (row + 1) * rows.groups; at++) {
+    __m256i a = _mm256_set1_epi32(rows.start[at]), b = a;
+    for (int64_t i = 0; i < GROUP; i += 4, data += 4 * PANEL) {
+      int32_t four;
+      std::memcpy(&four, rows.data + at * GROUP + i, 4);
+      const __m256i x = _mm256_set1_epi32(four);
+      a = dots(a, _mm256_loadu_si256((const __m256i*)data), x);
+      b = dots(b, _mm256_loadu_si256((const __m256i*)(data + 32)), x);
+    }
+    const __m256 scale = _mm256_set1_ps(rows.scale[at]);
+    left = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a), scale, left);
+    right = _mm256_fmadd_ps(_mm256_cvtepi32_ps(b), scale, right);
+  }
+  _mm256_storeu_ps(y, left);
+  _mm256_storeu_ps(y + 8, right);
+}
+
+#else
+
+// One panel of one row.
+inline void panel_int8(const uint8_t* data, const Rows& rows, int64_t row, float* y) {
+  for (int l = 0; l < PANEL; l++) y[l] = 0.0f;
+  for (int64_t at = row * rows.groups; at < (row + 1) * rows.groups; at++) {
+    const int8_t* x = rows.data + at * GROUP;
+    int32_t sum[PANEL];
+    for (int l = 0; l < PANEL; l++) sum[l] = rows.start[at];
+    for (int64_t i = 0; i < GROUP; i += 4, data += 4 * PANEL) {
+      for (int l = 0; l < PANEL; l++) {
+        const uint8_t* four = data + 4 * l;
+        sum[l] += (int16_t)four[0] * x[i] + (int16_t)four[1] * x[i + 1] +
+                  (int16_t)four[2] * x[i + 2] + (int16_t)four[3] * x[i + 3];
+      }
+    }
+    for (int l = 0; l < PANEL; l++) y[l] += rows.scale[at] * (float)sum[l];
+  }
+}
+
+#endif
+
 template <int M, int P>
 inline void tile_int8(const Matrix& w, const Input& input, Panels panels, int64_t row, float* y) {
-  const Rows& rows = input.bytes;
-  const int64_t groups = rows.groups;
+  const int64_t whole = groups_of(w.k) * GROUP * PANEL;
   for (int m = 0; m < M; m++) {
     for (int p = 0; p < P; p++) {
-      const uint8_t* data = (const uint8_t*)w.data + panels.at(p) * groups * GROUP * PANEL;
-      float* out = y + (m * P + p) * PANEL;
-      for (int l = 0; l < PANEL; l++) out[l] = 0.0f;
-      for (int64_t g = 0; g < groups; g++) {
-        const int64_t at = (row + m) * groups + g;
-        const int8_t* x = rows.data + at * GROUP;
-        int32_t sum[PANEL];
-        for (int l = 0; l < PANEL; l++) sum[l] = rows.start[at];
-        for (int64_t i = 0; i < GROUP; i += 4, data += 4 * PANEL) {
-          for (int l = 0; l < PANEL; l++) {
-            const uint8_t* four = data + 4 * l;
-            sum[l] += (int16_t)four[0] * x[i] + (int16_t)four[1] * x[i + 1] +
-                      (int16_t)four[2] * x[i + 2] + (int16_t)four[3] * x[i + 3];
-          }
-        }
-        for (int l = 0; l < PANEL; l++) out[l] += rows.scale[at] * (float)sum[l];
-      }
+      const uint8_t* data = (const uint8_t*)w.data + panels.at(p) * whole;
+      panel_int8(data, input.bytes, row + m, y + (m * P + p) * PANEL);
     }
   }
 }
@@ -435,6 +485,8 @@ inline void pieces(const Matrix& w, const Input& x, Panels panels, int64_t row, 
     case 1: return piece<1, P>(w, x, panels, row, to);
     case 2: return piece<2, P>(w, x, panels, row, to);
     case 3: return piece<3, P>(w, x, panels, row, to);
+    case 4: return piece<4, P>(w, x, panels, row, to);
+    case 5: return piece<5, P>(w, x, panels, row, to);
   }
 }
 
@@ -471,11 +523,7 @@ void product(const Matrix& w, const float* x, int64_t rows, const Result& to, Ro
   const int64_t panels = (w.n + PANEL - 1) / PANEL, pieces = worker.pieces(panels, 12);
   worker.share(pieces, [&](int64_t piece) {
     const Share share(panels, piece, pieces);
-    if (rows == 1) {
-      sweep<4>(w, {x, room}, rows, share, to);
-    } else {
-      sweep<2>(w, {x, room}, rows, share, to);
-    }
+    sweep<2>(w, {x, room}, rows, share, to);
   });
 }
 

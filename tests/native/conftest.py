@@ -7,13 +7,15 @@ import pytest
 from regard.native import build
 
 PLAIN = (("-DPORTABLE",),)
+OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512
 
 
 @pytest.fixture(scope="session")
 def libraries():
     """The fast and the plain kernels, or a skip where no compiler is."""
     try:
-        return {"fast": build.load(build.build()), "plain": build.load(build.build(PLAIN))}
+        kinds = {"fast": build.KINDS, "older": OLDER, "plain": PLAIN}
+        return {name: build.load(build.build(kind)) for name, kind in kinds.items()}
     except build.BuildError as error:
         pytest.skip(f"no kernels on this machine: {error}")
 

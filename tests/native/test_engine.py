@@ -102,7 +102,7 @@ def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
     use(None)
     wanted = scores(model, inputs(model))
     assert not runs
-    for kind in ("fast", "plain"):
+    for kind in ("fast", "older", "plain"):
         use(kind)
         runs.clear()
         found = scores(model, inputs(model))
@@ -195,7 +195,8 @@ def test_a_copy_has_weights_of_its_own(use, runs):
     assert torch.equal(scores(model, inputs(model)), before)
 
 
-def test_tied_matrices_are_kept_once():
+def test_tied_matrices_are_kept_once(use):
+    use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     assert model.embedding.matrix is model.head.matrix
     wide = sum(p.numel() * 4 for p in MODELS["gpt2"]().parameters())
@@ -210,6 +211,18 @@ def test_recurrent_models_have_a_narrow_output(use):
     source = Sequences.of(PROMPTS, 0)
     wide = scores(model, source)
     assert torch.allclose(scores(prepare(model), source), wide, atol=0.02)
+
+
+def test_without_kernels_a_model_stays_as_it_is(use):
+    use(None)
+    model = spread(MODELS["gpt"]())
+    before = set(model.state_dict())
+    assert set(prepare(model).state_dict()) == before
+
+
+def test_other_devices_are_refused():
+    with pytest.raises(ConfigError, match="on meta"):
+        prepare(MODELS["gpt"]().to("meta"))
 
 
 def test_no_other_weights():

@@ -35,7 +35,7 @@ def expected_int8(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kind", ["fast", "plain", None])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
 def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch):
     use(kind)
     monkeypatch.setattr(products, "threads_for", lambda work: threads)
@@ -50,7 +50,7 @@ def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch
             assert np.abs(found - wanted).mean() < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["fast", "plain", None])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
 def test_bfloat16_products_are_exact_but_for_the_sum(use, kind):
     use(kind)
     for lines, columns in SHAPES:
@@ -63,7 +63,7 @@ def test_bfloat16_products_are_exact_but_for_the_sum(use, kind):
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-@pytest.mark.parametrize("kind", ["fast", "plain", None])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
 def test_what_is_no_number_stays_none(use, kind, weights):
     use(kind)
     matrix = Narrow(torch.randn(20, 130), weights)
