@@ -302,6 +302,8 @@ def load(path: str | Path) -> Any:
     folder = folder_of(path)
     config = _read_config(folder)
     model = _read_model(config, folder).to(device()).eval()
+    if isinstance(model, Headed):
+        model.labels = names_in(config)
     tokenizer = Tokenizer.load(folder)
     check_tokenizer(tokenizer, config)
     name, settings = _task_in(folder, config, model)

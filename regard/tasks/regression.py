@@ -77,8 +77,9 @@ class Regression(TextTask):
 
     def published(self) -> dict[str, Any]:
         """What config.json says of the answer where other libraries read it."""
+        (name,) = self.model.labels or ("LABEL_0",)
         return {
-            "id2label": {0: "LABEL_0"},
-            "label2id": {"LABEL_0": 0},
+            "id2label": {0: name},
+            "label2id": {name: 0},
             "problem_type": "regression",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_a_foreign_folder_with_one_answer_is_a_regression(place, options):
     theirs = their_scores("AutoModelForSequenceClassification", place / "start", FIRST)
     assert task.name == "regression"
     assert task.predict(FIRST) == pytest.approx(theirs[:, 0].tolist(), abs=1e-5)
+
+
+def test_the_name_of_the_number_stays(place):
+    folder(place / "start", "bert", "ForSequenceClassification", id2label={0: "likeness"})
+    runs.save(runs.load("start"), "once")
+    runs.save(runs.load("once"), "twice")
+    config = json.loads((place / "twice/config.json").read_text())
+    assert (config["id2label"], config["label2id"]) == ({"0": "likeness"}, {"likeness": 0})
 
 
 def test_regression_to_several_numbers_is_refused(place):
