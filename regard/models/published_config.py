@@ -49,6 +49,7 @@ ACTIVATIONS_BACK = {
 # themselves (the names of labels).
 HARMLESS = (
     "_attn_implementation",
+    "_attn_implementation_autoset",
     "_name_or_path",
     "_num_labels",
     "architectures",
@@ -60,8 +61,10 @@ HARMLESS = (
     "id2label",
     "initializer_factor",
     "label2id",
+    "language",  # notes of who published the file, like `name`
     "max_length",  # of their generation, when it was kept here
     "model_type",
+    "name",
     "num_labels",
     "output_attentions",
     "output_hidden_states",
@@ -74,9 +77,11 @@ HARMLESS = (
     "tokenizer_class",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
     "use_bfloat16",
     "use_cache",
+    "xla_device",
 )
 # Of every model type: their name -> the values under which nothing is computed otherwise.
 NEUTRAL: dict[str, tuple[Any, ...]] = {

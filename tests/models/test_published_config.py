@@ -156,6 +156,8 @@ def test_what_changes_nothing_is_read():
         "gradient_checkpointing": False, "finetuning_task": "mrpc", "position_embedding_type":
         "absolute", "torch_dtype": "float16", "pooler_type": "first_token_transform",
         "directionality": "bidi", "output_past": True, "pad_token_id": None, "pruned_heads": {},
+        "language": "english", "name": "Bert", "_attn_implementation_autoset": True,
+        "xla_device": True, "transformers.js_config": {"dtype": "q8"},
     }  # fmt: skip
     ours = read("bert", "ForSequenceClassification", harmless)
     assert ours.config.dropout == 0.0 and type(ours.config.dropout) is float
