@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -38,6 +38,9 @@ from regard.text import Tokenizer
 from regard.text.fit import check_tokenizer
 from regard.training import Result, TrainingOptions
 from regard.weights import read_weights
+
+if TYPE_CHECKING:
+    from regard.layers.quantized import Weights
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OURS = "regard"  # the model_type of what no other library has
@@ -291,17 +294,21 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, *, weights: Weights | None = None) -> Any:
     """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
 
     A folder that another library wrote is the task that its heads are for.
 
+    weights: "int8" or "bfloat16" answer faster on a CPU and learn no more; see
+        `regard.native.engine.prepare`.
+
     Raises:
         CheckpointError: a file is missing, or weights and configuration do not fit.
+        ConfigError: there are no such weights.
     """
     folder = folder_of(path)
     config = _read_config(folder)
-    model = _read_model(config, folder).to(device()).eval()
+    model = _read_model(config, folder).to(device() if weights is None else "cpu").eval()
     if isinstance(model, Headed):
         model.labels = names_in(config)
     tokenizer = Tokenizer.load(folder)
@@ -311,12 +318,17 @@ def load(path: str | Path) -> Any:
     if task.decodes and (folder / "generation_config.json").exists():
         settings["method"] = decoding.load(folder)
     try:
-        return task(model, tokenizer, **settings)
+        made = task(model, tokenizer, **settings)
     except TypeError as error:
         raise CheckpointError(
             f"{folder / CONFIG}: `regard` does not say how the task {name} is set up: {error}. Was "
             "it written by another release?"
         ) from error
+    if weights is not None:
+        from regard.native.engine import prepare
+
+        prepare(made.model, weights)
+    return made
 
 
 def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dict[str, Any]]:

@@ -160,3 +160,10 @@ def test_a_silenced_head_shows_zeros(classifier):
 def test_vectors_have_the_width_of_the_model(classifier):
     lines = done("embed", classifier, stdin="the film\nis good\n").splitlines()
     assert len(lines) == 2
+
+
+def test_narrow_weights_answer_as_the_wide_ones(classifier):
+    texts = ["the film is great and nice", "the film is slow and poor"]
+    assert done("predict", classifier, *texts, "--weights", "int8") == "yes\nno\n"
+    assert done("predict", classifier, *texts, "--weights", "bfloat16") == "yes\nno\n"
+    assert "int9" in refused("predict", classifier, *texts, "--weights", "int9")

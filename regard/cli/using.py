@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.console import AsJson, Model, dumps, emit, say, show, with_decoding
+from regard.cli.console import AsJson, Model, Narrow, dumps, emit, say, show, with_decoding
 from regard.cli.lines import Chunk, chunks_of
 from regard.errors import ConfigError
 
@@ -29,6 +29,7 @@ def predict(
     scores: Annotated[
         bool, typer.Option("--scores", help="Lines of number, score and text, tabs between.")
     ] = False,
+    weights: Narrow = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -41,7 +42,7 @@ def predict(
     """
     from regard.runs import load
 
-    task, tally = load(model), Counter[str]()
+    task, tally = load(model, weights=weights), Counter[str]()
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
     form = _as_json if as_json else _with_scores if scores or several else _best
     answering = _decoded if task.decodes else _read_off
@@ -181,6 +182,7 @@ def generate(
         Literal["error", "truncate"],
         typer.Option(help="For a prompt that leaves no room; truncate keeps its end."),
     ] = "error",
+    weights: Narrow = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -189,7 +191,7 @@ def generate(
     from regard.decoding import changed, counting
     from regard.runs import load
 
-    task = load(model)
+    task = load(model, weights=weights)
     if not hasattr(task, "stream"):
         raise ConfigError(
             f"{model} answers a text and does not continue one. Use: regard predict {model} TEXT"
