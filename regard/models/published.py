@@ -100,8 +100,15 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     """
     others = {name: value for name, value in config.items() if name != PRUNED}
     layout = layout_of(config.get("model_type"))
-    with _Undrawn():
-        model = layout.read(others, tensors)
+    try:
+        with _Undrawn():
+            model = layout.read(others, tensors)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise ConfigError(
+            f"config.json: a model of these sizes does not fit into memory here: {error}"
+        ) from None
     cut_zeros(model, config.get(PRUNED, ()))
     return model
 

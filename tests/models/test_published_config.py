@@ -106,6 +106,7 @@ def test_activations_that_are_refused_are_few():
     ("field", "value", "said"),
     [
         ("hidden_size", 12.0, "`hidden_size` must be of type int, but is 12.0"),
+        ("hidden_size", 12 * 10**6, "does not fit into memory"),
         ("hidden_size", 0, "`hidden_size` must be at least 1, but is 0"),
         ("num_attention_heads", 5, "`num_attention_heads` must divide `hidden_size` (12)"),
         ("num_hidden_layers", -1, "`num_hidden_layers` must be at least 0"),
