@@ -367,7 +367,7 @@ def test_missing_models_and_recipes_are_named(place, tmp_path):
 
 
 def test_what_nobody_foresaw_is_one_line_and_exit_code_1(runs, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("the sky fell")
 
     monkeypatch.setattr("regard.runs.load", fail)
