@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,16 +32,16 @@ Row = tuple[str, ...]
 _FIELD_LIMIT = 1 << 24  # characters in one CSV field; the module's own limit is 131,072
 
 
-class Rows:
+class Rows(ABC):
     """What every reader is: rows that can be looped over as often as needed."""
 
+    @abstractmethod
     def numbered(self) -> Iterator[tuple[int, Row]]:
         """Rows with the number, from 1, of the line on which each begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def file_of(self, field: int) -> str:
         """The name of the file that field number `field` of a row comes from."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Row]:
         return (row for _, row in self.numbered())

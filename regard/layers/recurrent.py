@@ -10,6 +10,7 @@ in Python outruns them. Gates lie side by side in torch's order, so that publish
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from regard.state import Cells
 Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
 
 
-class RecurrentLayer(nn.Module):
+class RecurrentLayer(nn.Module, ABC):
     """One layer. A kind of cell is a subclass: how many gates, and how a sequence is swept."""
 
     gates = 1
@@ -55,9 +56,9 @@ class RecurrentLayer(nn.Module):
         # Under autocast the sweep gives 16 bits; what travels on keeps the width of the input.
         return hiddens.to(x.dtype), (hidden[0].to(x.dtype), cell[0].to(x.dtype))
 
+    @abstractmethod
     def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
         """Torch's own kernel of one layer; its states have a first dimension for the layer."""
-        raise NotImplementedError
 
     def empty(self, rows: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """The state before anything was read: zeros."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +20,18 @@ from regard.visual.page import fragment, page
 Matrix = tuple[tuple[float, ...], ...]
 
 
-class Picture:
+class Picture(ABC):
     """A part of a page. Subclasses give `drawing` and `terminal`, and a `title`."""
 
     title: str = ""
 
+    @abstractmethod
     def drawing(self) -> Drawing:
         """The picture as shapes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def terminal(self, width: int, color: bool) -> Text:
         """The picture in at most `width` columns; without colour it is plain characters."""
-        raise NotImplementedError
 
     def body(self) -> str:
         """The picture as HTML inside a page that has the style sheet."""
