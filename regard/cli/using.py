@@ -200,9 +200,10 @@ def generate(
         prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
     method = changed(task.method, **decoding)
     if not as_json and hasattr(method, "walk") and decoding.get("samples", 1) == 1:
-        emit(prompt)
         with counting() as pace:
-            for piece in task.stream(prompt, too_long=too_long, **decoding):
+            pieces = task.stream(prompt, too_long=too_long, **decoding)
+            emit(prompt + next(pieces, ""))  # a prompt that is refused is not repeated
+            for piece in pieces:
                 emit(piece)
         emit("\n")
         tell_pace(pace.counts())
