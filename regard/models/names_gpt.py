@@ -18,7 +18,7 @@ from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
 from regard.models.headed import Headed
 from regard.models.published_config import ConfigTable, Field, activation, dropped, refusal
-from regard.models.published_encoders import EncoderLayout, HeadLayout, both
+from regard.models.published_encoders import EncoderLayout, HeadLayout, both, enough
 
 WORDS = "lm_head.weight"
 # theirs -> the value that the head which compares answers computes
@@ -61,6 +61,7 @@ class GPTLayout(EncoderLayout):
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """The model that a folder holds."""
         ours, named = self._configuration(config), self._with_prefix(tensors)
+        enough(ours.layers, named)
         name = self._named(config)
         if ours.output == "own" and name not in (self.speaker, self.double) and WORDS not in named:
             ours = replace(ours, output="none")

@@ -102,6 +102,7 @@ class EncoderLayout:
         """The model that a folder holds."""
         ours = self._configuration(config)
         named = self._with_prefix(tensors)
+        enough(ours.layers, named)
         kinds = self.kinds(config, named)
         for kind in kinds:
             _complete(named, self.heads[kind].twins)
@@ -251,6 +252,19 @@ class EncoderLayout:
             self.prefix + name if _first_part(name) in inside else name: tensor
             for name, tensor in renamed.items()
         }
+
+
+def enough(layers: int, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse more layers than there are tensors before they are built.
+
+    Raises:
+        CheckpointError: there are fewer tensors than layers.
+    """
+    if layers > len(tensors):
+        raise CheckpointError(
+            f"published weights do not fit the model:\n  missing: config.json asks for {layers:,} "
+            f"layers, but the file has only {len(tensors):,} tensors"
+        )
 
 
 def joined(ours: str, theirs: Sequence[str]) -> list[tuple]:

@@ -322,3 +322,11 @@ def test_reading_draws_no_random_numbers():
     before = torch.get_rng_state()
     ours_of(model)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_built():
+    for model_type in ("bert", "gpt2"):
+        config = transformers.AutoConfig.for_model(model_type).to_dict()
+        config |= {"n_layer": 10**9} if model_type == "gpt2" else {"num_hidden_layers": 10**9}
+        with pytest.raises(CheckpointError, match="1,000,000,000 layers"):
+            from_published(config, {})
