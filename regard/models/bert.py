@@ -9,6 +9,7 @@ masked, whether one text follows another, the class of a text, of a word, of a s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -105,28 +106,14 @@ class BertBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class Bert(nn.Module):
-    """BERT without a head, an `Encoder`."""
+class Stacked(nn.Module, ABC):
+    """Embeddings and a stack of blocks in which every position sees every other: how it is read."""
 
-    Config: type = BertConfig
-    SIZES = SIZES
-    PUBLISHED = PUBLISHED
-    # The heads whose inner layer is the pooler that came out of pre-training.
-    pooled: tuple[str, ...] = ("pooler", "next", "classes", "choice")
+    blocks: Sequence[Any]
 
-    def __init__(self, config: BertConfig):
-        super().__init__()
-        self.config = config
-        # The vector of padding is never trained, as in the published program.
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad)
-        self.positions = LearnedPositions(config.max_length, config.d_model)
-        self.segments = nn.Embedding(config.segments, config.d_model)
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.dropout = Dropout(config.dropout)
-        blocks = [BertBlock(config) for _ in range(config.layers)]
-        self.blocks = cast("Sequence[BertBlock]", nn.ModuleList(blocks))
-        begin(self, config.init_range)
-        cut_heads(self, config.pruned)
+    @abstractmethod
+    def embed(self, texts: Sequences) -> Tensor:
+        """What the first block reads, (B, T, D)."""
 
     def forward(self, texts: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""
@@ -152,6 +139,30 @@ class Bert(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, allowed)
             yield hidden
+
+
+class Bert(Stacked):
+    """BERT without a head, an `Encoder`."""
+
+    Config: type = BertConfig
+    SIZES = SIZES
+    PUBLISHED = PUBLISHED
+    # The heads whose inner layer is the pooler that came out of pre-training.
+    pooled: tuple[str, ...] = ("pooler", "next", "classes", "choice")
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.config = config
+        # The vector of padding is never trained, as in the published program.
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad)
+        self.positions = LearnedPositions(config.max_length, config.d_model)
+        self.segments = nn.Embedding(config.segments, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+        blocks = [BertBlock(config) for _ in range(config.layers)]
+        self.blocks = cast("Sequence[BertBlock]", nn.ModuleList(blocks))
+        begin(self, config.init_range)
+        cut_heads(self, config.pruned)
 
     def embed(self, texts: Sequences) -> Tensor:
         """Token + position + segment (figure 2 of the paper), (B, T, D)."""

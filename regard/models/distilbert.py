@@ -8,7 +8,7 @@ of the attention is not dropped; the class of a text is read through a layer wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,8 +22,7 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
 from regard.masks import Allowed
-from regard.models.bert import begin, no_head, words, words_of
-from regard.models.interfaces import Output
+from regard.models.bert import Stacked, begin, no_head, words_of
 from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template, required
 
@@ -94,7 +93,7 @@ class DistilBertBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class DistilBert(nn.Module):
+class DistilBert(Stacked):
     """DistilBERT without a head, an `Encoder`. It does not look at segments."""
 
     Config = DistilBertConfig
@@ -117,31 +116,6 @@ class DistilBert(nn.Module):
             with torch.no_grad():
                 self.positions.vectors.weight.copy_(table)
         cut_heads(self, config.pruned)
-
-    def forward(self, texts: Sequences) -> Output:
-        """Hidden states (B, T, D) of all tokens."""
-        return Output(self.encode(texts))
-
-    def encode(self, texts: Sequences) -> Tensor:
-        """Hidden states of the last layer, (B, T, D)."""
-        for hidden in self.layers(texts):  # noqa: B007
-            pass
-        return hidden
-
-    def encode_first(self, texts: Sequences) -> Tensor:
-        """That of the first token alone, (B, 1, D): the last layer computes no other."""
-        hidden, allowed = self.embed(texts), words(texts)
-        for block in self.blocks[:-1]:
-            hidden = block(hidden, allowed)
-        return self.blocks[-1].first(hidden, allowed)
-
-    def layers(self, texts: Sequences) -> Iterator[Tensor]:
-        """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
-        hidden, allowed = self.embed(texts), words(texts)
-        yield hidden
-        for block in self.blocks:
-            hidden = block(hidden, allowed)
-            yield hidden
 
     def embed(self, texts: Sequences) -> Tensor:
         """Token + position, (B, T, D)."""
