@@ -20,7 +20,8 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+FOLDER = Path(__file__).with_name("cpp")
+SOURCE = FOLDER / "kernels.cpp"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"),
@@ -70,7 +71,7 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
         BuildError: there is no compiler, or it fails with all flags.
         OSError: there is no folder to write to.
     """
-    text = SOURCE.read_bytes()
+    text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
     name = hashlib.sha256(repr((text, FLAGS, kinds, _processor())).encode()).hexdigest()[:20]
     folder = folder or _folder()
     target = folder / f"kernels-{name}.so"

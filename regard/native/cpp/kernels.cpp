@@ -1,0 +1,69 @@
+// Decoding at the speed at which weights can be read: what Python calls.
+
+#include "programs.h"
+
+extern "C" {
+
+// The functions of an OpenMP runtime; without them everything runs in one thread.
+void regard_threads(decltype(Runtime::parallel) parallel, decltype(Runtime::number) number,
+                    decltype(Runtime::size) size) {
+  runtime = {parallel, number, size};
+}
+
+// x (M, K) -> y (M, N)
+void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
+                   const float* bias, const float* x, int64_t rows, float* y, int64_t threads) {
+  Matrix w{weights, n, k, data, scale, bias};
+  Product p{&w, x, rows, y, weights == INT8 ? room_for(rows, k) : Rows{}};
+  run(threads, STAGES, one_product, &p);
+}
+
+// hidden (rows, width), in and out: one token for each row. `source` may be null.
+void regard_run(const Program* program, float* hidden, int64_t rows, const Memory* cache,
+                const Memory* source, int64_t threads) {
+  static thread_local std::vector<float> kept, weights;
+  Call call{program, rows, cache, source, {}, {}, nullptr, 0};
+  int64_t total = 0;
+  for (int64_t i = 1; i < program->registers; i++) total += program->widths[i] * rows;
+  float* next = scratch(kept, total);
+  call.registers.push_back(hidden);
+  for (int64_t i = 1; i < program->registers; i++) {
+    call.registers.push_back(next);
+    next += program->widths[i] * rows;
+  }
+  call.most = std::max(cache->longest + 1, source ? source->longest : 0) + 16;
+  call.weights = scratch(weights, call.most * threads);
+  call.room = room_for(rows, program->widest);
+  run(threads, STAGES * program->count, execute, &call);
+}
+
+// 0 if products of this library are right on this processor.
+int regard_check() {
+  constexpr int64_t n = 21, k = 200, rows = 5;
+  const int64_t lines = (n + PANEL - 1) / PANEL * PANEL, columns = groups_of(k) * GROUP;
+  std::vector<uint8_t> bytes(lines * columns, 128);
+  std::vector<uint16_t> halves(lines * columns, 0x3f80);  // ones
+  std::vector<float> x(rows * k), y(rows * n), scale(n, 0.5f);
+  auto weight = [](int64_t line, int64_t column) { return (line * 7 + column) * 37 % 255 - 127; };
+  for (int64_t line = 0; line < n; line++) {
+    for (int64_t i = 0; i < k; i++) {
+      const int64_t panel = line / PANEL * PANEL * columns;
+      bytes[panel + (i / 4 * PANEL + line % PANEL) * 4 + i % 4] = weight(line, i) + 128;
+    }
+  }
+  for (int64_t i = 0; i < rows * k; i++) x[i] = (float)(i % 64 == 0 ? 127 : i * 29 % 200 - 100);
+  for (int64_t weights : {INT8, BFLOAT16}) {
+    const void* data = weights == INT8 ? (void*)bytes.data() : (void*)halves.data();
+    regard_linear(weights, n, k, data, scale.data(), nullptr, x.data(), rows, y.data(), 2);
+    for (int64_t i = 0; i < rows * n; i++) {
+      double sum = 0.0, size = 0.0;
+      for (int64_t j = 0; j < k; j++) {
+        double term = 0.5 * x[i / n * k + j] * (weights == INT8 ? weight(i % n, j) : 1);
+        sum += term, size += std::fabs(term);
+      }
+      if (!(std::fabs(y[i] - sum) <= (weights == INT8 ? 1e-2 : 1e-5) * size)) return 1;
+    }
+  }
+  return 0;
+}
+}
