@@ -28,11 +28,13 @@ def threads_for(work: int) -> int:
 def pack(weight: Tensor) -> Tensor:
     """A matrix of int8 or bfloat16 in panels: (N, K) -> (N / 16, K / side, 16, side)."""
     side = 4 if weight.dtype == torch.int8 else 2
-    full = F.pad(weight, (0, -weight.size(1) % GROUP, 0, -weight.size(0) % PANEL))
-    if weight.dtype == torch.int8:
-        full = (full.to(torch.int16) + OFFSET).to(torch.uint8)
-    # (P, 16, K / side, side) -> (P, K / side, 16, side)
-    return full.unflatten(0, (-1, PANEL)).unflatten(2, (-1, side)).transpose(1, 2).contiguous()
+    full = F.pad(weight, (0, -weight.size(1) % GROUP, 0, -weight.size(0) % PANEL)).contiguous()
+    if full.storage_offset() % side:  # as it lies in a file
+        full = full.clone()
+    words = full.view(torch.int32).unflatten(0, (-1, PANEL))  # `side` numbers that stay together
+    # (P, 16, K / side) -> (P, K / side, 16, side)
+    packed = words.transpose(1, 2).contiguous()[..., None].view(weight.dtype)
+    return packed.view(torch.uint8).bitwise_xor_(OFFSET) if side == 4 else packed
 
 
 def unpack(packed: Tensor, lines: int, columns: int) -> Tensor:
