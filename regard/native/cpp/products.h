@@ -331,26 +331,39 @@ inline void sweep(const Matrix& w, const Input& x, int64_t rows, Share share, co
 
 constexpr int64_t STAGES = 2;  // of an operation, at most
 
+// Some groups of the rows as 8-bit integers, in `room`.
+void round_rows(const Matrix& w, const float* x, Rows room, Share share) {
+  const int64_t groups = groups_of(w.k);
+  for (int64_t i = share.begin; i < share.end; i++) {
+    const int64_t row = i / groups, at = i % groups * GROUP;
+    quantize(x + row * w.k + at, std::min(GROUP, w.k - at), room.data + i * GROUP, room.scale + i,
+             room.start + i);
+  }
+}
+
+// The product of rows that lie rounded in `room` where the weights are 8-bit; see `Worker::share`.
+template <class After>
+void multiply(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
+              Worker& worker, After after) {
+  room.groups = groups_of(w.k);
+  const int64_t panels = (w.n + PANEL - 1) / PANEL, pieces = worker.pieces(panels, 12);
+  auto work = [&](int64_t piece) {
+    const Share share(panels, piece, pieces);
+    sweep<2>(w, {x, room}, rows, share, to);
+  };
+  worker.share(pieces, work, after);
+}
+
 // The whole product. `room` is for the rows as 8-bit integers.
 void product(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
              Worker& worker) {
-  const int64_t groups = room.groups = groups_of(w.k), all = rows * groups;
   if (w.weights == INT8) {
-    const int64_t pieces = worker.pieces(all, 16);
+    const int64_t all = rows * groups_of(w.k), pieces = worker.pieces(all, 16);
     worker.share(pieces, [&](int64_t piece) {
-      const Share share(all, piece, pieces);
-      for (int64_t i = share.begin; i < share.end; i++) {
-        const int64_t row = i / groups, at = i % groups * GROUP;
-        quantize(x + row * w.k + at, std::min(GROUP, w.k - at), room.data + i * GROUP,
-                 room.scale + i, room.start + i);
-      }
+      round_rows(w, x, room, Share(all, piece, pieces));
     });
   }
-  const int64_t panels = (w.n + PANEL - 1) / PANEL, pieces = worker.pieces(panels, 12);
-  worker.share(pieces, [&](int64_t piece) {
-    const Share share(panels, piece, pieces);
-    sweep<2>(w, {x, room}, rows, share, to);
-  });
+  multiply(w, x, rows, to, room, worker, [] {});
 }
 
 Rows room_for(int64_t rows, int64_t k) {

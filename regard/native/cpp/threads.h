@@ -31,18 +31,28 @@ struct Worker {
   int thread, threads;
   Stage* stage;
 
-  template <class F>
-  void share(int64_t pieces, F work) {
+  // `after` is done once, by whoever is last, before anybody goes on.
+  template <class F, class After>
+  void share(int64_t pieces, F work, After after) {
     if (threads == 1) {
       for (int64_t i = 0; i < pieces; i++) work(i);
+      after();
       return;
     }
     for (int64_t i; (i = stage->taken.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
       work(i);
-      stage->done.fetch_add(1, std::memory_order_release);
+      if (stage->done.fetch_add(1, std::memory_order_acq_rel) == pieces - 1) {
+        after();
+        stage->done.store(pieces + 1, std::memory_order_release);
+      }
     }
-    for (int i = 0; stage->done.load(std::memory_order_acquire) < pieces; i++) relax(i);
+    for (int i = 0; stage->done.load(std::memory_order_acquire) <= pieces; i++) relax(i);
     stage++;
+  }
+
+  template <class F>
+  void share(int64_t pieces, F work) {
+    share(pieces, work, [] {});
   }
 
   // Into how many pieces a stage should be cut that has so many parts.
