@@ -100,7 +100,7 @@ def load(path: Path) -> ctypes.CDLL:
         *(pointer, number, pointer, number),
     ]
     library.regard_linear.restype = None
-    library.regard_run.argtypes = [pointer, pointer, number, pointer, pointer, number]
+    library.regard_run.argtypes = [pointer, pointer, number, number, pointer, pointer, number]
     library.regard_run.restype = None
     library.regard_threads.argtypes = [pointer, pointer, pointer]
     library.regard_threads.restype = None

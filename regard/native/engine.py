@@ -33,6 +33,9 @@ from regard.state import KeyValueCache, SourceMemory
 from regard.suggest import nearest
 
 
+MOST = 16  # tokens of a row that one call reads; more go block by block
+
+
 def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
     """Narrow the weights of a model, in place, and decode with compiled kernels where they are.
 
@@ -92,7 +95,7 @@ def _once(weight: Tensor, weights: Weights, tied: dict[int, Narrow]) -> Narrow:
 
 
 class FastBlocks(Blocks):
-    """`Blocks` whose steps of one token are one call of the compiled kernels, where that can be.
+    """`Blocks` whose steps of a few tokens are one call of the compiled kernels, where that can be.
 
     Not where somebody looks at the attention or weighs its heads, nor in training.
     """
@@ -114,7 +117,7 @@ class FastBlocks(Blocks):
 
     def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
         return (
-            hidden.size(1) == 1
+            hidden.size(1) <= MOST
             and hidden.dtype == torch.float32
             and hidden.device.type == "cpu"
             and not hidden.requires_grad

@@ -98,7 +98,7 @@ class GivenMemory:
 
 
 class Recorder:
-    """Writes down what one block does to the hidden states of one token a row."""
+    """Writes down what one block does to hidden states."""
 
     def __init__(self, layer: int, width: int):
         self.layer = layer
@@ -272,7 +272,7 @@ class _Program(ctypes.Structure):
 
 
 class Program:
-    """Blocks that run in one call, for one token of each row.
+    """Blocks that run in one call, for a token of each row or several.
 
     It keeps the addresses of the weights: where these are moved, a new program is needed.
 
@@ -310,10 +310,10 @@ class Program:
     def run(
         self, library: Any, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None
     ) -> Tensor:
-        """(R, 1, D) -> (R, 1, D); keys and values go into the cache."""
-        rows = hidden.size(0)
+        """(R, T, D) -> (R, T, D); keys and values go into the cache."""
+        rows, count = hidden.shape[:2]
         out = hidden.clone(memory_format=torch.contiguous_format)
-        if not rows:
+        if not out.numel():
             return out
         read = None
         if source is not None:
@@ -322,9 +322,10 @@ class Program:
             ctypes.byref(self._program),
             out.data_ptr(),
             rows,
+            count,
             ctypes.byref(_memory(cache, cache.longest, 1)),
             None if read is None else ctypes.byref(read),
-            threads_for(rows * self._work),
+            threads_for(rows * count * self._work),
         )
         return out
 

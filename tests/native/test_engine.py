@@ -70,16 +70,21 @@ def runs(monkeypatch):
     return calls
 
 
-def scores(model, source, count=12):
-    """Of a few steps; the tokens are the same whatever the scores."""
-    state, tokens = model.start(source)
+def scores(model, source, counts=(1,) * 12):
+    """Of steps of so many tokens; which tokens they are does not depend on the scores."""
     found = []
     with torch.no_grad():
-        for step in range(count):
-            step_scores, state = model.step(tokens, state)
+        state, tokens = model.start(source)
+        for step, count in enumerate(counts):
+            fed = (tokens * 7 + 5 * torch.arange(count) + 3 * step) % WORDS
+            step_scores, state = model.step(fed, state)
             found.append(step_scores)
-            tokens = (tokens * 7 + step) % WORDS
     return torch.cat(found, 1)
+
+
+def calls(model, steps):
+    """Of programs, for so many steps; a prompt is read in one more."""
+    return steps + getattr(model, "continues", False)
 
 
 def assert_close(found, wanted, weights):
@@ -106,10 +111,23 @@ def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
         use(kind)
         runs.clear()
         found = scores(model, inputs(model))
-        assert len(runs) == 12
+        assert len(runs) == calls(model, 12)
         assert_close(found, wanted, weights)
     error = (wanted - wide).pow(2).mean().sqrt() / wide.std()
     assert error < (0.05 if weights == "int8" else 0.02)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "transformer", "pre-norm"])
+def test_several_tokens_of_a_row_are_read_at_once(use, runs, name):
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    counts = (3, 1, 16, 2, 20)  # the last are too many for one call
+    use(None)
+    wanted = scores(model, inputs(model), counts)
+    for kind in ("fast", "plain"):
+        use(kind)
+        runs.clear()
+        assert_close(scores(model, inputs(model), counts), wanted, "bfloat16")
+        assert len(runs) == calls(model, 4)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt", "transformer", "pre-norm"])
@@ -139,18 +157,18 @@ def test_threads_share_the_work(use, monkeypatch):
 def test_looking_shows_the_attention_of_the_same_weights(use, runs):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()), "bfloat16")
-    plain = scores(model, inputs(model), 3)
-    assert len(runs) == 3
+    plain = scores(model, inputs(model), (1, 1, 1))
+    assert len(runs) == 4
     with regard.look(model) as seen:
-        looked = scores(model, inputs(model), 3)
-    assert len(runs) == 3  # the explicit path
+        looked = scores(model, inputs(model), (1, 1, 1))
+    assert len(runs) == 4  # the explicit path
     assert_close(looked, plain, "bfloat16")
     pieces = [piece for site in seen.views[0].sites.values() for piece in site.pieces]
     assert len(seen.views[0].sites) == 3 and {piece.size(1) for piece in pieces} == {6}
     assert all(torch.allclose(piece.sum(-1), torch.ones(())) for piece in pieces)
     with heads_masked(model, {1: [1, 2]}):
-        masked = scores(model, inputs(model), 3)
-    assert len(runs) == 3 and not torch.allclose(masked, plain, atol=1e-2)
+        masked = scores(model, inputs(model), (1, 1, 1))
+    assert len(runs) == 4 and not torch.allclose(masked, plain, atol=1e-2)
 
 
 class Doubled(GPT2Block):
@@ -169,7 +187,7 @@ class Sums(GPT2Block):
         return fed + hidden + fed
 
 
-@pytest.mark.parametrize(("block", "steps"), [(Doubled, 0), (Sums, 12)])
+@pytest.mark.parametrize(("block", "steps"), [(Doubled, 0), (Sums, 13)])
 def test_blocks_of_ones_own(use, runs, block, steps):
     class Own(GPT2):
         pass

@@ -18,23 +18,23 @@ void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, cons
   run(threads, STAGES, one_product, &p);
 }
 
-// hidden (rows, width), in and out: one token for each row. `source` may be null.
-void regard_run(const Program* program, float* hidden, int64_t rows, const Memory* cache,
-                const Memory* source, int64_t threads) {
+// hidden (rows, tokens, width), in and out, behind what the cache holds. `source` may be null.
+void regard_run(const Program* program, float* hidden, int64_t rows, int64_t tokens,
+                const Memory* cache, const Memory* source, int64_t threads) {
   static thread_local std::vector<float> kept, weights;
-  Call call{program, rows, cache, source, {}, {}, nullptr, 0};
+  Call call{program, rows, tokens, cache, source, {}, {}, nullptr, 0};
   int64_t total = 0;
-  for (int64_t i = 1; i < program->registers; i++) total += program->widths[i] * rows;
+  for (int64_t i = 1; i < program->registers; i++) total += program->widths[i] * call.lines();
   float* next = scratch(kept, total);
   call.registers.push_back(hidden);
   for (int64_t i = 1; i < program->registers; i++) {
     call.registers.push_back(next);
-    next += program->widths[i] * rows;
+    next += program->widths[i] * call.lines();
   }
-  call.most = std::max(cache->longest + 1, source ? source->longest : 0) + 16;
+  call.most = std::max(cache->longest + tokens, source ? source->longest : 0) + 16;
   call.weights = scratch(weights, call.most * threads);
-  call.room = room_for(rows, program->widest);
-  run(threads, STAGES * program->count, execute, &call);
+  call.room = room_for(call.lines(), program->widest);
+  execute(call, threads);
 }
 
 // 0 if products of this library are right on this processor.

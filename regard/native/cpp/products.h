@@ -354,15 +354,18 @@ void multiply(const Matrix& w, const float* x, int64_t rows, const Result& to, R
   worker.share(pieces, work, after);
 }
 
+// All groups of all rows, where the weights are 8-bit.
+void round_together(const Matrix& w, const float* x, int64_t rows, Rows room, Worker& worker) {
+  if (w.weights != INT8) return;
+  const int64_t groups = rows * groups_of(w.k), pieces = worker.pieces(groups, 16);
+  worker.share(pieces,
+               [&](int64_t piece) { round_rows(w, x, room, Share(groups, piece, pieces)); });
+}
+
 // The whole product. `room` is for the rows as 8-bit integers.
 void product(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
              Worker& worker) {
-  if (w.weights == INT8) {
-    const int64_t all = rows * groups_of(w.k), pieces = worker.pieces(all, 16);
-    worker.share(pieces, [&](int64_t piece) {
-      round_rows(w, x, room, Share(all, piece, pieces));
-    });
-  }
+  round_together(w, x, rows, room, worker);
   multiply(w, x, rows, to, room, worker, [] {});
 }
 

@@ -1,6 +1,7 @@
 // A program is a list of operations over registers, each a matrix of float32 with a line for every
-// row that is being decoded. All threads run the whole program together; each operation is cut into
-// pieces, which go to whoever is free.
+// token that is read: those of a row follow each other. All threads run the whole program together;
+// each operation is cut into pieces, which go to whoever is free, and what is too small to be cut is
+// done by whoever was last.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,7 @@ struct Op {
 struct Memory {
   float *keys, *values;
   int64_t row, layer, head, position;
-  const int64_t* lengths;  // how many positions each row has; in a cache before this token
+  const int64_t* lengths;  // how many positions each row has; in a cache before these tokens
   int64_t sharing;         // rows that read the same memory
   int64_t longest;         // no length is above it
 };
@@ -45,38 +46,48 @@ namespace {
 
 struct Call {
   const Program* program;
-  int64_t rows;
+  int64_t rows, tokens;  // tokens of each row
   const Memory *cache, *source;
   std::vector<float*> registers;
   Rows room;
   float* weights;  // of attention, for each thread
   int64_t most;    // positions
+
+  int64_t lines() const { return rows * tokens; }
 };
 
+// One head of one row: all keys and values go into the cache, then each token reads those before it.
 void self_attention(const Op& op, const Call& call, Share share, int thread) {
   const int64_t inner = (int64_t)op.heads * op.head_dim;
   const Memory& cache = *call.cache;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const int64_t row = i / op.heads, head = i % op.heads;
-    const float* query = call.registers[op.source] + row * 3 * inner + head * op.head_dim;
+    const int64_t row = i / op.heads, head = i % op.heads, line = row * call.tokens;
+    const float* query = call.registers[op.source] + line * 3 * inner + head * op.head_dim;
+    float* context = call.registers[op.target] + line * inner + head * op.head_dim;
     const int64_t at = row * cache.row + op.layer * cache.layer + head * cache.head;
     float *keys = cache.keys + at, *values = cache.values + at;
-    const int64_t end = cache.lengths[row];
-    std::memcpy(keys + end * cache.position, query + inner, op.head_dim * sizeof(float));
-    std::memcpy(values + end * cache.position, query + 2 * inner, op.head_dim * sizeof(float));
-    attend(query, keys, values, end + 1, cache.position, op.head_dim, op.number,
-           call.weights + thread * call.most,
-           call.registers[op.target] + row * inner + head * op.head_dim);
+    const int64_t before = cache.lengths[row], bytes = op.head_dim * sizeof(float);
+    for (int64_t t = 0; t < call.tokens; t++) {
+      const float* key = query + t * 3 * inner + inner;
+      std::memcpy(keys + (before + t) * cache.position, key, bytes);
+      std::memcpy(values + (before + t) * cache.position, key + inner, bytes);
+    }
+    for (int64_t t = 0; t < call.tokens; t++) {
+      attend(query + t * 3 * inner, keys, values, before + t + 1, cache.position, op.head_dim,
+             op.number, call.weights + thread * call.most, context + t * inner);
+    }
   }
 }
 
+// One head of one token.
 void cross_attention(const Op& op, const Call& call, Share share, int thread) {
   const int64_t inner = (int64_t)op.heads * op.head_dim;
   const Memory& source = *call.source;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const int64_t row = i / op.heads, head = i % op.heads, memory = row / source.sharing;
+    const int64_t line = i / op.heads, head = i % op.heads;
+    const int64_t memory = line / call.tokens / source.sharing;
     const int64_t at = memory * source.row + op.layer * source.layer + head * source.head;
-    const int64_t here = row * inner + head * op.head_dim;
+    const int64_t here = line * inner + head * op.head_dim;
     attend(call.registers[op.source] + here, source.keys + at, source.values + at,
            source.lengths[memory], source.position, op.head_dim, op.number,
            call.weights + thread * call.most, call.registers[op.target] + here);
@@ -85,43 +96,87 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
 
 void rowwise(const Op& op, const Call& call, Share share) {
   const int64_t width = call.program->widths[op.source];
-  for (int64_t row = share.begin; row < share.end; row++) {
-    const float* x = call.registers[op.source] + row * width;
-    float* y = call.registers[op.target] + row * width;
+  for (int64_t line = share.begin; line < share.end; line++) {
+    const float* x = call.registers[op.source] + line * width;
+    float* y = call.registers[op.target] + line * width;
     if (op.kind == NORM) {
       normalize(x, y, width, op.gain, op.bias, op.number);
     } else {
-      const float* other = call.registers[op.other] + row * width;
+      const float* other = call.registers[op.other] + line * width;
 #pragma omp simd
       for (int64_t i = 0; i < width; i++) y[i] = x[i] + other[i];
     }
   }
 }
 
+// Sharing a stage of so few numbers takes longer than its work.
+constexpr int64_t FEW = 8192;
+
+bool few(const Call& call, int64_t width) { return call.lines() * width <= FEW; }
+
+// Whether one thread rounds what a product reads.
+bool rounds_alone(const Op& op, const Call& call) {
+  return op.kind == LINEAR && op.matrix->weights == INT8 && few(call, op.matrix->k);
+}
+
+bool is_small(const Op& op, const Call& call) {
+  return (op.kind == NORM || op.kind == ADD) && few(call, call.program->widths[op.source]);
+}
+
+// The small operations from `op` on, and the rounding of what comes behind them, where it is small
+// too. Gives what comes behind them.
+const Op* next_stage(const Op* op, const Call& call, bool run) {
+  const Op* end = call.program->ops + call.program->count;
+  for (; op < end && is_small(*op, call); op++) {
+    if (run) rowwise(*op, call, Share(call.lines(), 0, 1));
+  }
+  if (run && op < end && rounds_alone(*op, call)) {
+    const int64_t groups = call.lines() * groups_of(op->matrix->k);
+    round_rows(*op->matrix, call.registers[op->source], call.room, Share(groups, 0, 1));
+  }
+  return op;
+}
+
+template <class After>
+void stage(const Op& op, const Call& call, Worker& worker, After after) {
+  if (op.kind == LINEAR) {
+    const float* x = call.registers[op.source];
+    const float* add = op.other < 0 ? nullptr : call.registers[op.other];
+    if (!rounds_alone(op, call)) round_together(*op.matrix, x, call.lines(), call.room, worker);
+    const Result to{call.registers[op.target], op.activation, add};
+    return multiply(*op.matrix, x, call.lines(), to, call.room, worker, after);
+  }
+  int64_t parts = call.lines();
+  if (op.kind == SELF) parts = call.rows * op.heads;
+  if (op.kind == CROSS) parts = call.lines() * op.heads;
+  const int64_t pieces = worker.pieces(parts, 1);
+  auto work = [&](int64_t piece) {
+    const Share share(parts, piece, pieces);
+    if (op.kind == SELF) {
+      self_attention(op, call, share, worker.thread);
+    } else if (op.kind == CROSS) {
+      cross_attention(op, call, share, worker.thread);
+    } else {
+      rowwise(op, call, share);
+    }
+  };
+  worker.share(pieces, work, after);
+}
+
 void execute(void* data, Worker worker) {
   const Call& call = *(Call*)data;
-  for (int64_t i = 0; i < call.program->count; i++) {
-    const Op& op = call.program->ops[i];
-    if (op.kind == LINEAR) {
-      const float* add = op.other < 0 ? nullptr : call.registers[op.other];
-      product(*op.matrix, call.registers[op.source], call.rows,
-              {call.registers[op.target], op.activation, add}, call.room, worker);
-      continue;
-    }
-    const bool attention = op.kind == SELF || op.kind == CROSS;
-    const int64_t parts = attention ? call.rows * op.heads : call.rows;
-    const int64_t pieces = worker.pieces(parts, 1);
-    worker.share(pieces, [&](int64_t piece) {
-      const Share share(parts, piece, pieces);
-      if (op.kind == SELF) {
-        self_attention(op, call, share, worker.thread);
-      } else if (op.kind == CROSS) {
-        cross_attention(op, call, share, worker.thread);
-      } else {
-        rowwise(op, call, share);
-      }
-    });
+  const Op* end = call.program->ops + call.program->count;
+  for (const Op* op = next_stage(call.program->ops, call, false); op < end;) {
+    const Op* next = next_stage(op + 1, call, false);
+    stage(*op, call, worker, [&] { next_stage(op + 1, call, true); });
+    op = next;
   }
+}
+
+// The whole program.
+void execute(Call& call, int64_t threads) {
+  next_stage(call.program->ops, call, true);
+  run(threads, STAGES * call.program->count, execute, &call);
 }
 
 }  // namespace
