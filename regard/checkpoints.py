@@ -4,7 +4,7 @@ Three things live here, and nothing about models or training:
 
 - `Names`: a two-column table between our parameter names and published ones, strict both ways.
 - `read_tensors`, `write_tensors`: safetensors files (never pickle), written atomically;
-  `load_weights` fills a model with them, strictly.
+  `load_weights` fills a model with them, strictly, and `adopt` without a copy.
 - `write_folder`, `read_folder`: a folder of tensors and facts that is either complete or absent,
   with a manifest of sha256 sums that is verified when the folder is read.
 """
@@ -25,6 +25,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
 
@@ -372,6 +373,15 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
     Raises CheckpointError naming all that is missing, left over or of another shape.
     """
+    check_fit(model, tensors)
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Compare names and shapes with a model's; tied names may be left out.
+
+    Raises CheckpointError naming all that is missing, left over or of another shape.
+    """
     expected = model.state_dict()
     problems = _Problems("weights do not fit the model")
     problems.add("missing", *(name for name in distinct(expected) if name not in tensors))
@@ -379,7 +389,34 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name in expected.keys() & tensors.keys():
         problems.add_shape(name, tensors[name], expected[name])
     problems.raise_any()
-    model.load_state_dict(dict(tensors), strict=False)
+
+
+def adopt(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Fill a new model with tensors that fit it: they become its parameters, uncopied.
+
+    Of a mapped file only what is computed with is then ever read. What is of another type, does
+    not lie line after line, or is a parameter already, is copied. Tied parameters stay tied.
+    """
+    places = model.state_dict(keep_vars=True)
+    taken: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            place = places[name]
+            free = taken.setdefault(tensor.data_ptr(), place) is place
+            if free and tensor.dtype == place.dtype and tensor.is_contiguous():
+                place.data = tensor.detach()
+            else:
+                place.copy_(tensor)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, no first values are drawn, which would take longer than to read those of a file."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Leave out what draws numbers."""
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:

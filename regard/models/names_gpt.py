@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.checkpoints import Names, transpose
+from regard.checkpoints import Names, adopt, transpose
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
 from regard.models.headed import Headed
@@ -70,7 +70,7 @@ class GPTLayout(EncoderLayout):
         kinds = () if name == self.speaker else self.kinds(config, named)
         body = self.encoder(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
-        model.load_state_dict(self.names(kinds, ours).read(named, model.state_dict()))
+        adopt(model, self.names(kinds, ours).read(named, model.state_dict()))
         return body if name == self.speaker or not name and not kinds else model
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:

@@ -17,10 +17,9 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
-from regard.checkpoints import Names
+from regard.checkpoints import Names, Undrawn, adopt
 from regard.errors import ConfigError
 from regard.suggest import nearest
 
@@ -62,7 +61,7 @@ class WholeModel:
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """The model that they hold."""
         model = self.model(self.from_config(config))
-        model.load_state_dict(self.names.read(tensors, model.state_dict()))
+        adopt(model, self.names.read(tensors, model.state_dict()))
         return model
 
 
@@ -92,7 +91,7 @@ def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] |
 
 
 def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Our model with published weights.
+    """Our model with published weights, which become its own where they are laid out alike.
 
     Raises:
         ConfigError: the configuration asks for what none of our models computes.
@@ -101,7 +100,7 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     others = {name: value for name, value in config.items() if name != PRUNED}
     layout = layout_of(config.get("model_type"))
     try:
-        with _Undrawn():
+        with Undrawn():
             model = layout.read(others, tensors)
     except RuntimeError as error:
         if "allocate" not in str(error):
@@ -126,12 +125,3 @@ def layout_of(model_type: Any) -> Layout:
         )
     module, attribute = LAYOUTS[model_type].split(":")
     return getattr(import_module(module), attribute)
-
-
-class _Undrawn(TorchFunctionMode):
-    """Inside, no first values are drawn, which would take longer than to read those of a file."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))

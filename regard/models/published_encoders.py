@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.checkpoints import Names, Transform, split
+from regard.checkpoints import Names, Transform, adopt, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.headed import Headed
 from regard.models.published_config import ConfigTable, label_names, refusal
@@ -111,7 +111,7 @@ class EncoderLayout:
         except ValueError as error:
             raise ConfigError(f"config.json: {error}") from None
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
-        model.load_state_dict(self.names(kinds, ours).read(named, model.state_dict()))
+        adopt(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
 
     # ---- parts
