@@ -7,6 +7,7 @@ They stand in the places of the wide ones, are called alike, and learn nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,36 @@ from regard.native.products import pack, product, rows_of
 Weights = Literal["int8", "bfloat16"]
 
 
+@dataclass
+class Stored:
+    """A matrix as a file has it: `numbers` (N, K) int8 with a `scale` (N,) each line, or bfloat16.
+
+    It hangs on the parameter that it stands for, `parameter.stored`; `used` when a layer has it.
+    """
+
+    numbers: Tensor
+    scale: Tensor | None
+    used: bool = False
+
+    def wide(self) -> Tensor:
+        """The matrix as float32."""
+        wide = self.numbers.float()
+        return wide if self.scale is None else wide * self.scale[:, None]
+
+
+def narrowed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
+    """The numbers (N, K) and scales (N,) of a matrix: those that a file has, or rounded now."""
+    stored: Stored | None = getattr(weight, "stored", None)
+    if stored is not None:
+        stored.used = True
+        return stored.numbers, stored.scale
+    if kind == "bfloat16":
+        return weight.detach().to(torch.bfloat16), None
+    wide = weight.detach().float()
+    scale = wide.abs().amax(1) / 127
+    return (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
+
+
 class Narrow(nn.Module):
     """A matrix (N, K), `weight` in panels as kernels read it; `scale` (N,) where it is 8-bit."""
 
@@ -30,13 +61,8 @@ class Narrow(nn.Module):
     def __init__(self, weight: Tensor, kind: Weights):
         super().__init__()
         self.lines, self.columns = weight.shape
-        wide, scale = weight.detach(), None
-        if kind == "int8":
-            wide = wide.float()
-            scale = wide.abs().amax(1) / 127
-            wide = (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round()
-        narrow = wide.to(torch.int8 if kind == "int8" else torch.bfloat16)
-        self.register_buffer("weight", pack(narrow))
+        numbers, scale = narrowed(weight, kind)
+        self.register_buffer("weight", pack(numbers))
         self.register_buffer("scale", scale)
 
     @property

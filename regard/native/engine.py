@@ -61,6 +61,11 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
         )
     if not build.available():
         return model.eval().requires_grad_(False)
+    return replaced(model, weights)
+
+
+def replaced(model: nn.Module, weights: Weights) -> nn.Module:
+    """What `prepare` makes of a model where there are compiled kernels; torch computes else."""
     tied: dict[int, Narrow] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
