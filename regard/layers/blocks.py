@@ -1,18 +1,20 @@
-"""The blocks of a decoder, as its steps run them: behind what a cache holds.
+"""The blocks of a model, as decoders step through them and as encoders read whole texts.
 
-Steps go through this one part, so that decoding is made faster by putting another in its place.
+Both go through one part, so that a model is made faster by putting another in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE
+from regard.data.batches import Sequences
 from regard.masks import Allowed, causal, padding
 from regard.state import KeyValueCache, SourceMemory
 
@@ -51,6 +53,41 @@ class Blocks(nn.ModuleList):
         for layer, block in enumerate(self):
             own = slice(block.cross.heads)  # those of the layer, where some were pruned
             yield Memory(source.keys[:, layer, own], source.values[:, layer, own], words)
+
+
+class Stack(nn.ModuleList):
+    """Blocks in which every position sees every word of its row: `block(hidden, allowed)`."""
+
+    def layers(self, hidden: Tensor, texts: Sequences) -> Iterator[Tensor]:
+        """What each block gives, (B, T, D), from what the first one reads."""
+        allowed = source_words(texts.lengths, hidden.size(1))
+        for block in self:
+            hidden = block(hidden, allowed)
+            yield hidden
+
+    def read(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """What the last block gives, (B, T, D)."""
+        state = hidden
+        for state in self.layers(hidden, texts):  # noqa: B007
+            pass
+        return state
+
+    def first(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """That for the first position alone, (B, 1, D): the last block computes no other."""
+        block: Any
+        allowed = source_words(texts.lengths, hidden.size(1))
+        for block in self[:-1]:
+            hidden = block(hidden, allowed)
+        block = self[-1]
+        return block.first(hidden, allowed)
+
+    def chosen(
+        self, hidden: Tensor, texts: Sequences, choice: Callable[[Iterator[Tensor]], Tensor]
+    ) -> Tensor:
+        """What is chosen of the states of all layers, the first block's input among them: for the
+        words of all rows, end to end, (N, D).
+        """
+        return choice(chain([hidden], self.layers(hidden, texts)))[texts.keep]
 
 
 def seen(cache: KeyValueCache, count: int) -> Allowed:

@@ -10,9 +10,9 @@ masked, whether one text follows another, the class of a text, of a word, of a s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,12 @@ from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
 from regard.layers.output import Softmax
-from regard.masks import Allowed, padding
+from regard.masks import Allowed
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.text.templates import Template, required
@@ -109,7 +110,7 @@ class BertBlock(nn.Module):
 class Stacked(nn.Module, ABC):
     """Embeddings and a stack of blocks in which every position sees every other: how it is read."""
 
-    blocks: Sequence[Any]
+    blocks: Any  # a `Stack`
 
     @abstractmethod
     def embed(self, texts: Sequences) -> Tensor:
@@ -121,24 +122,21 @@ class Stacked(nn.Module, ABC):
 
     def encode(self, texts: Sequences) -> Tensor:
         """Hidden states of the last layer, (B, T, D)."""
-        for hidden in self.layers(texts):  # noqa: B007
-            pass
-        return hidden
+        return self.blocks.read(self.embed(texts), texts)
 
     def encode_first(self, texts: Sequences) -> Tensor:
         """That of the first token alone, (B, 1, D): the last layer computes no other."""
-        hidden, allowed = self.embed(texts), words(texts)
-        for block in self.blocks[:-1]:
-            hidden = block(hidden, allowed)
-        return self.blocks[-1].first(hidden, allowed)
+        return self.blocks.first(self.embed(texts), texts)
+
+    def chosen(self, texts: Sequences, choice: Callable[[Iterator[Tensor]], Tensor]) -> Tensor:
+        """What is chosen of all layers for the tokens of all rows, end to end, (N, D)."""
+        return self.blocks.chosen(self.embed(texts), texts, choice)
 
     def layers(self, texts: Sequences) -> Iterator[Tensor]:
         """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
-        hidden, allowed = self.embed(texts), words(texts)
+        hidden = self.embed(texts)
         yield hidden
-        for block in self.blocks:
-            hidden = block(hidden, allowed)
-            yield hidden
+        yield from self.blocks.layers(hidden, texts)
 
 
 class Bert(Stacked):
@@ -160,7 +158,7 @@ class Bert(Stacked):
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
         blocks = [BertBlock(config) for _ in range(config.layers)]
-        self.blocks = cast("Sequence[BertBlock]", nn.ModuleList(blocks))
+        self.blocks = Stack(blocks)
         begin(self, config.init_range)
         cut_heads(self, config.pruned)
 
@@ -207,12 +205,6 @@ class Bert(Stacked):
     def template(tokenizer: Any) -> Template:
         """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
         return Template.bert(*required(tokenizer, "cls", "sep"))
-
-
-def words(texts: Sequences) -> Allowed:
-    """Every position sees those of its row that hold a token."""
-    rows, longest = texts.ids.shape
-    return padding(texts.lengths).resolve(1, longest, rows=rows, device=texts.ids.device)
 
 
 def begin(module: nn.Module, deviation: float) -> nn.Module:

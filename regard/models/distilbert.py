@@ -8,9 +8,8 @@ of the attention is not dropped; the class of a text is read through a layer wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
 from regard.data.batches import Sequences
+from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
@@ -109,7 +109,7 @@ class DistilBert(Stacked):
         self.norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
         self.dropout = Dropout(config.dropout)
         blocks = [DistilBertBlock(config) for _ in range(config.layers)]
-        self.blocks = cast("Sequence[DistilBertBlock]", nn.ModuleList(blocks))
+        self.blocks = Stack(blocks)
         begin(self, config.init_range)
         if config.sinusoidal:
             table = sinusoid(torch.arange(config.max_length), config.d_model)

@@ -10,9 +10,8 @@ embedding serves source, target and output (section 3.4).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch.nn.functional import pad
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import CrossAttention, Remember, SelfAttention
 from regard.data.batches import Sequences
-from regard.layers.blocks import Blocks, Memory, source_words
+from regard.layers.blocks import Blocks, Memory, Stack, source_words
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.output import Softmax
@@ -147,7 +146,7 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         encoder = [self.encoder_block(config) for _ in range(config.encoder_layers)]
         decoder = [self.decoder_block(config) for _ in range(config.decoder_layers)]
-        self.encoder = cast("Sequence[EncoderBlock]", nn.ModuleList(encoder))
+        self.encoder: Any = Stack(encoder)
         self.decoder: Any = Blocks(decoder)
         self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
         cut_heads(self, config.pruned)
@@ -165,11 +164,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D)."""
-        allowed = source_words(source.lengths, source.ids.size(1))
-        hidden = self._embed(source.ids)
-        for block in self.encoder:
-            hidden = block(hidden, allowed)
-        return self._finish_encoder(hidden)
+        return self._finish_encoder(self.encoder.read(self._embed(source.ids), source))
 
     def start(self, source: Sequences) -> tuple[TransformerState, Tensor]:
         """Read the source; decoding begins with `bos`."""

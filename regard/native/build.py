@@ -102,6 +102,8 @@ def load(path: Path) -> ctypes.CDLL:
     library.regard_linear.restype = None
     library.regard_run.argtypes = [pointer, pointer, number, number, pointer, pointer, number]
     library.regard_run.restype = None
+    library.regard_encode.argtypes = [pointer, pointer, pointer, number, number]
+    library.regard_encode.restype = None
     library.regard_threads.argtypes = [pointer, pointer, pointer]
     library.regard_threads.restype = None
     runtime = _openmp()

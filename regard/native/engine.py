@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.attention.gates import gating
 from regard.attention.tap import listening
 from regard.errors import ConfigError
-from regard.layers.blocks import Blocks
+from regard.layers.blocks import Blocks, Stack
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.quantized import (
@@ -28,6 +28,7 @@ from regard.layers.quantized import (
     Weights,
 )
 from regard.native import build
+from regard.native.encoding import FastStack
 from regard.native.program import Program, readable, recorded
 from regard.state import KeyValueCache, SourceMemory
 from regard.suggest import nearest
@@ -89,6 +90,8 @@ def _replace(
             new = NarrowEmbedding(_once(child.weight, weights, tied))
         elif type(child) is Blocks:
             new = FastBlocks(child)
+        elif type(child) is Stack:
+            new = FastStack(child)
         if new is not None:
             setattr(parent, name, new)
 

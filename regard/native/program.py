@@ -116,12 +116,16 @@ class Recorder:
         twin.__dict__["_modules"] = {
             name: self._stand_in(module) for name, module in block.named_children()
         }
-        memory = (self.memory,) if cross else ()
         try:
-            out = twin.forward(Symbol(self, 0), self.allowed, *memory, self.remember)
+            out = twin.forward(Symbol(self, 0), *self.given(cross))
         except (AttributeError, TypeError) as error:  # what symbols cannot do
             raise CannotRecord(str(error)) from error
         return self._ending_in_zero(self._joined(self.register(out, self.widths[0])))
+
+    def given(self, cross: bool) -> tuple[Any, ...]:
+        """What a block is given beside hidden states."""
+        memory = (self.memory,) if cross else ()
+        return self.allowed, *memory, self.remember
 
     def write(self, kind: int, source: Any, width: int, **details: Any) -> Symbol:
         """One more operation, into a new register."""
@@ -175,7 +179,7 @@ class Recorder:
         return self._linear(feed.outer, inner)
 
     def _self_attention(
-        self, attention: SelfAttention, hidden: Any, allowed: Any, remember: Any
+        self, attention: SelfAttention, hidden: Any, allowed: Any, remember: Any = None
     ) -> Symbol:
         if allowed is not self.allowed or remember is not self.remember:
             raise CannotRecord("a mask or a cache of its own")
@@ -280,11 +284,13 @@ class Program:
         CannotRecord: a block does something that has no operation.
     """
 
+    recorder: type[Recorder] = Recorder
+
     def __init__(self, blocks: Iterable[nn.Module], width: int, *, cross: bool):
         places: dict[tuple[int, int], int] = {(0, width): 0}  # registers that blocks share
         ops: list[Op] = []
         for layer, block in enumerate(blocks):
-            recorder = Recorder(layer, width)
+            recorder = self.recorder(layer, width)
             here: dict[int, int] = {ABSENT: ABSENT}
             recorded = recorder.record(block, cross)
             for register, wide in enumerate(recorder.widths):

@@ -1,5 +1,6 @@
 // Decoding at the speed at which weights can be read: what Python calls.
 
+#include "encoder.h"
 #include "programs.h"
 
 extern "C" {
@@ -35,6 +36,18 @@ void regard_run(const Program* program, float* hidden, int64_t rows, int64_t tok
   call.weights = scratch(weights, call.most * threads);
   call.room = room_for(call.lines(), program->widest);
   execute(call, threads);
+}
+
+// hidden (tokens, width), in and out: texts end to end, text i from row starts[i] to starts[i + 1].
+void regard_encode(const Program* program, float* hidden, const int64_t* starts, int64_t texts,
+                   int64_t threads) {
+  Encoding all{program, hidden, starts, {}};
+  all.cut(texts);
+  if (threads > 1 && all.parts() >= 3 * threads) return run(threads, 1, encode_apart, &all);
+  for (int64_t i = 0; i < all.parts(); i++) {
+    Together part = all.part(i);
+    run(threads, STAGES * program->count, pass_together, &part);
+  }
 }
 
 // 0 if products of this library are right on this processor.
