@@ -1,50 +1,35 @@
-"""From a recipe to a run folder, and from a folder of weights to a model that can be used.
+"""From a recipe to a run folder.
 
-task = load("runs/demo")              weights, tokenizer and task together
-result = train("recipes/demo.toml", ["training.updates=100"])
+folder, result = train("recipes/demo.toml", ["training.updates=100"])
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-import regard
-from regard import decoding, training
-from regard.checkpoints import load_weights, write_tensors, write_text
+from regard import training
 from regard.data import hash_of
-from regard.decoding import drafts
 from regard.errors import CheckpointError, ConfigError
-from regard.hub import resolve
+from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
-from regard.models.headed import Headed, assembled, with_options
-from regard.models.published import from_published, to_published
 from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record, with_section, write
-from regard.sentences import read_pooling, write_sentence_transformers
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
-from regard.tasks.foreign import kept_settings, names_in, task_of
 from regard.text import Tokenizer
-from regard.text.fit import check_tokenizer
 from regard.training import Result, TrainingOptions
-from regard.weights import read_weights
 
-if TYPE_CHECKING:
-    from regard.layers.quantized import Weights
+__all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-OURS = "regard"  # the model_type of what no other library has
-NOT_OURS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
 
@@ -260,164 +245,3 @@ def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
     if not finished:
         write_report(folder, made.task, made.recipe, result)
     return result
-
-
-# ------------------------------------------------------------------------------- models
-
-
-def save(task: Any, folder: str | Path) -> None:
-    """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
-
-    Where `transformers` has the architecture, names and configuration are those it opens.
-    """
-    folder, model = Path(folder), task.model
-    about = {"version": regard.__version__, "task": task.name, "model": name_of(model)}
-    published = to_published(model)
-    config, weights = published or (asdict(model.config), model.state_dict())
-    if published is None:
-        config |= {"model_type": OURS, "architectures": [type(model).__name__]}
-        if isinstance(model, Headed):
-            about["heads"] = model.outputs()
-    config |= {"regard": {**about, **task.settings()}}
-    config |= getattr(task, "published", dict)()
-    write_tensors(folder / WEIGHTS, weights)
-    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
-    task.tokenizer.save(folder, getattr(model.config, "max_length", None))
-    if task.name == "embedding" and published is not None:
-        write_sentence_transformers(folder, task.pooling, model.config.d_model)
-    if task.decodes:
-        decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
-
-
-def device() -> str:
-    """Where models are put: a GPU where there is one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def load(path: str | Path, *, weights: Weights | None = None) -> Any:
-    """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
-
-    A folder that another library wrote is the task that its heads are for.
-
-    weights: "int8" or "bfloat16" answer faster on a CPU and learn no more; see
-        `regard.native.engine.prepare`.
-
-    Raises:
-        CheckpointError: a file is missing, or weights and configuration do not fit.
-        ConfigError: there are no such weights.
-    """
-    folder = folder_of(path)
-    config = _read_config(folder)
-    model = _read_model(config, folder).to(device() if weights is None else "cpu").eval()
-    if isinstance(model, Headed):
-        model.labels = names_in(config)
-    tokenizer = Tokenizer.load(folder)
-    check_tokenizer(tokenizer, config)
-    name, settings = _task_in(folder, config, model)
-    task = task_class(name)
-    if task.decodes and (folder / "generation_config.json").exists():
-        settings["method"] = decoding.load(folder)
-    try:
-        made = task(model, tokenizer, **settings)
-    except TypeError as error:
-        raise CheckpointError(
-            f"{folder / CONFIG}: `regard` does not say how the task {name} is set up: {error}. Was "
-            "it written by another release?"
-        ) from error
-    if weights is not None:
-        from regard.native.engine import prepare
-
-        prepare(made.model, weights)
-    return made
-
-
-def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dict[str, Any]]:
-    """The name of a folder's task, and its settings."""
-    about = config.get("regard")
-    name = "" if about is None else about.get("task", "translation")
-    if name in ("", "embedding") and (pooling := read_pooling(folder)) is not None:
-        return "embedding", dict(vars(pooling))
-    if about is not None:
-        not_settings = ("task", "version", "model", "heads")
-        settings = {k: v for k, v in about.items() if k not in not_settings}
-        if config.get("model_type") == OURS:
-            return name, settings
-        task_class(name)
-        if (kept := kept_settings(name, settings, model, config)) is not None:
-            return name, kept
-        warnings.warn(
-            f"{folder / CONFIG}: `regard` tells of the task {name}, but the weights have no head "
-            "of it; so it is not regarded. Another library has changed this folder.",
-            stacklevel=3,
-        )
-    return task_of(model, config)
-
-
-def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Module:
-    """The model of a folder or of a name on the hub, without tokenizer and task.
-
-    changes: options of its configuration that are to differ, such as `dropout`.
-
-    Raises:
-        ConfigError: the model has no such option.
-    """
-    folder = folder_of(path)
-    config = _read_config(folder)
-    model = _read_model(config, folder)
-    model = with_options(model, changes) if changes else model
-    if isinstance(model, Headed):
-        model.labels = names_in(config)
-    return model
-
-
-drafts.opener = read_model
-
-
-def folder_of(path: str | Path) -> Path:
-    """The folder of weights that a run, a folder or a name on the hub stands for."""
-    folder = resolve(path)
-    return folder / "model" if (folder / "model" / CONFIG).exists() else folder
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        hint = "Give a run folder or its model/."
-        if (folder / "recipe.toml").exists():
-            hint = (
-                "This run has published no weights yet: they come with its first validation. "
-                f"Go on with it: regard resume {folder}"
-            )
-        raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
-    except ValueError as error:
-        raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
-    if not isinstance(config, dict) or not isinstance(config.get("regard", {}), dict):
-        raise CheckpointError(f"{folder / CONFIG} must be a table of fields, and `regard` in it.")
-    return config
-
-
-def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:
-    weights = read_weights(folder)
-    if config.get("model_type") != OURS:
-        return from_published(config, weights)
-    about = config.get("regard", {})
-    name, heads = about.get("model", ""), about.get("heads")
-    made: Any = model_class(name)
-    try:
-        model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
-        model = model if heads is None else assembled(model, heads)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / CONFIG} is no configuration of {name}: {error}") from None
-    load_weights(model, weights)
-    return model
-
-
-def ids_of(config: Any) -> dict[str, int]:
-    """The special ids, under the names that generation_config.json has for them."""
-    return {
-        "pad_token_id": config.pad,
-        "bos_token_id": config.bos,
-        "eos_token_id": config.eos,
-        "decoder_start_token_id": config.bos,
-    }

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from regard.checkpoints import Names
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
+from regard.folders import folder_of, read_model
 from regard.layers.heads import last
 from regard.models.headed import Headed
 from regard.models.published import LAYOUTS, layout_of
-from regard.runs import folder_of, read_model
 from regard.text import Tokenizer
 from regard.text.templates import Template, template_of
 

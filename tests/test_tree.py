@@ -29,7 +29,7 @@ STATIONS = [
     {"tasks"},
     {"training"},
     {"visual"},
-    {"runs", "estimate", "summary", "verify"},
+    {"folders", "runs", "estimate", "summary", "verify"},
     {"compare"},
     {"cli"},
 ]

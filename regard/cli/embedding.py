@@ -61,7 +61,7 @@ def embed(
     line is the word, a tab and its vector, and an empty line follows each text. How well cosines of
     vectors go together with what people say: regard evaluate MODEL --data PAIRS.
     """
-    from regard.runs import load
+    from regard.folders import load
     from regard.tasks.features import Embedder
 
     task = load(model)

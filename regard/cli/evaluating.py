@@ -48,7 +48,7 @@ def evaluate(
 
     Each score stands with the signature under which it may be compared.
     """
-    from regard.runs import load
+    from regard.folders import load
     from regard.tasks.language_modeling import LanguageModeling
 
     task, files = load(model), [*(data or ()), *(more or ())]

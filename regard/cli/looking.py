@@ -49,7 +49,7 @@ def look(
     decoding: dict[str, Any],
 ) -> None:
     """Show which words a model looks at while it reads, or answers, a text."""
-    from regard.runs import load
+    from regard.folders import load
 
     for path, suffix in ((html, ".html"), (png, ".png")):
         if path is not None and path.suffix != suffix:

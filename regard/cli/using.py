@@ -40,7 +40,7 @@ def predict(
     and its context) has tabs between them. With --scores or --n-best every hypothesis is a line:
     the number of its text from 0, its score and itself, tabs between.
     """
-    from regard.runs import load
+    from regard.folders import load
 
     task, tally = load(model, weights=weights), Counter[str]()
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
@@ -189,7 +189,7 @@ def generate(
 ) -> None:
     """Continue a text, token by token as the model decides."""
     from regard.decoding import changed, counting
-    from regard.runs import load
+    from regard.folders import load
 
     task = load(model, weights=weights)
     if not hasattr(task, "stream"):

@@ -1,0 +1,334 @@
+"""A model's folder: read as a task that can be used, and written so that others open it.
+
+task = load("runs/demo")                        weights, tokenizer and task together
+save(task, "folder")                            as other libraries publish it, where they have it
+convert("runs/demo", "small", "int8")           weights in 8 bits: smaller, there at once, faster
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+import regard
+from regard import decoding
+from regard.checkpoints import Undrawn, adopt, check_fit, write_tensors, write_text
+from regard.decoding import drafts
+from regard.errors import CheckpointError, ConfigError
+from regard.hub import resolve
+from regard.layers.quantized import Narrow, Weights
+from regard.models import model_class, name_of
+from regard.models.headed import Headed, assembled, with_options
+from regard.models.published import from_published, to_published
+from regard.native import stored as stored_form
+from regard.sentences import read_pooling, write_sentence_transformers
+from regard.suggest import nearest
+from regard.tasks import task_class
+from regard.tasks.foreign import kept_settings, names_in, task_of
+from regard.text import Tokenizer
+from regard.text.fit import check_tokenizer
+from regard.weights import read_weights
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OURS = "regard"  # the model_type of what no other library has
+NOT_OURS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
+KINDS: tuple[str, ...] = get_args(Weights)
+NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
+
+
+def save(task: Any, folder: str | Path) -> None:
+    """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
+
+    Where `transformers` has the architecture, names and configuration are those it opens.
+
+    Raises:
+        CheckpointError: the weights are narrow; `convert` writes such folders.
+    """
+    folder, model = Path(folder), task.model
+    if any(isinstance(part, Narrow) for part in model.modules()):
+        raise CheckpointError(
+            f"{folder} was not written: this model has narrow weights, and nothing publishes "
+            "such. Save it from the folder that it was loaded from, without `weights`."
+        )
+    published = to_published(model)
+    config, tensors = published or (_ours(model), model.state_dict())
+    _write(task, folder, config, tensors, {})
+    if task.name == "embedding" and published is not None:
+        write_sentence_transformers(folder, task.pooling, model.config.d_model)
+
+
+def convert(path: str | Path, out: str | Path, weights: Weights = "int8") -> Path:
+    """Write what a folder holds as a new folder with narrow weights, which `load` opens at once.
+
+    They are those that `load(path, weights=...)` makes, and take a quarter or half of the place. No
+    other library reads them, and nothing can be trained from them: keep the folder they come from.
+
+    Raises:
+        ConfigError: there are no such weights, or these are narrow already.
+        CheckpointError: `out` is there already.
+    """
+    out = Path(out)
+    known_weights(weights)
+    if out.exists():
+        raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
+    folder = folder_of(path)
+    config = _read_config(folder)
+    if stored := stored_weights(config, folder):
+        raise ConfigError(
+            f"{folder} holds {stored} weights already, and to round them again would only lose "
+            "more. Convert the folder that they come from."
+        )
+    task = _task_of(config, folder, _read_model(config, folder))
+    config = _ours(task.model)
+    tensors = stored_form.tensors_of(task.model, weights)
+    place = out.with_name(f".{out.name}.writing")
+    shutil.rmtree(place, ignore_errors=True)
+    _write(task, place, config, tensors, {"weights": weights})
+    place.rename(out)
+    return out
+
+
+def _ours(model: Any) -> dict[str, Any]:
+    """config.json of a model that only this library reads."""
+    return {**asdict(model.config), "model_type": OURS, "architectures": [type(model).__name__]}
+
+
+def _write(
+    task: Any, folder: Path, config: dict[str, Any], tensors: Any, about: dict[str, Any]
+) -> None:
+    """The files that every folder has; `about` the model beside what its task says."""
+    model = task.model
+    about = {"version": regard.__version__, "task": task.name, "model": name_of(model), **about}
+    if config["model_type"] == OURS and isinstance(model, Headed):
+        about["heads"] = model.outputs()
+    config = {
+        **config,
+        "regard": {**about, **task.settings()},
+        **getattr(task, "published", dict)(),
+    }
+    write_tensors(folder / WEIGHTS, tensors)
+    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    task.tokenizer.save(folder, getattr(model.config, "max_length", None))
+    if task.decodes:
+        decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
+
+
+def device() -> str:
+    """Where models are put: a GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load(path: str | Path, *, weights: Weights | None = None) -> Any:
+    """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
+
+    A folder that another library wrote is the task that its heads are for. Weights are mapped, not
+    copied, where they lie as the model wants them: the file must stay as it is meanwhile.
+
+    weights: "int8" or "bfloat16" answer faster on a CPU and learn no more; see
+        `regard.native.engine.prepare`. A folder with narrow weights has them in any case.
+
+    Raises:
+        CheckpointError: a file is missing, or weights and configuration do not fit.
+        ConfigError: there are no such weights, or the folder has others.
+    """
+    if weights is not None:
+        known_weights(weights)
+    folder = folder_of(path)
+    config = _read_config(folder)
+    stored = stored_weights(config, folder)
+    if weights not in (None, stored) and stored is not None:
+        raise ConfigError(
+            f"{folder} holds {stored} weights, and {weights} ones cannot be made of them. Convert "
+            "the folder that they come from, or leave `weights` out."
+        )
+    model = _prepared(config, folder) if stored else _read_model(config, folder)
+    narrow = weights or stored
+    made = _task_of(config, folder, model.to(device() if narrow is None else "cpu").eval())
+    if weights is not None and stored is None:
+        from regard.native.engine import prepare
+
+        prepare(made.model, weights)
+    return made
+
+
+def known_weights(weights: str) -> None:
+    """Check the name of a kind of narrow weights.
+
+    Raises:
+        ConfigError: there are no such weights.
+    """
+    if weights not in KINDS:
+        raise ConfigError(
+            f"`weights` must be {' or '.join(KINDS)}, but is {weights!r}. {nearest(weights, KINDS)}"
+        )
+
+
+def _task_of(config: dict[str, Any], folder: Path, model: Any) -> Any:
+    """The task of a folder around its model."""
+    if isinstance(model, Headed):
+        model.labels = names_in(config)
+    tokenizer = Tokenizer.load(folder)
+    check_tokenizer(tokenizer, config)
+    name, settings = _task_in(folder, config, model)
+    task = task_class(name)
+    if task.decodes and (folder / "generation_config.json").exists():
+        settings["method"] = decoding.load(folder)
+    try:
+        return task(model, tokenizer, **settings)
+    except TypeError as error:
+        raise CheckpointError(
+            f"{folder / CONFIG}: `regard` does not say how the task {name} is set up: {error}. Was "
+            "it written by another release?"
+        ) from error
+
+
+def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a folder's task, and its settings."""
+    about = config.get("regard")
+    name = "" if about is None else about.get("task", "translation")
+    if name in ("", "embedding") and (pooling := read_pooling(folder)) is not None:
+        return "embedding", dict(vars(pooling))
+    if about is not None:
+        settings = {k: v for k, v in about.items() if k not in NOT_SETTINGS}
+        if config.get("model_type") == OURS:
+            return name, settings
+        task_class(name)
+        if (kept := kept_settings(name, settings, model, config)) is not None:
+            return name, kept
+        warnings.warn(
+            f"{folder / CONFIG}: `regard` tells of the task {name}, but the weights have no head "
+            "of it; so it is not regarded. Another library has changed this folder.",
+            stacklevel=3,
+        )
+    return task_of(model, config)
+
+
+def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Module:
+    """The model of a folder or of a name on the hub, without tokenizer and task.
+
+    changes: options of its configuration that are to differ, such as `dropout`.
+
+    Raises:
+        ConfigError: the model has no such option, or its weights are narrow, which learn nothing.
+    """
+    folder = folder_of(path)
+    config = _read_config(folder)
+    if stored := stored_weights(config, folder):
+        raise ConfigError(
+            f"{folder} holds {stored} weights, which can be used but not changed. Begin with the "
+            "folder that they come from."
+        )
+    model = _read_model(config, folder)
+    model = with_options(model, changes) if changes else model
+    if isinstance(model, Headed):
+        model.labels = names_in(config)
+    return model
+
+
+def _for_use(path: str) -> nn.Module:
+    """The model of a folder, prepared where its weights are narrow."""
+    folder = folder_of(path)
+    config = _read_config(folder)
+    narrow = stored_weights(config, folder) is not None
+    return _prepared(config, folder) if narrow else _read_model(config, folder)
+
+
+drafts.opener = _for_use
+
+
+def publish(path: str | Path, out: Path) -> bool:
+    """Write a folder with narrow weights as others read it, its numbers in float32.
+
+    Gives False, and writes nothing, where the folder has no narrow weights.
+    """
+    folder = folder_of(path)
+    config = _read_config(folder)
+    if stored_weights(config, folder) is None:
+        return False
+    model = stored_form.widened(lambda: _built(config, folder), read_weights(folder))
+    save(_task_of(config, folder, model), out)
+    return True
+
+
+def folder_of(path: str | Path) -> Path:
+    """The folder of weights that a run, a folder or a name on the hub stands for."""
+    folder = resolve(path)
+    return folder / "model" if (folder / "model" / CONFIG).exists() else folder
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        hint = "Give a run folder or its model/."
+        if (folder / "recipe.toml").exists():
+            hint = (
+                "This run has published no weights yet: they come with its first validation. "
+                f"Go on with it: regard resume {folder}"
+            )
+        raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
+    if not isinstance(config, dict) or not isinstance(config.get("regard", {}), dict):
+        raise CheckpointError(f"{folder / CONFIG} must be a table of fields, and `regard` in it.")
+    return config
+
+
+def stored_weights(config: dict[str, Any], folder: Path) -> Weights | None:
+    """Which narrow weights a folder holds; None: none.
+
+    Raises:
+        CheckpointError: they are of a kind that is not known here.
+    """
+    found = config.get("regard", {}).get("weights")
+    if found is not None and found not in KINDS:
+        raise CheckpointError(
+            f"{folder / CONFIG}: `weights` is {found!r}, which this release does not read."
+        )
+    return found
+
+
+def _prepared(config: dict[str, Any], folder: Path) -> nn.Module:
+    """The model of a folder with narrow weights."""
+    weights: Any = stored_weights(config, folder)
+    return stored_form.opened(lambda: _built(config, folder), read_weights(folder), weights)
+
+
+def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:
+    weights = read_weights(folder)
+    if config.get("model_type") != OURS:
+        return from_published(config, weights)
+    with Undrawn():
+        model = _built(config, folder)
+    check_fit(model, weights)
+    adopt(model, weights)
+    return model
+
+
+def _built(config: dict[str, Any], folder: Path) -> nn.Module:
+    """The model of a configuration of ours, with new weights."""
+    about = config.get("regard", {})
+    name, heads = about.get("model", ""), about.get("heads")
+    made: Any = model_class(name)
+    try:
+        model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
+        return model if heads is None else assembled(model, heads)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder / CONFIG} is no configuration of {name}: {error}") from None
+
+
+def ids_of(config: Any) -> dict[str, int]:
+    """The special ids, under the names that generation_config.json has for them."""
+    return {
+        "pad_token_id": config.pad,
+        "bos_token_id": config.bos,
+        "eos_token_id": config.eos,
+        "decoder_start_token_id": config.bos,
+    }
