@@ -13,7 +13,8 @@ from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit
 from regard.decoding.settings import Settings, common_settings, refuse_sampling
-from regard.decoding.walk import Collector, Decided, Pick, walk
+from regard.decoding.walk import Chooser, Collector, Decided, picking, walk
+from regard.native.words import best
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Greedy:
 
     def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
         """Token by token, as they are decided."""
-        return walk(model, source, _greedy, filters=self.filters, max_tokens=self.max_tokens)
+        return walk(model, source, self._chooser, max_tokens=self.max_tokens)
 
     def collector(self, model: Any) -> Collector:
         """Turns steps of the walk into hypotheses."""
@@ -55,6 +56,7 @@ class Greedy:
         """The names of generation_config.json."""
         return common_settings(self) | {"do_sample": False, "num_beams": 1}
 
-
-def _greedy(limits: Tensor) -> Pick:
-    return lambda scores, rows, new: scores.argmax(-1)
+    def _chooser(self, limits: Tensor) -> Chooser:
+        if self.filters:
+            return picking(self.filters, lambda scores, rows, new: scores.argmax(-1))
+        return lambda scores, prefix, rows: best(scores)

@@ -15,7 +15,7 @@ from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit
 from regard.decoding.settings import Settings, common_settings
-from regard.decoding.walk import Collector, Decided, Pick, walk
+from regard.decoding.walk import Chooser, Collector, Decided, picking, walk
 from regard.errors import ConfigError
 
 
@@ -48,11 +48,11 @@ class Sampling:
     def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
         """Token by token, as they are drawn; row b * samples + i is sample i of sentence b."""
 
-        def draw(limits: Tensor) -> Pick:
-            return Draw(row_seeds(source, self.samples, self.seed), limits)
+        def drawing(limits: Tensor) -> Chooser:
+            seeds = row_seeds(source, self.samples, self.seed)
+            return picking(self.filters, Draw(seeds, limits))
 
-        limit, copies = self.max_tokens, self.samples
-        return walk(model, source, draw, filters=self.filters, max_tokens=limit, copies=copies)
+        return walk(model, source, drawing, max_tokens=self.max_tokens, copies=self.samples)
 
     def collector(self, model: Any) -> Collector:
         """Turns steps of the walk into hypotheses."""

@@ -5,8 +5,9 @@ This is all that decoding knows of a model; `regard.models.interfaces` writes it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isnan
 from typing import Any
 
 import torch
@@ -49,15 +50,29 @@ def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tupl
         RegardError: the model gave no numbers.
     """
     scores, state = model.step(fed, state)
-    log_probs = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
-    nans = log_probs[..., 0].isnan()  # one NaN makes a whole distribution NaN
-    if bool(nans.any()):
-        row = int(nans.any(1).int().argmax())
-        raise RegardError(
-            f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
-            f"after {tokens.size(1)} tokens. Its weights may have diverged."
-        )
+    log_probs = normalized(scores)
+    # One NaN makes a whole distribution NaN.
+    check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
     return log_probs, state
+
+
+def normalized(scores: Tensor) -> Tensor:
+    """Log-probabilities (..., V), at least float32."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+
+
+def check(log_probs: Sequence[float], read: int) -> None:
+    """Refuses rows whose log-probabilities are no numbers, after so many tokens.
+
+    Raises:
+        RegardError: there is such a row.
+    """
+    for row, log_prob in enumerate(log_probs):
+        if isnan(log_prob):
+            raise RegardError(
+                f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
+                f"after {read} tokens. Its weights may have diverged."
+            )
 
 
 @contextmanager

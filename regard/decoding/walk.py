@@ -13,8 +13,11 @@ from regard.data.batches import Sequences
 from regard.decoding.filters import NEVER, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Relative, limits
-from regard.decoding.steps import begin, evaluating, next_log_probs
+from regard.decoding.steps import begin, check, evaluating, normalized
 
+# scores (R, V), the prefix, row numbers (R,) -> tokens (R,) and their log-probabilities (R,), which
+# are minus infinity where the filters allow none, and no numbers where the scores are none
+Chooser = Callable[[Tensor, Prefix, Tensor], tuple[Tensor, Tensor]]
 # filtered scores (R, V), row numbers (R,), tokens decided before -> the tokens decided now (R,)
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -29,48 +32,77 @@ class Decided:
     last: bool
 
 
+@dataclass
+class Row:
+    """A row that goes on. room: tokens that it may have. log_prob: of those that it has."""
+
+    number: int
+    room: int
+    log_prob: float = 0.0
+
+    def take(self, token: int, log_prob: float, new: int, eos: int | None) -> Decided:
+        """The row with its token number `new`, from 1."""
+        if log_prob == NEVER:
+            return Decided(self.number, None, self.log_prob, True)
+        self.log_prob += log_prob
+        return Decided(self.number, token, self.log_prob, new >= self.room or token == eos)
+
+
 @torch.no_grad()
 def walk(
     model: Any,
     source: Sequences | None,
-    pick: Callable[[Tensor], Pick],
+    chooser: Callable[[Tensor], Chooser],
     *,
-    filters: Sequence[Filter] = (),
     max_tokens: int | Relative = 256,
     copies: int = 1,
 ) -> Iterator[list[Decided]]:
     """Step after step, what was decided for each row that still goes on.
 
-    `pick` is given the limits (R,) of the rows and returns the function that picks tokens. The
+    `chooser` is given the limits (R,) of the rows and returns the function that chooses tokens. The
     rows of sentence b are b * copies … b * copies + copies - 1. Rows that end leave the batch.
     """
     with evaluating(model):
         state, tokens = begin(model, source)
-        rows = torch.arange(tokens.size(0) * copies, device=tokens.device)
+        numbers = torch.arange(tokens.size(0) * copies, device=tokens.device)
         room = limits(max_tokens, model, source, tokens.size(0)).repeat_interleave(copies)
-        choose, room = pick(room), room.to(tokens.device)
+        choose = chooser(room)
         if copies > 1:
-            state, tokens = state.select(rows // copies), tokens[rows // copies]
-        total = torch.zeros(rows.size(0), dtype=torch.float64, device=tokens.device)
+            state, tokens = state.select(numbers // copies), tokens[numbers // copies]
         eos = getattr(model.config, "eos", None)
+        rows = [Row(number, most) for number, most in enumerate(room.tolist())]
         new = 0
-        while rows.numel():
-            log_probs, state = next_log_probs(model, tokens, state)
-            allowed = apply(filters, log_probs, Prefix(tokens, new, eos))
-            token = choose(allowed, rows, new)[:, None]  # (R, 1)
+        while rows:
+            scores, state = model.step(tokens[:, -1:], state)
+            token, log_prob = choose(scores[:, -1], Prefix(tokens, new, eos), numbers)
             new += 1
-            possible = (allowed.gather(1, token) > NEVER)[:, 0]
-            total = torch.where(possible, total + log_probs.gather(1, token)[:, 0], total)
-            going = possible & (room > new)
-            if eos is not None:
-                going &= token[:, 0] != eos
-            yield decided(rows, token[:, 0], possible, total, going)
-            tokens = torch.cat([tokens, token], 1)
-            if not bool(going.all()):
-                keep = going.nonzero()[:, 0]
-                rows, room, total, tokens = rows[keep], room[keep], total[keep], tokens[keep]
-                if keep.numel():
-                    state = state.select(keep)
+            found = log_prob.tolist()
+            check(found, tokens.size(1))
+            chosen = zip(rows, token.tolist(), found, strict=True)
+            step = [row.take(word, gain, new, eos) for row, word, gain in chosen]
+            yield step
+            tokens = torch.cat([tokens, token[:, None]], 1)
+            going = [at for at, decided in enumerate(step) if not decided.last]
+            if len(going) < len(rows):
+                rows = [rows[at] for at in going]
+                keep = torch.tensor(going, dtype=torch.long, device=tokens.device)
+                numbers, tokens = numbers[keep], tokens[keep]
+                state = state.select(keep) if rows else state
+
+
+def picking(filters: Sequence[Filter], pick: Pick) -> Chooser:
+    """Picks among what the filters leave."""
+
+    def choose(scores: Tensor, prefix: Prefix, rows: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = normalized(scores)
+        allowed = apply(filters, log_probs, prefix)
+        token = pick(allowed, rows, prefix.new)
+        index = token[:, None]
+        log_prob = log_probs.gather(1, index)
+        impossible = (allowed.gather(1, index) == NEVER) & ~log_prob.isnan()
+        return token, log_prob.masked_fill(impossible, NEVER)[:, 0]
+
+    return choose
 
 
 def decided(

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from regard.data.batches import IGNORE
 from regard.layers.linear import Linear
 from regard.layers.output import SLICE, Softmax
-from regard.native.products import pack, product, rows_of
+from regard.native.products import pack, product
+from regard.native.words import lines
 
 Weights = Literal["int8", "bfloat16"]
 
@@ -80,8 +81,7 @@ class Narrow(nn.Module):
 
     def rows(self, ids: Tensor) -> Tensor:
         """Lines of the matrix as float32: (...,) -> (..., K)"""
-        lines = rows_of(self.weight, ids, self.columns)
-        return lines if self.scale is None else lines * self.scale[ids, None]
+        return lines(self.weight, self.scale, ids, self.shape)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b: (..., K) -> (..., N)"""

@@ -40,6 +40,11 @@ def kernels() -> ctypes.CDLL | None:
         return _kernels()
 
 
+def loaded() -> ctypes.CDLL | None:
+    """The compiled kernels, where somebody has needed them already; None elsewhere."""
+    return kernels() if _kernels.cache_info().currsize else None
+
+
 def available() -> bool:
     """Whether there are compiled kernels on this machine; builds them if need be."""
     return kernels() is not None
@@ -104,6 +109,13 @@ def load(path: Path) -> ctypes.CDLL:
     library.regard_run.restype = None
     library.regard_encode.argtypes = [pointer, pointer, pointer, number, number]
     library.regard_encode.restype = None
+    library.regard_lines.argtypes = [
+        *(number, number, number, pointer, pointer),  # the matrix
+        *(pointer, number, pointer),
+    ]
+    library.regard_lines.restype = number
+    library.regard_best.argtypes = [pointer, number, number, pointer, pointer, number]
+    library.regard_best.restype = None
     library.regard_threads.argtypes = [pointer, pointer, pointer]
     library.regard_threads.restype = None
     runtime = _openmp()

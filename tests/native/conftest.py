@@ -26,6 +26,7 @@ def use(libraries, monkeypatch):
 
     def choose(kind):
         found = None if kind is None else libraries[kind]
-        monkeypatch.setattr(build, "kernels", lambda: found)
+        for asked in ("kernels", "loaded"):
+            monkeypatch.setattr(build, asked, lambda: found)
 
     return choose

@@ -2,6 +2,7 @@
 
 #include "encoder.h"
 #include "programs.h"
+#include "words.h"
 
 extern "C" {
 
@@ -48,6 +49,30 @@ void regard_encode(const Program* program, float* hidden, const int64_t* starts,
     Together part = all.part(i);
     run(threads, STAGES * program->count, pass_together, &part);
   }
+}
+
+// Lines of a matrix: ids (count,) -> y (count, K). Gives how many are not there.
+int64_t regard_lines(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
+                     const int64_t* ids, int64_t count, float* y) {
+  const Matrix w{weights, n, k, data, scale, nullptr};
+  int64_t missing = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (ids[i] < 0 || ids[i] >= n) {
+      missing++;
+    } else {
+      line_of(w, ids[i], y + i * k);
+    }
+  }
+  return missing;
+}
+
+// Scores (rows, words) -> the best word of each row, and its log-probability.
+void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best, float* log_prob,
+                 int64_t threads) {
+  static thread_local std::vector<Peak> peaks;
+  Choice choice{scores, rows, words, best, log_prob, nullptr};
+  choice.peaks = scratch(peaks, rows * choice.chunks());
+  run(threads, 1, choose_all, &choice);
 }
 
 // 0 if products of this library are right on this processor.
