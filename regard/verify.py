@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from regard.checkpoints import Names
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
-from regard.folders import folder_of, read_model
+from regard.folders import folder_of, publish, read_model
 from regard.layers.heads import last
 from regard.models.headed import Headed
 from regard.models.published import LAYOUTS, layout_of
@@ -93,26 +94,32 @@ class Report:
 def verify(path: str | Path, tolerance: float = TOLERANCE) -> Report:
     """Compare what we compute from a folder with what `transformers` does, in float32.
 
+    Narrow weights, which no other library reads, are given to both as float32.
+
     Raises:
         MissingExtra: `transformers` is not installed.
         CheckpointError: no other library has this model, or the folder cannot be read.
     """
-    theirs_of = _transformers()
-    folder = folder_of(path)
-    ours: Any = read_model(folder).float().eval()
-    config = json.loads((folder / "config.json").read_bytes())
-    if config.get("model_type") not in LAYOUTS:
-        raise CheckpointError(
-            f"{folder}: this model has no published architecture, so there is nothing to compare "
-            "with."
-        )
-    notes: list[str] = []
-    theirs = _opened(theirs_of, folder, config, notes)
-    batch = _batch(ours.config, config)
-    with torch.no_grad():
-        rows = _compared(ours, theirs, batch, _order(config), notes)
-    words = _texts_compared(theirs_of, folder, ours, notes)
-    return Report(folder, type(theirs).__name__, tolerance, rows, words, notes)
+    theirs_of, notes = _transformers(), list[str]()
+    named = folder_of(path)
+    with TemporaryDirectory() as wide:
+        narrow = publish(named, Path(wide))
+        folder = Path(wide) if narrow else named
+        config = json.loads((folder / "config.json").read_bytes())
+        if config.get("model_type") not in LAYOUTS:
+            raise CheckpointError(
+                f"{named}: this model has no published architecture, so there is nothing to "
+                "compare with."
+            )
+        if narrow:
+            notes.append("narrow weights were given to both as float32")
+        ours: Any = read_model(folder).float().eval()
+        theirs = _opened(theirs_of, folder, config, notes)
+        batch = _batch(ours.config, config)
+        with torch.no_grad():
+            rows = _compared(ours, theirs, batch, _order(config), notes)
+        words = _texts_compared(theirs_of, folder, ours, notes)
+    return Report(named, type(theirs).__name__, tolerance, rows, words, notes)
 
 
 def _transformers() -> Any:

@@ -6,6 +6,7 @@
     embedding.py    embed
     evaluating.py   evaluate
     looking.py      look
+    converting.py   convert
     verifying.py    verify
     tokenizing.py   tokenizer train, encode, explain
     listing.py      list
@@ -22,6 +23,7 @@ import typer
 
 from regard import __version__
 from regard.cli import (
+    converting,
     embedding,
     evaluating,
     listing,
@@ -71,6 +73,7 @@ app.command()(embedding.embed)
 app.command()(looking.look)
 app.add_typer(tokenizing.app, name="tokenizer")
 app.command()(training.compare)
+app.command()(converting.convert)
 app.command()(verifying.verify)
 app.command("list")(listing.list_)
 

@@ -25,7 +25,20 @@ from regard.errors import RegardError
 UNEXPECTED, MENDABLE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: show where an error comes from
 
-Model = Annotated[Path, typer.Argument(help="A run's folder, or a folder with a model.")]
+
+def _existing(model: Path) -> Path:
+    """Says that there is no such folder before anything heavy is imported to look into it."""
+    from regard.hub import NAME, resolve
+
+    if model.parent.is_dir() or not NAME.fullmatch(str(model)):
+        resolve(model)
+    return model
+
+
+Model = Annotated[
+    Path,
+    typer.Argument(help="A run's folder, or a folder with a model.", callback=_existing),
+]
 Narrow = Annotated[
     Literal["int8", "bfloat16"] | None,
     typer.Option("--weights", help="Narrow weights: faster answers on a CPU."),
