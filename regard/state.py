@@ -105,6 +105,12 @@ class KeyValueCache(State):
     `keys`, `values` are (B, L, H, C, K) with room for C positions; row b has filled its first
     `lengths[b]`. No length is above `longest`, and `even` tells that all are equal to it; both are
     plain values so that nobody waits for the device to know them.
+
+    A search reorders its rows at every step. Then a table is reordered instead of keys and values:
+    position t of row b lies in line `origin[b, t]` of `keys` and `values`, which may have more
+    lines than there are rows. What comes next goes into line b as ever, since no line has anything
+    behind `longest` that somebody reads. That holds only where all rows are as long: others have no
+    table. Who cannot read through it settles it, which copies, and changes nothing else.
     """
 
     keys: Tensor
@@ -112,6 +118,7 @@ class KeyValueCache(State):
     lengths: Tensor  # (B,)
     longest: int = 0
     even: bool = True
+    origin: Tensor | None = None  # (B, C)
 
     @classmethod
     def empty(
@@ -122,19 +129,19 @@ class KeyValueCache(State):
         lengths = torch.zeros(rows, dtype=torch.long, device=like.device)
         return cls(keys, torch.zeros_like(keys), lengths)
 
-    def reserve(self, count: int) -> KeyValueCache:
-        """With room for `count` further positions.
+    @property
+    def rows(self) -> int:
+        return self.lengths.size(0)
 
-        Room grows by a quarter: every reordering of a beam copies all of it, filled or not.
-        """
+    def reserve(self, count: int) -> KeyValueCache:
+        """With room for `count` further positions; it grows by a quarter."""
         room = self.keys.size(3)
         if self.longest + count <= room:
             return self
         extra = max(16, room // 4, self.longest + count - room)
         grow = self.keys.new_zeros(*self.keys.shape[:3], extra, self.keys.size(4))
-        return replace(
-            self, keys=torch.cat([self.keys, grow], 3), values=torch.cat([self.values, grow], 3)
-        )
+        keys, values = (torch.cat([old, grow], 3) for old in (self.keys, self.values))
+        return replace(self, keys=keys, values=values)._through(self.origin)
 
     def positions(self, count: int) -> Tensor:
         """Where the next `count` tokens of each row stand: (B, T)."""
@@ -143,13 +150,14 @@ class KeyValueCache(State):
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, H, T, K) at each row's next positions; give back all of the layer's.
 
-        A layer may have fewer heads than the cache has room for.
+        They come back as they are stored, in the type of `key`. A layer may have fewer heads than
+        the cache has room for.
 
         Positions behind a row's own length hold what earlier rows left there: the mask
         `key position <= query position` hides them.
         """
-        count = key.size(2)
-        heads = slice(key.size(1))
+        self.settle()
+        count, heads = key.size(2), slice(key.size(1))
         keys, values = self.keys[:, layer, heads], self.values[:, layer, heads]  # (B, H, C, K)
         if self.even:
             keys[:, :, self.longest : self.longest + count] = key
@@ -157,19 +165,42 @@ class KeyValueCache(State):
         else:
             row = torch.arange(key.size(0), device=key.device)[:, None]
             at = self.positions(count)  # (B, T)
-            keys[row, :, at] = key.transpose(1, 2)  # (B, H, T, K) -> (B, T, H, K)
-            values[row, :, at] = value.transpose(1, 2)
-        return keys[:, :, : self.longest + count], values[:, :, : self.longest + count]
+            keys[row, :, at] = key.transpose(1, 2).to(keys)  # (B, H, T, K) -> (B, T, H, K)
+            values[row, :, at] = value.transpose(1, 2).to(values)
+        filled = slice(self.longest + count)
+        return keys[:, :, filled].to(key), values[:, :, filled].to(value)
 
     def advance(self, count: int) -> KeyValueCache:
         """After every layer has written `count` tokens."""
         return replace(self, lengths=self.lengths + count, longest=self.longest + count)
 
+    def select(self, rows: Tensor) -> KeyValueCache:
+        """The cache of these rows; it is copied where they are more than the lines, or so few that
+        most lines would be idle, or of different lengths. It takes the memory of this one.
+        """
+        lines, count = self.keys.size(0), rows.size(0)
+        lengths = self.lengths.index_select(0, rows)
+        origin = rows[:, None] if self.origin is None else self.origin.index_select(0, rows)
+        if self.even and lines // 2 < count <= lines:
+            return replace(self, lengths=lengths)._through(origin)
+        keys, values = self._copied(origin)
+        return replace(self, keys=keys, values=values, lengths=lengths, origin=None)
+
+    def settle(self) -> None:
+        """Each row in its own line, and no table."""
+        if self.origin is not None:
+            self.keys, self.values = self._copied(self.origin)
+            self.origin = None
+
     def cut(self, lengths: Tensor) -> KeyValueCache:
         """Keep only the first `lengths[b]` positions of row b (prompts of different lengths)."""
         longest = int(lengths.max()) if lengths.numel() else 0
         even = bool((lengths == longest).all())
-        return replace(self, lengths=lengths.to(self.lengths), longest=longest, even=even)
+        lines = replace(self)
+        if not even:
+            lines.settle()
+        shorter = replace(lines, lengths=lengths.to(self.lengths), longest=longest, even=even)
+        return shorter._through(lines.origin)
 
     def rewind(self, count: int | Tensor) -> KeyValueCache:
         """Forget the last `count` positions of every row, or (B,) of each row its own number."""
@@ -181,7 +212,30 @@ class KeyValueCache(State):
                 f"`count` must be from 0 to the shortest row's {shortest} positions, "
                 f"but is {count}."
             )
-        return replace(self, lengths=self.lengths - count, longest=self.longest - count)
+        shorter = replace(self, lengths=self.lengths - count, longest=self.longest - count)
+        return shorter._through(self.origin)
+
+    def _through(self, origin: Tensor | None) -> KeyValueCache:
+        """What is there lies where (B, C) or (B, 1) says; what comes goes into each row's line."""
+        if origin is None:
+            return self
+        table = torch.arange(self.rows, device=origin.device)[:, None].repeat(1, self.keys.size(3))
+        table[:, : self.longest] = origin[:, : self.longest]
+        return replace(self, origin=table)
+
+    def _copied(self, origin: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows that lie where (B, C) or (B, 1) says, each row in one line."""
+        at = torch.arange(self.longest, device=origin.device)
+
+        def copied(lines: Tensor) -> Tensor:
+            if origin.size(1) == 1:
+                return lines.index_select(0, origin[:, 0])
+            copies = lines.new_zeros(origin.size(0), *lines.shape[1:])
+            found = lines[origin[:, : self.longest], :, :, at]  # (B, T, L, H, K)
+            copies[..., : self.longest, :] = found.permute(0, 2, 3, 1, 4)
+            return copies
+
+        return copied(self.keys), copied(self.values)
 
 
 @dataclass
@@ -190,17 +244,24 @@ class SourceMemory(State):
 
     The hypotheses of one sentence lie next to each other and share its memory: `keys` and `values`
     (N, L, H, S, K) have one entry a sentence, read by `sharing` rows each, so that a beam costs no
-    copies. `select` keeps this sharing where the rows allow it.
+    copies. `select` keeps this sharing where the rows allow it. When sentences leave, their entries
+    stay, until half of them are idle: sentence n then reads entry `origin[n]`.
     """
 
     keys: Tensor
     values: Tensor
     lengths: Tensor  # (N,)
     sharing: int = 1
+    origin: Tensor | None = None  # (N,)
 
     @property
     def rows(self) -> int:
         return self.lengths.size(0) * self.sharing
+
+    def layer(self, layer: int, heads: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values (N, H, S, K) of one layer, which may have fewer heads than another."""
+        self.settle()
+        return self.keys[:, layer, :heads], self.values[:, layer, :heads]
 
     def select(self, rows: Tensor) -> SourceMemory:
         sentences, counts = torch.unique_consecutive(rows // self.sharing, return_counts=True)
@@ -209,8 +270,19 @@ class SourceMemory(State):
         everybody = torch.arange(self.lengths.size(0), device=sentences.device)
         if torch.equal(sentences, everybody):
             return replace(self, sharing=sharing)
-        chosen = {name: t.index_select(0, sentences) for name, t in self.tensors().items()}
-        return replace(self, **chosen, sharing=sharing)
+        lengths = self.lengths.index_select(0, sentences)
+        origin = sentences if self.origin is None else self.origin.index_select(0, sentences)
+        chosen = replace(self, lengths=lengths, sharing=sharing, origin=origin)
+        if origin.size(0) <= self.keys.size(0) // 2:
+            chosen.settle()
+        return chosen
+
+    def settle(self) -> None:
+        """Each sentence in an entry of its own, in their order: `origin` is no longer needed."""
+        if self.origin is not None:
+            self.keys = self.keys.index_select(0, self.origin)
+            self.values = self.values.index_select(0, self.origin)
+            self.origin = None
 
     def rewind(self, count: int | Tensor) -> SourceMemory:
         """The source is all there before the first token, and stays."""

@@ -93,13 +93,30 @@ class Lists:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.integers(1, 5)),
+        st.tuples(st.just("write through"), st.integers(1, 5)),
         st.tuples(st.just("select"), st.lists(st.integers(0, 99), min_size=1, max_size=4)),
+        st.tuples(st.just("reorder"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
         st.tuples(st.just("cut"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
         st.tuples(st.just("rewind"), st.integers(0, 99)),
         st.tuples(st.just("rewind each"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
     ),
-    max_size=8,
+    max_size=12,
 )
+
+
+def write_through(cache: KeyValueCache, layer: int, key: Tensor, value: Tensor) -> list[Tensor]:
+    """As kernels do: number by number, into each row's own line; and read where the table says."""
+    found = []
+    for lines, new in ((cache.keys, key), (cache.values, value)):
+        read = torch.zeros(*new.shape[:2], cache.longest + new.size(2), new.size(3))
+        for row, length in enumerate(cache.lengths.tolist()):
+            end = length + new.size(2)
+            lines[row, layer, :, length:end] = new[row]
+            for at in range(end):
+                line = row if cache.origin is None else cache.origin[row, at]
+                read[row, :, at] = lines[line, layer, :, at]
+        found.append(read)
+    return found
 
 
 @settings(deadline=None, max_examples=60)
@@ -110,19 +127,21 @@ def test_the_cache_is_a_list_of_keys_a_row(steps, room):
     for verb, argument in steps:
         rows = len(naive.keys)
         shortest = min(map(len, naive.keys))
-        if verb == "write":
+        if verb.startswith("write"):
             new = torch.randn(rows, 2, argument, 3)
+            write = KeyValueCache.write if verb == "write" else write_through
             naive.write(new)
             cache = cache.reserve(argument)
             at = cache.positions(argument)
             for layer in range(layers):
-                keys, values = cache.write(layer, new + layer, -new)
+                keys, values = write(cache, layer, new + layer, -new)
                 assert keys.shape == values.shape == (rows, 2, cache.longest + argument, 3)
                 compare(naive, keys - layer, values)
             assert at[:, -1].tolist() == [len(row) - 1 for row in naive.keys]
             cache = cache.advance(argument)
-        elif verb == "select":
+        elif verb in ("select", "reorder"):
             index = torch.tensor([i % rows for i in argument])
+            index = index[:rows] if verb == "reorder" else index
             cache = cache.select(index)
             naive.keys = [list(naive.keys[i]) for i in index.tolist()]
         elif verb == "cut":
@@ -140,6 +159,7 @@ def test_the_cache_is_a_list_of_keys_a_row(steps, room):
         assert cache.lengths.tolist() == [len(row) for row in naive.keys]
         assert cache.longest >= max(map(len, naive.keys)) and cache.rows == len(naive.keys)
         assert not cache.even or len(set(map(len, naive.keys))) == 1
+        assert cache.origin is None or cache.even
 
 
 def compare(naive: Lists, keys: Tensor, values: Tensor) -> None:
@@ -161,6 +181,21 @@ def test_room_grows_by_a_quarter_so_that_little_is_copied():
     assert sorted(set(rooms)) == [4, 20, 36, 52, 68, 85, 106, 132]
     assert cache.reserve(1) is cache
     assert cache.reserve(1000).keys.size(3) == 1110
+
+
+def test_a_search_copies_no_keys_until_most_of_them_are_idle():
+    cache = KeyValueCache.empty(8, 1, 1, 2, like=torch.zeros(1)).advance(3)
+    beam = cache.select(torch.tensor([1, 1, 0, 5, 4, 4, 4, 7]))
+    assert beam.keys is cache.keys and beam.rows == 8
+    fewer = beam.advance(1).select(torch.tensor([4, 6, 4, 5, 1]))
+    assert fewer.keys is cache.keys and fewer.rows == 5
+    assert fewer.origin[:, :5].tolist() == [
+        *([4, 4, 4, 4, 0], [4, 4, 4, 6, 1], [4, 4, 4, 4, 2], [4, 4, 4, 5, 3], [1, 1, 1, 1, 4])
+    ]
+    fewest = fewer.select(torch.tensor([1, 2, 3, 1]))
+    assert fewest.keys.size(0) == 4 and fewest.origin is None
+    wider = fewer.select(torch.arange(9) % 5)
+    assert wider.keys.size(0) == 9 and wider.origin is None
 
 
 @pytest.mark.parametrize("count", [3, -1])
@@ -190,6 +225,8 @@ def test_the_cache_has_the_type_of_what_it_will_hold():
 
 def expanded(memory: SourceMemory) -> dict[str, Tensor]:
     """Every row with its own copy."""
+    memory = replace(memory)
+    memory.settle()
     return {n: t.repeat_interleave(memory.sharing, 0) for n, t in memory.tensors().items()}
 
 
@@ -218,7 +255,10 @@ def test_a_beam_costs_no_copies():
     reordered = beam.select(torch.tensor([3, 3, 0, 1, 7, 4, 4, 4, 9, 8, 11, 10]))
     assert reordered.sharing == 4 and reordered.keys is memory.keys
     without_the_second = beam.select(torch.tensor([0, 1, 2, 3, 8, 9, 10, 11]))
-    assert without_the_second.sharing == 4 and without_the_second.keys.size(0) == 2
+    assert without_the_second.sharing == 4 and without_the_second.keys is memory.keys
+    assert torch.equal(without_the_second.layer(0)[1], memory.values[[0, 2], 0])
+    the_first = beam.select(torch.tensor([0, 1, 2, 3]))  # most of the memory would be idle
+    assert the_first.keys.size(0) == 1 and the_first.origin is None
     uneven = beam.select(torch.tensor([0, 0, 0, 0, 8, 8]))  # four rows of one, two of another
     assert uneven.sharing == 2 and uneven.lengths.tolist() == [0, 0, 2]
 
@@ -234,5 +274,5 @@ def test_reading_a_shared_memory_after_selections_is_reading_copies():
         results = []
         for m in (memory, copies):
             words = padding(m.lengths).resolve(1, 5, rows=len(m.lengths))
-            results.append(layer(hidden, m.keys[:, 0], m.values[:, 0], words))
+            results.append(layer(hidden, *m.layer(0), words))
         torch.testing.assert_close(*results)

@@ -5,12 +5,13 @@ Both go through one part, so that a model is made faster by putting another in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE
@@ -31,6 +32,29 @@ class Memory:
 class Blocks(nn.ModuleList):
     """Blocks one behind the other: `block(hidden, allowed, [memory,] remember)`."""
 
+    remembered: torch.dtype | None = None  # of keys and values, where it is not that of the rest
+
+    def cache(self, rows: int, heads: int, head_dim: int, like: Tensor) -> KeyValueCache:
+        """For these blocks and rows that have read nothing, on the device of `like`."""
+        like = like.to(self.remembered or like.dtype)
+        return KeyValueCache.empty(rows, len(self), heads, head_dim, like=like)
+
+    def memory(self, hidden: Tensor, lengths: Tensor) -> SourceMemory:
+        """What blocks with a cross-attention read of sources (N, S, D) of these lengths (N,)."""
+        blocks: Iterable[Any] = self
+        layers = [block.cross.read(hidden) for block in blocks]
+        keys, values = (self._stacked(list(parts)) for parts in zip(*layers, strict=True))
+        return SourceMemory(keys, values, lengths)
+
+    def _stacked(self, layers: list[Tensor]) -> Tensor:
+        """L times (N, H, S, K) -> (N, L, H, S, K); zeros where a layer has fewer heads."""
+        rows, _, count, width = layers[0].shape
+        shape = rows, len(self), max(layer.size(1) for layer in layers), count, width
+        stacked = layers[0].new_zeros(shape, dtype=self.remembered)
+        for at, layer in enumerate(layers):
+            stacked[:, at, : layer.size(1)] = layer
+        return stacked
+
     def decode(
         self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
     ) -> Tensor:
@@ -40,19 +64,19 @@ class Blocks(nn.ModuleList):
         cross-attention, `cross`.
         """
         allowed = seen(cache, hidden.size(1))
-        memories = None if source is None else self._memories(source)
+        memories = None if source is None else self._memories(source, hidden)
         for layer, block in enumerate(self):
             memory = () if memories is None else (next(memories),)
             hidden = block(hidden, allowed, *memory, partial(cache.write, layer))
         return hidden
 
-    def _memories(self, source: SourceMemory) -> Iterator[Memory]:
-        """Of each layer."""
+    def _memories(self, source: SourceMemory, hidden: Tensor) -> Iterator[Memory]:
+        """Of each layer, in the type of the hidden states."""
         words = source_words(source.lengths, source.keys.size(3))
         block: Any
         for layer, block in enumerate(self):
-            own = slice(block.cross.heads)  # those of the layer, where some were pruned
-            yield Memory(source.keys[:, layer, own], source.values[:, layer, own], words)
+            key, value = source.layer(layer, block.cross.heads)
+            yield Memory(key.to(hidden), value.to(hidden), words)
 
 
 class Stack(nn.ModuleList):

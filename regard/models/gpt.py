@@ -157,7 +157,7 @@ class GPT(nn.Module):
             source = Sequences.of([[]], config.pad).to(weight.device)
         like = weight.new_empty(0, dtype=compute_type(weight))
         head_dim = config.d_model // config.heads
-        cache = KeyValueCache.empty(len(source), config.layers, config.heads, head_dim, like=like)
+        cache = self.blocks.cache(len(source), config.heads, head_dim, like)
         read = (source.lengths - 1).clamp(min=0)
         longest = int(read.max()) if len(source) else 0
         if longest:

@@ -133,7 +133,7 @@ class AttentionDecoder(nn.Module):
         return torch.stack(outputs, 1), FedState(after, fed, state.source)
 
     def _looking_at(self, source: SourceMemory) -> Callable[[Tensor], Tensor]:
-        keys, values = source.keys[:, 0], source.values[:, 0]  # (N, H=1, S, K)
+        keys, values = source.layer(0)  # (N, H=1, S, K)
         count, longest = keys.size(0), keys.size(2)
         allowed = padding(source.lengths).resolve(1, longest, rows=count, device=keys.device)
 

@@ -13,9 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import CrossAttention, Remember, SelfAttention
@@ -169,13 +167,11 @@ class Transformer(nn.Module):
     def start(self, source: Sequences) -> tuple[TransformerState, Tensor]:
         """Read the source; decoding begins with `bos`."""
         memory = self.encode(source)
-        read = [block.cross.read(memory) for block in self.decoder]
-        keys = _stacked([key for key, _ in read])  # L times (B, H, S, K) -> (B, L, H, S, K)
-        values = _stacked([value for _, value in read])
-        rows, layers, _, _, head_dim = keys.shape
-        cache = KeyValueCache.empty(rows, layers, self.config.heads, head_dim, like=keys)
+        rows, heads = len(source), self.config.heads
+        read = self.decoder.memory(memory, source.lengths)
+        cache = self.decoder.cache(rows, heads, self.config.d_model // heads, like=read.keys)
         first = source.ids.new_full((rows, 1), self.config.bos)
-        return TransformerState(cache, SourceMemory(keys, values, source.lengths)), first
+        return TransformerState(cache, read), first
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
@@ -212,10 +208,3 @@ def feed_forward(config: TransformerConfig) -> FeedForward:
         activation=config.activation,
         dropout=config.activation_dropout,
     )
-
-
-def _stacked(layers: list[Tensor]) -> Tensor:
-    """L times (B, H, S, K) -> (B, L, H, S, K); zeros where a layer has fewer heads than another."""
-    most = max(layer.size(1) for layer in layers)
-    full = [pad(layer, (0, 0, 0, 0, 0, most - layer.size(1))) for layer in layers]
-    return torch.stack(full, 1)

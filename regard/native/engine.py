@@ -33,7 +33,6 @@ from regard.native.program import Program, readable, recorded
 from regard.state import KeyValueCache, SourceMemory
 from regard.suggest import nearest
 
-
 MOST = 16  # tokens of a row that one call reads; more go block by block
 
 
@@ -107,6 +106,8 @@ class FastBlocks(Blocks):
 
     Not where somebody looks at the attention or weighs its heads, nor in training.
     """
+
+    remembered = torch.float16  # as precise as the rest, and half as much to read
 
     def __init__(self, blocks: Iterable[nn.Module] | None = None):
         super().__init__(blocks)

@@ -44,6 +44,7 @@ ACTIVATION: dict[Any, int] = {
     torch.tanh: 7,
     torch.sigmoid: 8,
 }
+NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
 ABSENT = -1
 
 
@@ -260,9 +261,11 @@ class _Op(ctypes.Structure):
 class _Memory(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("keys", "values")),
-        *((name, ctypes.c_int64) for name in ("row", "layer", "head", "position")),
+        *((name, ctypes.c_int64) for name in ("numbers", "line", "layer", "head", "position")),
         ("lengths", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("sharing", "longest")),
+        ("origin", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("origin_row", "origin_position")),
     ]
 
 
@@ -348,7 +351,8 @@ def readable(state: KeyValueCache | SourceMemory) -> bool:
     """Whether the kernels can read these keys and values: (·, L, H, S, K)."""
     keys, values, lengths = state.keys, state.values, state.lengths
     return (
-        keys.dtype == values.dtype == torch.float32
+        keys.dtype == values.dtype
+        and keys.dtype in NUMBERS
         and lengths.dtype == torch.int64
         and keys.device.type == lengths.device.type == "cpu"
         and keys.stride(-1) == 1
@@ -359,9 +363,11 @@ def readable(state: KeyValueCache | SourceMemory) -> bool:
 
 def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> _Memory:
     keys, values = state.keys, state.values
-    steps = keys.stride()[:4]
+    origin = state.origin
     return _Memory(
-        keys.data_ptr(), values.data_ptr(), *steps, state.lengths.data_ptr(), sharing, longest
+        *(keys.data_ptr(), values.data_ptr(), NUMBERS[keys.dtype], *keys.stride()[:4]),
+        *(state.lengths.data_ptr(), sharing, longest, pointer(origin)),
+        *((0, 0) if origin is None else (*origin.stride(), 0)[:2]),
     )
 
 

@@ -88,14 +88,14 @@ def calls(model, steps):
 
 
 def assert_close(found, wanted, weights):
-    """Sums in another order differ in the last digits. With 8 bits, a number that is half way
-    between two steps may then go the other way: rarely, and by one step.
+    """Sums in another order differ in the last digits. A key or a value, or with 8-bit weights any
+    number, that is half way between two steps may then go the other way: rarely, and by one step.
     """
     difference, size = (found - wanted).abs(), wanted.abs().max()
     if weights == "int8":
         assert difference.max() < 2e-2 * size
         difference = difference.flatten(0, 1).amax(1).median()  # over steps, the worst word
-    assert difference.max() < 2e-5 * size
+    assert difference.max() < 2e-4 * size
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])

@@ -1,54 +1,300 @@
-// Attention of one query over a cache or a memory.
+// Attention of queries over the keys and values of a cache, or of a memory.
+//
+// A few queries that read the same keys go together: each key, and each value, is read once for all
+// of them.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "elementwise.h"
+#include "halves.h"
+#include "processor.h"
+
+extern "C" {
+
+enum Numbers { FLOAT32 = 0, FLOAT16 = 1 };
+
+// Keys and values (lines, layers, heads, positions, width), with the steps of the first four.
+struct Memory {
+  void *keys, *values;
+  int64_t numbers;  // of which type
+  int64_t line, layer, head, position;
+  const int64_t* lengths;  // how many positions each row has; in a cache before these tokens
+  int64_t sharing;         // rows that read the same memory
+  int64_t longest;         // no length is above it
+  const int64_t* origin;   // in which line each position of a row lies; null: in the row's own
+  int64_t origin_row, origin_position;  // its steps
+};
+}
 
 namespace {
 
-// One query over `count` keys and values that lie `step` apart.
-void attend(const float* query, const float* keys, const float* values, int64_t count,
-            int64_t step, int64_t width, float scale, float* weights, float* context) {
-  for (int64_t i = 0; i < width; i++) context[i] = 0.0f;
-  if (count == 0) return;
-  int64_t s = 0;
-  for (; s + 4 <= count; s += 4) {
-    const float *a = keys + s * step, *b = a + step, *c = b + step, *d = c + step;
-    float p = 0.0f, q = 0.0f, r = 0.0f, t = 0.0f;
-#pragma omp simd reduction(+ : p, q, r, t)
-    for (int64_t i = 0; i < width; i++) {
-      p += query[i] * a[i], q += query[i] * b[i], r += query[i] * c[i], t += query[i] * d[i];
+constexpr int64_t READERS = 4;  // queries that go together
+constexpr int64_t AHEAD = 16;   // positions that are asked for at once
+constexpr int64_t LINE = 64;    // bytes that come from memory together
+constexpr int64_t BLOCK = 16;   // weights are computed in full blocks
+
+// A compiler may think that a function which only asks for memory does nothing.
+#define INLINE __attribute__((always_inline)) inline
+
+INLINE void fetch(const void* at) {
+#if WIDE || HALF_WIDE
+  _mm_prefetch((const char*)at, _MM_HINT_T0);
+#endif
+}
+
+// Where a head of a layer lies for one row.
+struct Place {
+  int64_t layer, row, head;
+};
+
+// Queries, or what they find: lines that lie `step` apart.
+template <class T>
+struct Lines {
+  T* first;
+  int64_t step, count;
+};
+
+// The keys, or the values, of one place.
+template <class T>
+struct Strip {
+  const T* first;  // of line 0
+  int64_t line, position, own;
+  const int64_t* origin;
+  int64_t origin_position;
+
+  Strip(const Memory& memory, const void* data, Place place)
+      : first((const T*)data + place.layer * memory.layer + place.head * memory.head),
+        line(memory.line), position(memory.position), own(place.row),
+        origin(memory.origin ? memory.origin + place.row * memory.origin_row : nullptr),
+        origin_position(memory.origin_position) {}
+
+  const T* at(int64_t s) const {
+    return first + (origin ? origin[s * origin_position] : own) * line + s * position;
+  }
+};
+
+// A strip of which so many positions are read, then the same of the next strip.
+template <class T>
+struct Stream {
+  Strip<T> now, next;
+  int64_t count, width;
+
+  const T* at(int64_t s) const { return now.at(s); }
+
+  // Asks for a block of positions while the one before it is read. Many requests at once are
+  // answered sooner than each at its time.
+  INLINE void ask(int64_t s) const {
+    if (s % AHEAD != 0) return;
+    for (int64_t later = s + std::min(AHEAD, count), i = 0; i < AHEAD; i++, later++) {
+      const T* at = later < count ? now.at(later) : next.at(std::min(later, 2 * count - 1) - count);
+      for (int64_t i = 0; i < width; i += LINE / sizeof(T)) fetch(at + i);
     }
-    weights[s] = p, weights[s + 1] = q, weights[s + 2] = r, weights[s + 3] = t;
   }
-  for (; s < count; s++) {
-    float p = 0.0f;
-#pragma omp simd reduction(+ : p)
-    for (int64_t i = 0; i < width; i++) p += query[i] * keys[s * step + i];
-    weights[s] = p;
+};
+
+#if WIDE
+
+inline __m512 some(const float* x, __mmask16 which) { return _mm512_maskz_loadu_ps(which, x); }
+
+inline __m512 some(const uint16_t* x, __mmask16 which) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, x));
+}
+
+// Which of 16 columns from `first` on there are.
+inline __mmask16 columns(int64_t first, int64_t width) {
+  return width - first >= 16 ? 0xffff : width > first ? (1 << (width - first)) - 1 : 0;
+}
+
+// The sums of four registers.
+inline __m128 sums(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                                   _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// weights (Q, room) = queries times keys, four keys at a time; behind `count` it writes too.
+template <int Q, class T>
+inline void compare(Lines<const float> queries, Stream<T> keys, float* weights, int64_t room) {
+  const int64_t count = keys.count, width = keys.width;
+  for (int64_t s = 0; s < count; s += 4) {
+    keys.ask(s);
+    const T* key[4];
+    EACH(j, 4) key[j] = keys.at(std::min(s + j, count - 1));
+    __m512 sum[Q][4];
+    EACH(q, Q) EACH(j, 4) sum[q][j] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < width; i += 16) {
+      const __mmask16 which = columns(i, width);
+      __m512 k[4];
+      EACH(j, 4) k[j] = some(key[j] + i, which);
+      EACH(q, Q) {
+        const __m512 x = some(queries.first + q * queries.step + i, which);
+        EACH(j, 4) sum[q][j] = _mm512_fmadd_ps(x, k[j], sum[q][j]);
+      }
+    }
+    EACH(q, Q) {
+      _mm_storeu_ps(weights + q * room + s, sums(sum[q][0], sum[q][1], sum[q][2], sum[q][3]));
+    }
   }
+}
+
+// context (Q, width) = scale (Q) times weights times values, 64 columns at a time.
+template <int Q, class T>
+inline void gather(const float* weights, int64_t room, const float* scale, Stream<T> values,
+                   Lines<float> context) {
+  const int64_t count = values.count, width = values.width;
+  for (int64_t first = 0; first < width; first += 64) {
+    __mmask16 which[4];
+    EACH(c, 4) which[c] = columns(first + 16 * c, width);
+    __m512 sum[Q][4];
+    EACH(q, Q) EACH(c, 4) sum[q][c] = _mm512_setzero_ps();
+    for (int64_t s = 0; s < count; s++) {
+      values.ask(s);
+      const T* value = values.at(s) + first;
+      __m512 v[4];
+      EACH(c, 4) v[c] = some(value + 16 * c, which[c]);
+      EACH(q, Q) {
+        const __m512 weight = _mm512_set1_ps(weights[q * room + s]);
+        EACH(c, 4) sum[q][c] = _mm512_fmadd_ps(weight, v[c], sum[q][c]);
+      }
+    }
+    EACH(q, Q) {
+      float* to = context.first + q * context.step + first;
+      EACH(c, 4) {
+        const __m512 scaled = _mm512_mul_ps(sum[q][c], _mm512_set1_ps(scale[q]));
+        _mm512_mask_storeu_ps(to + 16 * c, which[c], scaled);
+      }
+    }
+  }
+}
+
+#else
+
+inline float wide(float x) { return x; }
+inline float wide(uint16_t x) { return from_half(x); }
+
+template <int Q, class T>
+inline void compare(Lines<const float> queries, Stream<T> keys, float* weights, int64_t room) {
+  const int64_t count = keys.count, width = keys.width;
+  for (int64_t s = 0; s < count; s++) {
+    keys.ask(s);
+    const T* key = keys.at(s);
+    for (int q = 0; q < Q; q++) {
+      const float* query = queries.first + q * queries.step;
+      float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < width; i++) sum += query[i] * wide(key[i]);
+      weights[q * room + s] = sum;
+    }
+  }
+}
+
+template <int Q, class T>
+inline void gather(const float* weights, int64_t room, const float* scale, Stream<T> values,
+                   Lines<float> context) {
+  const int64_t count = values.count, width = values.width;
+  for (int q = 0; q < Q; q++) std::fill_n(context.first + q * context.step, width, 0.0f);
+  for (int64_t s = 0; s < count; s++) {
+    values.ask(s);
+    const T* value = values.at(s);
+    for (int q = 0; q < Q; q++) {
+      float* to = context.first + q * context.step;
+      const float weight = weights[q * room + s] * scale[q];
+#pragma omp simd
+      for (int64_t i = 0; i < width; i++) to[i] += weight * wide(value[i]);
+    }
+  }
+}
+
+#endif
+
+// Scores of `count` positions become e^(scale (score - the greatest)); gives 1 / their sum. There is
+// room for `whole` of them, and those behind `count` become 0.
+inline float soften(float* weights, int64_t count, int64_t whole, float scale) {
+  const int64_t end = (count + BLOCK - 1) / BLOCK * BLOCK;
+  std::fill(weights + count, weights + end, -std::numeric_limits<float>::infinity());
   float most = weights[0], sum = 0.0f;
 #pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < count; i++) most = std::max(most, weights[i]);
+  for (int64_t i = 0; i < end; i++) most = std::max(most, weights[i]);
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < end; i++) {
     weights[i] = exponential((weights[i] - most) * scale);
     sum += weights[i];
   }
-  for (s = 0; s + 4 <= count; s += 4) {
-    const float *a = values + s * step, *b = a + step, *c = b + step, *d = c + step;
-    const float p = weights[s], q = weights[s + 1], r = weights[s + 2], t = weights[s + 3];
-#pragma omp simd
-    for (int64_t i = 0; i < width; i++) context[i] += p * a[i] + q * b[i] + r * c[i] + t * d[i];
+  std::fill(weights + count, weights + whole, 0.0f);
+  return 1.0f / sum;
+}
+
+// The first `count` positions are read by the first query, and `more` by each than by the one before.
+struct Reach {
+  int64_t count, more;
+};
+
+struct Scratch {
+  float* weights;  // (READERS, room)
+  int64_t room;    // for all positions, and a block
+};
+
+template <int Q, class T>
+void attend_together(const Memory& memory, Place place, Lines<const float> queries, Reach reach,
+                     int64_t width, float scale, Scratch scratch, Lines<float> context) {
+  const int64_t whole = reach.count + (Q - 1) * reach.more;
+  float *weights = scratch.weights, inverse[Q];
+  const Strip<T> keys(memory, memory.keys, place), values(memory, memory.values, place);
+  const Strip<T> next(memory, memory.keys, {place.layer, place.row, place.head + 1});
+  compare<Q>(queries, Stream<T>{keys, values, whole, width}, weights, scratch.room);
+  for (int q = 0; q < Q; q++) {
+    inverse[q] = soften(weights + q * scratch.room, reach.count + q * reach.more, whole, scale);
   }
-  for (; s < count; s++) {
-#pragma omp simd
-    for (int64_t i = 0; i < width; i++) context[i] += weights[s] * values[s * step + i];
+  gather<Q>(weights, scratch.room, inverse, Stream<T>{values, next, whole, width}, context);
+}
+
+template <class T>
+void attend(const Memory& memory, Place place, Lines<const float> queries, Reach reach,
+            int64_t width, float scale, Scratch scratch, Lines<float> context) {
+  while (queries.count > 0) {
+    const int64_t now = std::min(queries.count, READERS);
+    const auto part = now == 4 ? attend_together<4, T> : now == 3 ? attend_together<3, T> :
+                      now == 2 ? attend_together<2, T> : attend_together<1, T>;
+    part(memory, place, queries, reach, width, scale, scratch, context);
+    queries = {queries.first + now * queries.step, queries.step, queries.count - now};
+    context.first += now * context.step;
+    reach.count += now * reach.more;
   }
-#pragma omp simd
-  for (int64_t i = 0; i < width; i++) context[i] /= sum;
+}
+
+// What queries (their count, width) read at a place.
+void attend(const Memory& memory, Place place, Lines<const float> queries, Reach reach,
+            int64_t width, float scale, Scratch scratch, Lines<float> context) {
+  if (reach.count + reach.more == 0) {
+    for (int64_t q = 0; q < queries.count; q++) {
+      std::fill_n(context.first + q * context.step, width, 0.0f);
+    }
+  } else if (memory.numbers == FLOAT16) {
+    attend<uint16_t>(memory, place, queries, reach, width, scale, scratch, context);
+  } else {
+    attend<float>(memory, place, queries, reach, width, scale, scratch, context);
+  }
+}
+
+// Puts a key and a value into the row's own line.
+void keep(const Memory& memory, Place place, int64_t position, const float* key, const float* value,
+          int64_t width) {
+  const int64_t at = place.row * memory.line + place.layer * memory.layer +
+                     place.head * memory.head + position * memory.position;
+  if (memory.numbers == FLOAT16) {
+    copy_numbers(key, (uint16_t*)memory.keys + at, width);
+    copy_numbers(value, (uint16_t*)memory.values + at, width);
+  } else {
+    copy_numbers(key, (float*)memory.keys + at, width);
+    copy_numbers(value, (float*)memory.values + at, width);
+  }
 }
 
 }  // namespace

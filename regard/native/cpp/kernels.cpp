@@ -34,7 +34,7 @@ void regard_run(const Program* program, float* hidden, int64_t rows, int64_t tok
     next += program->widths[i] * call.lines();
   }
   call.most = std::max(cache->longest + tokens, source ? source->longest : 0) + 16;
-  call.weights = scratch(weights, call.most * threads);
+  call.weights = scratch(weights, READERS * call.most * threads);
   call.room = room_for(call.lines(), program->widest);
   execute(call, threads);
 }

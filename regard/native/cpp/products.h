@@ -89,9 +89,6 @@ struct Panels {
 
 #if WIDE
 
-// The sums of M x P products lie in registers; loops over them are unrolled early for that.
-#define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
-
 // 64 bytes of a stream, and a request for those of the next page, where the processor stops by
 // itself. A request behind the end does nothing.
 inline __m512i read(const void* stream) {

@@ -25,15 +25,6 @@ struct Op {
   const float *gain, *bias;  // of a norm
 };
 
-// Keys and values (rows, layers, heads, positions, width), with the steps of the first four.
-struct Memory {
-  float *keys, *values;
-  int64_t row, layer, head, position;
-  const int64_t* lengths;  // how many positions each row has; in a cache before these tokens
-  int64_t sharing;         // rows that read the same memory
-  int64_t longest;         // no length is above it
-};
-
 struct Program {
   const Op* ops;
   int64_t count;
@@ -54,43 +45,39 @@ struct Call {
   int64_t most;    // positions
 
   int64_t lines() const { return rows * tokens; }
+
+  Scratch scratch(int thread) const { return {weights + thread * READERS * most, most}; }
 };
 
 // One head of one row: all keys and values go into the cache, then each token reads those before it.
 void self_attention(const Op& op, const Call& call, Share share, int thread) {
-  const int64_t inner = (int64_t)op.heads * op.head_dim;
+  const int64_t width = op.head_dim, inner = op.heads * width;
   const Memory& cache = *call.cache;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const int64_t row = i / op.heads, head = i % op.heads, line = row * call.tokens;
-    const float* query = call.registers[op.source] + line * 3 * inner + head * op.head_dim;
-    float* context = call.registers[op.target] + line * inner + head * op.head_dim;
-    const int64_t at = row * cache.row + op.layer * cache.layer + head * cache.head;
-    float *keys = cache.keys + at, *values = cache.values + at;
-    const int64_t before = cache.lengths[row], bytes = op.head_dim * sizeof(float);
+    const Place place{op.layer, i / op.heads, i % op.heads};
+    const int64_t line = place.row * call.tokens, before = cache.lengths[place.row];
+    const float* query = call.registers[op.source] + line * 3 * inner + place.head * width;
     for (int64_t t = 0; t < call.tokens; t++) {
       const float* key = query + t * 3 * inner + inner;
-      std::memcpy(keys + (before + t) * cache.position, key, bytes);
-      std::memcpy(values + (before + t) * cache.position, key + inner, bytes);
+      keep(cache, place, before + t, key, key + inner, width);
     }
-    for (int64_t t = 0; t < call.tokens; t++) {
-      attend(query + t * 3 * inner, keys, values, before + t + 1, cache.position, op.head_dim,
-             op.number, call.weights + thread * call.most, context + t * inner);
-    }
+    float* context = call.registers[op.target] + line * inner + place.head * width;
+    attend(cache, place, {query, 3 * inner, call.tokens}, {before + 1, 1}, width, op.number,
+           call.scratch(thread), {context, inner, call.tokens});
   }
 }
 
-// One head of one token.
+// One head of all tokens that read the same memory.
 void cross_attention(const Op& op, const Call& call, Share share, int thread) {
-  const int64_t inner = (int64_t)op.heads * op.head_dim;
+  const int64_t width = op.head_dim, inner = op.heads * width;
   const Memory& source = *call.source;
+  const int64_t readers = source.sharing * call.tokens;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const int64_t line = i / op.heads, head = i % op.heads;
-    const int64_t memory = line / call.tokens / source.sharing;
-    const int64_t at = memory * source.row + op.layer * source.layer + head * source.head;
-    const int64_t here = line * inner + head * op.head_dim;
-    attend(call.registers[op.source] + here, source.keys + at, source.values + at,
-           source.lengths[memory], source.position, op.head_dim, op.number,
-           call.weights + thread * call.most, call.registers[op.target] + here);
+    const Place place{op.layer, i / op.heads, i % op.heads};
+    const int64_t at = place.row * readers * inner + place.head * width;
+    attend(source, place, {call.registers[op.source] + at, inner, readers},
+           {source.lengths[place.row], 0}, width, op.number, call.scratch(thread),
+           {call.registers[op.target] + at, inner, readers});
   }
 }
 
@@ -148,7 +135,7 @@ void stage(const Op& op, const Call& call, Worker& worker, After after) {
   }
   int64_t parts = call.lines();
   if (op.kind == SELF) parts = call.rows * op.heads;
-  if (op.kind == CROSS) parts = call.lines() * op.heads;
+  if (op.kind == CROSS) parts = call.rows / call.source->sharing * op.heads;
   const int64_t pieces = worker.pieces(parts, 1);
   auto work = [&](int64_t piece) {
     const Share share(parts, piece, pieces);
