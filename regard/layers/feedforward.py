@@ -32,14 +32,29 @@ def relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def gelu_10(x: Tensor) -> Tensor:
+    """x Phi(x), no further than 10 from zero, so that 8 bits can hold it."""
+    return F.gelu(x).clamp(-10, 10)
+
+
+def laplace(x: Tensor) -> Tensor:
+    """P(z < x) of z ~ N(sqrt(1/2), 1 / (4 pi)), near to max(0, x)^2 (Ma et al. 2023)."""
+    return 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * 2**0.5)))
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": gelu_tanh,
+    "gelu-10": gelu_10,
     "quick-gelu": quick_gelu,
     "swish": F.silu,
+    "hard-swish": F.hardswish,
     "mish": F.mish,
     "relu-squared": relu_squared,
+    "relu6": F.relu6,
+    "leaky-relu": F.leaky_relu,
+    "laplace": laplace,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "linear": nn.Identity(),

@@ -98,8 +98,9 @@ def test_every_activation_is_theirs_or_refused(name):
 
 
 def test_activations_that_are_refused_are_few():
-    refused = {"gelu_10", "hardswish", "laplace", "leaky_relu", "prelu", "relu6", "xielu"}
-    assert set(transformers.activations.ACT2FN) - set(KNOWN) == refused | {"sqrtsoftplus"}
+    # The first two learn something.
+    refused = {"prelu", "xielu", "sqrtsoftplus"}
+    assert set(transformers.activations.ACT2FN) - set(KNOWN) == refused
 
 
 @pytest.mark.parametrize(
