@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from tokenizers import AddedToken
 from torch import Tensor, nn
 
 from regard.checkpoints import Names
@@ -362,6 +363,7 @@ def _texts_compared(transformers: Any, folder: Path, model: Any, notes: list[str
     except Exception as error:  # theirs: whatever it is that they miss
         notes.append(f"no texts were compared, transformers does not open the tokenizer: {error}")
         return []
+    _let_swallow(ours, theirs, notes)
     body = model.encoder if isinstance(model, Headed) else model
     template = template_of(ours) or (body.template(ours) if hasattr(body, "template") else None)
     alone = [(text,) for text in TEXTS]
@@ -372,6 +374,24 @@ def _texts_compared(transformers: Any, folder: Path, model: Any, notes: list[str
         for name, texts in (("texts", alone), ("pairs of texts", pairs))
         if texts
     ]
+
+
+def _let_swallow(ours: Tokenizer, theirs: Any, notes: list[str]) -> None:
+    """Their mask takes the space before it where ours does, as RoBERTa's own program has it.
+
+    Where no file of the folder says whether, their releases differ.
+    """
+    mask = ours.mask_id
+    taken = {token["id"]: token["lstrip"] for token in ours.to_json()["added_tokens"]}
+    found = theirs.added_tokens_decoder.get(mask)
+    if mask is None or found is None or found.lstrip or not taken.get(mask):
+        return
+    swallowing = AddedToken(found.content, lstrip=True, normalized=found.normalized)
+    theirs.add_tokens([swallowing], special_tokens=True)
+    notes.append(
+        f"transformers was told that {found.content} takes the space before it, as RoBERTa's own "
+        "program lets it: nothing in the folder says so"
+    )
 
 
 def _wrong(

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import pre_tokenizers
 
 from regard.cli import app
 from regard.errors import CheckpointError, MissingExtra
@@ -172,6 +173,19 @@ def test_texts_go_through_both_tokenizers(made):
     assert [(words.name, words.texts) for words in report.words] == [
         ("texts", 7), ("pairs of texts", 5),
     ]  # fmt: skip
+
+
+def test_roberta_without_tokenizer_json(made):
+    """Whether <mask> takes the space before it is then told to the other library."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    folder = made("roberta", "RobertaForMaskedLM", vocab_size=len(pieces) + 1)
+    vocab = {piece: number for number, piece in enumerate([*pieces, "<mask>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    report = verify(folder)
+    assert report.equal and len(report.words) == 2
+    assert any("<mask> takes the space before it" in note for note in report.notes)
 
 
 def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):

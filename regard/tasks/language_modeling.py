@@ -436,8 +436,14 @@ class LanguageModeling(Embeds):
     # ---- prompts
 
     def _prompts(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Ids of the prompts; an empty one is what stands before any line of the text."""
-        return [ids or self._before() for ids in self.tokenizer.encode_many(list(prompts))]
+        """Ids of the prompts; an empty one is what stands before any line of the text.
+
+        Where the tokenizer's file lets every text begin with a piece, they do.
+        """
+        template = template_of(self.tokenizer)
+        begin = [number for number, _ in template.single[0]] if template else []
+        rows = self.tokenizer.encode_many(list(prompts))
+        return [[*begin, *ids] or self._before() for ids in rows]
 
     def _before(self) -> list[int]:
         """What stands before any text, as far as the model knows; nothing where it does not."""

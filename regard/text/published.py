@@ -52,9 +52,8 @@ def load(
         first = read_lines(path)[0]
         return _roberta_pieces(path, merges) if first == "<s>" else _bert(path, lowercase)
     if path.suffix == ".json":
-        whole = isinstance(read_json(path).get("model"), dict)  # "model" may be a piece, too
-        if whole or path.name == "tokenizer.json":
-            return _tokenizer_json(path)
+        if path.name == "tokenizer.json" or isinstance(read_json(path).get("model"), dict):
+            return _tokenizer_json(path)  # "model" may be a piece, too
         return _bpe(path, merges)
     raise DataError(path, None, "is not a known kind of vocabulary.", "Known: .json, .txt, folder.")
 
@@ -78,13 +77,15 @@ def _tokenizer_json(path: Path) -> Tokenizer:
     try:
         fast = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
+        read_json(path)  # which does, where it is no JSON
         hint = "Was it written by a newer release of `tokenizers`?"
         raise DataError(path, None, f"does not parse as tokenizer.json: {error}.", hint) from None
     config = _settings(path)
     kind = config.get("regard_kind") or _kind_of(fast)
     roles = _stated(path, config) or _known_roles(fast)
     try:
-        return Tokenizer(fast, kind, roles, not config.get("split_special_tokens", False))
+        reads = not config.get("split_special_tokens", False)
+        return Tokenizer(fast, kind, roles, reads, _sides(path, config, fast.padding))
     except RegardError as error:
         raise DataError(path.with_name("tokenizer_config.json"), None, str(error)) from None
 
@@ -109,6 +110,18 @@ def _stated(path: Path, settings: dict[str, Any]) -> dict[str, str]:
             problem = f"`{role}_token` must be a piece, but is {name!r}."
             raise DataError(path.with_name(SETTINGS[-1]), None, problem)
     return named
+
+
+def _sides(path: Path, settings: dict[str, Any], padding: Any = None) -> dict[str, str]:
+    """The sides that the settings name, or tokenizer.json where it pads by itself."""
+    stated = {"padding_side": padding["direction"]} if padding else {}
+    names = ("padding_side", "truncation_side")
+    stated |= {name: settings[name] for name in names if settings.get(name) is not None}
+    for name, side in stated.items():
+        if side not in ("left", "right"):
+            problem = f"`{name}` must be left or right, but is {side!r}."
+            raise DataError(path.with_name(SETTINGS[-1]), None, problem)
+    return stated
 
 
 def _known_roles(fast: tokenizers.Tokenizer) -> dict[str, str]:
@@ -226,7 +239,9 @@ def _roberta(path: Path, vocab: dict[str, int], merges: list[Pair]) -> Tokenizer
         ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=False
     )
     # The published tokenizer lets <mask> swallow the space before it: it stands for " word".
-    fast.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    mask = _settings(path).get("mask_token")
+    swallows = mask.get("lstrip", False) if isinstance(mask, dict) else True
+    fast.add_special_tokens([AddedToken("<mask>", lstrip=swallows, normalized=False)])
     return _finish(path, fast, "byte-bpe", roles)
 
 
@@ -301,7 +316,34 @@ def _finish(path: Path, fast: tokenizers.Tokenizer, kind: str, roles: dict[str, 
             )
             raise DataError(path.with_name(ADDED), None, problem, "Is it of this vocabulary?")
     held = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
-    return Tokenizer(fast, kind, held)
+    settings = _settings(path)
+    _put_ends(path, fast, held, settings)
+    return Tokenizer(fast, kind, held, sides=_sides(path, settings))
+
+
+def _put_ends(
+    path: Path, fast: tokenizers.Tokenizer, roles: dict[str, str], settings: dict[str, Any]
+) -> None:
+    """The template that `add_bos_token` and `add_eos_token` ask for, where they do."""
+    asked = [role for role in ("bos", "eos") if settings.get(f"add_{role}_token")]
+    if not asked:
+        return
+    for role in asked:
+        if role not in roles:
+            problem = f"`add_{role}_token` asks for a {role} piece, but there is none."
+            hint = f"Name one in `{role}_token`, or remove `add_{role}_token`."
+            raise DataError(path.with_name(SETTINGS[-1]), None, problem, hint)
+    names = {role: roles[role] if role in asked else "" for role in ("bos", "eos")}
+
+    def around(text: str, segment: int) -> list[str]:
+        parts = [f"{name}:{segment}" if name else "" for name in names.values()]
+        return [part for part in (parts[0], f"{text}:{segment}", parts[1]) if part]
+
+    fast.post_processor = processors.TemplateProcessing(
+        single=around("$A", 0),
+        pair=around("$A", 0) + around("$B", 1),
+        special_tokens=[(roles[role], fast.token_to_id(roles[role])) for role in asked],
+    )
 
 
 def _added(path: Path) -> dict[str, int]:

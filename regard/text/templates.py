@@ -109,11 +109,11 @@ def template_of(tokenizer: Tokenizer) -> Template | None:
 
     It is seen in what the post-processor does to texts of one piece each.
     """
-    saved = tokenizers.Tokenizer.from_str(tokenizer.as_text())
-    if saved.post_processor is None or isinstance(saved.post_processor, ByteLevel):
+    processor = tokenizer.post_processor
+    if processor is None or isinstance(processor, ByteLevel):
         return None  # bytes only trim the places of pieces
     text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
-    single, pair = saved.post_processor.process(text), saved.post_processor.process(text, text)
+    single, pair = processor.process(text), processor.process(text, text)
     (before, own, after), (start, first, between, second, end) = _parts(single), _parts(pair)
     return Template((before, after), (start, between, end), (own[0][1], first[0][1], second[0][1]))
 

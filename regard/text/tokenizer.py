@@ -59,6 +59,8 @@ class Tokenizer:
     roles: {"pad": "<pad>", "eos": "</s>", …}, a subset of `ROLES`
     reads_specials: whether "</s>" standing in a text is read as that special (True) or as
         four plain characters (False)
+    sides: on which side other libraries pad and cut, where their files say it: `padding_side` and
+        `truncation_side`; here nothing depends on it
     """
 
     def __init__(
@@ -67,14 +69,16 @@ class Tokenizer:
         kind: str,
         roles: Mapping[str, str],
         reads_specials: bool = True,
+        sides: Mapping[str, str] | None = None,
     ):
         fast.no_padding()  # a published tokenizer.json may carry both, and would cut texts silently
         fast.no_truncation()
         self.kind = kind
         self.roles = dict(roles)
         self.reads_specials = reads_specials
-        self._json = fast.to_str()
+        self.sides = dict(sides or {})
         # The post-processor adds specials and trims offsets: only those who open the file want it.
+        self.post_processor = fast.post_processor
         fast.post_processor = None  # type: ignore[assignment]
         fast.encode_special_tokens = not reads_specials
         self._fast = fast
@@ -95,13 +99,16 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._json, self.kind, self.roles, self.reads_specials)
+        return _rebuild, (self.as_text(), self.kind, self.roles, self.reads_specials, self.sides)
 
     # ---- the vocabulary
 
     @cached_property
     def vocab_size(self) -> int:
         """One more than the largest id, so that an embedding of this size holds every id."""
+        count = self._fast.get_vocab_size(with_added_tokens=True)
+        if None not in map(self._fast.id_to_token, range(count)):  # the usual case, and quick
+            return count
         return max(self._fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def _role_id(self, role: str) -> int | None:
@@ -189,7 +196,10 @@ class Tokenizer:
 
     def to_json(self) -> dict[str, Any]:
         """The whole tokenizer as tokenizer.json holds it."""
-        return json.loads(self._json)
+        found = json.loads(self._fast.to_str())
+        if self.post_processor is not None:
+            found["post_processor"] = json.loads(self.post_processor.__getstate__())
+        return found
 
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers` opens.
@@ -213,6 +223,7 @@ class Tokenizer:
             config["model_input_names"].insert(1, "token_type_ids")
         if max_length is not None:
             config["model_max_length"] = max_length
+        config |= self.sides
         config |= {f"{role}_token": self.roles[role] for role in ROLES if role in self.roles}
         for name, content in (
             ("tokenizer.json", self.to_json()),
@@ -231,11 +242,11 @@ class Tokenizer:
 
     def as_text(self) -> str:
         """tokenizer.json as it would be saved."""
-        return self._json
+        return json.dumps(self.to_json(), ensure_ascii=False)
 
     def around(self, fast: tokenizers.Tokenizer) -> Tokenizer:
         """A tokenizer like this one whose work another does: pieces added, a template changed."""
-        return Tokenizer(fast, self.kind, self.roles, self.reads_specials)
+        return Tokenizer(fast, self.kind, self.roles, self.reads_specials, self.sides)
 
     def ended(self) -> Tokenizer:
         """The same, but its files tell other libraries to end every text with the eos piece.
@@ -250,7 +261,7 @@ class Tokenizer:
 
     def with_pieces(self, pieces: Sequence[str]) -> Tokenizer:
         """The same with further special pieces at the end of the vocabulary."""
-        fast = tokenizers.Tokenizer.from_str(self._json)
+        fast = tokenizers.Tokenizer.from_str(self.as_text())
         fast.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in pieces])
         return self.around(fast)
 
@@ -260,7 +271,7 @@ class Tokenizer:
         A piece that is not in the vocabulary comes to its end.
         """
         fast = tokenizers.Tokenizer.from_str(self.with_pieces(list(pieces.values())).as_text())
-        return Tokenizer(fast, self.kind, {**self.roles, **pieces}, self.reads_specials)
+        return Tokenizer(fast, self.kind, {**self.roles, **pieces}, self.reads_specials, self.sides)
 
     def fingerprint(self) -> str:
         """sha256 of all that decides the ids of a text, the same on every machine."""
@@ -273,8 +284,8 @@ class Tokenizer:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _rebuild(saved: str, kind: str, roles: dict[str, str], reads_specials: bool) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(saved), kind, roles, reads_specials)
+def _rebuild(saved: str, *others: Any) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(saved), *others)
 
 
 def _as_list(row: Any) -> list[int]:

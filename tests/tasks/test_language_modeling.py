@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from torch.nn import functional as F
 
@@ -23,6 +24,7 @@ from regard.models.published import to_published
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.language_modeling import LanguageModeling
 from regard.text import Tokenizer, train
+from regard.text.templates import Template, with_template
 
 TEXT = "the cat sat on the mat and the dog ran to the old house by the sea\n" * 6
 CONTEXT = 12
@@ -187,6 +189,17 @@ def test_an_empty_prompt_begins_where_texts_begin(task, tokenizer):
             one = LanguageModeling(task.model, tokenizer, format=format)
             found = generate(task.model, Sequences.of([ids], None), max_tokens=9)
             assert one.hypotheses([""], max_tokens=9)[0][0].tokens == found[0][0].tokens
+
+
+def test_a_prompt_begins_with_the_piece_that_the_file_puts_before_texts(task, tokenizer):
+    begun = with_template(tokenizer, Template.around((1,), (1,), ()))
+    other = LanguageModeling(task.model, begun)
+    (hypothesis,) = other.hypotheses(["the"], max_tokens=3)[0][:1]
+    plain = task.hypotheses(["the"], max_tokens=3)[0][0]
+    assert hypothesis.log_prob != plain.log_prob
+    assert other.generate("the", max_tokens=3).startswith("the")
+    fast = tokenizers.Tokenizer.from_str(begun.as_text())
+    assert other._prompts(["the"]) == [fast.encode("the").ids]
 
 
 def test_streamed_pieces_are_the_generated_text(task):

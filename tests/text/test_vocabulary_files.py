@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 from tokenizers import pre_tokenizers
@@ -89,6 +90,50 @@ def test_a_space_is_put_before_a_text_where_the_settings_say_so(tmp_path):
     place = gpt2(tmp_path, BYTES | {"Ġa": 256}, ["Ġ a"])
     assert Tokenizer.load(place).encode("a").pieces == ["a"]
     assert Tokenizer.load(settings(place, add_prefix_space=True)).encode("a").pieces == ["Ġa"]
+
+
+@pytest.mark.parametrize("asked", ["bos", "eos", "bos eos"])
+def test_a_piece_is_put_around_texts_where_the_settings_say_so(tmp_path, asked):
+    ends = BYTES | {"<b>": 256, "<e>": 257}
+    place = gpt2(tmp_path, ends, [])
+    stated = {f"add_{role}_token": True for role in asked.split()}
+    names = {"bos_token": "<b>", "eos_token": "<e>", "unk_token": "<e>"}
+    settings(place, tokenizer_class="GPT2Tokenizer", **names, **stated)
+    ours = Tokenizer.load(place)
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(place)
+    template = template_of(ours)
+    for texts in (["ab"], ["ab", "c"]):
+        row, wanted = template.row(ours.encode_many(texts)), theirs(*texts)
+        assert row.ids == wanted["input_ids"]
+    ours.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    assert template_of(again) == template
+    assert again.encode("ab").ids == ours.encode("ab").ids == [BYTES["a"], BYTES["b"]]
+    settings(place, **{**names, f"{asked.split()[0]}_token": None}, **stated)
+    with pytest.raises(DataError, match=f"`add_{asked.split()[0]}_token` asks for a"):
+        Tokenizer.load(place)
+
+
+def test_the_sides_of_other_libraries_are_kept(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "one").mkdir()
+    place = bert(tmp_path / "one", BERT).parent
+    settings(place, padding_side="left", truncation_side="left")
+    Tokenizer.load(place).save(tmp_path / "two")
+    pickle.loads(pickle.dumps(Tokenizer.load(tmp_path / "two"))).save(tmp_path / "three")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "three")
+    assert theirs.padding_side == theirs.truncation_side == "left"
+    settings(place, padding_side="middle")
+    with pytest.raises(DataError, match="`padding_side` must be left or right, but is 'middle'"):
+        Tokenizer.load(place)
+
+
+def test_mask_swallows_the_space_before_it_unless_the_settings_say_otherwise(tmp_path):
+    pieces = {"<s>": 256, "</s>": 257, "<pad>": 258, "<unk>": 259, "<mask>": 260}
+    place = gpt2(tmp_path, BYTES | pieces, [])
+    assert Tokenizer.load(place).encode("a <mask>").ids == [BYTES["a"], 260]
+    settings(place, mask_token={"content": "<mask>", "lstrip": False})
+    assert Tokenizer.load(place).encode("a <mask>").ids == [BYTES["a"], BYTES["Ġ"], 260]
 
 
 def test_pieces_that_a_file_adds_to_the_vocabulary(tmp_path):
