@@ -2,25 +2,25 @@
 
 pooling = read_pooling(folder)          None where the folder says nothing of it
 vectors = pooling(hidden, texts)        (B, T, D) -> (B, D), or side by side for several kinds
+vectors = pooling.of(states, sizes)     the same of tokens end to end, (N, D) and (B,) -> (B, D)
 write_sentence_transformers(folder, pooling, d_model)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import embedding_bag, normalize
 
 from regard.checkpoints import write_text
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
-from regard.layers.heads import Place, first, last, mean
 from regard.suggest import nearest
 
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
@@ -30,25 +30,55 @@ ABOUT, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json
 # ----------------------------------------------------------------------------------- pooling
 
 
-def highest(hidden: Tensor, texts: Sequences) -> Tensor:
-    """The largest value of each dimension over the tokens of each row: (B, T, D) -> (B, D)."""
-    return hidden.masked_fill(~texts.keep[..., None], -torch.inf).amax(1)
+def starts(sizes: Tensor) -> Tensor:
+    """Where texts of these sizes begin that lie end to end: (B,)"""
+    return sizes.cumsum(0) - sizes
 
 
-def mean_by_root(hidden: Tensor, texts: Sequences) -> Tensor:
-    """The sum over the tokens of each row by the root of their number: (B, T, D) -> (B, D)."""
-    return mean(hidden, texts) * texts.lengths.clamp(min=1)[:, None].to(hidden.dtype).sqrt()
+def summed(states: Tensor, sizes: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The sum, or the weighted one, over the tokens of each text: (N, D) -> (B, D)."""
+    # Of all that sums runs of lines this is by far the fastest, and each run has its own sum.
+    every = torch.arange(len(states), device=states.device)
+    return embedding_bag(every, states, starts(sizes), mode="sum", per_sample_weights=weights)
 
 
-def weighted_mean(hidden: Tensor, texts: Sequences) -> Tensor:
-    """The mean with weights 1, 2, 3, … along each row: (B, T, D) -> (B, D)."""
-    weights = torch.arange(1, hidden.size(1) + 1, device=hidden.device) * texts.keep  # (B, T)
-    weights = weights.to(hidden.dtype)
-    return (hidden * weights[..., None]).sum(1) / weights.sum(1).clamp(min=1)[:, None]
+def mean(states: Tensor, sizes: Tensor) -> Tensor:
+    """The mean over the tokens of each text."""
+    return summed(states, sizes) / sizes.clamp(min=1)[:, None].to(states.dtype)
 
 
+def highest(states: Tensor, sizes: Tensor) -> Tensor:
+    """The largest value of each dimension over the tokens of each text."""
+    return torch.segment_reduce(states, "max", lengths=sizes)
+
+
+def mean_by_root(states: Tensor, sizes: Tensor) -> Tensor:
+    """The sum over the tokens of each text by the root of their number."""
+    return summed(states, sizes) / sizes.clamp(min=1)[:, None].to(states.dtype).sqrt()
+
+
+def weighted_mean(states: Tensor, sizes: Tensor) -> Tensor:
+    """The mean with weights 1, 2, 3, … along each text."""
+    before = starts(sizes).repeat_interleave(sizes)  # (N,)
+    weights = torch.arange(1, len(states) + 1, device=states.device) - before
+    sums = (sizes * (sizes + 1) / 2).clamp(min=1)
+    return summed(states, sizes, weights.to(states.dtype)) / sums[:, None].to(states.dtype)
+
+
+def first(states: Tensor, sizes: Tensor) -> Tensor:
+    """The first token of each text."""
+    return states[starts(sizes)]
+
+
+def last(states: Tensor, sizes: Tensor) -> Tensor:
+    """The last token of each text."""
+    return states[sizes.cumsum(0) - 1]
+
+
+# From the tokens of texts end to end, (N, D), and how many each has, (B,), to (B, D).
+Pooled = Callable[[Tensor, Tensor], Tensor]
 # kind -> what it takes from hidden states, in the order in which theirs stand side by side
-KINDS: dict[str, Place] = {
+KINDS: dict[str, Pooled] = {
     "cls": first,
     "max": highest,
     "mean": mean,
@@ -89,7 +119,12 @@ class Pooling:
 
     def __call__(self, hidden: Tensor, texts: Sequences) -> Tensor:
         """(B, T, D) -> (B, D), or (B, n * D) of n kinds."""
-        pooled = torch.cat([KINDS[kind](hidden, texts) for kind in self.kinds], 1)
+        return self.of(hidden[texts.keep], texts.lengths)
+
+    def of(self, states: Tensor, sizes: Tensor) -> Tensor:
+        """Of the tokens of texts end to end, (N, D), so many of each, (B,)."""
+        found = [KINDS[kind](states, sizes) for kind in self.kinds]
+        pooled = torch.cat(found, 1) if len(found) > 1 else found[0]
         return normalize(pooled, dim=1) if self.normalize else pooled
 
 

@@ -81,6 +81,7 @@ def test_padding_changes_no_pooling():
     texts = Sequences(torch.zeros(2, 5, dtype=torch.long), torch.tensor([5, 2]))
     alone = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]))
     together = pooling(hidden, texts)[1]
+    assert torch.equal(together, pooling.of(hidden[1, :2], torch.tensor([2]))[0])
     assert torch.allclose(together, pooling(hidden[1:, :2], alone)[0], atol=1e-6)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import typer
 
-from regard.cli.console import AsJson, Model, dumps, emit
+from regard.cli.console import AsJson, Model, Narrow, dumps, emit
 from regard.cli.lines import Chunk, chunks_of
 from regard.cli.using import report
 from regard.errors import ConfigError, RegardError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from regard.tasks.features import Embedder
+
+    Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
 
 
 def embed(
@@ -47,6 +49,7 @@ def embed(
     too_long: Annotated[
         Literal["error", "truncate"], typer.Option(help="For texts beyond the model's limit.")
     ] = "error",
+    weights: Narrow = None,
     precision: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Of the matrix products.")
     ] = "float32",
@@ -64,7 +67,7 @@ def embed(
     from regard.folders import load
     from regard.tasks.features import Embedder
 
-    task = load(model)
+    task = load(model, weights=weights)
     if not hasattr(task, "reader"):
         raise ConfigError(f"{model} holds a model of {task.name}, which gives no vectors of texts.")
     embedder = Embedder.of(
@@ -90,9 +93,8 @@ def _embed(
     Raises:
         DataError: a text is beyond the limit and that is an error; those before it are written.
     """
-    for part in _parts(chunk, embedder.unit.chunk):
-        read = embedder.read(part.texts)
-        long = embedder.pieces.long_ones(read.rows)
+    parts = _parts(chunk, embedder.unit.chunk)
+    for part, (read, long) in zip(parts, embedder.reads(chunk.texts), strict=True):
         if long and too_long == "error":
             before = part.until(long[0])
             if before.texts:
@@ -114,20 +116,20 @@ def _parts(chunk: Chunk, size: int) -> Iterator[Chunk]:
 class Sink(Protocol):
     """Takes the vectors of texts as they are computed."""
 
-    def write(self, chunk: Chunk, vectors: Sequence[np.ndarray]) -> None: ...
+    def write(self, chunk: Chunk, vectors: Vectors) -> None: ...
 
 
 class Lines:
     """One vector a line, numbers with 7 digits; per word, the word before it."""
 
-    def write(self, chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
+    def write(self, chunk: Chunk, vectors: Vectors) -> None:
         emit("".join(map(_lines, vectors)))
 
 
 class Json:
     """One text a line: its number from 0, itself, its vector or its words and their vectors."""
 
-    def write(self, chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
+    def write(self, chunk: Chunk, vectors: Vectors) -> None:
         numbered = enumerate(zip(chunk.texts, vectors, strict=True), chunk.first)
         emit("".join(dumps(_facts(n, text, found)) + "\n" for n, (text, found) in numbered))
 
@@ -151,10 +153,10 @@ class ArrayFile:
         self.file.write(self._header())
         return self
 
-    def write(self, chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
+    def write(self, chunk: Chunk, vectors: Vectors) -> None:
         import numpy as np
 
-        self.file.write(np.stack(vectors).astype("<f4", copy=False).tobytes())
+        self.file.write(np.asarray(vectors, "<f4").tobytes())
         self.rows += len(vectors)
 
     def __exit__(self, kind: Any, *error: Any) -> None:

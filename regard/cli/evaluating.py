@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from regard.cli.console import AsJson, Model, show, tracked, with_decoding
+from regard.cli.console import AsJson, Model, Narrow, show, tracked, with_decoding
 from regard.cli.using import refuse_decoding, report, unfinished
 from regard.errors import ConfigError
 
@@ -40,6 +40,7 @@ def evaluate(
     stride: Annotated[
         int | None, typer.Option(help="By how many the window moves; its length by default.")
     ] = None,
+    weights: Narrow = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -51,13 +52,13 @@ def evaluate(
     from regard.folders import load
     from regard.tasks.language_modeling import LanguageModeling
 
-    task, files = load(model), [*(data or ()), *(more or ())]
+    task, files = load(model, weights=weights), [*(data or ()), *(more or ())]
     chosen: list[int | str] = [
         int(c) if c.isdigit() else c for c in (columns or "").split(",") if c
     ]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files:
-        files, named = _recipe_data(model, part)
+        files, named = _data_of(*_recipe(model), part)
         chosen = chosen or named
     windows = {name: n for name, n in (("window", window), ("stride", stride)) if n is not None}
     if windows and (last_word or not isinstance(task, LanguageModeling)):
@@ -87,9 +88,8 @@ def _recipe(model: Path) -> tuple[Path, Any]:
     return place, read_recipe(place / "recipe.toml")
 
 
-def _recipe_data(model: Path, part: Part) -> tuple[list[Path], list[int | str]]:
+def _data_of(place: Path, recipe: Any, part: Part) -> tuple[list[Path], list[int | str]]:
     """The files of the recipe of a run, and which columns of a table."""
-    place, recipe = _recipe(model)
     files = getattr(recipe.data, part) or ()
     if not files:
         raise ConfigError(f"The recipe of {place} names no {part} data. Name some with --data.")
@@ -105,8 +105,9 @@ def _headed(
         raise ConfigError(f"Nothing scores the task {task.name} here: use regard predict.")
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
-    (file, *_), _ = _recipe_data(model, part)
-    return task.evaluate(task.part_of(_recipe(model)[1], part)), [file]
+    place, recipe = _recipe(model)
+    (file, *_), _ = _data_of(place, recipe, part)
+    return task.evaluate(task.part_of(recipe, part)), [file]
 
 
 def _answers(

@@ -80,7 +80,12 @@ class Blocks(nn.ModuleList):
 
 
 class Stack(nn.ModuleList):
-    """Blocks in which every position sees every word of its row: `block(hidden, allowed)`."""
+    """Blocks in which every position sees every word of its row: `block(hidden, allowed)`.
+
+    places: of a padded batch whose states stay in the caches of a CPU.
+    """
+
+    places = 1024
 
     def layers(self, hidden: Tensor, texts: Sequences) -> Iterator[Tensor]:
         """What each block gives, (B, T, D), from what the first one reads."""

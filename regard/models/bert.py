@@ -116,6 +116,11 @@ class Stacked(nn.Module, ABC):
     def embed(self, texts: Sequences) -> Tensor:
         """What the first block reads, (B, T, D)."""
 
+    @property
+    def places(self) -> int:
+        """Of a padded batch that passes at once on a CPU."""
+        return self.blocks.places
+
     def forward(self, texts: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""
         return Output(self.encode(texts))

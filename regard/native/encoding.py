@@ -19,9 +19,12 @@ from regard.attention.gates import gating
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.layers.blocks import Stack
+from regard.layers.mixing import Layer
 from regard.native import build
 from regard.native.products import threads_for
 from regard.native.program import CannotRecord, Program, Recorder
+
+LAST = Layer(-1)
 
 
 class TextRecorder(Recorder):
@@ -62,6 +65,8 @@ class FastStack(Stack):
     Not where somebody looks at the attention or weighs its heads, nor in training.
     """
 
+    places = 4096  # the kernels themselves keep together what stays in the caches
+
     def __init__(self, blocks: Iterable[nn.Module] | None = None):
         super().__init__(blocks)
         self._programs: dict[tuple[int, int, int], TextProgram | None] = {}
@@ -97,7 +102,7 @@ class FastStack(Stack):
         self, hidden: Tensor, texts: Sequences, choice: Callable[[Iterator[Tensor]], Tensor]
     ) -> Tensor:
         """See `Stack.chosen`."""
-        parts = self._parts(hidden, 1)
+        parts = self._parts(hidden, len(self) if choice == LAST else 1)
         if parts is None:
             return super().chosen(hidden, texts, choice)
         flat = hidden[texts.keep]

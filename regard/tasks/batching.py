@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -13,8 +13,30 @@ from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import RegardError
 
+Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
 PLACES = 8192  # of source tokens times hypotheses that are decoded at once
+
+
+class Latest(Generic[Made]):
+    """A function of texts that keeps what it gave last, unless that is much.
+
+    Texts are cut into pieces to be measured, and then to be answered.
+    """
+
+    MOST = 4096  # texts
+
+    def __init__(self, make: Callable[[list[Any]], list[Made]]):
+        self.make = make
+        self.last: tuple[list[Any], list[Made]] = ([], [])
+
+    def __call__(self, texts: list[Any]) -> list[Made]:
+        """One for each text."""
+        asked, made = self.last
+        if asked != texts:
+            made = self.make(texts)
+            self.last = (texts, made) if len(texts) <= self.MOST else ([], [])
+        return list(made)
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

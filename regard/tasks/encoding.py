@@ -27,14 +27,13 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models.headed import Headed
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import device_of
-from regard.tasks.features import Embeds, Reader, longer_than_read
+from regard.tasks.batching import Latest, device_of
+from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
 
 PICTURED = 24  # words of a long text in a report's picture
-PLACES = 8192  # of padded rows that pass an encoder at once where nothing is learned
 
 
 class RowsData(Options):
@@ -104,6 +103,7 @@ class Answering(Embeds):
         self.model = model
         self.pieces = pieces_of(model, tokenizer, max_tokens)
         self.tokenizer = with_template(tokenizer, self.pieces.template)
+        self._kept_rows: Latest[Any] = Latest(self._made_rows)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -118,7 +118,7 @@ class Answering(Embeds):
         if not len(rows):
             return
         with torch.no_grad(), evaluating(self.model):
-            for batch in rows.in_order(self.pieces.pad, tokens=PLACES):
+            for batch in rows.in_order(self.pieces.pad, tokens=places_of(self.model.encoder)):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = batch.to(device_of(self.model))
@@ -148,7 +148,7 @@ class Answering(Embeds):
         Raises:
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
-        rows = self.pieces.rows([as_texts(one) for one in texts])
+        rows = self._kept_rows([as_texts(one) for one in texts])
         long = self.pieces.long_ones(rows)
         if long and too_long == "error":
             raise longer_than_read(rows[long[0]], long[0], self.pieces)
@@ -156,8 +156,12 @@ class Answering(Embeds):
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
         """The places of texts longer than the model's limit, and how many tokens each has."""
-        rows = self.pieces.rows([as_texts(one) for one in texts])
+        rows = self._kept_rows([as_texts(one) for one in texts])
         return {i: len(rows[i]) for i in self.pieces.long_ones(rows)}
+
+    def _made_rows(self, texts: list[Any]) -> list[Any]:
+        """Texts as they are read, whole."""
+        return self.pieces.rows(texts)
 
     def warn_if_cut(self, texts: Sequence[Texts]) -> None:
         """Say how many of the texts are too long for the model."""

@@ -5,14 +5,16 @@ task.embed(texts, layers="concat-last-4", per="word")    for each text its words
 for vector in task.embed_stream(lines): ...              as many texts as there are, flat memory
 
 Texts pass in chunks, sorted by length inside, in small batches: a batch whose states fit into the
-caches of a CPU is three times as fast as one that does not.
+caches of a CPU is three times as fast as one that does not. While one chunk is computed, the next
+is cut into pieces in another thread.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 from typing import Any, Literal, Protocol, Self
@@ -35,8 +37,8 @@ from regard.text.templates import Row
 
 Per = Literal["text", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
-PLACES = {"cpu": 1024}  # of a padded batch; on other devices ELSEWHERE
-ELSEWHERE = 65536
+PLACES = 1024  # of a padded batch on a CPU, where the encoder does not say it
+ELSEWHERE = 65536  # and on other devices
 OTHER_NAMES = {"first": "cls", "last": "lasttoken"}
 
 
@@ -122,10 +124,12 @@ class Embeds:
             batch_tokens=batch_tokens,
         )
         one = isinstance(texts, str)
-        found = embedder.stream([texts] if one else texts, too_long)
+        found = list(embedder.chunks([texts] if one else texts, too_long))
         if one:
-            return next(iter(list(found)))
-        return list(found) if per != "text" else _stacked(found, embedder.width)
+            return found[0][0]
+        if per != "text":
+            return list(chain.from_iterable(found))
+        return np.concatenate(found) if found else np.zeros((0, embedder.width), np.float32)
 
     def embed_stream(
         self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Any
@@ -164,7 +168,7 @@ class Read:
 class Unit(Protocol):
     """What a vector is of."""
 
-    chunk: int  # texts whose vectors are held at once
+    chunk: int  # texts that are sorted and computed together
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read: ...
 
@@ -172,8 +176,11 @@ class Unit(Protocol):
         """Within the limit."""
         ...
 
-    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
-        """Of each row of a batch, (B, T, D): its vector, or its vectors."""
+    def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Sequence[Tensor] | Tensor:
+        """Of each row of a batch its vector, or its vectors.
+
+        states: (N, D), of the tokens of all rows, end to end.  sizes: (B,), how many each has.
+        """
         ...
 
 
@@ -182,7 +189,7 @@ class Text:
     """A vector a text."""
 
     pooling: Pooling
-    chunk = 4096
+    chunk = 1024
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
         return Read(pieces.rows([(as_text(text),) for text in texts]))
@@ -190,8 +197,8 @@ class Text:
     def shortened(self, read: Read, pieces: Pieces) -> Read:
         return Read([pieces.shortened(row) for row in read.rows])
 
-    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
-        return self.pooling(hidden, texts).unbind()
+    def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Tensor:
+        return self.pooling.of(states, sizes)
 
 
 @dataclass(frozen=True)
@@ -199,7 +206,7 @@ class Token:
     """A vector a piece."""
 
     normalize: bool
-    chunk = 256
+    chunk = 128
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
         rows, piece = pieces.rows([(as_text(text),) for text in texts]), pieces.tokenizer.piece
@@ -209,18 +216,15 @@ class Token:
         rows, piece = [pieces.shortened(row) for row in read.rows], pieces.tokenizer.piece
         return Read(rows, [list(map(piece, row.ids)) for row in rows])
 
-    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
+    def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Sequence[Tensor]:
         if self.normalize:
-            hidden = F.normalize(hidden, dim=-1)
-        return [row[:n] for row, n in zip(hidden, texts.lengths.tolist(), strict=True)]
+            states = F.normalize(states, dim=-1)
+        return states.split(sizes.tolist())
 
 
-# from the pieces of words, (P, D), and how many each word has, (W,), to (W, D)
-WORD_POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mean": lambda pieces, sizes: torch.segment_reduce(pieces, "mean", lengths=sizes),
-    "first": lambda pieces, sizes: pieces[sizes.cumsum(0) - sizes],
-    "last": lambda pieces, sizes: pieces[sizes.cumsum(0) - 1],
-    "max": lambda pieces, sizes: torch.segment_reduce(pieces, "max", lengths=sizes),
+# From the pieces of words, (P, D), and how many each word has, (W,), to (W, D).
+WORD_POOLINGS = {
+    name: KINDS[OTHER_NAMES.get(name, name)] for name in ("mean", "first", "last", "max")
 }
 
 
@@ -230,7 +234,7 @@ class Word:
 
     pooling: str
     normalize: bool
-    chunk = 256
+    chunk = 128
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
         words = [as_words(text) for text in texts]
@@ -248,15 +252,13 @@ class Word:
         labels = [words[:n] for words, n in zip(read.labels, kept, strict=True)]
         return Read(rows, labels, [sizes[:n] for sizes, n in zip(read.sizes, kept, strict=True)])
 
-    def vectors(self, hidden: Tensor, texts: Sequences, read: Read) -> Sequence[Tensor]:
+    def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Sequence[Tensor]:
+        texts = zip(states.split(sizes.tolist()), read.rows, read.sizes, strict=True)
         pieces = torch.cat(
-            [
-                states[row.starts[0] :][: sum(sizes)]
-                for states, row, sizes in zip(hidden, read.rows, read.sizes, strict=True)
-            ]
+            [of_row[row.starts[0] :][: sum(of_words)] for of_row, row, of_words in texts]
         )  # (P, D): those of the words, without the template's
-        sizes = torch.tensor(list(chain.from_iterable(read.sizes)), device=hidden.device)
-        found = WORD_POOLINGS[self.pooling](pieces, sizes) if len(sizes) else pieces
+        words = torch.tensor(list(chain.from_iterable(read.sizes)), device=states.device)
+        found = WORD_POOLINGS[self.pooling](pieces, words) if len(words) else pieces
         if self.normalize:
             found = F.normalize(found, dim=-1)
         return found.split([len(of_row) for of_row in read.sizes])
@@ -351,14 +353,13 @@ class Embedder:
         """See `Embeds.embed`."""
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
-        places = PLACES.get(device_of(reader.encoder).type, ELSEWHERE)
         return cls(
             reader.encoder,
             reader.pieces,
             choice_of(layers),
             unit_of(per, pooling, normalize, reader.pooling),
             precision,
-            batch_tokens or places,
+            batch_tokens or places_of(reader.encoder),
         )
 
     @property
@@ -368,19 +369,25 @@ class Embedder:
         return one * len(self.unit.pooling.kinds) if isinstance(self.unit, Text) else one
 
     def stream(self, texts: Iterable[Any], too_long: TooLong) -> Iterator[np.ndarray]:
-        """The vectors of each text in order; a warning at the end tells how many were cut.
+        """The vectors of each text in order; see `chunks`."""
+        return chain.from_iterable(self.chunks(texts, too_long))
+
+    def chunks(
+        self, texts: Iterable[Any], too_long: TooLong
+    ) -> Iterator[np.ndarray | list[np.ndarray]]:
+        """The vectors of texts in order, some texts at a time: (n, D), or a list of `Vectors`.
+
+        A warning at the end tells how many texts were cut.
 
         Raises:
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
-        texts, done, cut = iter(texts), 0, 0
-        while chunk := list(islice(texts, self.unit.chunk)):
-            read = self.read(chunk)
-            long = self.pieces.long_ones(read.rows)
+        done = cut = 0
+        for read, long in self.reads(texts):
             if long and too_long == "error":
                 raise longer_than_read(read.rows[long[0]], done + long[0], self.pieces)
-            yield from self.vectors(read)
-            done, cut = done + len(chunk), cut + len(long)
+            yield self.vectors(read)
+            done, cut = done + len(read.rows), cut + len(long)
         if cut:
             warnings.warn(
                 f"{cut:,} of {done:,} texts were cut to {self.pieces.limit:,} tokens, which is "
@@ -388,35 +395,69 @@ class Embedder:
                 stacklevel=3,
             )
 
+    def reads(self, texts: Iterable[Any]) -> Iterator[tuple[Read, list[int]]]:
+        """Texts in chunks as the model reads them, whole, and which of a chunk are too long.
+
+        The next chunk is read in another thread while the caller is busy with this one.
+        """
+        texts = iter(texts)
+        waiting: Future[Read] | None = None
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                chunk = list(islice(texts, self.unit.chunk))
+                coming = thread.submit(self.read, chunk) if chunk else None
+                if waiting is not None:
+                    read = waiting.result()
+                    yield read, self.pieces.long_ones(read.rows)
+                if coming is None:
+                    return
+                waiting = coming
+
     def read(self, texts: Sequence[Any]) -> Read:
         """The rows of texts that are held together, whole."""
         return self.unit.read(self.pieces, texts)
 
-    def vectors(self, read: Read) -> list[np.ndarray]:
+    def vectors(self, read: Read) -> np.ndarray | list[np.ndarray]:
         """The vectors of each text; those beyond the limit lose their ends."""
         if self.pieces.long_ones(read.rows):
             read = self.unit.shortened(read, self.pieces)
-        found = self._computed(read)
-        if read.labels:
-            found = [Vectors.of(*both) for both in zip(found, read.labels, strict=True)]
-        return found
+        if isinstance(self.unit, Text):
+            vectors = np.empty((len(read.rows), self.width), np.float32)
+            for numbers, found in self._computed(read):
+                vectors[numbers] = found.cpu().numpy()
+            return vectors
+        several = [np.empty(0, np.float32)] * len(read.rows)
+        for numbers, found in self._computed(read):
+            for number, of_text in zip(numbers, found, strict=True):
+                several[number] = of_text.cpu().numpy()
+        return [Vectors.of(*both) for both in zip(several, read.labels, strict=True)]
 
-    def _computed(self, read: Read) -> list[np.ndarray]:
+    def _computed(self, read: Read) -> Iterator[tuple[list[int], Any]]:
+        """Batch by batch the numbers of the texts, and what the unit makes of each."""
         device = device_of(self.encoder)
         bfloat16 = self.precision == "bfloat16"
-        found = [np.empty(0, np.float32)] * len(read.rows)
         batches = Encoded.of(read.rows).in_order(self.pieces.pad, tokens=self.places)
         casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
         with torch.no_grad(), evaluating(self.encoder), casting:
             for batch in batches:
                 numbers, texts = batch.numbers.tolist(), batch.texts.to(device)
-                hidden = self.choice(self.encoder.layers(texts)).float()
+                states = states_of(self.encoder, texts, self.choice).float()
                 sizes = [read.sizes[i] for i in numbers] if read.sizes else ()
                 here = Read([read.rows[i] for i in numbers], sizes=sizes)
-                vectors = self.unit.vectors(hidden, texts, here)
-                for number, vector in zip(numbers, vectors, strict=True):
-                    found[number] = vector.cpu().numpy()
-        return found
+                yield numbers, self.unit.vectors(states, texts.lengths, here)
+
+
+def places_of(encoder: Any) -> int:
+    """How many places, padding included, pass an encoder at once where nothing is learned."""
+    on_cpu = device_of(encoder).type == "cpu"
+    return getattr(encoder, "places", PLACES) if on_cpu else ELSEWHERE
+
+
+def states_of(encoder: Any, texts: Sequences, choice: Choice) -> Tensor:
+    """What is chosen of an encoder's layers for the tokens of all rows, end to end, (N, D)."""
+    if hasattr(encoder, "chosen"):
+        return encoder.chosen(texts, choice)
+    return choice(encoder.layers(texts))[texts.keep]
 
 
 def as_text(given: Any) -> str:
@@ -432,8 +473,3 @@ def longer_than_read(row: Row, number: int, pieces: Pieces) -> RegardError:
         f"Text {number + 1} has {len(row)} tokens, but this model reads at most "
         f"{pieces.limit}. Shorten it, or cut its end with too_long='truncate'."
     )
-
-
-def _stacked(vectors: Iterator[np.ndarray], width: int) -> np.ndarray:
-    found = list(vectors)
-    return np.stack(found) if found else np.zeros((0, width), np.float32)

@@ -20,7 +20,8 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong, device_of
-from regard.tasks.encoding import PLACES, Answering, finite
+from regard.tasks.encoding import Answering, finite
+from regard.tasks.features import places_of
 from regard.tasks.next_sentence import NextSentence
 from regard.text import Tokenizer
 
@@ -175,7 +176,7 @@ class MaskedWords(Answering):
             return
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
-            for batch in rows.in_order(self.pieces.pad, tokens=PLACES):
+            for batch in rows.in_order(self.pieces.pad, tokens=places_of(self.model.encoder)):
                 here = batch.to(device_of(self.model))
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)

@@ -137,7 +137,7 @@ class MultipleChoice(EncoderTask):
     def _part(self, records: Records[Choice], data: ChoiceData) -> Part:
         numbered = list(records.numbered())
         report = Report((records.name,), len(numbered), unit=records.report.unit)
-        found = self._rows([one for _, one in numbered])
+        found = self._made_rows([one for _, one in numbered])
         kept = []
         for i, (number, _) in enumerate(numbered):
             if self._keeps(found[i], number, data, report):
@@ -166,7 +166,7 @@ class MultipleChoice(EncoderTask):
 
     # ---- rows
 
-    def _rows(self, questions: Sequence[Choice]) -> list[Rows]:
+    def _made_rows(self, questions: list[Choice]) -> list[Rows]:
         """The rows of each question, their contexts as long as there is room."""
         flat = [
             text
@@ -260,7 +260,7 @@ class MultipleChoice(EncoderTask):
     def long_ones(self, questions: Sequence[Any]) -> dict[int, int]:
         """The places of questions longer than the model's limit, and how many tokens they have."""
         limit = self.pieces.limit
-        needed = [one.needed for one in self._rows(as_questions(questions))]
+        needed = [one.needed for one in self._kept_rows(as_questions(questions))]
         return {i: count for i, count in enumerate(needed) if limit and count > limit}
 
     def evaluate(self, rows: Records[Choice] | Iterable[Any]) -> list[Score]:
@@ -302,7 +302,7 @@ class MultipleChoice(EncoderTask):
         return read_choices(files[0])
 
     def _encoded(self, questions: Sequence[Choice], too_long: TooLong) -> Groups:
-        found = self._rows(questions)
+        found = self._kept_rows(list(questions))
         for i, one in enumerate(found):
             limit = self.pieces.limit
             if too_long == "error" and limit is not None and one.needed > limit:

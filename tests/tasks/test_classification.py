@@ -14,7 +14,7 @@ from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
 
 from regard import runs
-from regard.data.pieces import RowBatch
+from regard.data.pieces import Pieces, RowBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.text.templates import template_of
 
@@ -204,6 +204,22 @@ def test_texts_that_are_too_long(place):
     assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
     with pytest.warns(UserWarning, match="1 of 2 rows were cut to 64 tokens"):
         task.evaluate([(long, "no"), ("a", "yes")])
+
+
+def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monkeypatch):
+    folder(place, "bert", "ForSequenceClassification")
+    task, read, rows = runs.load(place), [], Pieces.rows
+
+    def noted(pieces, texts):
+        read.append(len(texts))
+        return rows(pieces, texts)
+
+    monkeypatch.setattr(Pieces, "rows", noted)
+    assert task.long_ones(["a dog", "the cat"]) == {}
+    first = task.answers(["a dog", "the cat"])
+    assert read == [2]
+    assert task.answers(["a dog", "ball"])[0].probabilities == pytest.approx(first[0].probabilities)
+    assert read == [2, 2]
 
 
 def test_what_is_cut_or_left_out_of_the_data_is_counted(place):

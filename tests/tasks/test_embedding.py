@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from itertools import repeat
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
 from regard import runs
+from regard.data.pieces import Pieces
 from regard.errors import ConfigError, DataError, RegardError
 from regard.layers.mixing import ScalarMix
 from regard.models import model_class
@@ -161,6 +163,36 @@ def test_a_stream_reads_no_more_than_a_chunk_ahead(tasks):
     words = tasks["bert"].embed_stream(zip(*[texts] * 2, strict=True), per="word")
     before = next(read)
     assert next(words).labels == ("ball", "ball") and next(read) - before <= 600
+
+
+def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypatch):
+    threads, rows = [], Pieces.rows
+
+    def noted(pieces, texts):
+        threads.append(threading.current_thread())
+        return rows(pieces, texts)
+
+    monkeypatch.setattr(Pieces, "rows", noted)
+    texts = [f"{'the ' * (i % 9)} dog" for i in range(2500)]
+    stream = tasks["bert"].embed_stream(texts)
+    first = next(stream)
+    assert len(threads) == 2 and threading.main_thread() not in threads
+    found = np.stack([first, *stream])
+    for i in (0, 700, 1499, 2499):
+        np.testing.assert_allclose(found[i], tasks["bert"].embed(texts[i]), atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("family", ENCODERS)
+def test_narrow_weights_give_the_same_vectors(places, tasks, family, weights):
+    task = runs.load(places[family], weights=weights)
+    for per in ("text", "word", "token"):
+        wide = np.concatenate([np.atleast_2d(v) for v in tasks[family].embed(TEXTS, per=per)])
+        narrow = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])
+        assert np.abs(wide - narrow).max() < (0.1 if weights == "int8" else 0.03) * wide.std()
+    together = task.embed(TEXTS)
+    for text, vector in zip(TEXTS, together, strict=True):
+        np.testing.assert_array_equal(task.embed(text), vector)
 
 
 def test_no_texts_have_no_vectors(tasks):

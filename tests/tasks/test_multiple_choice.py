@@ -150,7 +150,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
         task, _ = train(f"data.max_tokens={limit}", quiet=False)
     whole = runs.load("start").tokenizer
-    for row, choice in zip(task._rows([long])[0].rows, long.choices, strict=True):
+    for row, choice in zip(task._made_rows([long])[0].rows, long.choices, strict=True):
         assert len(row) == limit
         said = " ".join(task.tokenizer.decode(ids) for ids in row.texts())
         assert "what ball" in said and said.endswith(choice)
@@ -162,7 +162,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     assert list(task.long_ones([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
     endless = Choice("a", "who ? " * 40, ("a cat", "b"), 0)
-    assert all(len(row) <= limit for row in task._rows([endless])[0].rows)
+    assert all(len(row) <= limit for row in task._made_rows([endless])[0].rows)
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
         train(f"data.max_tokens={limit}", "data.too_long=error", out="other")
