@@ -59,4 +59,4 @@ class Greedy:
     def _chooser(self, limits: Tensor) -> Chooser:
         if self.filters:
             return picking(self.filters, lambda scores, rows, new: scores.argmax(-1))
-        return lambda scores, prefix, rows: best(scores)
+        return lambda scores, written, rows: best(scores)

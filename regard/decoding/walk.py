@@ -15,9 +15,9 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Relative, limits
 from regard.decoding.steps import begin, check, evaluating, normalized
 
-# scores (R, V), the prefix, row numbers (R,) -> tokens (R,) and their log-probabilities (R,), which
-# are minus infinity where the filters allow none, and no numbers where the scores are none
-Chooser = Callable[[Tensor, Prefix, Tensor], tuple[Tensor, Tensor]]
+# scores (R, V), what is written, row numbers (R,) -> tokens (R,) and their log-probabilities (R,),
+# which are minus infinity where the filters allow none, and no numbers where the scores are none
+Chooser = Callable[[Tensor, "Written", Tensor], tuple[Tensor, Tensor]]
 # filtered scores (R, V), row numbers (R,), tokens decided before -> the tokens decided now (R,)
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -48,6 +48,30 @@ class Row:
         return Decided(self.number, token, self.log_prob, new >= self.room or token == eos)
 
 
+class Written:
+    """What the rows have read so far, put together only when somebody asks. new: tokens decided."""
+
+    def __init__(self, tokens: Tensor, eos: int | None):
+        self.new, self.eos = 0, eos
+        self._parts = [tokens]
+
+    @property
+    def prefix(self) -> Prefix:
+        """For filters."""
+        if len(self._parts) > 1:
+            self._parts = [torch.cat(self._parts, 1)]
+        return Prefix(self._parts[0], self.new, self.eos)
+
+    def add(self, column: Tensor) -> None:
+        """One more token of each row: (R, 1)"""
+        self.new += 1
+        self._parts.append(column)
+
+    def select(self, rows: Tensor) -> None:
+        """These go on."""
+        self._parts = [self.prefix.tokens[rows]]
+
+
 @torch.no_grad()
 def walk(
     model: Any,
@@ -71,32 +95,33 @@ def walk(
             state, tokens = state.select(numbers // copies), tokens[numbers // copies]
         eos = getattr(model.config, "eos", None)
         rows = [Row(number, most) for number, most in enumerate(room.tolist())]
-        new = 0
+        written, begun = Written(tokens, eos), tokens.size(1)
+        fed = tokens[:, -1:].contiguous()
         while rows:
-            scores, state = model.step(tokens[:, -1:], state)
-            token, log_prob = choose(scores[:, -1], Prefix(tokens, new, eos), numbers)
-            new += 1
-            found = log_prob.tolist()
-            check(found, tokens.size(1))
+            scores, state = model.step(fed, state)
+            token, log_prob = choose(scores[:, -1], written, numbers)
+            fed, found = token[:, None], log_prob.tolist()
+            check(found, begun + written.new)
+            written.add(fed)
             chosen = zip(rows, token.tolist(), found, strict=True)
-            step = [row.take(word, gain, new, eos) for row, word, gain in chosen]
+            step = [row.take(word, gain, written.new, eos) for row, word, gain in chosen]
             yield step
-            tokens = torch.cat([tokens, token[:, None]], 1)
             going = [at for at, decided in enumerate(step) if not decided.last]
             if len(going) < len(rows):
                 rows = [rows[at] for at in going]
-                keep = torch.tensor(going, dtype=torch.long, device=tokens.device)
-                numbers, tokens = numbers[keep], tokens[keep]
+                keep = torch.tensor(going, dtype=torch.long, device=fed.device)
+                numbers, fed = numbers[keep], fed[keep]
+                written.select(keep)
                 state = state.select(keep) if rows else state
 
 
 def picking(filters: Sequence[Filter], pick: Pick) -> Chooser:
     """Picks among what the filters leave."""
 
-    def choose(scores: Tensor, prefix: Prefix, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(scores: Tensor, written: Written, rows: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = normalized(scores)
-        allowed = apply(filters, log_probs, prefix)
-        token = pick(allowed, rows, prefix.new)
+        allowed = apply(filters, log_probs, written.prefix) if filters else log_probs
+        token = pick(allowed, rows, written.new)
         index = token[:, None]
         log_prob = log_probs.gather(1, index)
         impossible = (allowed.gather(1, index) == NEVER) & ~log_prob.isnan()

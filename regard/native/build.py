@@ -105,8 +105,10 @@ def load(path: Path) -> ctypes.CDLL:
         *(pointer, number, pointer, number),
     ]
     library.regard_linear.restype = None
-    library.regard_run.argtypes = [pointer, pointer, number, number, pointer, pointer, number]
-    library.regard_run.restype = None
+    library.regard_run.argtypes = [
+        *(pointer, pointer, pointer, number, number, pointer, pointer, number)
+    ]
+    library.regard_run.restype = number
     library.regard_encode.argtypes = [pointer, pointer, pointer, number, number]
     library.regard_encode.restype = None
     library.regard_lines.argtypes = [

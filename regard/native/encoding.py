@@ -6,7 +6,6 @@ and a text's states do not depend on the texts beside it.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -22,7 +21,8 @@ from regard.layers.blocks import Stack
 from regard.layers.mixing import Layer
 from regard.native import build
 from regard.native.products import threads_for
-from regard.native.program import CannotRecord, Program, Recorder
+from regard.native.program import Program
+from regard.native.recorder import CannotRecord, Recorder
 
 LAST = Layer(-1)
 
@@ -30,8 +30,8 @@ LAST = Layer(-1)
 class TextRecorder(Recorder):
     """Of a block that reads whole texts, and remembers nothing."""
 
-    def __init__(self, layer: int, width: int):
-        super().__init__(layer, width)
+    def __init__(self, width: int):
+        super().__init__(width)
         self.remember: Any = None
 
     def given(self, cross: bool) -> tuple[Any, ...]:
@@ -40,21 +40,12 @@ class TextRecorder(Recorder):
 
 
 class TextProgram(Program):
-    """Blocks that pass whole texts in one call.
-
-    Raises:
-        CannotRecord: a block does something that has no operation.
-    """
-
-    recorder = TextRecorder
-
-    def __init__(self, blocks: Iterable[nn.Module], width: int):
-        super().__init__(blocks, width, cross=False)
+    """Blocks that pass whole texts in one call."""
 
     def encode(self, library: Any, hidden: Tensor, starts: Tensor) -> None:
         """States (N, D) in place; text i has the rows from starts[i] to starts[i + 1]."""
         library.regard_encode(
-            *(ctypes.byref(self._program), hidden.data_ptr(), starts.data_ptr()),
+            *(self._address, hidden.data_ptr(), starts.data_ptr()),
             *(starts.numel() - 1, threads_for(hidden.size(0) * self._work)),
         )
 
@@ -125,7 +116,9 @@ class FastStack(Stack):
         key = (first, size, width)
         if key not in self._programs:
             try:
-                self._programs[key] = TextProgram(list(self)[first : first + size], width)
+                blocks = list(self)[first : first + size]
+                recording = TextRecorder(width).of_blocks(blocks, cross=False)
+                self._programs[key] = TextProgram(recording)
             except CannotRecord:
                 self._programs[key] = None
         return self._programs[key]

@@ -8,14 +8,10 @@ silenced heads. What the compiled kernels cannot do runs block by block on the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, get_args
+from typing import get_args
 
-import torch
 from torch import Tensor, nn
 
-from regard.attention.gates import gating
-from regard.attention.tap import listening
 from regard.errors import ConfigError
 from regard.layers.blocks import Blocks, Stack
 from regard.layers.linear import Linear
@@ -29,11 +25,8 @@ from regard.layers.quantized import (
 )
 from regard.native import build
 from regard.native.encoding import FastStack
-from regard.native.program import Program, readable, recorded
-from regard.state import KeyValueCache, SourceMemory
+from regard.native.stepping import FastBlocks, Step
 from regard.suggest import nearest
-
-MOST = 16  # tokens of a row that one call reads; more go block by block
 
 
 def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
@@ -93,62 +86,11 @@ def _replace(
             new = FastStack(child)
         if new is not None:
             setattr(parent, name, new)
+        if isinstance(new, FastBlocks) and hasattr(parent, "step"):
+            parent.__dict__["step"] = Step(parent, new)
 
 
 def _once(weight: Tensor, weights: Weights, tied: dict[int, Narrow]) -> Narrow:
     if id(weight) not in tied:
         tied[id(weight)] = Narrow(weight, weights)
     return tied[id(weight)]
-
-
-class FastBlocks(Blocks):
-    """`Blocks` whose steps of a few tokens are one call of the compiled kernels, where that can be.
-
-    Not where somebody looks at the attention or weighs its heads, nor in training.
-    """
-
-    remembered = torch.float16  # as precise as the rest, and half as much to read
-
-    def __init__(self, blocks: Iterable[nn.Module] | None = None):
-        super().__init__(blocks)
-        self._programs: dict[tuple[int, bool], Program | None] = {}
-
-    def decode(
-        self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
-    ) -> Tensor:
-        """See `Blocks.decode`."""
-        library = build.kernels() if self._simple(hidden, cache, source) else None
-        if library is not None:
-            program = self._program(hidden.size(-1), source is not None)
-            if program is not None:
-                return program.run(library, hidden, cache, source)
-        return super().decode(hidden, cache, source)
-
-    def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
-        return (
-            hidden.size(1) <= MOST
-            and hidden.dtype == torch.float32
-            and hidden.device.type == "cpu"
-            and not hidden.requires_grad
-            and not self.training
-            and listening.get() is None
-            and gating.get() is None
-            and not torch.is_autocast_enabled("cpu")
-            and readable(cache)
-            and (source is None or readable(source))
-        )
-
-    def _program(self, width: int, cross: bool) -> Program | None:
-        key = (width, cross)
-        if key not in self._programs:
-            self._programs[key] = recorded(self, width, cross=cross)
-        return self._programs[key]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Weights that move have other addresses."""
-        self._programs.clear()
-        return super()._apply(fn, recurse)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies have weights of their own."""
-        return self.__dict__ | {"_programs": {}}

@@ -18,8 +18,9 @@ from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.native.engine import FastBlocks, prepare
+from regard.native.engine import prepare
 from regard.native.program import Program
+from regard.native.stepping import FastBlocks
 
 WORDS = 101
 SMALL = dict(d_model=72, heads=6, layers=3, max_length=64)
@@ -59,14 +60,14 @@ def inputs(model) -> Sequences:
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How often a program ran."""
-    calls, run = [], Program.run
+    """Of each program that ran, how wide its result was."""
+    calls, run = [], Program._run
 
-    def counted(*arguments):
-        calls.append(None)
-        return run(*arguments)
+    def counted(program, *arguments):
+        calls.append(program.width)
+        return run(program, *arguments)
 
-    monkeypatch.setattr(Program, "run", counted)
+    monkeypatch.setattr(Program, "_run", counted)
     return calls
 
 
@@ -171,11 +172,11 @@ def test_looking_shows_the_attention_of_the_same_weights(use, runs):
     assert len(runs) == 4 and not torch.allclose(masked, plain, atol=1e-2)
 
 
-class Doubled(GPT2Block):
+class Halves(GPT2Block):
     """Does something that no program knows."""
 
     def forward(self, hidden, allowed, remember=None):
-        return super().forward(hidden, allowed, remember) * 2
+        return super().forward(hidden, allowed, remember) / 2
 
 
 class Sums(GPT2Block):
@@ -187,7 +188,7 @@ class Sums(GPT2Block):
         return fed + hidden + fed
 
 
-@pytest.mark.parametrize(("block", "steps"), [(Doubled, 0), (Sums, 13)])
+@pytest.mark.parametrize(("block", "steps"), [(Halves, 0), (Sums, 13)])
 def test_blocks_of_ones_own(use, runs, block, steps):
     class Own(GPT2):
         pass
@@ -200,6 +201,88 @@ def test_blocks_of_ones_own(use, runs, block, steps):
     use(None)
     wanted = scores(model, inputs(model))
     assert_close(found, wanted, "bfloat16")
+
+
+class Scaled(GPT2):
+    """Its scores are not those of the output."""
+
+    def step(self, tokens, state):
+        scores, state = super().step(tokens, state)
+        return scores / 2, state
+
+
+class Twice(GPT2):
+    """It reads every token twice."""
+
+    def step(self, tokens, state):
+        _, state = super().step(tokens, state)
+        return super().step(tokens, state)
+
+
+class Later(GPT2):
+    """Its positions begin at 1."""
+
+    def _places(self, cache, count):
+        return self.positions(count, cache.longest + 1)
+
+
+class Uneven(GPT2):
+    """It treats rows of different lengths in another way."""
+
+    def step(self, tokens, state):
+        scores, state = super().step(tokens, state)
+        return scores if state.even else scores * 2, state
+
+
+@pytest.mark.parametrize("kind", [Scaled, Twice, Later, Uneven])
+def test_steps_of_ones_own(use, runs, kind):
+    model = prepare(spread(kind(GPT2Config(WORDS, **SMALL))), "bfloat16")
+    use("fast")
+    found = scores(model, inputs(model))
+    assert {width for width in runs} == {SMALL["d_model"]}  # the blocks alone
+    use(None)
+    assert_close(found, scores(model, inputs(model)), "bfloat16")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_step_is_one_call(use, runs, name):
+    model = prepare(spread(MODELS[name]()))
+    use("fast")
+    scores(model, inputs(model), (1, 2, 1))
+    assert runs[-3:] == [WORDS] * 3
+
+
+def test_an_output_of_its_own(use, runs):
+    model = prepare(spread(GPT2(GPT2Config(WORDS, output="own", **SMALL))))
+    use(None)
+    wanted = scores(model, inputs(model))
+    use("fast")
+    assert_close(scores(model, inputs(model)), wanted, "int8")
+    assert runs[-1] == WORDS and type(model.embedding) is torch.nn.Embedding
+
+
+def test_tokens_and_positions_that_are_not_there(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    state, _ = model.start(inputs(model))
+    for wrong in (-1, WORDS):
+        with pytest.raises(IndexError):
+            model.step(torch.tensor([[1], [wrong], [2]]), state)
+    state, tokens = model.start(Sequences.of([[3]], 0))
+    with pytest.raises(ValueError, match="65"):
+        for _ in range(SMALL["max_length"] + 1):
+            _, state = model.step(tokens, state)
+
+
+def test_positions_grow(use, runs, monkeypatch):
+    model = prepare(spread(MODELS["transformer"]()), "bfloat16")
+    long = Sequences.of([[3, 4]], 0)
+    use(None)
+    wanted = scores(model, long, (1,) * 300)
+    model.positions.table = model.positions.table[:256]
+    use("fast")
+    assert_close(scores(model, long, (1,) * 300), wanted, "bfloat16")
+    assert runs.count(WORDS) == 299  # one of them made the table longer
 
 
 def test_a_copy_has_weights_of_its_own(use, runs):

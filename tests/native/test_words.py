@@ -50,8 +50,8 @@ def test_of_equal_words_the_first_is_taken(use):
     scores[0, [4, 5000, 8999]] = 7.0
     scores[1] = 0.25
     # Scores that differ, but whose probabilities do not.
+    scores[2] = 2.9
     scores[2, [100, 8000]] = torch.tensor([3.0, 3.0 + 2**-22])
-    scores[2, :100] = 2.9
     for kind in [None, *KINDS]:
         use(kind)
         assert best(scores)[0].tolist() == [4, 0, 100]

@@ -20,11 +20,13 @@ void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, cons
   run(threads, STAGES, one_product, &p);
 }
 
-// hidden (rows, tokens, width), in and out, behind what the cache holds. `source` may be null.
-void regard_run(const Program* program, float* hidden, int64_t rows, int64_t tokens,
-                const Memory* cache, const Memory* source, int64_t threads) {
+// Register 0 (rows, tokens, width), in and out, behind what the cache holds; or ids (rows, tokens)
+// in and register 0 out. `ids` and `source` may be null. Gives how many ids there are not.
+int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, int64_t rows,
+                   int64_t tokens, const Memory* cache, const Memory* source, int64_t threads) {
   static thread_local std::vector<float> kept, weights;
-  Call call{program, rows, tokens, cache, source, {}, {}, nullptr, 0};
+  Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0};
+  if (const int64_t count = missing(call)) return count;
   int64_t total = 0;
   for (int64_t i = 1; i < program->registers; i++) total += program->widths[i] * call.lines();
   float* next = scratch(kept, total);
@@ -37,6 +39,7 @@ void regard_run(const Program* program, float* hidden, int64_t rows, int64_t tok
   call.weights = scratch(weights, READERS * call.most * threads);
   call.room = room_for(call.lines(), program->widest);
   execute(call, threads);
+  return 0;
 }
 
 // hidden (tokens, width), in and out: texts end to end, text i from row starts[i] to starts[i + 1].

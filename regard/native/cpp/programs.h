@@ -11,18 +11,24 @@
 
 #include "attention.h"
 #include "products.h"
+#include "words.h"
 
 extern "C" {
 
-enum Kind { NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4 };
+// LINES and TABLE begin with the ids of tokens, PLACES with their positions.
+enum Kind {
+  NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, LINES = 5, TABLE = 6, PLACES = 7, SCALED = 8
+};
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
 struct Op {
   int32_t kind, target, source, other;
   int32_t layer, heads, head_dim, activation;
-  float number, unused;  // the scale of scores, or the epsilon of a norm
+  float number;   // the scale of scores or states, or the epsilon of a norm
+  int32_t lines;  // of the matrix, or the table
   const Matrix* matrix;
   const float *gain, *bias;  // of a norm
+  const float* table;
 };
 
 struct Program {
@@ -37,6 +43,7 @@ namespace {
 
 struct Call {
   const Program* program;
+  const int64_t* ids;
   int64_t rows, tokens;  // tokens of each row
   const Memory *cache, *source;
   std::vector<float*> registers;
@@ -81,13 +88,29 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
   }
 }
 
+// What begins with a token, and not with a register.
+void first_line(const Op& op, const Call& call, int64_t line, float* y) {
+  const int64_t width = call.program->widths[op.target];
+  if (op.kind == LINES) return line_of(*op.matrix, call.ids[line], y);
+  const int64_t place = call.cache->lengths[line / call.tokens] + line % call.tokens;
+  const int64_t at = op.kind == TABLE ? call.ids[line] : place;
+  std::memcpy(y, op.table + at * width, width * sizeof(float));
+}
+
 void rowwise(const Op& op, const Call& call, Share share) {
-  const int64_t width = call.program->widths[op.source];
+  const int64_t width = call.program->widths[op.target];
   for (int64_t line = share.begin; line < share.end; line++) {
-    const float* x = call.registers[op.source] + line * width;
     float* y = call.registers[op.target] + line * width;
+    if (op.source < 0) {
+      first_line(op, call, line, y);
+      continue;
+    }
+    const float* x = call.registers[op.source] + line * width;
     if (op.kind == NORM) {
       normalize(x, y, width, op.gain, op.bias, op.number);
+    } else if (op.kind == SCALED) {
+#pragma omp simd
+      for (int64_t i = 0; i < width; i++) y[i] = x[i] * op.number;
     } else {
       const float* other = call.registers[op.other] + line * width;
 #pragma omp simd
@@ -107,7 +130,8 @@ bool rounds_alone(const Op& op, const Call& call) {
 }
 
 bool is_small(const Op& op, const Call& call) {
-  return (op.kind == NORM || op.kind == ADD) && few(call, call.program->widths[op.source]);
+  const bool whole = op.kind == LINEAR || op.kind == SELF || op.kind == CROSS;
+  return !whole && few(call, call.program->widths[op.target]);
 }
 
 // The small operations from `op` on, and the rounding of what comes behind them, where it is small
@@ -133,7 +157,7 @@ void stage(const Op& op, const Call& call, Worker& worker, After after) {
     const Result to{call.registers[op.target], op.activation, add};
     return multiply(*op.matrix, x, call.lines(), to, call.room, worker, after);
   }
-  int64_t parts = call.lines();
+  int64_t parts = call.lines();  // those of operations on whole lines
   if (op.kind == SELF) parts = call.rows * op.heads;
   if (op.kind == CROSS) parts = call.rows / call.source->sharing * op.heads;
   const int64_t pieces = worker.pieces(parts, 1);
@@ -158,6 +182,19 @@ void execute(void* data, Worker worker) {
     stage(*op, call, worker, [&] { next_stage(op + 1, call, true); });
     op = next;
   }
+}
+
+// Tokens that the vocabulary does not have.
+int64_t missing(const Call& call) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < call.program->count; i++) {
+    const Op& op = call.program->ops[i];
+    if (op.kind != LINES && op.kind != TABLE) continue;
+    for (int64_t line = 0; line < call.lines(); line++) {
+      count += call.ids[line] < 0 || call.ids[line] >= op.lines;
+    }
+  }
+  return count;
 }
 
 // The whole program.

@@ -1,0 +1,277 @@
+"""A decoder's steps in compiled calls: all of a step, or at least its blocks.
+
+Where somebody looks at the attention or weighs its heads, in training, and where a model does what
+no operation does, the model's own code runs on the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.gates import gating
+from regard.attention.tap import listening
+from regard.layers.blocks import Blocks
+from regard.layers.quantized import NarrowEmbedding, NarrowSoftmax
+from regard.native import build
+from regard.native.program import Program, readable
+from regard.native.recorder import (
+    LINES,
+    PLACES,
+    TABLE,
+    CannotRecord,
+    Given,
+    Recorder,
+    Recording,
+    StandIn,
+    Symbol,
+    symbols_alone,
+)
+from regard.positions import LearnedPositions, SinusoidalPositions
+from regard.state import KeyValueCache, SourceMemory
+
+MOST = 16  # tokens of a row that one call reads; more go block by block
+
+
+class FastBlocks(Blocks):
+    """`Blocks` whose steps of a few tokens are one call of the compiled kernels, where that can be.
+
+    programs: what was recorded so far, of the blocks and of whole steps; None: it could not be.
+    """
+
+    remembered = torch.float16  # as precise as the rest, and half as much to read
+
+    def __init__(self, blocks: Iterable[nn.Module] | None = None):
+        super().__init__(blocks)
+        self.programs: dict[Any, Program | None] = {}
+
+    def decode(
+        self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
+    ) -> Tensor:
+        """See `Blocks.decode`."""
+        library = build.kernels() if self._simple(hidden, cache, source) else None
+        program = None if library is None else self._program(hidden.size(-1), source is not None)
+        if program is None:
+            return super().decode(hidden, cache, source)
+        return program.decode(library, hidden, cache, source)
+
+    def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
+        return (
+            hidden.size(1) <= MOST
+            and hidden.dtype == torch.float32
+            and hidden.device.type == "cpu"
+            and not hidden.requires_grad
+            and plain(self, cache, source)
+        )
+
+    def _program(self, width: int, cross: bool) -> Program | None:
+        key = (width, cross)
+        if key not in self.programs:
+            try:
+                self.programs[key] = Program(Recorder(width).of_blocks(self, cross=cross))
+            except CannotRecord:
+                self.programs[key] = None
+        return self.programs[key]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Weights that move have other addresses."""
+        self.programs.clear()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies have weights of their own."""
+        return self.__dict__ | {"programs": {}}
+
+
+def plain(blocks: nn.Module, cache: KeyValueCache, source: SourceMemory | None) -> bool:
+    """Whether compiled kernels may do what these blocks would."""
+    return (
+        not blocks.training
+        and listening.get() is None
+        and gating.get() is None
+        and not torch.is_autocast_enabled("cpu")
+        and readable(cache)
+        and (source is None or readable(source))
+    )
+
+
+class Step:
+    """In the place of a model's `step`: one compiled call, where that can be.
+
+    The model's state is a `KeyValueCache`, or has one as `cache` and a `SourceMemory` as `source`.
+    """
+
+    def __init__(self, model: Any, blocks: FastBlocks):
+        self.model, self.blocks = model, blocks
+        kinds = LearnedPositions | SinusoidalPositions
+        self.positions = [part for part in model.modules() if isinstance(part, kinds)]
+
+    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See `regard.models.interfaces.Generator`."""
+        memories = _memories(state)
+        library = build.kernels() if self._simple(tokens, memories) else None
+        program = None if library is None else self._program(state)
+        if program is None or program.end < memories[0].longest + tokens.size(1):
+            return type(self.model).step(self.model, tokens, state)
+        count = tokens.size(1)
+        cache = memories[0].reserve(count)
+        scores = program.step(library, tokens, cache, memories[1])
+        after = cache.advance(count)
+        return scores, after if memories[1] is None else replace(state, cache=after)
+
+    def _simple(self, tokens: Tensor, memories: tuple[Any, Any]) -> bool:
+        return (
+            tokens.size(1) <= MOST
+            and tokens.dtype == torch.int64
+            and tokens.device.type == "cpu"
+            and tokens.is_contiguous()
+            and memories[0] is not None
+            and plain(self.blocks, *memories)
+        )
+
+    def _program(self, state: Any) -> Program | None:
+        # Tables of positions may have grown.
+        key = (type(state), *(table_of(positions).size(0) for positions in self.positions))
+        programs = self.blocks.programs
+        if key not in programs:
+            try:
+                programs[key] = Program(recorded_step(self.model, state))
+            except CannotRecord:
+                programs[key] = None
+        return programs[key]
+
+
+def _memories(state: Any) -> tuple[Any, Any]:
+    """The cache and the source's memory of a state; nothing where it is of another kind."""
+    if type(state) is KeyValueCache:
+        return state, None
+    parts = vars(state)
+    if parts.keys() == {"cache", "source"} and type(state.cache) is KeyValueCache:
+        if type(state.source) is SourceMemory:
+            return state.cache, state.source
+    return None, None
+
+
+def table_of(positions: Any) -> Tensor:
+    """The vectors of positions, (N, D)."""
+    known = isinstance(positions, SinusoidalPositions)
+    return positions.table if known else positions.vectors.weight
+
+
+# -------------------------------------------------------------------------- what is recorded
+
+
+class GivenTokens:
+    """Of which only the size is asked."""
+
+    def __init__(self) -> None:
+        self.rows, self.count = Given(), Given()
+
+    def size(self, dim: int) -> Given:
+        return (self.rows, self.count)[dim]
+
+
+class GivenCache:
+    """A cache that a step makes room in, passes on and advances once."""
+
+    def __init__(self, count: Given, *, even: bool):
+        self.count, self.even, self.longest = count, even, Given()
+        self.places, self.after = Given(), Given()
+
+    def reserve(self, count: Given) -> GivenCache:
+        return self._when(count, self)
+
+    def positions(self, count: Given) -> Given:
+        return self._when(count, self.places)
+
+    def advance(self, count: Given) -> Given:
+        return self._when(count, self.after)
+
+    def _when(self, count: Given, answer: Any) -> Any:
+        if count is not self.count:
+            raise CannotRecord("another count than that of the tokens")
+        return answer
+
+
+class StepRecorder(Recorder):
+    """Of all that a model's `step` does."""
+
+    def __init__(self, *, even: bool):
+        super().__init__(0)
+        self.tokens = GivenTokens()
+        self.cache, self.source = GivenCache(self.tokens.count, even=even), Given()
+
+    def of_step(self, model: Any, state: Any) -> Recording:
+        """A step from a state like this.
+
+        Raises:
+            CannotRecord: it does something that has no operation.
+        """
+        alone = type(state) is KeyValueCache
+        begun = self.cache if alone else replace(state, cache=self.cache, source=self.source)
+        with symbols_alone():
+            scores, after = type(model).step(self.twin(model), self.tokens, begun)
+            if not alone and (type(after) is not type(state) or after.source is not self.source):
+                raise CannotRecord("a state of another kind")
+            if (after if alone else after.cache) is not self.cache.after:
+                raise CannotRecord("a cache that is not advanced once")
+        return self.finished(scores)
+
+    def stand_in(self, module: nn.Module) -> StandIn:
+        """See `Recorder.stand_in`."""
+        if isinstance(module, Blocks):
+            return StandIn(self._unknown, decode=partial(self._decode, module))
+        if isinstance(module, LearnedPositions | SinusoidalPositions):
+            call, at = partial(self._places, module), partial(self._places_at, module)
+            return StandIn(call, at=at)
+        if isinstance(module, NarrowSoftmax):
+            return StandIn(self._unknown, logits=partial(self.linear, module))
+        if isinstance(module, NarrowEmbedding | nn.Embedding):
+            return StandIn(partial(self._embedding, module))
+        return super().stand_in(module)
+
+    def _decode(self, blocks: Blocks, hidden: Any, cache: Any, source: Any = None) -> Symbol:
+        if cache is not self.cache or source not in (None, self.source):
+            raise CannotRecord("a cache or a memory of its own")
+        return self.blocks(blocks, hidden, cross=source is not None)
+
+    def _embedding(self, embedding: Any, tokens: Any) -> Symbol:
+        if tokens is not self.tokens:
+            raise CannotRecord("tokens of its own")
+        if isinstance(embedding, NarrowEmbedding):
+            return self.write(LINES, embedding.matrix.columns, matrix=embedding.matrix)
+        return self.write(TABLE, embedding.embedding_dim, table=_readable(embedding.weight))
+
+    def _places(self, positions: Any, count: Any, start: Any = 0) -> Symbol:
+        if count is not self.tokens.count or start is not self.cache.longest:
+            raise CannotRecord("positions of its own")
+        table = _readable(table_of(positions))
+        return self.write(PLACES, table.size(1), table=table)
+
+    def _places_at(self, positions: Any, places: Any, end: Any) -> Symbol:
+        if places is not self.cache.places:
+            raise CannotRecord("positions of its own")
+        return self._places(positions, self.tokens.count, self.cache.longest)
+
+
+def recorded_step(model: Any, state: Any) -> Recording:
+    """A model's step, which does the same whether rows have one length or several.
+
+    Raises:
+        CannotRecord: it does something else.
+    """
+    even, uneven = (StepRecorder(even=even).of_step(model, state) for even in (True, False))
+    if not even.same(uneven):
+        raise CannotRecord("rows of different lengths are treated in another way")
+    return even
+
+
+def _readable(table: Tensor) -> Tensor:
+    if table.dtype != torch.float32 or not table.is_contiguous():
+        raise CannotRecord("a table of other numbers")
+    return table
