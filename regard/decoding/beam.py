@@ -28,10 +28,11 @@ from regard.decoding.settings import (
     refuse_sampling,
     stopping_settings,
 )
-from regard.decoding.steps import begin, evaluating, next_log_probs
+from regard.decoding.steps import begin, check, evaluating, normalized
 from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
-from regard.decoding.topk import best
+from regard.decoding.topk import best, best_of
 from regard.errors import ConfigError
+from regard.native.words import leading
 
 NEVER = float("-inf")
 
@@ -112,8 +113,8 @@ class Beam:
             eos = getattr(model.config, "eos", None)
             search = _Search(self, tokens, room, eos, listener)
             while search.sentences.numel():
-                log_probs, state = next_log_probs(model, search.tokens, state)
-                rows = search.advance(log_probs)
+                scores, state = model.step(search.tokens[:, -1:], state)
+                rows = search.advance(scores[:, -1])  # (R, 1, V) -> (R, V)
                 if rows.numel():
                     state = state.select(rows)
         return search.results
@@ -155,10 +156,13 @@ class _Search:
         self.pool = Pool(count, beam.size, device)
         self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
 
-    def advance(self, log_probs: Tensor) -> Tensor:
-        """One step: log-probabilities (A * W, V) -> for each new row the old one it continues."""
-        prefix = Prefix(self.tokens, self.new, self.eos)
-        step = self._expand(apply(self.beam.filters, log_probs, prefix))
+    def advance(self, scores: Tensor) -> Tensor:
+        """One step: the model's scores (A * W, V) -> for each new row the old one it continues.
+
+        Raises:
+            RegardError: the scores are no numbers.
+        """
+        step = self._expand(scores)
         self.new += 1
         full = self.room <= self.new  # (A,)
         ends = (step.ended | full[:, None])[:, : self.beam.size]
@@ -176,13 +180,26 @@ class _Search:
         self.running = running
         return rows
 
-    def _expand(self, log_probs: Tensor) -> Expansion:
+    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Of A sentences the best 2 * size continuations and their indices w * V + v: (A, K)"""
+        filters, read, count = self.beam.filters, self.tokens.size(1), 2 * self.beam.size
+        found = None if filters else leading(scores, count)
+        if found is not None:
+            words, log_probs = found  # (A * W, K)
+            check(log_probs[:, 0].tolist(), read)
+            return best_of(words, log_probs, self.running, scores.size(1))
+        log_probs = normalized(scores)
+        check(log_probs[:, 0].tolist(), read)  # one NaN makes a whole distribution NaN
+        log_probs = apply(filters, log_probs, Prefix(self.tokens, self.new, self.eos))
+        # (A * W, V) -> (A, W, V)
+        return best(log_probs.unflatten(0, self.running.shape), self.running, count)
+
+    def _expand(self, scores: Tensor) -> Expansion:
         """The best 2 * size continuations, and which of them go on if the sentence does."""
         (count, width), size = self.running.shape, self.beam.size
-        log_probs = log_probs.view(count, width, -1)  # (A * W, V) -> (A, W, V)
-        log_prob, index = best(log_probs, self.running, 2 * size)  # (A, K)
-        parent = index // log_probs.size(2)
-        token = index - parent * log_probs.size(2)
+        log_prob, index = self._best(scores)  # (A, K)
+        parent = index // scores.size(1)
+        token = index - parent * scores.size(1)
         row = parent + torch.arange(0, count * width, width, device=parent.device)[:, None]
         if self.eos is None:
             ended, ends = torch.zeros_like(token, dtype=torch.bool), 0

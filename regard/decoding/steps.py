@@ -32,16 +32,6 @@ def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
     return state, torch.cat([prompts[:, :-1], tokens], 1)
 
 
-def next_log_probs(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-    """Log-probabilities (R, V), at least float32, of what follows the last of tokens (R, T).
-
-    Raises:
-        RegardError: the model gave no numbers.
-    """
-    log_probs, state = log_probs_after(model, tokens[:, -1:], state, tokens)
-    return log_probs[:, -1], state  # (R, 1, V) -> (R, V)
-
-
 def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
     """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
     (R, N), in one step; tokens (R, T) are all that is written.

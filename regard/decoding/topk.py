@@ -25,15 +25,14 @@ def best(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor
     """
     width, vocabulary = log_probs.shape[1:]
     count = min(count, width * vocabulary)
+    bits = _bits(width, vocabulary, count)
     if width * vocabulary <= count * CHUNK:
         sums = (log_probs + running[..., None]).flatten(1)  # (A, W, V) -> (A, W * V)
-        index = _first(sums, count, _bits(sums))
+        index = _first(sums, count, bits)
         return sums.gather(1, index), index
     maxima = _maxima(log_probs)  # (A, W, C)
     chunks = maxima.size(2)
     sums = (maxima + running[..., None]).flatten(1)  # (A, W, C) -> (A, W * C)
-    # Both rankings round alike, or equal values would be ranked in two ways.
-    bits = max(_bits(sums), (count * CHUNK).bit_length())
     chosen = _first(sums, min(count, sums.size(1)), bits).sort(1).values  # (A, N)
     row, chunk = chosen // chunks, chosen % chunks
     word = chunk[..., None] * CHUNK + torch.arange(CHUNK, device=chunk.device)  # (A, N, 64)
@@ -42,6 +41,20 @@ def best(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor
     sums = (values + running.gather(1, row)[..., None]).flatten(1)  # (A, N, 64) -> (A, N * 64)
     place = _first(sums, count, bits, outside=(word >= vocabulary).flatten(1))
     return sums.gather(1, place), index.gather(1, place)
+
+
+def best_of(
+    words: Tensor, log_probs: Tensor, running: Tensor, vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """What `best` gives, as many as N, from the N best words of each of the A * W hypotheses.
+
+    words, log_probs: (A * W, N), the most probable first, of equally probable ones the first.
+    """
+    (sentences, width), count = running.shape, words.size(1)
+    sums = (log_probs.view(sentences, width, count) + running[..., None]).flatten(1)
+    place = _first(sums, count, _bits(width, vocabulary, count))  # (A, N) of (A, W * N)
+    word = words.view(sentences, -1).gather(1, place)
+    return sums.gather(1, place), place // count * vocabulary + word
 
 
 def _maxima(log_probs: Tensor) -> Tensor:
@@ -53,8 +66,12 @@ def _maxima(log_probs: Tensor) -> Tensor:
     return torch.cat([maxima, log_probs[..., whole:].amax(-1, keepdim=True)], -1)
 
 
-def _bits(values: Tensor) -> int:
-    return values.size(1).bit_length()
+def _bits(width: int, vocabulary: int, count: int) -> int:
+    """How many hold an index. All rankings round alike, or equal values would be ranked in two
+    ways."""
+    if width * vocabulary <= count * CHUNK:
+        return (width * vocabulary).bit_length()
+    return max(width * -(-vocabulary // CHUNK), count * CHUNK).bit_length()
 
 
 def _first(values: Tensor, count: int, bits: int, outside: Tensor | None = None) -> Tensor:

@@ -118,6 +118,11 @@ def load(path: Path) -> ctypes.CDLL:
     library.regard_lines.restype = number
     library.regard_best.argtypes = [pointer, number, number, pointer, pointer, number]
     library.regard_best.restype = None
+    library.regard_leading.argtypes = [
+        *(pointer, number, number, number),
+        *(pointer, pointer, number),
+    ]
+    library.regard_leading.restype = number
     library.regard_threads.argtypes = [pointer, pointer, pointer]
     library.regard_threads.restype = None
     runtime = _openmp()

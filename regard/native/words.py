@@ -50,3 +50,26 @@ def best(scores: Tensor) -> tuple[Tensor, Tensor]:
         threads_for(rows * words * A_SCORES_WORK),
     )
     return word, log_prob
+
+
+def leading(scores: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    """The `count` most probable words of each row, best first, and their log-probabilities:
+    (R, V) -> 2 times (R, count); None where no kernels are, or few words.
+
+    Of words that are equally probable the first comes first. Where scores are no numbers, neither
+    are the log-probabilities.
+    """
+    plain = scores.dtype == torch.float32 and scores.device.type == "cpu"
+    library = build.loaded() if plain else None
+    if library is None:
+        return None
+    scores = scores.contiguous()
+    rows, words = scores.shape
+    word = torch.empty(rows, count, dtype=torch.int64)
+    log_prob = torch.empty(rows, count)
+    done = library.regard_leading(
+        pointer(scores),
+        *(rows, words, count, pointer(word), pointer(log_prob)),
+        threads_for(rows * words * A_SCORES_WORK),
+    )
+    return (word, log_prob) if done else None

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.topk import best
+from regard.decoding.topk import best, best_of
 
 
 def by_sorting(log_probs, running, count):
@@ -33,3 +33,16 @@ def test_best_equals_a_sort(width, vocabulary, count, seed, grain):
     expected_values, expected_index = by_sorting(log_probs, running, count)
     assert torch.equal(values, expected_values)
     assert torch.equal(index, expected_index)
+    ranked = by_ranking(log_probs.flatten(0, 1), min(count, vocabulary))
+    values, index = best_of(*ranked, running, vocabulary)
+    assert torch.equal(values, expected_values[:, : values.size(1)])
+    assert torch.equal(index, expected_index[:, : values.size(1)])
+
+
+def by_ranking(log_probs, count):
+    """Each row's best words, of equal ones the first."""
+    rows = [
+        sorted(range(len(row)), key=lambda at: (-row[at], at))[:count] for row in log_probs.tolist()
+    ]
+    words = torch.tensor(rows)
+    return words, log_probs.gather(1, words)

@@ -78,6 +78,16 @@ void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best
   run(threads, 1, choose_all, &choice);
 }
 
+// Scores (rows, words) -> the best words of each row, and their log-probabilities: (rows, count).
+// Gives whether there are words enough for that.
+int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t count,
+                       int64_t* best, float* log_prob, int64_t threads) {
+  Leaders leaders{scores, rows, words, count, best, log_prob};
+  if (leaders.parts() < count) return 0;
+  run(threads, 1, lead_all, &leaders);
+  return 1;
+}
+
 // 0 if products of this library are right on this processor.
 int regard_check() {
   constexpr int64_t n = 21, k = 200, rows = 5;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -95,6 +96,75 @@ void choose_all(void* data, Worker worker) {
   worker.share(pieces, work, [&] {
     for (int64_t row = 0; row < c.rows; row++) choose(c, row);
   });
+}
+
+// The best words of each row, best first; of equally probable ones the first comes first.
+struct Leaders {
+  const float* scores;
+  int64_t rows, words, count;
+  int64_t* best;    // (rows, count)
+  float* log_prob;  // (rows, count)
+
+  static constexpr int64_t PART = 512;  // scores of which the greatest is known
+
+  int64_t parts() const { return (words + PART - 1) / PART; }
+};
+
+// There are at least as many parts as leaders: the least of the greatest parts' greatest scores is
+// reached by as many words as are looked for, and by few others.
+void lead(const Leaders& c, int64_t row) {
+  struct Word {
+    float log_prob;
+    int64_t number;
+    bool operator<(const Word& other) const {
+      return log_prob != other.log_prob ? log_prob > other.log_prob : number < other.number;
+    }
+  };
+  static thread_local std::vector<Peak> peaks;
+  static thread_local std::vector<float> greatest;
+  static thread_local std::vector<Word> found;
+  const float* scores = c.scores + row * c.words;
+  peaks.clear(), greatest.clear(), found.clear();
+  float most = -FLT_MAX;
+  for (int64_t at = 0; at < c.words; at += Leaders::PART) {
+    peaks.push_back(peak(scores + at, std::min(Leaders::PART, c.words - at)));
+    greatest.push_back(peaks.back().most);
+    most = std::max(most, greatest.back());
+  }
+  double sum = 0.0;
+  for (const Peak& part : peaks) sum += part.sum * std::exp((double)part.most - most);
+  const float norm = (float)std::log(sum);
+  if (most == -FLT_MAX || std::isinf(most) || !(sum < DBL_MAX)) {
+    std::fill_n(c.log_prob + row * c.count, c.count, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(c.best + row * c.count, c.count, 0);
+    return;
+  }
+  std::nth_element(greatest.begin(), greatest.begin() + (c.count - 1), greatest.end(),
+                   std::greater<float>());
+  // Scores that differ less may have the same log-probability.
+  const float last = greatest[c.count - 1], nearly = last - 1e-6f * (most - last + norm + 1.0f);
+  auto add = [&](int64_t i) { found.push_back({(scores[i] - most) - norm, i}); };
+  for (int64_t part = 0; part < c.parts(); part++) {
+    if (peaks[part].most < nearly) continue;
+    const int64_t end = std::min(c.words, (part + 1) * Leaders::PART);
+    for (int64_t i = part * Leaders::PART; i < end; i++) {
+      if (scores[i] >= nearly) add(i);
+    }
+  }
+  if ((int64_t)found.size() < c.count) {  // others are minus infinity
+    found.clear();
+    for (int64_t i = 0; i < c.words; i++) add(i);
+  }
+  std::partial_sort(found.begin(), found.begin() + c.count, found.end());
+  for (int64_t i = 0; i < c.count; i++) {
+    c.log_prob[row * c.count + i] = found[i].log_prob;
+    c.best[row * c.count + i] = found[i].number;
+  }
+}
+
+void lead_all(void* data, Worker worker) {
+  const Leaders& c = *(Leaders*)data;
+  worker.share(c.rows, [&](int64_t row) { lead(c, row); });
 }
 
 }  // namespace

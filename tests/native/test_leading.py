@@ -1,0 +1,84 @@
+"""The best words of each row by the kernels, against a sort of their log-probabilities."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.native.words import leading
+
+KINDS = ["fast", "older", "plain"]
+
+
+def by_sorting(scores, count):
+    """In float32, as both sides round; of equally probable words the first."""
+    log_probs = scores.log_softmax(-1)
+    order = log_probs.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return order, scores.double().log_softmax(-1).gather(1, order).float()
+
+
+@pytest.mark.parametrize("words, count", [(512, 1), (4000, 8), (4097, 8), (32_000, 8), (9_000, 18)])
+@pytest.mark.parametrize("grain", [None, 1.0])
+def test_the_best_words_of_each_row(use, words, count, grain):
+    scores = torch.randn(7, words, generator=torch.Generator().manual_seed(words)) * 4
+    if grain is not None:  # few values, so that many are equal
+        scores = (scores * grain).round()
+    scores[1] -= 100
+    scores[2, : words // 2] = -math.inf
+    scores[3, 1:] = -math.inf  # fewer words than are looked for
+    scores[4] = 0.25
+    wanted, log_prob = by_sorting(scores, count)
+    for kind in KINDS:
+        use(kind)
+        found = leading(scores, count)
+        assert torch.equal(found[0], wanted)
+        torch.testing.assert_close(found[1], log_prob, rtol=1e-6, atol=1e-6)
+        assert [part.shape for part in leading(scores[:0], count)] == [(0, count), (0, count)]
+
+
+def test_words_that_are_equally_probable_once_they_are_rounded(use):
+    scores = torch.full((1, 9000), -5.0)
+    scores[0, [100, 8000]] = torch.tensor([3.0, 3.0 + 2**-22])
+    scores[0, 700] = 20.0  # beside it the two cannot be told apart
+    assert scores.log_softmax(-1)[0, 100] == scores.log_softmax(-1)[0, 8000]
+    for kind in KINDS:
+        use(kind)
+        assert leading(scores, 3)[0].tolist() == [[700, 100, 8000]]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_scores_that_are_no_numbers(use, wrong):
+    scores = torch.zeros(3, 5000)
+    scores[1, 4000] = wrong
+    for kind in KINDS:
+        use(kind)
+        assert leading(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
+
+
+def test_few_words_or_no_kernels_are_left_to_torch(use):
+    use("fast")
+    assert leading(torch.zeros(2, 1000), 3) is None
+    assert leading(torch.zeros(2, 9000, dtype=torch.float64), 3) is None
+    use(None)
+    assert leading(torch.zeros(2, 9000), 3) is None
+
+
+def test_searches_are_the_same_with_and_without(use):
+    torch.manual_seed(3)
+    config = TransformerConfig(8200, d_model=16, d_ff=32, heads=2, max_length=40)
+    model = Transformer(config).eval()
+    model.embedding.weight.data.normal_()
+    source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
+    beam = Beam(size=4, n_best=4, max_tokens=12)
+    use(None)
+    wanted = beam.run(model, source)
+    use("fast")
+    for found, expected in zip(beam.run(model, source), wanted, strict=True):
+        assert [one.tokens for one in found] == [one.tokens for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
