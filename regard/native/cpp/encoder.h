@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t TOGETHER = 128;  // rows that pass a program together, unless one text has more
 constexpr int64_t LANES = 16;
-constexpr int QUERIES = 8;  // that are answered at once
 
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -23,78 +22,140 @@ inline const Lanes& lanes(const float* at) { return *(const Lanes*)at; }
 
 inline int64_t filled_up(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
-// y (QUERIES, P lanes) = x (QUERIES, count) times matrix (count, step), P lanes of it.
-template <int P>
-inline void times(const float* const* x, int64_t count, const float* matrix, int64_t step, float* y,
-                  int64_t y_step) {
-  Lanes sum[QUERIES][P] = {};
-  for (int64_t i = 0; i < count; i++, matrix += step) {
-#pragma GCC unroll 8
-    for (int q = 0; q < QUERIES; q++) {
-#pragma GCC unroll 2
-      for (int p = 0; p < P; p++) sum[q][p] += x[q][i] * lanes(matrix + p * LANES);
+// 16 lines of 16 numbers become columns: blocks of 8, 4, 2, 1 change places across the diagonal.
+inline void turn(float* tile) {
+#if WIDE
+  __m512 line[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) line[i] = _mm512_loadu_ps(tile + i * LANES);
+  const __m512i every = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+#pragma GCC unroll 4
+  for (int half = LANES / 2; half; half /= 2) {
+    const __m512i by = _mm512_set1_epi32(half);
+    const __mmask16 upper = _mm512_test_epi32_mask(every, by);
+    // Lines lie behind each other for the choice: lane l of the second one is number 16 + l.
+    const __m512i far = _mm512_add_epi32(every, _mm512_set1_epi32(LANES));
+    const __m512i first = _mm512_mask_sub_epi32(every, upper, far, by);
+    const __m512i second = _mm512_mask_mov_epi32(_mm512_add_epi32(every, by), upper, far);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+      if (i & half) continue;
+      const __m512 a = line[i], b = line[i + half];
+      line[i] = _mm512_permutex2var_ps(a, first, b);
+      line[i + half] = _mm512_permutex2var_ps(a, second, b);
     }
   }
-#pragma GCC unroll 8
-  for (int q = 0; q < QUERIES; q++) {
-#pragma GCC unroll 2
-    for (int p = 0; p < P; p++) lanes(y + q * y_step + p * LANES) = sum[q][p];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) _mm512_storeu_ps(tile + i * LANES, line[i]);
+#else
+  for (int i = 0; i < LANES; i++) {
+    for (int j = 0; j < i; j++) std::swap(tile[i * LANES + j], tile[j * LANES + i]);
+  }
+#endif
+}
+
+// Lines of numbers that lie `step` apart.
+struct Spread {
+  const float* first;
+  int64_t step;
+  const float* operator[](int64_t i) const { return first + i * step; }
+};
+
+// Scores of 16 queries, which lie side by side (width, 16), with all keys: (count, 16).
+inline void score(const float* queries, Spread keys, int64_t count, int64_t width, float* scores) {
+  constexpr int KEYS = 4;
+  for (int64_t k = 0; k < count; k += KEYS) {
+    const float* key[KEYS];
+    Lanes even[KEYS] = {}, odd[KEYS] = {};
+    for (int i = 0; i < KEYS; i++) key[i] = keys[std::min(k + i, count - 1)];
+    int64_t d = 0;
+    for (; d + 2 <= width; d += 2) {
+#pragma GCC unroll 4
+      for (int i = 0; i < KEYS; i++) {
+        even[i] += key[i][d] * lanes(queries + d * LANES);
+        odd[i] += key[i][d + 1] * lanes(queries + (d + 1) * LANES);
+      }
+    }
+    for (int i = 0; i < KEYS && k + i < count; i++) {
+      if (d < width) even[i] += key[i][d] * lanes(queries + d * LANES);
+      lanes(scores + (k + i) * LANES) = even[i] + odd[i];
+    }
   }
 }
 
-inline void times(const float* const* x, int64_t count, const float* matrix, int64_t step, float* y,
-                  int64_t columns) {
-  int64_t at = 0;
-  for (; at + 2 * LANES <= columns; at += 2 * LANES) {
-    times<2>(x, count, matrix + at, step, y + at, columns);
+// Scores (count, 16) become weights that are not yet divided by their sum, which is given back.
+inline Lanes weigh(float* scores, int64_t count, float scale) {
+  Lanes most = lanes(scores), sum = {};
+  for (int64_t k = 1; k < count; k++) {
+    const Lanes next = lanes(scores + k * LANES);
+    most = most > next ? most : next;
   }
-  if (at < columns) times<1>(x, count, matrix + at, step, y + at, columns);
-}
-
-// Weights from scores, of which the last are no keys; gives what they sum up to.
-inline float weigh(float* scores, int64_t count, int64_t columns, float scale) {
-  float most = scores[0], sum = 0.0f;
-#pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < count; i++) most = std::max(most, scores[i]);
+  for (int64_t k = 0; k < count; k++) {
+    Lanes& here = lanes(scores + k * LANES);
+    Lanes x = (here - most) * scale;
 #pragma omp simd
-  for (int64_t i = 0; i < columns; i++) scores[i] = exponential((scores[i] - most) * scale);
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; i++) sum += scores[i];
+    for (int l = 0; l < LANES; l++) ((float*)&x)[l] = exponential(((float*)&x)[l]);
+    sum += here = x;
+  }
   return sum;
 }
 
+// 16 columns of what 16 queries read of the values: (16 columns, 16 queries).
+inline void mix(const float* weights, Spread values, int64_t count, Lanes sum, float* tile) {
+  Lanes total[LANES] = {};
+  for (int64_t k = 0; k < count; k++) {
+    const Lanes weight = lanes(weights + k * LANES);
+    const float* value = values[k];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) total[i] += value[i] * weight;
+  }
+  const Lanes inverse = 1.0f / sum;
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) lanes(tile + i * LANES) = total[i] * inverse;
+}
+
+// Lines of `width` numbers, closer together and filled up.
+inline Spread packed(Spread from, int64_t count, int64_t width, float* to) {
+  const int64_t wide = filled_up(width);
+  for (int64_t i = 0; i < count; i++) {
+    std::memcpy(to + i * wide, from[i], width * sizeof(float));
+    for (int64_t j = width; j < wide; j++) to[i * wide + j] = 0.0f;
+  }
+  return {to, wide};
+}
+
 // One head of one text: rows of queries, keys and values side by side (count, 3 * inner) become
-// contexts (count, inner).
+// contexts (count, inner). The lanes are queries, so that each is by itself.
 void attend_text(const float* joined, float* context, int64_t count, int64_t inner, int64_t width,
                  float scale) {
   static thread_local std::vector<float> kept;
-  const int64_t columns = filled_up(count), wide = filled_up(width), step = 3 * inner;
-  float* keys = scratch(kept, width * columns + count * wide + QUERIES * (columns + wide));
-  float *values = keys + width * columns, *scores = values + count * wide;
-  float* answers = scores + QUERIES * columns;
-  for (int64_t i = 0; i < width; i++) {
-    for (int64_t s = 0; s < count; s++) keys[i * columns + s] = joined[s * step + inner + i];
-    for (int64_t s = count; s < columns; s++) keys[i * columns + s] = 0.0f;
+  const int64_t wide = filled_up(width), step = 3 * inner;
+  float* queries = scratch(kept, LANES * (wide + count) + 2 * count * wide + LANES * LANES);
+  float *scores = queries + LANES * wide, *room = scores + LANES * count;
+  float* tile = room + 2 * count * wide;
+  Spread keys{joined + inner, step}, values{joined + 2 * inner, step};
+  if (count > LANES || width < wide) {
+    keys = packed(keys, count, width, room);
+    values = packed(values, count, width, room + count * wide);
   }
-  for (int64_t s = 0; s < count; s++) {
-    std::memcpy(values + s * wide, joined + s * step + 2 * inner, width * sizeof(float));
-    for (int64_t i = width; i < wide; i++) values[s * wide + i] = 0.0f;
-  }
-  for (int64_t first = 0; first < count; first += QUERIES) {
-    const float *queries[QUERIES], *weights[QUERIES];
-    for (int q = 0; q < QUERIES; q++) {  // behind the end the last one again
-      queries[q] = joined + std::min(first + q, count - 1) * step;
-      weights[q] = scores + q * columns;
+  for (int64_t first = 0; first < count; first += LANES) {
+    const int64_t here = std::min(LANES, count - first);
+    for (int64_t d = 0; d < width; d += LANES) {
+      float* to = queries + d * LANES;
+      for (int64_t q = 0; q < LANES; q++) {  // behind the end the last one again
+        lanes(to + q * LANES) = lanes(joined + (first + std::min(q, here - 1)) * step + d);
+      }
+      turn(to);
     }
-    times(queries, width, keys, columns, scores, columns);
-    float sums[QUERIES];
-    for (int q = 0; q < QUERIES; q++) sums[q] = weigh(scores + q * columns, count, columns, scale);
-    times(weights, count, values, wide, answers, wide);
-    for (int64_t q = 0; q < std::min<int64_t>(QUERIES, count - first); q++) {
-      float* to = context + (first + q) * inner;
-      const float inverse = 1.0f / sums[q];
-#pragma omp simd
-      for (int64_t i = 0; i < width; i++) to[i] = answers[q * wide + i] * inverse;
+    score(queries, keys, count, width, scores);
+    const Lanes sum = weigh(scores, count, scale);
+    for (int64_t d = 0; d < width; d += LANES) {
+      mix(scores, {values.first + d, values.step}, count, sum, tile);
+      turn(tile);
+      const int64_t bytes = std::min(LANES, width - d) * sizeof(float);
+      for (int64_t q = 0; q < here; q++) {
+        std::memcpy(context + (first + q) * inner + d, tile + q * LANES, bytes);
+      }
     }
   }
 }
@@ -115,7 +176,7 @@ struct Together {
     static thread_local std::vector<float> kept;
     int64_t total = 0;
     for (int64_t i = 1; i < program->registers; i++) total += program->widths[i] * rows();
-    float* next = scratch(kept, total);
+    float* next = scratch(kept, total + LANES);  // whole lanes are read
     registers.assign(1, hidden);
     for (int64_t i = 1; i < program->registers; i++) {
       registers.push_back(next);
