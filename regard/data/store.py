@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -22,7 +24,8 @@ from regard.data.batches import Sequences
 from regard.data.readers import Row, Rows, read
 from regard.errors import ConfigError, DataError
 
-_CHUNK = 4096  # rows that are encoded together
+_CHUNK = 512  # rows that are encoded together: what they need lies in the cache
+Chunk = list[tuple[int, Row]]
 
 
 class Encoder(Protocol):
@@ -168,10 +171,73 @@ def encode(
         raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
     rows = data if isinstance(data, Rows) else read(data)
     encoding = _Encoding(rows, tuple(columns), empty)
-    numbered = rows.numbered()
-    while chunk := list(islice(numbered, _CHUNK)):
-        encoding.add(chunk)
+    for chunk in _ahead(encoding.encoded, encoding.chunks()):
+        encoding.add(*chunk)
     return encoding.done()
+
+
+def _ahead(work: Callable[[Any], Any], parts: Iterator[Any]) -> Iterator[Any]:
+    """`work(part)` for each part, in order; the next is worked on, in a thread, while one is used.
+
+    Tokenizers compute on all cores without holding Python up, so that reading and storing cost
+    nothing. What goes wrong does so in the order of the parts.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[Future[Any]] = deque()
+        more = True
+        while more:
+            try:
+                waiting.append(pool.submit(work, next(parts)))
+            except StopIteration:
+                more = False
+            except Exception as error:
+                waiting.append(Future())
+                waiting[-1].set_exception(error)
+                more = False
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """Rows of ids end to end, and the length of each."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[list[int]], kind: str) -> _Flat:
+        ids = array(kind)
+        for row in rows:
+            ids.fromlist(row)
+        return cls(np.frombuffer(ids, kind), np.fromiter(map(len, rows), np.int64, len(rows)))
+
+    def rows(self, keep: np.ndarray) -> _Flat:
+        """Those where `keep` (rows,) is True."""
+        return _Flat(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
+
+    def shortened(self, lengths: np.ndarray) -> _Flat:
+        """The first ids of each row, so many."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        places = np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
+        return _Flat(self.ids[places < np.repeat(lengths, self.lengths)], lengths)
+
+    def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> _Flat:
+        """Each row between these."""
+        if not before and not after:
+            return self
+        lengths = self.lengths + len(before) + len(after)
+        ends = np.cumsum(lengths)
+        ids = np.empty(lengths.sum(), self.ids.dtype)
+        inside = np.ones(len(ids), bool)
+        for first, pieces in ((ends - lengths, before), (ends - len(after), after)):
+            for place, piece in enumerate(pieces):
+                ids[first + place] = piece
+                inside[first + place] = False
+        ids[inside] = self.ids
+        return _Flat(ids, lengths)
 
 
 class _Growing:
@@ -185,8 +251,11 @@ class _Growing:
         rows = list(rows)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(chain.from_iterable(rows), self.ids.typecode, int(lengths.sum()))
-        self.ids.frombytes(flat.tobytes())
-        self.offsets.frombytes((self.offsets[-1] + np.cumsum(lengths)).tobytes())
+        self.add(_Flat(flat, lengths))
+
+    def add(self, rows: _Flat) -> None:
+        self.ids.frombytes(rows.ids.tobytes())
+        self.offsets.frombytes((self.offsets[-1] + np.cumsum(rows.lengths)).tobytes())
 
     def done(self) -> Tokens:
         return Tokens(np.frombuffer(self.ids, self.ids.typecode), np.frombuffer(self.offsets, "q"))
@@ -201,22 +270,48 @@ class _Encoding:
         files = dict.fromkeys(rows.file_of(i) for i in range(len(columns)))
         self.report = Report(tuple(files))
 
-    def add(self, chunk: list[tuple[int, Row]]) -> None:
-        self.report.read += len(chunk)
-        chunk = [(line, row) for line, row in chunk if self._is_whole(line, row)]
-        out: set[int] = set()
+    def chunks(self) -> Iterator[Chunk]:
+        """The rows that are encoded, some thousands at a time."""
+        numbered = self.rows.numbered()
+        while chunk := list(islice(numbered, _CHUNK)):
+            self.report.read += len(chunk)
+            if not self._are_whole([row for _, row in chunk]):
+                chunk = [(line, row) for line, row in chunk if self._is_whole(line, row)]
+            yield chunk
+
+    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[_Flat]]:
+        """A chunk with the ids of each of its columns."""
         fields = []
+        for i, (column, growing) in enumerate(zip(self.columns, self.growing, strict=True)):
+            rows = column.tokenizer.encode_many([row[i] for _, row in chunk])
+            fields.append(_Flat.of(rows, growing.ids.typecode))
+        return chunk, fields
+
+    def add(self, chunk: Chunk, fields: list[_Flat]) -> None:
+        keep = np.ones(len(chunk), bool)
         for i, column in enumerate(self.columns):
-            ids = column.encode_many([row[i] for _, row in chunk])
-            for place in column.long_ones(ids):
-                self._note_long(i, chunk[place][0], len(ids[place]))
-                ids[place] = column.truncated(ids[place])
-                if column.too_long == "skip":
-                    out.add(place)
-            fields.append(ids)
-        for growing, rows in zip(self.growing, fields, strict=True):
-            growing.extend([ids for place, ids in enumerate(rows) if place not in out])
-        self.report.kept += len(chunk) - len(out)
+            if column.max_tokens is None:
+                continue
+            around = len(column.before) + len(column.after)
+            lengths = fields[i].lengths
+            long = lengths + around > column.max_tokens
+            for place in np.flatnonzero(long):
+                self._note_long(i, chunk[place][0], int(lengths[place]) + around)
+            if column.too_long == "skip":
+                keep &= ~long
+            elif long.any():
+                fields[i] = fields[i].shortened(np.minimum(lengths, column.max_tokens - around))
+        for growing, column, rows in zip(self.growing, self.columns, fields, strict=True):
+            kept = rows if keep.all() else rows.rows(keep)
+            growing.add(kept.framed(column.before, column.after))
+        self.report.kept += int(keep.sum())
+
+    def _are_whole(self, rows: list[Row]) -> bool:
+        """Whether no row of a chunk needs a closer look."""
+        count = len(self.columns)
+        return all(len(row) == count for row in rows) and not any(
+            not text or text.isspace() for row in rows for text in row
+        )
 
     def done(self) -> Examples:
         if not self.report.kept:

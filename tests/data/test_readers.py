@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import hash_of, read, read_parallel
+from regard.data import files, hash_of, read, read_parallel
 from regard.data.files import lines
 from regard.data.readers import Csv
 from regard.errors import ConfigError, DataError, MissingExtra
@@ -364,3 +364,24 @@ def test_tatoeba_is_read_from_its_zip(shared):
 def test_multi30k_is_read_as_published(shared):
     folder = shared("multi30k/data/task1/raw")
     assert sum(1 for _ in read_parallel(folder / "train.en.gz", folder / "train.de.gz")) == 29_000
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", "é".encode(), b"\xff", b"\0"])),
+    st.sampled_from([1, 3, 1 << 20]),
+    st.booleans(),
+)
+def test_lines_read_in_blocks_are_those_read_one_by_one(tmp_path_factory, parts, block, marked):
+    def told(found):
+        seen = []
+        try:
+            seen.extend(found)
+        except DataError as error:
+            seen.append(str(error))
+        return seen
+
+    path = tmp_path_factory.mktemp("blocks") / "x.txt"
+    path.write_bytes(b"\xef\xbb\xbf" * marked + b"".join(parts))
+    with pytest.MonkeyPatch.context() as patch, path.open("rb") as stream:
+        patch.setattr(files, "_BLOCK", block)
+        assert told(files.lines(path)) == told(files.lines_of(stream, path))

@@ -68,6 +68,44 @@ def test_the_checksum_tells_data_apart():
     assert Tokens.of([[1, 2], [3]], 10).checksum == tokens[0].checksum
 
 
+class Slow(Letters):
+    """Refuses one text."""
+
+    def encode_many(self, texts):
+        if "bad" in texts:
+            raise DataError("letters", None, "cannot be encoded.")
+        return super().encode_many(texts)
+
+
+@pytest.mark.parametrize("first", ["long", "bad", "unread"])
+def test_the_first_fault_is_told_though_what_follows_is_read_already(tmp_path, first):
+    """Three faults, each in a chunk of its own."""
+    order = {"long": "long bad unread", "bad": "bad unread long", "unread": "unread long bad"}
+    faults = {"long": b"abcdefgh\n", "bad": b"bad\n", "unread": b"\xff\n"}
+    file = tmp_path / "x.txt"
+    parts = [b"a\n" * _CHUNK + faults[name] for name in order[first].split()]
+    file.write_bytes(b"a\n" * _CHUNK + b"".join(parts))
+    said = {"long": "has 9 tokens", "bad": "cannot be encoded", "unread": "is not UTF-8"}
+    with pytest.raises(DataError, match=said[first]):
+        encode(read(file), [Column("source", Slow(), after=(2,), max_tokens=6)])
+
+
+@given(
+    st.lists(st.text("ab c", max_size=8), min_size=1, max_size=12),
+    st.sampled_from(["truncate", "skip"]),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
+def test_framed_and_shortened_rows_equal_a_loop(texts, too_long, before, after):
+    column = Column("x", Letters(), (1,) * before, (2,) * after, 6, too_long)
+    wanted = column.encode_many([*texts, "a"])
+    if too_long == "skip":
+        wanted = [row for row in wanted if len(row) <= 6]
+    wanted = [row if len(row) <= 6 else column.truncated(row) for row in wanted]
+    found = encode([*texts, "a"], [column], "keep").columns[0]
+    assert rows_of(found) == wanted and found.offsets[-1] == len(found.ids)
+
+
 # --- empty fields ------------------------------------------------------------------------------
 
 GAPS = [("a", "b"), ("", "b"), ("a", " \u2003"), ("", ""), ("b", "a")]
