@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data import Records, Sentence, Tokens, read_conll
+from regard.data import Cursor, Records, Sentence, Tokens, read_conll
 from regard.data.batches import IGNORE
 from regard.data.pieces import RowBatch
 from regard.data.store import Report
@@ -179,6 +179,12 @@ class Tagging(EncoderTask):
     def counts(self, batch: RowBatch) -> dict[str, int]:
         """Words."""
         return {"loss": int(self._parts().train.targets.places.lengths[batch.numbers].sum())}
+
+    def train_batches(self) -> Cursor:
+        """Batches without end; each word weighs the same, whatever the length of its sentence."""
+        batches, places = super().train_batches(), self._parts().train.targets.places
+        self.usual = {"loss": len(places.ids) / batches.batches_per_epoch}
+        return batches
 
     def loss(self, scores: Tensor, batch: RowBatch, targets: Tagged) -> tuple[Tensor, int]:
         """Cross-entropy in nats, over the words that the rows answer for."""

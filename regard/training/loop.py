@@ -38,7 +38,8 @@ Losses = dict[str, tuple[Tensor, int]]
 class Task(Protocol):
     """What the loop needs of a task. `carry` is None or a `State` for the next batch, detached.
 
-    Where its first loss counts something else than tokens, `items` says what ("examples").
+    Where its first loss counts something else than tokens, `items` says what ("examples"). Where
+    `usual` says how many items of a loss a batch has on average, the objective divides by that.
     """
 
     model: Any
@@ -127,7 +128,8 @@ class Loop:
         totals: Counter[str] = Counter()
         for batch in batches:
             totals.update(self.task.counts(batch))
-        losses = [self.backward(batch, totals) for batch in batches]
+        divisors = self.divisors(totals, len(batches))
+        losses = [self.backward(batch, divisors) for batch in batches]
         norm = clip(self.parameters, self.options.optimizer.clip)
         self.refuse_non_finite(losses, norm)
         self.advance(totals)
@@ -152,12 +154,24 @@ class Loop:
                 break
         return fetched
 
-    def backward(self, batch: Any, totals: Mapping[str, int]) -> dict[str, Tensor]:
-        """Add this batch's part of the gradient of the sum over losses of (sum / total)."""
+    def divisors(self, totals: Mapping[str, int], batches: int) -> dict[str, float]:
+        """What the losses of an update are divided by: their items, or the usual number of them.
+
+        Batches of rows of one length have few words or many: divided by their own number, a word
+        of a short sentence would weigh several times as much as one of a long sentence.
+        """
+        usual: Mapping[str, float] = getattr(self.task, "usual", {})
+        return {
+            name: usual[name] * batches if name in usual else max(1, total)
+            for name, total in totals.items()
+        }
+
+    def backward(self, batch: Any, divisors: Mapping[str, float]) -> dict[str, Tensor]:
+        """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
         with casting(self.precision, self.device):
             losses, self.carry = self.task.losses(batch, self.carry)
         sums = {name: value for name, (value, _) in losses.items()}
-        objective = sum(value / max(1, totals[name]) for name, value in sums.items())
+        objective = sum(value / divisors[name] for name, value in sums.items())
         objective.backward()  # type: ignore[union-attr]
         return {name: value.detach() for name, value in sums.items()}
 

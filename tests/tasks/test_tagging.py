@@ -105,6 +105,18 @@ def test_the_loss_is_that_of_transformers(folder, tmp_path):
     assert float(loss.detach()) / count == pytest.approx(float(wanted), abs=1e-5)
 
 
+def test_a_word_weighs_the_same_in_short_sentences_and_in_long_ones(folder, tmp_path):
+    file = tmp_path / "many.txt"
+    sentences = [["cat"] * (1 + i % 7) for i in range(20)]
+    tagged = ("".join(f"{word} {TAGS[len(words) % 2]}\n" for word in words) for words in sentences)
+    file.write_text("\n".join(tagged))
+    task = started(folder, file, **{"data.entities": "false", "data.batch_rows": "4"}).task
+    batches = task.train_batches()
+    counts = [task.counts(next(batches))["loss"] for _ in range(batches.batches_per_epoch)]
+    assert len(counts) == 5 and len(set(counts)) > 1
+    assert task.usual == {"loss": sum(counts) / 5}
+
+
 def test_entity_f1_is_that_of_seqeval(folder):
     seqeval = pytest.importorskip("seqeval.metrics")
     task = both(folder)[0]

@@ -88,6 +88,24 @@ def test_accumulation_equals_the_large_batch(tmp_path, rows):
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
 
 
+def moved(task, place) -> torch.Tensor:
+    """How far an epoch of small steps takes the weights."""
+    before = torch.cat([p.detach().flatten().clone() for p in task.model.parameters()])
+    small = OptimizerOptions("sgd", 1e-5, clip=1e9)
+    train(task, TrainingOptions(epochs=1, optimizer=small), place, show="none")
+    return torch.cat([p.detach().flatten() for p in task.model.parameters()]) - before
+
+
+def test_divided_by_the_usual_count_an_item_weighs_the_same_in_every_batch(tmp_path):
+    """8 batches with 6 to 21 words each take as many steps as the mean over all words would."""
+    whole, batches, other = Ragged(24), Ragged(3), Ragged(3)
+    batches.usual = {"words": sum(int(part.lengths.sum()) for part in batches.parts) / 8}
+    wanted = 8 * moved(whole, tmp_path / "whole")
+    found = moved(batches, tmp_path / "batches")
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().max()))
+    assert (moved(other, tmp_path / "other") - wanted).abs().max() > 0.1 * wanted.abs().max()
+
+
 def test_an_update_never_spans_two_epochs(tmp_path):
     """7 windows, 3 at a time: 3 + 3 + 1 in each epoch; an epoch is validated when it ends."""
     chosen = options(
