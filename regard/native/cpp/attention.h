@@ -221,7 +221,7 @@ inline float soften(float* weights, int64_t count, int64_t whole, float scale) {
   std::fill(weights + count, weights + end, -std::numeric_limits<float>::infinity());
   float most = weights[0], sum = 0.0f;
 #pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < end; i++) most = std::max(most, weights[i]);
+  for (int64_t i = 0; i < end; i++) most = weights[i] > most ? weights[i] : most;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < end; i++) {
     weights[i] = exponential((weights[i] - most) * scale);

@@ -44,7 +44,7 @@ struct Peak {
 Peak peak(const float* scores, int64_t count) {
   float most = -FLT_MAX, sum = 0.0f;  // a score of minus infinity is no number to subtract
 #pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < count; i++) most = std::max(most, scores[i]);
+  for (int64_t i = 0; i < count; i++) most = scores[i] > most ? scores[i] : most;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < count; i++) sum += exponential(scores[i] - most);
   return {most, sum};
