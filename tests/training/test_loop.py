@@ -91,7 +91,7 @@ def test_accumulation_equals_the_large_batch(tmp_path, rows):
 def moved(task, place) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.model.parameters()])
-    small = OptimizerOptions("sgd", 1e-5, clip=1e9)
+    small = OptimizerOptions("sgd", 1e-4, clip=1e9)
     train(task, TrainingOptions(epochs=1, optimizer=small), place, show="none")
     return torch.cat([p.detach().flatten() for p in task.model.parameters()]) - before
 
@@ -103,7 +103,7 @@ def test_divided_by_the_usual_count_an_item_weighs_the_same_in_every_batch(tmp_p
     wanted = 8 * moved(whole, tmp_path / "whole")
     found = moved(batches, tmp_path / "batches")
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().max()))
-    assert (moved(other, tmp_path / "other") - wanted).abs().max() > 0.1 * wanted.abs().max()
+    assert (moved(other, tmp_path / "other") - wanted).abs().max() > 0.05 * wanted.abs().max()
 
 
 def test_an_update_never_spans_two_epochs(tmp_path):
