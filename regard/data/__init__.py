@@ -26,6 +26,7 @@ _HOME = {
     "Tokens": "store",
     "Windows": "streams",
     "encode": "store",
+    "encode_texts": "store",
     "hash_of": "files",
     "read": "readers",
     "read_choices": "choices",

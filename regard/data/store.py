@@ -176,6 +176,30 @@ def encode(
     return encoding.done()
 
 
+def encode_texts(
+    texts: Iterable[str],
+    tokenizer: Encoder,
+    *,
+    first: Sequence[int] = (),
+    after: Sequence[int] = (),
+) -> Tokens:
+    """Texts end to end, a row each, with `after` behind every one; `first` is a row before them.
+
+    Only ids stay in memory, as with `encode`.
+    """
+    growing = _Growing(tokenizer.vocab_size)
+    if first:
+        growing.extend([first])
+
+    def encoded(chunk: list[str]) -> _Flat:
+        return _Flat.of(tokenizer.encode_many(chunk), growing.ids.typecode)
+
+    several = iter(texts)
+    for rows in _ahead(encoded, iter(lambda: list(islice(several, _CHUNK)), [])):
+        growing.add(rows.framed((), tuple(after)))
+    return growing.done()
+
+
 def _ahead(work: Callable[[Any], Any], parts: Iterator[Any]) -> Iterator[Any]:
     """`work(part)` for each part, in order; the next is worked on, in a thread, while one is used.
 

@@ -27,6 +27,7 @@ from regard.data import (
     Streams,
     Tokens,
     Windows,
+    encode_texts,
     read,
 )
 from regard.data.pieces import Pieces
@@ -363,7 +364,7 @@ class LanguageModeling(Embeds):
                 units += self._units(text)
                 yield text
 
-        ids = Tokens.of([self._before(), *self._encoded(counted())], self._size)
+        ids = self._encoded(counted(), self._before())
         nats, tokens = self._total_loss(self._parts(ids, 1, protocol.window, protocol.stride))
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         meter.add(nats, tokens if self.unit == "token" else units, unknown)
@@ -394,12 +395,11 @@ class LanguageModeling(Embeds):
 
     def encode(self, rows: Rows) -> Tokens:
         """A text as ids, each of its lines ended where the format says so."""
-        return Tokens.of(self._encoded(rows.texts()), self._size)
+        return self._encoded(rows.texts())
 
-    def _encoded(self, texts: Iterator[str]) -> Iterator[list[int]]:
+    def _encoded(self, texts: Iterator[str], first: Sequence[int] = ()) -> Tokens:
         end = self._line_end() if self.format == "lines" else []
-        while chunk := list(islice(texts, 4096)):
-            yield from ([*ids, *end] for ids in self.tokenizer.encode_many(chunk))
+        return encode_texts(texts, self.tokenizer, first=first, after=end)
 
     def _units(self, text: str) -> int:
         line = self.format == "lines"

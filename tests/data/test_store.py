@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Column, Tokens, encode, read, read_parallel
+from regard.data import Column, Tokens, encode, encode_texts, read, read_parallel
 from regard.data.store import _CHUNK
 from regard.errors import ConfigError, DataError
 
@@ -66,6 +68,20 @@ def test_the_checksum_tells_data_apart():
     tokens = [Tokens.of(rows, 10) for rows in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [4]])]
     assert len({t.checksum for t in tokens}) == 3
     assert Tokens.of([[1, 2], [3]], 10).checksum == tokens[0].checksum
+
+
+def test_texts_are_stored_without_being_held(tmp_path):
+    texts = ["ab", "", "c"] * _CHUNK
+    found = encode_texts(iter(texts), Letters(), first=[7], after=[2])
+    assert rows_of(found) == [[7], *([*ids, 2] for ids in Letters().encode_many(texts))]
+    path = tmp_path / "long.txt"
+    with path.open("w") as file:
+        file.writelines("abcdefghij" * 20 + "\n" for _ in range(20_000))
+    tracemalloc.start()
+    tokens = encode_texts(read(path).texts(), Letters())
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(tokens.ids) == 4_000_000 and most < 3 * tokens.ids.nbytes
 
 
 class Slow(Letters):
