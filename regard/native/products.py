@@ -1,6 +1,6 @@
 """Matrix products of the compiled kernels, and the same by torch where there are none.
 
-Narrow matrices lie as the kernels read them, in panels of 16 lines; see kernels.cpp.
+Narrow matrices lie as the kernels read them, in panels of 16 lines; see products.h.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from regard.native import build
 
 PANEL = 16  # lines of a matrix that lie together
 GROUP = 64  # numbers of an input that share a scale
-WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that kernels.cpp gives them
+WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that products.h gives them
+SMALLEST = 1e-30  # of what has a group that is all smaller, nothing is left
 OFFSET = 128  # 8-bit weights lie without sign
-A_THREADS_WORK = 200_000  # multiplications that pay for a further thread
+A_THREADS_WORK = 200_000  # multiplications of one row that pay for a further thread
+AT_ONCE = 12  # rows that are multiplied while the matrix comes from memory
 
 
-def threads_for(work: int) -> int:
-    """How many threads should share so many multiplications."""
-    return max(1, min(torch.get_num_threads(), work // A_THREADS_WORK))
+def threads_for(work: int, rows: int = 1) -> int:
+    """How many threads should share so many multiplications, which are those of so many rows."""
+    return max(1, min(torch.get_num_threads(), work // min(rows, AT_ONCE) // A_THREADS_WORK))
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -58,9 +60,9 @@ def product(
 ) -> Tensor:
     """x W^T + b for a packed matrix of this shape (N, K): (..., K) -> (..., N).
 
-    8-bit weights have a scale (N,), and their x is rounded to 8 bits in groups of 64 numbers with
-    a scale of their own, here and there alike, so that a model answers the same with and without
-    compiled kernels.
+    x is rounded as the weights are: to bfloat16, or to 8 bits in groups of 64 numbers with a scale
+    of their own, where those have a scale for each line (N,). That is so with and without compiled
+    kernels; and with them a row gives the same, to the last bit, alone and among others.
     """
     library = build.kernels() if _fits(x, packed, shape) else None
     if library is None:
@@ -72,7 +74,7 @@ def product(
         library.regard_linear(
             *(WEIGHTS[packed.dtype], *shape),
             *(pointer(packed), pointer(scale), pointer(bias)),
-            *(pointer(x), rows, pointer(out), threads_for(rows * packed.numel())),
+            *(pointer(x), rows, pointer(out), threads_for(rows * packed.numel(), rows)),
         )
     return out
 
@@ -92,7 +94,7 @@ def _by_torch(
 ) -> Tensor:
     weight = unpack(packed, *shape).to(x.dtype)
     if scale is None:
-        return F.linear(x, weight, bias)
+        return F.linear(x.to(torch.bfloat16).to(x.dtype), weight, bias)
     found = F.linear(rounded(x), weight) * scale.to(x.dtype)
     return found if bias is None else found + bias
 
@@ -101,6 +103,6 @@ def rounded(x: Tensor) -> Tensor:
     """x with 8 bits a number, in groups of 64 that share a scale."""
     groups = F.pad(x, (0, -x.size(-1) % GROUP)).unflatten(-1, (-1, GROUP))
     most = groups.abs().amax(-1, keepdim=True)
-    inverse = torch.where(most > 0, 127.0 / most, 0.0)
+    inverse = torch.where(most < SMALLEST, 0.0, 127.0 / most)
     numbers = (groups * inverse).round() * (most / 127.0)  # NaN and infinity give NaN
     return numbers.flatten(-2)[..., : x.size(-1)]

@@ -38,7 +38,7 @@ def expected_int8(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
 def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch):
     use(kind)
-    monkeypatch.setattr(products, "threads_for", lambda work: threads)
+    monkeypatch.setattr(products, "threads_for", lambda *work: threads)
     for lines, columns in SHAPES:
         weight = torch.randn(lines, columns)
         for rows in (1, 2, 3, 7, 70):
@@ -51,15 +51,29 @@ def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
-def test_bfloat16_products_are_exact_but_for_the_sum(use, kind):
+def test_bfloat16_products_round_both_sides_and_sum_in_float32(use, kind):
     use(kind)
     for lines, columns in SHAPES:
         weight, bias = torch.randn(lines, columns), torch.randn(lines)
         for rows in (1, 2, 3, 7, 70):
             x = torch.randn(rows, columns)
             found = Narrow(weight, "bfloat16")(x, bias)
-            wanted = x.double() @ weight.bfloat16().double().t() + bias
+            wanted = x.bfloat16().double() @ weight.bfloat16().double().t() + bias
             assert torch.allclose(found.double(), wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain"])
+def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads, monkeypatch):
+    use(kind)
+    monkeypatch.setattr(products, "threads_for", lambda *work: threads)
+    for lines, columns in SHAPES:
+        matrix, bias = Narrow(torch.randn(lines, columns), weights), torch.randn(lines)
+        x = torch.randn(300, columns)
+        alone = torch.cat([matrix(row, bias) for row in x.split(1)])
+        for rows in (*range(2, 35), 97, 200, 300):
+            assert torch.equal(matrix(x[-rows:], bias), alone[-rows:]), (lines, columns, rows)
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
@@ -71,7 +85,9 @@ def test_what_is_no_number_stays_none(use, kind, weights):
     x[1, 100] = torch.nan
     found = matrix(x).isnan()
     assert found[1].all() and not found[[0, 2]].any()
+    assert matrix(torch.full((130,), torch.inf)).isnan().any()
     assert not matrix(torch.zeros(2, 130)).any()
+    assert matrix(torch.full((130,), 1e-37)).abs().max() < 1e-34
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])

@@ -260,7 +260,7 @@ struct Encoding {
 void encode_apart(void* data, Worker worker) {
   const Encoding& all = *(Encoding*)data;
   worker.share(all.parts(), [&](int64_t i) {
-    Worker alone{0, 1, nullptr};
+    Worker alone{0, 1};
     all.part(i).pass(alone);
   });
 }

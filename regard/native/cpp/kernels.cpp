@@ -16,8 +16,8 @@ void regard_threads(decltype(Runtime::parallel) parallel, decltype(Runtime::numb
 void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
                    const float* bias, const float* x, int64_t rows, float* y, int64_t threads) {
   Matrix w{weights, n, k, data, scale, bias};
-  Product p{&w, x, rows, y, weights == INT8 ? room_for(rows, k) : Rows{}};
-  run(threads, STAGES, one_product, &p);
+  Product p{&w, x, rows, y, room_for(rows, k)};
+  run(threads, one_product, &p);
 }
 
 // Register 0 (rows, tokens, width), in and out, behind what the cache holds; or ids (rows, tokens)
@@ -47,10 +47,10 @@ void regard_encode(const Program* program, float* hidden, const int64_t* starts,
                    int64_t threads) {
   Encoding all{program, hidden, starts, {}};
   all.cut(texts);
-  if (threads > 1 && all.parts() >= 3 * threads) return run(threads, 1, encode_apart, &all);
+  if (threads > 1 && all.parts() >= 3 * threads) return run(threads, encode_apart, &all);
   for (int64_t i = 0; i < all.parts(); i++) {
     Together part = all.part(i);
-    run(threads, STAGES * program->count, pass_together, &part);
+    run(threads, pass_together, &part);
   }
 }
 
@@ -75,7 +75,7 @@ void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best
   static thread_local std::vector<Peak> peaks;
   Choice choice{scores, rows, words, best, log_prob, nullptr};
   choice.peaks = scratch(peaks, rows * choice.chunks());
-  run(threads, 1, choose_all, &choice);
+  run(threads, choose_all, &choice);
 }
 
 // Scores (rows, words) -> the best words of each row, and their log-probabilities: (rows, count).
@@ -84,7 +84,7 @@ int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t
                        int64_t* best, float* log_prob, int64_t threads) {
   Leaders leaders{scores, rows, words, count, best, log_prob};
   if (leaders.parts() < count) return 0;
-  run(threads, 1, lead_all, &leaders);
+  run(threads, lead_all, &leaders);
   return 1;
 }
 

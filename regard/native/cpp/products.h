@@ -6,22 +6,22 @@
 //     8-bit      (N / 16, K / 4, 16, 4)   w + 128 without sign, and a float32 scale for each line
 //     bfloat16   (N / 16, K / 2, 16, 2)
 //
-// N is filled up to a multiple of 16, K of 64. Where weights are 8-bit, so is what they are
-// multiplied with: groups of 64 numbers share a scale, and each group's dot product is exact.
+// N is filled up to a multiple of 16, K of 64. What is multiplied with them becomes as narrow: 8-bit
+// in groups of 64 numbers that share a scale, so that each group's dot product is exact, or bfloat16.
 //
-// Everything has a plain form that any compiler vectorizes; AVX-512 or AVX2 replace the innermost
-// tiles.
+// A tile is the product of some rows with some panels. Each of its numbers is computed alone and in
+// the same order whatever the tile's size, so that a row gives the same, to the last bit, alone and
+// among others.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <vector>
+#include <type_traits>
 
 #include "elementwise.h"
-#include "processor.h"
+#include "rounding.h"
 #include "threads.h"
+#include "vectors.h"
 
 extern "C" {
 
@@ -38,237 +38,72 @@ struct Matrix {
 
 namespace {
 
-constexpr int64_t GROUP = 64;    // numbers of an input that share a scale
-constexpr int64_t PANEL = 16;    // lines of a matrix that lie together
-constexpr int64_t TILE_M = 6;    // rows of an input that are multiplied at once
-constexpr int64_t PASS = 96;     // rows that stay in the cache while the matrix passes by
+constexpr int64_t PANEL = 16;          // lines of a matrix that lie together
+constexpr int PARTS = PANEL / VECTOR;   // vectors that hold the sums of a panel
+constexpr int64_t SLICE = STEPS * 64;  // bytes of a panel that meet a stretch of a row
+constexpr int PANELS = WIDE ? 2 : 1;   // of a tile, at most
+constexpr int64_t PASS = 96 / ROWS;    // tiles that stay in the cache while the matrix passes by
 
-inline int64_t groups_of(int64_t k) { return (k + GROUP - 1) / GROUP; }
-
-// Rows as 8-bit integers: (M, G * 64), with a scale for each group and what its dot products begin
-// with: (M, G).
-struct Rows {
-  int8_t* data;
-  float* scale;
-  int32_t* start;
-  int64_t groups;
-};
-
-// One group: at most 64 numbers, zeros behind them. NaN and infinity make the scale NaN.
-void quantize(const float* x, int64_t count, int8_t* y, float* scale, int32_t* start) {
-  float most = 0.0f, wrong = 0.0f;
-#pragma omp simd reduction(max : most) reduction(+ : wrong)
-  for (int64_t i = 0; i < count; i++) {
-    most = std::max(most, std::fabs(x[i]));
-    wrong += x[i] * 0.0f;  // 0, or NaN
-  }
-  const float inverse = most > 0.0f && wrong == 0.0f ? 127.0f / most : 0.0f;
-  int32_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; i++) {
-    const int32_t rounded = (int32_t)std::nearbyint(x[i] * inverse);
-    y[i] = (int8_t)rounded;
-    sum += rounded;
-  }
-  for (int64_t i = count; i < GROUP; i++) y[i] = 0;
-  *scale = most / 127.0f + wrong;
-  *start = -128 * sum;  // what the 128 in w + 128 will add
+inline int64_t stretches_of(const Matrix& w) {
+  return groups_of(w.k) * (w.weights == INT8 ? 1 : 2);
 }
 
-// What a product reads: rows of floats (M, K), and the same as 8-bit integers.
-struct Input {
-  const float* floats;
-  Rows bytes;
-};
-
-// Panels that are read side by side: two long streams come faster than one, or than many.
+// Where the panels of a tile begin, and how far apart.
 struct Panels {
-  int64_t first, step;
-  int64_t at(int64_t p) const { return first + p * step; }
+  const uint8_t* first;
+  int64_t apart;
 };
 
-#if WIDE
+// What a tile asks for that is not yet in the cache: from so many bytes behind its panels on, and so
+// many times 64 bytes at every fourth step.
+struct Ahead {
+  int64_t bytes, lines;
+};
 
-// 64 bytes of a stream, and a request for those of the next page, where the processor stops by
-// itself. A request behind the end does nothing.
-inline __m512i read(const void* stream) {
-  _mm_prefetch((const char*)stream + 4096, _MM_HINT_T0);
-  return _mm512_loadu_si512(stream);
-}
-
-template <int M, int P>
-inline void store(__m512 (&total)[M][P], float* y) {
-  EACH(m, M) EACH(p, P) _mm512_storeu_ps(y + (m * P + p) * PANEL, total[m][p]);
-}
-
-// y (M, P, 16): rows times panels.
-template <int M, int P>
-inline void tile_int8(const Matrix& w, const Input& input, Panels panels, int64_t row, float* y) {
-  const Rows& rows = input.bytes;
-  const int64_t groups = rows.groups, step = panels.step * groups * GROUP * PANEL;
-  const uint8_t* data = (const uint8_t*)w.data + panels.first * groups * GROUP * PANEL;
-  const int8_t* x = rows.data + row * groups * GROUP;
-  const float* scale = rows.scale + row * groups;
-  const int32_t* start = rows.start + row * groups;
-  __m512 total[M][P];
-  EACH(m, M) EACH(p, P) total[m][p] = _mm512_setzero_ps();
-  for (int64_t g = 0; g < groups; g++) {
-    __m512i sum[M][P];
-    EACH(m, M) EACH(p, P) sum[m][p] = _mm512_set1_epi32(start[m * groups + g]);
-    for (int64_t i = g * GROUP; i < (g + 1) * GROUP; i += 4) {
-      __m512i lines[P];
-      EACH(p, P) lines[p] = read(data + p * step + i * PANEL);
+// sums (M, V, VECTOR) of a tile's rows, which begin at stretch `at`. Never inlined, so that it has all
+// registers for itself.
+template <int KIND, int M, int V>
+__attribute__((noinline)) void multiply_tile(const Panels& panels, int64_t stretches, const Rows& rows,
+                                             int64_t at, const Ahead& ahead, float* sums) {
+  const int64_t apart = panels.apart, asked = ahead.lines;
+  const uint8_t *lines = panels.first, *next = lines + ahead.bytes;
+  const int8_t* x = rows.data + at * STRETCH;
+  const float* scale = rows.scale + at;
+  const int32_t* start = rows.start + at;
+  Floats total[M][V];
+  EACH(m, M) EACH(v, V) total[m][v] = filled(0.0f);
+  for (int64_t s = 0; s < stretches; s++) {
+    Ints sum[M][V];
+    EACH(m, M) EACH(v, V) sum[m][v] = filled(KIND == INT8 ? start[m] : 0);
+    for (int i = 0; i < STEPS; i += 4) {
+      for (int64_t j = 0; j < asked; j++, next += 64) {
+        EACH(p, V / PARTS) __builtin_prefetch(next + p * apart);
+      }
+      EACH(j, 4) {
+        const uint8_t* here = lines + (i + j) * 64;
+        Ints w[V];
+        EACH(v, V) w[v] = load_ints(here + v / PARTS * apart + v % PARTS * sizeof(Ints));
+        EACH(m, M) {
+          const Ints four = repeated(x + m * STRETCH + (i + j) * 4);
+          EACH(v, V) {
+            if constexpr (KIND == INT8) {
+              add_fours(sum[m][v], w[v], four);
+            } else {
+              add_pairs(total[m][v], w[v], four);
+            }
+          }
+        }
+      }
+    }
+    if constexpr (KIND == INT8) {
       EACH(m, M) {
-        int32_t four;
-        std::memcpy(&four, x + m * groups * GROUP + i, 4);
-        const __m512i v = _mm512_set1_epi32(four);
-        EACH(p, P) sum[m][p] = _mm512_dpbusd_epi32(sum[m][p], lines[p], v);
+        const Floats group = filled(scale[m]);
+        EACH(v, V) total[m][v] = times_plus(as_floats(sum[m][v]), group, total[m][v]);
       }
     }
-    EACH(m, M) {
-      const __m512 s = _mm512_set1_ps(scale[m * groups + g]);
-      EACH(p, P) total[m][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m][p]), s, total[m][p]);
-    }
+    lines += SLICE, x += M * STRETCH, scale += M, start += M;
   }
-  store<M, P>(total, y);
-}
-
-template <int M, int P>
-inline void tile_bfloat16(const Matrix& w, const Input& input, Panels panels, int64_t row,
-                          float* y) {
-  const int64_t whole = groups_of(w.k) * GROUP * PANEL, step = panels.step * whole;
-  const uint16_t* data = (const uint16_t*)w.data + panels.first * whole;
-  const float* x = input.floats + row * w.k;
-  const __m512i high = _mm512_set1_epi32((int)0xffff0000);
-  __m512 total[M][P];
-  EACH(m, M) EACH(p, P) total[m][p] = _mm512_setzero_ps();
-  for (int64_t i = 0; i < w.k; i += 2) {
-    __m512 even[P], odd[P];
-    EACH(p, P) {
-      const __m512i pair = read(data + p * step + i * PANEL);
-      even[p] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-      odd[p] = _mm512_castsi512_ps(_mm512_and_si512(pair, high));
-    }
-    EACH(m, M) {
-      const __m512 v = _mm512_set1_ps(x[m * w.k + i]);
-      EACH(p, P) total[m][p] = _mm512_fmadd_ps(even[p], v, total[m][p]);
-    }
-    if (i + 1 == w.k) break;
-    EACH(m, M) {
-      const __m512 v = _mm512_set1_ps(x[m * w.k + i + 1]);
-      EACH(p, P) total[m][p] = _mm512_fmadd_ps(odd[p], v, total[m][p]);
-    }
-  }
-  store<M, P>(total, y);
-}
-
-#else
-
-#if HALF_WIDE
-
-// Sums of 8 lines += their next four weights times four numbers.
-inline __m256i dots(__m256i sum, __m256i lines, __m256i four) {
-#if defined(__AVXVNNI__)
-  return _mm256_dpbusd_avx_epi32(sum, lines, four);
-#else
-  // In 16 bits, the even and the odd ones: products of 8 bits could overflow in pairs.
-  const __m256i low = _mm256_and_si256(lines, _mm256_set1_epi16(0xff));
-  const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
-  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, even));
-  const __m256i high = _mm256_srli_epi16(lines, 8), odd = _mm256_srai_epi16(four, 8);
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(high, odd));
-#endif
-}
-
-// One panel of one row.
-inline void panel_int8(const uint8_t* data, const Rows& rows, int64_t row, float* y) {
-  __m256 left = _mm256_setzero_ps(), right = left;
-  for (int64_t at = row * rows.groups; at < (row + 1) * rows.groups; at++) {
-    __m256i a = _mm256_set1_epi32(rows.start[at]), b = a;
-    for (int64_t i = 0; i < GROUP; i += 4, data += 4 * PANEL) {
-      int32_t four;
-      std::memcpy(&four, rows.data + at * GROUP + i, 4);
-      const __m256i x = _mm256_set1_epi32(four);
-      a = dots(a, _mm256_loadu_si256((const __m256i*)data), x);
-      b = dots(b, _mm256_loadu_si256((const __m256i*)(data + 32)), x);
-    }
-    const __m256 scale = _mm256_set1_ps(rows.scale[at]);
-    left = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a), scale, left);
-    right = _mm256_fmadd_ps(_mm256_cvtepi32_ps(b), scale, right);
-  }
-  _mm256_storeu_ps(y, left);
-  _mm256_storeu_ps(y + 8, right);
-}
-
-#else
-
-// One panel of one row.
-inline void panel_int8(const uint8_t* data, const Rows& rows, int64_t row, float* y) {
-  for (int l = 0; l < PANEL; l++) y[l] = 0.0f;
-  for (int64_t at = row * rows.groups; at < (row + 1) * rows.groups; at++) {
-    const int8_t* x = rows.data + at * GROUP;
-    int32_t sum[PANEL];
-    for (int l = 0; l < PANEL; l++) sum[l] = rows.start[at];
-    for (int64_t i = 0; i < GROUP; i += 4, data += 4 * PANEL) {
-      for (int l = 0; l < PANEL; l++) {
-        const uint8_t* four = data + 4 * l;
-        sum[l] += (int16_t)four[0] * x[i] + (int16_t)four[1] * x[i + 1] +
-                  (int16_t)four[2] * x[i + 2] + (int16_t)four[3] * x[i + 3];
-      }
-    }
-    for (int l = 0; l < PANEL; l++) y[l] += rows.scale[at] * (float)sum[l];
-  }
-}
-
-#endif
-
-template <int M, int P>
-inline void tile_int8(const Matrix& w, const Input& input, Panels panels, int64_t row, float* y) {
-  const int64_t whole = groups_of(w.k) * GROUP * PANEL;
-  for (int m = 0; m < M; m++) {
-    for (int p = 0; p < P; p++) {
-      const uint8_t* data = (const uint8_t*)w.data + panels.at(p) * whole;
-      panel_int8(data, input.bytes, row + m, y + (m * P + p) * PANEL);
-    }
-  }
-}
-
-inline float widened(uint16_t half) {
-  const uint32_t bits = (uint32_t)half << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-template <int M, int P>
-inline void tile_bfloat16(const Matrix& w, const Input& input, Panels panels, int64_t row,
-                          float* y) {
-  const int64_t whole = groups_of(w.k) * GROUP * PANEL;
-  for (int m = 0; m < M; m++) {
-    const float* x = input.floats + (row + m) * w.k;
-    for (int p = 0; p < P; p++) {
-      const uint16_t* data = (const uint16_t*)w.data + panels.at(p) * whole;
-      float sum[PANEL] = {};
-      for (int64_t i = 0; i < w.k; i++) {
-        const uint16_t* here = data + i / 2 * 2 * PANEL + i % 2;
-#pragma omp simd
-        for (int l = 0; l < PANEL; l++) sum[l] += x[i] * widened(here[2 * l]);
-      }
-      std::memcpy(y + (m * P + p) * PANEL, sum, sizeof(sum));
-    }
-  }
-}
-
-#endif
-
-// Sums (rows, P, 16) of one tile.
-template <int M, int P>
-inline void tile(const Matrix& w, const Input& x, Panels panels, int64_t row, float* sums) {
-  if (w.weights == INT8) {
-    tile_int8<M, P>(w, x, panels, row, sums);
-  } else {
-    tile_bfloat16<M, P>(w, x, panels, row, sums);
-  }
+  EACH(m, M) EACH(v, V) store(sums + (m * V + v) * VECTOR, total[m][v]);
 }
 
 // y (M, N) = activation(x W^T + b) + add
@@ -278,100 +113,127 @@ struct Result {
   const float* add;
 };
 
-// One panel of one row.
-inline void finish(const Matrix& w, float* sum, int64_t panel, int64_t row, const Result& to) {
-  const int64_t first = panel * PANEL, count = std::min(PANEL, w.n - first);
-  const int64_t at = row * w.n + first;
-  for (int64_t i = 0; i < count; i++) {
-    const float scale = w.scale ? w.scale[first + i] : 1.0f;
-    sum[i] = sum[i] * scale + (w.bias ? w.bias[first + i] : 0.0f);
-  }
-  activate(to.activation, sum, count);
-  for (int64_t i = 0; i < count; i++) to.y[at + i] = sum[i] + (to.add ? to.add[at + i] : 0.0f);
-}
-
-// Some rows times some panels.
+// M rows from `row` on, times P panels from `panel` on that are so many panels apart.
 template <int M, int P>
-inline void piece(const Matrix& w, const Input& x, Panels panels, int64_t row, const Result& to) {
-  alignas(64) float sums[M * P * PANEL];
-  tile<M, P>(w, x, panels, row, sums);
-  for (int m = 0; m < M; m++) {
-    for (int p = 0; p < P; p++) finish(w, sums + (m * P + p) * PANEL, panels.at(p), row + m, to);
-  }
-}
+void tile(const Matrix& w, const Rows& rows, int64_t row, int64_t panel, int64_t apart, const Ahead& ahead,
+          const Result& to) {
+  constexpr int V = P * PARTS;
+  const int64_t stretches = stretches_of(w), size = stretches * SLICE;
+  const Panels panels{(const uint8_t*)w.data + panel * size, apart * size};
+  auto line = [&](int v) { return (panel + v / PARTS * apart) * PANEL + v % PARTS * VECTOR; };
+  auto place = [&](int m, int v) { return (row + m) * w.n + line(v); };
+  EACH(m, M) EACH(v, V) __builtin_prefetch(to.y + place(m, v), 1);
+  if (to.add) EACH(m, M) EACH(v, V) __builtin_prefetch(to.add + place(m, v));
 
-template <int P>
-inline void pieces(const Matrix& w, const Input& x, Panels panels, int64_t row, int64_t last,
-                   const Result& to) {
-  for (; row + TILE_M <= last; row += TILE_M) piece<TILE_M, P>(w, x, panels, row, to);
-  switch (last - row) {
-    case 1: return piece<1, P>(w, x, panels, row, to);
-    case 2: return piece<2, P>(w, x, panels, row, to);
-    case 3: return piece<3, P>(w, x, panels, row, to);
-    case 4: return piece<4, P>(w, x, panels, row, to);
-    case 5: return piece<5, P>(w, x, panels, row, to);
+  alignas(64) float sums[M * V * VECTOR];
+  auto multiply = w.weights == INT8 ? multiply_tile<INT8, M, V> : multiply_tile<BFLOAT16, M, V>;
+  multiply(panels, stretches, rows, row * stretches, ahead, sums);
+  EACH(v, V) {
+    const int64_t left = w.n - line(v);
+    const Floats scale = w.scale ? load_some(w.scale + line(v), left) : filled(1.0f);
+    const Floats bias = w.bias ? load_some(w.bias + line(v), left) : filled(0.0f);
+    EACH(m, M) {
+      float* sum = sums + (m * V + v) * VECTOR;
+      store(sum, times_plus(load(sum), scale, bias));
+    }
   }
-}
-
-// All rows times the panels of one piece, which are read in P streams.
-template <int P>
-inline void sweep(const Matrix& w, const Input& x, int64_t rows, Share share, const Result& to) {
-  const int64_t step = (share.end - share.begin) / P;
-  for (int64_t row = 0; row < rows; row += PASS) {
-    const int64_t last = std::min(rows, row + PASS);
-    for (int64_t i = 0; i < step; i++) pieces<P>(w, x, {share.begin + i, step}, row, last, to);
-    for (int64_t panel = share.begin + P * step; panel < share.end; panel++) {
-      pieces<1>(w, x, {panel, 0}, row, last, to);
+  if (to.activation != LINEAR_) activate(to.activation, sums, M * V * VECTOR);
+  EACH(v, V) {
+    const int64_t left = w.n - line(v);
+    EACH(m, M) {
+      Floats y = load(sums + (m * V + v) * VECTOR);
+      if (to.add) y = plus(y, load_some(to.add + place(m, v), left));
+      store_some(to.y + place(m, v), y, left);
     }
   }
 }
 
-constexpr int64_t STAGES = 2;  // of an operation, at most
+// A tile of so many rows.
+template <int P, int M = 1, class... Rest>
+void tile_of(int64_t height, const Rest&... rest) {
+  if (height == M) return tile<M, P>(rest...);
+  if constexpr (M < ROWS) tile_of<P, M + 1>(height, rest...);
+}
 
-// Some groups of the rows as 8-bit integers, in `room`.
-void round_rows(const Matrix& w, const float* x, Rows room, Share share) {
-  const int64_t groups = groups_of(w.k);
-  for (int64_t i = share.begin; i < share.end; i++) {
-    const int64_t row = i / groups, at = i % groups * GROUP;
-    quantize(x + row * w.k + at, std::min(GROUP, w.k - at), room.data + i * GROUP, room.scale + i,
-             room.start + i);
+// Some tiles of rows times some panels.
+//
+// One tile alone takes its panels from memory as fast as they come; then two long streams, from the
+// first half of the panels and from the second, are better than one. Of several tiles, each asks for
+// a part of the next panels, so that memory is never idle; the first panels are the first tile's.
+struct Sweep {
+  const Matrix& w;
+  const Rows& rows;
+  const Result& to;
+  Share panels;
+
+  template <int P>
+  void pass(Share tiles, int64_t panel, int64_t apart) const {
+    const int64_t size = stretches_of(w) * SLICE, count = tiles.end - tiles.begin;
+    const bool begins = panel == panels.begin, ends = panel + P >= panels.end;
+    const int64_t askers = begins ? count - 1 : count;
+    const int64_t lines = ends || !askers ? 0 : (4 + askers - 1) / askers;
+    for (int64_t t = 0; t < count; t++) {
+      const int64_t part = (begins ? t - 1 : t) * lines;  // in quarters of a panel
+      Ahead ahead{P * size + part * size / 4, part < 4 ? lines : 0};
+      if (count == 1 || part < 0) ahead = {4096, 4};
+      const int64_t first = rows.first(tiles.begin + t), end = rows.first(tiles.begin + t + 1);
+      tile_of<P>(end - first, w, rows, first, panel, apart, ahead, to);
+    }
   }
+
+  void run(Share tiles) const {
+    for (int64_t first = tiles.begin; first < tiles.end; first += PASS) {
+      Share some = tiles;
+      some.begin = first, some.end = std::min(first + PASS, tiles.end);
+      const int64_t pairs = (panels.end - panels.begin) / PANELS;
+      const bool alone = some.end - some.begin == 1;
+      for (int64_t i = 0; i < pairs; i++) {
+        const int64_t panel = panels.begin + (alone ? i : i * PANELS);
+        pass<PANELS>(some, panel, alone ? pairs : 1);
+      }
+      for (int64_t panel = panels.begin + pairs * PANELS; panel < panels.end; panel++) {
+        pass<1>(some, panel, 1);
+      }
+    }
+  }
+};
+
+// Some groups of the rows, counted row after row.
+void round_rows(const Matrix& w, const float* x, Rows room, Share share) {
+  round_groups(w.weights == INT8, x, w.k, room, share);
 }
 
-// The product of rows that lie rounded in `room` where the weights are 8-bit; see `Worker::share`.
-template <class After>
-void multiply(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
-              Worker& worker, After after) {
-  room.groups = groups_of(w.k);
-  const int64_t panels = (w.n + PANEL - 1) / PANEL, pieces = worker.pieces(panels, 12);
-  auto work = [&](int64_t piece) {
-    const Share share(panels, piece, pieces);
-    sweep<2>(w, {x, room}, rows, share, to);
-  };
-  worker.share(pieces, work, after);
-}
-
-// All groups of all rows, where the weights are 8-bit.
-void round_together(const Matrix& w, const float* x, int64_t rows, Rows room, Worker& worker) {
-  if (w.weights != INT8) return;
-  const int64_t groups = rows * groups_of(w.k), pieces = worker.pieces(groups, 16);
+// All groups of all rows.
+void round_together(const Matrix& w, const float* x, Rows room, Worker& worker) {
+  const int64_t groups = room.count * groups_of(w.k), pieces = worker.pieces(groups, 16);
   worker.share(pieces,
                [&](int64_t piece) { round_rows(w, x, room, Share(groups, piece, pieces)); });
 }
 
-// The whole product. `room` is for the rows as 8-bit integers.
-void product(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
-             Worker& worker) {
-  round_together(w, x, rows, room, worker);
-  multiply(w, x, rows, to, room, worker, [] {});
+// The product of rows that lie rounded in `room`; see `Worker::share`.
+template <class After>
+void multiply(const Matrix& w, const Result& to, Rows room, Worker& worker, After after) {
+  const int64_t pairs = ((w.n + PANEL - 1) / PANEL + PANELS - 1) / PANELS, tiles = room.tiles();
+  // A matrix that is read once comes in long streams; one that is read often may be cut finer.
+  const int64_t across = worker.pieces(pairs, std::max((int64_t)1, 6 / tiles));
+  const int64_t along = std::max((int64_t)1, worker.pieces(tiles, PASS) / across);
+  worker.share(
+      across * along,
+      [&](int64_t piece) {
+        Share panels(pairs, piece / along, across);
+        panels.begin *= PANELS;
+        panels.end = std::min(panels.end * PANELS, (w.n + PANEL - 1) / PANEL);
+        Sweep{w, room, to, panels}.run(Share(tiles, piece % along, along));
+      },
+      after);
 }
 
-Rows room_for(int64_t rows, int64_t k) {
-  static thread_local std::vector<int8_t> data;
-  static thread_local std::vector<float> scale;
-  static thread_local std::vector<int32_t> start;
-  const int64_t groups = rows * groups_of(k);
-  return {scratch(data, groups * GROUP), scratch(scale, groups), scratch(start, groups), 0};
+// The whole product. `room` is for so many narrow rows, at least.
+void product(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
+             Worker& worker) {
+  room.count = rows;
+  round_together(w, x, room, worker);
+  multiply(w, to, room, worker, [] {});
 }
 
 struct Product {

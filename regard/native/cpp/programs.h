@@ -126,7 +126,7 @@ bool few(const Call& call, int64_t width) { return call.lines() * width <= FEW; 
 
 // Whether one thread rounds what a product reads.
 bool rounds_alone(const Op& op, const Call& call) {
-  return op.kind == LINEAR && op.matrix->weights == INT8 && few(call, op.matrix->k);
+  return op.kind == LINEAR && few(call, op.matrix->k);
 }
 
 bool is_small(const Op& op, const Call& call) {
@@ -153,9 +153,9 @@ void stage(const Op& op, const Call& call, Worker& worker, After after) {
   if (op.kind == LINEAR) {
     const float* x = call.registers[op.source];
     const float* add = op.other < 0 ? nullptr : call.registers[op.other];
-    if (!rounds_alone(op, call)) round_together(*op.matrix, x, call.lines(), call.room, worker);
+    if (!rounds_alone(op, call)) round_together(*op.matrix, x, call.room, worker);
     const Result to{call.registers[op.target], op.activation, add};
-    return multiply(*op.matrix, x, call.lines(), to, call.room, worker, after);
+    return multiply(*op.matrix, to, call.room, worker, after);
   }
   int64_t parts = call.lines();  // those of operations on whole lines
   if (op.kind == SELF) parts = call.rows * op.heads;
@@ -200,7 +200,7 @@ int64_t missing(const Call& call) {
 // The whole program.
 void execute(Call& call, int64_t threads) {
   next_stage(call.program->ops, call, true);
-  run(threads, STAGES * call.program->count, execute, &call);
+  run(threads, execute, &call);
 }
 
 }  // namespace

@@ -19,17 +19,26 @@ inline void relax(int turn) {
   }
 }
 
-// One stage of a job: pieces that may be done at the same time.
-struct alignas(64) Stage {
-  std::atomic<int64_t> taken{0}, done{0};
+// What a thread has taken of its own pieces of a stage: the stage's number, then how many. What one
+// core has written comes late to another, so that all threads have lines of their own.
+struct alignas(128) Seat {
+  std::atomic<uint64_t> taken{0};
+};
+
+// Pieces that are done, of all stages so far, and one for each stage that is complete.
+struct alignas(128) Progress {
+  std::atomic<int64_t> done{0};
 };
 
 // One of the threads that run a job. All go through the same stages, and none goes on before a
 // stage is complete. Nobody waits for a thread that took no piece: on a busy machine it may come
-// late, and finds everything done.
+// late, and finds that others have done its pieces.
 struct Worker {
   int thread, threads;
-  Stage* stage;
+  Seat* seats = nullptr;
+  Progress* progress = nullptr;
+  uint64_t stage = 0;
+  int64_t before = 0;  // what was done before this stage
 
   // `after` is done once, by whoever is last, before anybody goes on.
   template <class F, class After>
@@ -39,15 +48,22 @@ struct Worker {
       after();
       return;
     }
-    for (int64_t i; (i = stage->taken.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
-      work(i);
-      if (stage->done.fetch_add(1, std::memory_order_acq_rel) == pieces - 1) {
-        after();
-        stage->done.store(pieces + 1, std::memory_order_release);
-      }
-    }
-    for (int i = 0; stage->done.load(std::memory_order_acquire) <= pieces; i++) relax(i);
     stage++;
+    int64_t mine = 0;
+    for (int i = 0; i < threads; i++) {  // at first what is its own, then what others left
+      const int64_t owner = (thread + i) % threads;
+      const int64_t begin = (pieces * owner + threads - 1) / threads;
+      const int64_t end = (pieces * (owner + 1) + threads - 1) / threads;
+      for (int64_t j; (j = take(seats[owner].taken, end - begin)) >= 0; mine++) work(begin + j);
+    }
+    std::atomic<int64_t>& done = progress->done;
+    const int64_t all = before + pieces;
+    if (mine > 0 && done.fetch_add(mine, std::memory_order_acq_rel) + mine == all) {
+      after();
+      done.store(all + 1, std::memory_order_release);
+    }
+    for (int i = 0; done.load(std::memory_order_acquire) <= all; i++) relax(i);
+    before = all + 1;
   }
 
   template <class F>
@@ -58,6 +74,20 @@ struct Worker {
   // Into how many pieces a stage should be cut that has so many parts.
   int64_t pieces(int64_t parts, int64_t least) const {
     return threads == 1 ? 1 : std::max<int64_t>(1, std::min<int64_t>(4 * threads, parts / least));
+  }
+
+ private:
+  // The next of so many pieces, or -1.
+  int64_t take(std::atomic<uint64_t>& taken, int64_t count) const {
+    constexpr int PLACES = 24;  // of a stage's number
+    uint64_t old = taken.load(std::memory_order_relaxed);
+    for (;;) {
+      if (old >> PLACES > stage) return -1;
+      const uint64_t next = old >> PLACES == stage ? old : stage << PLACES;
+      const int64_t place = (int64_t)(next - (stage << PLACES));
+      if (place >= count) return -1;
+      if (taken.compare_exchange_weak(old, next + 1, std::memory_order_relaxed)) return place;
+    }
   }
 };
 
@@ -75,22 +105,24 @@ struct Job {
   void (*run)(void* data, Worker worker);
   void* data;
   int threads;
-  Stage* stages;
+  Seat* seats;
+  Progress* progress;
 };
 
 void enter(void* with) {
   Job& job = *(Job*)with;
-  const int thread = runtime.number();
-  if (runtime.size() <= job.threads) job.run(job.data, {thread, runtime.size(), job.stages});
+  const int thread = runtime.number(), threads = runtime.size();
+  if (threads <= job.threads) job.run(job.data, {thread, threads, job.seats, job.progress});
 }
 
-void run(int64_t threads, int64_t stages, void (*what)(void*, Worker), void* data) {
+void run(int64_t threads, void (*what)(void*, Worker), void* data) {
   if (threads > 1 && runtime.parallel) {
-    std::vector<Stage> fresh(stages);
-    Job job{what, data, (int)threads, fresh.data()};
+    std::vector<Seat> seats(threads);
+    Progress progress;
+    Job job{what, data, (int)threads, seats.data(), &progress};
     runtime.parallel(enter, &job, (unsigned)threads, 0);
   } else {
-    what(data, {0, 1, nullptr});
+    what(data, {0, 1});
   }
 }
 
