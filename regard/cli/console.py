@@ -6,6 +6,7 @@ stderr    everything a person is told beside it
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -81,6 +82,22 @@ def ended_with_a_code() -> Iterator[None]:
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
         _ended(error, message, UNEXPECTED)
+
+
+def loaded(model: str | Path, weights: Any = None) -> Any:
+    """The task of a folder; see `regard.load`.
+
+    What is imported and loaded stays: to look for garbage in between would take an eighth of the
+    time that torch needs to be imported.
+    """
+    gc.disable()
+    try:
+        from regard.folders import load
+
+        return load(model, weights=weights)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _ended(error: BaseException, message: str, code: int) -> None:

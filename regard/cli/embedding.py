@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import typer
 
-from regard.cli.console import AsJson, Model, Narrow, dumps, emit
+from regard.cli.console import AsJson, Model, Narrow, dumps, emit, loaded
 from regard.cli.lines import Chunk, chunks_of
 from regard.cli.using import report
 from regard.errors import ConfigError, RegardError
@@ -64,10 +64,9 @@ def embed(
     line is the word, a tab and its vector, and an empty line follows each text. How well cosines of
     vectors go together with what people say: regard evaluate MODEL --data PAIRS.
     """
-    from regard.folders import load
+    task = loaded(model, weights=weights)
     from regard.tasks.features import Embedder
 
-    task = load(model, weights=weights)
     if not hasattr(task, "reader"):
         raise ConfigError(f"{model} holds a model of {task.name}, which gives no vectors of texts.")
     embedder = Embedder.of(

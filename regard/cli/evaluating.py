@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from regard.cli.console import AsJson, Model, Narrow, show, tracked, with_decoding
+from regard.cli.console import AsJson, Model, Narrow, loaded, show, tracked, with_decoding
 from regard.cli.using import refuse_decoding, report, unfinished
 from regard.errors import ConfigError
 
@@ -49,10 +49,9 @@ def evaluate(
 
     Each score stands with the signature under which it may be compared.
     """
-    from regard.folders import load
+    task, files = loaded(model, weights=weights), [*(data or ()), *(more or ())]
     from regard.tasks.language_modeling import LanguageModeling
 
-    task, files = load(model, weights=weights), [*(data or ()), *(more or ())]
     chosen: list[int | str] = [
         int(c) if c.isdigit() else c for c in (columns or "").split(",") if c
     ]

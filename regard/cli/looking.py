@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.console import AsJson, Model, emit, say, show, with_decoding
+from regard.cli.console import AsJson, Model, emit, loaded, say, show, with_decoding
 from regard.cli.using import refuse_decoding, texts_of
 from regard.errors import ConfigError
 
@@ -49,12 +49,10 @@ def look(
     decoding: dict[str, Any],
 ) -> None:
     """Show which words a model looks at while it reads, or answers, a text."""
-    from regard.folders import load
-
     for path, suffix in ((html, ".html"), (png, ".png")):
         if path is not None and path.suffix != suffix:
             raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
-    task = load(model)
+    task = loaded(model)
     if inputs:
         row = _row(task, text)
         _give(row, row, html, png, {"source": text, **row.rows} if as_json else None)
@@ -63,7 +61,7 @@ def look(
         seen, answer = _seen(task, text, decoding)
     facts: dict[str, Any] = {"source": text, "answer": answer}
     if beside is not None:
-        other, _ = _seen(load(beside), text, {})
+        other, _ = _seen(loaded(beside), text, {})
         both = dict(zip(_names(model, beside), (seen, other), strict=True))
         page = picture = _beside(both, layer, kind, head)
     elif word is not None:

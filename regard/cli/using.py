@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.console import AsJson, Model, Narrow, dumps, emit, say, show, with_decoding
+from regard.cli.console import AsJson, Model, Narrow, dumps, emit, loaded, say, show, with_decoding
 from regard.cli.lines import Chunk, chunks_of
 from regard.errors import ConfigError
 
@@ -40,9 +40,8 @@ def predict(
     and its context) has tabs between them. With --scores or --n-best every hypothesis is a line:
     the number of its text from 0, its score and itself, tabs between.
     """
-    from regard.folders import load
 
-    task, tally = load(model, weights=weights), Counter[str]()
+    task, tally = loaded(model, weights=weights), Counter[str]()
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
     form = _as_json if as_json else _with_scores if scores or several else _best
     answering = _decoded if task.decodes else _read_off
@@ -189,9 +188,8 @@ def generate(
 ) -> None:
     """Continue a text, token by token as the model decides."""
     from regard.decoding import changed, counting
-    from regard.folders import load
 
-    task = load(model, weights=weights)
+    task = loaded(model, weights=weights)
     if not hasattr(task, "stream"):
         raise ConfigError(
             f"{model} answers a text and does not continue one. Use: regard predict {model} TEXT"

@@ -1,16 +1,14 @@
 """BLEU and chrF, computed by sacreBLEU from sums over the corpus.
 
 Both are functions of counts that add up over sentences (Papineni et al. 2002; Popović 2015), so
-that only the sums are kept, and the result is sacreBLEU's to the last bit.
+that only the sums are kept, and the result is sacreBLEU's to the last bit. The package is imported
+when a metric is made: a model that answers scores nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-from sacrebleu.metrics.bleu import BLEU as SacreBLEU
-from sacrebleu.metrics.chrf import CHRF as SacreCHRF
 
 from regard.errors import RegardError
 from regard.metrics.score import Score, check_any, check_equal
@@ -80,6 +78,8 @@ class BLEU(_CorpusScore):
     """
 
     def __init__(self, tokenize: str = "13a", lowercase: bool = False, smooth: str = "exp"):
+        from sacrebleu.metrics.bleu import BLEU as SacreBLEU
+
         known = ("exp", "floor", "none")
         if smooth not in known:
             raise RegardError(f"`smooth` must be one of {', '.join(known)}, but is {smooth!r}.")
@@ -98,6 +98,8 @@ class CHRF(_CorpusScore):
     """
 
     def __init__(self, words: int = 0, lowercase: bool = False, beta: int = 2):
+        from sacrebleu.metrics.chrf import CHRF as SacreCHRF
+
         super().__init__(SacreCHRF(word_order=words, lowercase=lowercase, beta=beta))
 
 

@@ -31,6 +31,8 @@ FLAGS = (
 KINDS = (("-march=native",), ("-mcpu=native",), ())
 SECONDS = 300  # for a compiler that hangs
 
+TOLD = "compiling kernels for this processor: once, for some seconds"
+
 _lock = threading.Lock()
 
 
@@ -83,6 +85,7 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     if target.exists():
         return target
     compiler = _compiler()
+    print(TOLD, file=sys.stderr, flush=True)
     said = ""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         made = Path(place, "kernels.so")

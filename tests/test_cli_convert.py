@@ -1,0 +1,113 @@
+"""`regard convert`, and what is told before anything heavy is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard import folders
+from regard.cli import app
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.native import build
+from regard.tasks.language_modeling import LanguageModeling
+from regard.text import train
+
+
+def regard(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "wide"
+    words = train("characters", ["a dog runs"], 30)
+    torch.manual_seed(1)
+    config = GPT2Config(words.vocab_size, layers=1, d_model=64, heads=2, max_length=32)
+    folders.save(LanguageModeling(GPT2(config), words), place)
+    return place
+
+
+def test_a_converted_folder_is_used_like_any_other(model, tmp_path):
+    run = regard("convert", model, tmp_path / "small", "--json")
+    assert run.exit_code == 0, run.stderr
+    facts = json.loads(run.stdout)
+    assert facts["weights"] == "int8" and facts["bytes"] < 0.4 * facts["bytes_before"]
+    said = regard("convert", model, tmp_path / "half", "--weights", "bfloat16").stdout
+    assert said.startswith(f"{tmp_path / 'half'}: bfloat16, ")
+    for folder in ("small", "half"):
+        weights = facts["weights"] if folder == "small" else "bfloat16"
+        words = ("a dog", "--max-tokens", 4)
+        found = regard("generate", tmp_path / folder, *words)
+        wanted = regard("generate", model, *words, "--weights", weights)
+        assert found.exit_code == 0 and found.stdout == wanted.stdout, found.stderr
+    (tmp_path / "text.txt").write_text("a dog runs\n")
+    scored = regard("evaluate", tmp_path / "small", "--data", tmp_path / "text.txt", "--json")
+    assert json.loads(scored.stdout)["scores"][0]["count"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("convert", "{model}", "{model}"), "is there already"),
+        (("convert", "{small}", "{new}"), "holds int8 weights already"),
+        (("predict", "{small}", "a", "--weights", "bfloat16"), "holds int8 weights"),
+        (("convert", "{nowhere}", "{new}"), "there is no such folder"),
+    ],
+)
+def test_wrong_uses_are_refused(model, tmp_path, words, said):
+    places = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
+    regard("convert", model, tmp_path / "small")
+    run = regard(*(word.format(nowhere=tmp_path / "nowhere", **places) for word in words))
+    assert run.exit_code == 2 and said in run.stderr and not run.stdout
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_trained_from_narrow_weights(model, tmp_path):
+    regard("convert", model, tmp_path / "small")
+    (tmp_path / "text.txt").write_text("a dog runs\n" * 20)
+    (tmp_path / "r.toml").write_text(
+        'task = "language-modeling"\n[data]\ntrain = "text.txt"\nvalid = "text.txt"\n'
+        'rows = 2\n[model]\npath = "small"\n[training]\nupdates = 1\n'
+    )
+    run = regard("train", tmp_path / "r.toml", "--out", tmp_path / "run")
+    assert run.exit_code == 2 and "int8 weights, which can be used but not changed" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["predict", "--nope"], ["predict", "no/such/folder", "x"]]
+)
+def test_what_needs_no_model_answers_without_torch(words):
+    code = (
+        "import sys\nfrom regard.cli import app\ntry:\n    app(sys.argv[1:])\n"
+        "finally:\n    assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert "AssertionError" not in run.stderr and run.returncode in (0, 2), run.stderr
+
+
+def test_an_answer_imports_nothing_that_it_does_not_need(model):
+    code = (
+        "import sys, torch\nbefore = set(sys.modules)\nfrom regard.cli import app\n"
+        "try:\n    app(sys.argv[1:])\nfinally:\n    print(*(set(sys.modules) - before))"
+    )
+    words = ["generate", str(model), "a", "--max-tokens", "2"]
+    run = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    heavy = {"torch._dynamo", "sympy", "onnx", "transformers", "sacrebleu", "matplotlib", "scipy"}
+    needless = {"regard.training", "regard.visual", "regard.runs", "rich"}
+    assert run.returncode == 0, run.stderr
+    assert not set(run.stdout.split()) & (heavy | needless)
+
+
+def test_who_waits_for_the_compiler_is_told_on_stderr(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(build, "_run", lambda *command: "no such processor")
+    monkeypatch.setattr(build, "_compiler", lambda: "c++")
+    with pytest.raises(build.BuildError, match="no such processor"):
+        build.build(folder=tmp_path)
+    out, err = capfd.readouterr()
+    assert not out and err == build.TOLD + "\n"
