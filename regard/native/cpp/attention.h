@@ -121,7 +121,8 @@ inline __m128 sums(__m512 a, __m512 b, __m512 c, __m512 d) {
 
 // weights (Q, room) = queries times keys, four keys at a time; behind `count` it writes too.
 template <int Q, class T>
-inline void compare(Lines<const float> queries, Stream<T> keys, float* weights, int64_t room) {
+inline void compare(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
+                    int64_t room) {
   const int64_t count = keys.count, width = keys.width;
   for (int64_t s = 0; s < count; s += 4) {
     keys.ask(s);
@@ -146,8 +147,8 @@ inline void compare(Lines<const float> queries, Stream<T> keys, float* weights, 
 
 // context (Q, width) = scale (Q) times weights times values, 64 columns at a time.
 template <int Q, class T>
-inline void gather(const float* weights, int64_t room, const float* scale, Stream<T> values,
-                   Lines<float> context) {
+inline void gather(const float* weights, int64_t room, const float* scale,
+                   const Stream<T>& values, const Lines<float>& context) {
   const int64_t count = values.count, width = values.width;
   for (int64_t first = 0; first < width; first += 64) {
     __mmask16 which[4];
@@ -180,7 +181,8 @@ inline float wide(float x) { return x; }
 inline float wide(uint16_t x) { return from_half(x); }
 
 template <int Q, class T>
-inline void compare(Lines<const float> queries, Stream<T> keys, float* weights, int64_t room) {
+inline void compare(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
+                    int64_t room) {
   const int64_t count = keys.count, width = keys.width;
   for (int64_t s = 0; s < count; s++) {
     keys.ask(s);
@@ -196,8 +198,8 @@ inline void compare(Lines<const float> queries, Stream<T> keys, float* weights, 
 }
 
 template <int Q, class T>
-inline void gather(const float* weights, int64_t room, const float* scale, Stream<T> values,
-                   Lines<float> context) {
+inline void gather(const float* weights, int64_t room, const float* scale,
+                   const Stream<T>& values, const Lines<float>& context) {
   const int64_t count = values.count, width = values.width;
   for (int q = 0; q < Q; q++) std::fill_n(context.first + q * context.step, width, 0.0f);
   for (int64_t s = 0; s < count; s++) {
@@ -231,60 +233,64 @@ inline float soften(float* weights, int64_t count, int64_t whole, float scale) {
   return 1.0f / sum;
 }
 
-// The first `count` positions are read by the first query, and `more` by each than by the one before.
-struct Reach {
-  int64_t count, more;
-};
-
-struct Scratch {
-  float* weights;  // (READERS, room)
+// What some queries (count, width) read at a place. The first of them reads the first `reach`
+// positions, and each after it `more` than the one before.
+struct Reading {
+  const Memory& memory;
+  Place place;
+  Lines<const float> queries;
+  int64_t reach, more, width;
+  float scale;
+  float* weights;  // room for those of READERS queries
   int64_t room;    // for all positions, and a block
+  Lines<float> context;
 };
 
 template <int Q, class T>
-void attend_together(const Memory& memory, Place place, Lines<const float> queries, Reach reach,
-                     int64_t width, float scale, Scratch scratch, Lines<float> context) {
-  const int64_t whole = reach.count + (Q - 1) * reach.more;
-  float *weights = scratch.weights, inverse[Q];
-  const Strip<T> keys(memory, memory.keys, place), values(memory, memory.values, place);
-  const Strip<T> next(memory, memory.keys, {place.layer, place.row, place.head + 1});
-  compare<Q>(queries, Stream<T>{keys, values, whole, width}, weights, scratch.room);
+void read_together(const Reading& all) {
+  const int64_t whole = all.reach + (Q - 1) * all.more, room = all.room;
+  float inverse[Q];
+  const Place place = all.place, beside{place.layer, place.row, place.head + 1};
+  const Strip<T> keys(all.memory, all.memory.keys, place), next(all.memory, all.memory.keys, beside);
+  const Strip<T> values(all.memory, all.memory.values, place);
+  compare<Q>(all.queries, Stream<T>{keys, values, whole, all.width}, all.weights, room);
   for (int q = 0; q < Q; q++) {
-    inverse[q] = soften(weights + q * scratch.room, reach.count + q * reach.more, whole, scale);
+    inverse[q] = soften(all.weights + q * room, all.reach + q * all.more, whole, all.scale);
   }
-  gather<Q>(weights, scratch.room, inverse, Stream<T>{values, next, whole, width}, context);
+  const Stream<T> stream{values, next, whole, all.width};
+  gather<Q>(all.weights, room, inverse, stream, all.context);
 }
 
 template <class T>
-void attend(const Memory& memory, Place place, Lines<const float> queries, Reach reach,
-            int64_t width, float scale, Scratch scratch, Lines<float> context) {
-  while (queries.count > 0) {
-    const int64_t now = std::min(queries.count, READERS);
-    const auto part = now == 4 ? attend_together<4, T> : now == 3 ? attend_together<3, T> :
-                      now == 2 ? attend_together<2, T> : attend_together<1, T>;
-    part(memory, place, queries, reach, width, scale, scratch, context);
-    queries = {queries.first + now * queries.step, queries.step, queries.count - now};
-    context.first += now * context.step;
-    reach.count += now * reach.more;
+void read_all(Reading part) {
+  for (int64_t left = part.queries.count; left > 0; left -= READERS) {
+    switch (std::min(left, READERS)) {
+      case 1: return read_together<1, T>(part);
+      case 2: return read_together<2, T>(part);
+      case 3: return read_together<3, T>(part);
+    }
+    read_together<READERS, T>(part);
+    part.queries.first += READERS * part.queries.step;
+    part.context.first += READERS * part.context.step;
+    part.reach += READERS * part.more;
   }
 }
 
-// What queries (their count, width) read at a place.
-void attend(const Memory& memory, Place place, Lines<const float> queries, Reach reach,
-            int64_t width, float scale, Scratch scratch, Lines<float> context) {
-  if (reach.count + reach.more == 0) {
-    for (int64_t q = 0; q < queries.count; q++) {
-      std::fill_n(context.first + q * context.step, width, 0.0f);
+void attend(const Reading& reading) {
+  const auto& context = reading.context;
+  if (reading.reach + reading.more == 0) {
+    for (int64_t q = 0; q < context.count; q++) {
+      std::fill_n(context.first + q * context.step, reading.width, 0.0f);
     }
-  } else if (memory.numbers == FLOAT16) {
-    attend<uint16_t>(memory, place, queries, reach, width, scale, scratch, context);
+  } else if (reading.memory.numbers == FLOAT16) {
+    read_all<uint16_t>(reading);
   } else {
-    attend<float>(memory, place, queries, reach, width, scale, scratch, context);
+    read_all<float>(reading);
   }
 }
 
 // Puts a key and a value into the row's own line.
-void keep(const Memory& memory, Place place, int64_t position, const float* key, const float* value,
+void keep(const Memory& memory, const Place& place, int64_t position, const float* key, const float* value,
           int64_t width) {
   const int64_t at = place.row * memory.line + place.layer * memory.layer +
                      place.head * memory.head + position * memory.position;

@@ -53,7 +53,7 @@ struct Call {
 
   int64_t lines() const { return rows * tokens; }
 
-  Scratch scratch(int thread) const { return {weights + thread * READERS * most, most}; }
+  float* room_of(int thread) const { return weights + thread * READERS * most; }
 };
 
 // One head of one row: all keys and values go into the cache, then each token reads those before it.
@@ -69,8 +69,8 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
       keep(cache, place, before + t, key, key + inner, width);
     }
     float* context = call.registers[op.target] + line * inner + place.head * width;
-    attend(cache, place, {query, 3 * inner, call.tokens}, {before + 1, 1}, width, op.number,
-           call.scratch(thread), {context, inner, call.tokens});
+    attend({cache, place, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
+            call.room_of(thread), call.most, {context, inner, call.tokens}});
   }
 }
 
@@ -82,9 +82,9 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
   for (int64_t i = share.begin; i < share.end; i++) {
     const Place place{op.layer, i / op.heads, i % op.heads};
     const int64_t at = place.row * readers * inner + place.head * width;
-    attend(source, place, {call.registers[op.source] + at, inner, readers},
-           {source.lengths[place.row], 0}, width, op.number, call.scratch(thread),
-           {call.registers[op.target] + at, inner, readers});
+    attend({source, place, {call.registers[op.source] + at, inner, readers},
+            source.lengths[place.row], 0, width, op.number, call.room_of(thread), call.most,
+            {call.registers[op.target] + at, inner, readers}});
   }
 }
 
