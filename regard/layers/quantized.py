@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from regard.data.batches import IGNORE
 from regard.layers.linear import Linear
 from regard.layers.output import SLICE, Softmax
+from regard.native.memory import settled
 from regard.native.products import pack, product
 from regard.native.words import lines
 
@@ -63,7 +64,7 @@ class Narrow(nn.Module):
         super().__init__()
         self.lines, self.columns = weight.shape
         numbers, scale = narrowed(weight, kind)
-        self.register_buffer("weight", pack(numbers))
+        self.register_buffer("weight", settled(pack(numbers)))
         self.register_buffer("scale", scale)
 
     @property
@@ -74,8 +75,9 @@ class Narrow(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`model.float()` and its like move the matrix, but leave it as narrow as it is."""
         kind = self.weight.dtype
+        self.weight = self.weight.view(torch.uint8)  # which is no number that they convert
         super()._apply(fn, recurse)
-        self.weight = self.weight.to(kind)
+        self.weight = self.weight.view(kind)
         self.scale = None if self.scale is None else self.scale.float()
         return self
 

@@ -18,7 +18,7 @@ GROUP = 64  # numbers of an input that share a scale
 WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that products.h gives them
 SMALLEST = 1e-30  # of what has a group that is all smaller, nothing is left
 OFFSET = 128  # 8-bit weights lie without sign
-A_THREADS_WORK = 200_000  # multiplications of one row that pay for a further thread
+A_THREADS_WORK = 100_000  # multiplications of one row that pay for a further thread
 AT_ONCE = 12  # rows that are multiplied while the matrix comes from memory
 
 

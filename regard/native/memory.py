@@ -1,0 +1,58 @@
+"""Memory for weights that are read from end to end at every step, on pages as large as there are.
+
+The processor looks up the address of each page that it reads. Of the usual 4 KB there are so many
+that a sweep over all weights waits for that; of 2 MB there are few.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PAGE = 2 << 20  # bytes of a large page
+BLOCK = 32 << 20  # bytes that are reserved at once; those that nobody writes to take no memory
+ALIGNMENT = 64
+
+
+@dataclass
+class _Block:
+    """Reserved memory, of which the first bytes are in use. Tensors in it keep it alive."""
+
+    room: mmap.mmap
+    used: int
+
+
+_last: _Block | None = None
+
+
+def settled(tensor: Tensor) -> Tensor:
+    """The same tensor on large pages, where the system has them; else the tensor itself."""
+    size = tensor.nbytes
+    block = _block_with(size) if size and tensor.device.type == "cpu" else None
+    if block is None:
+        return tensor
+    place = torch.frombuffer(block.room, dtype=torch.uint8, count=size, offset=block.used)
+    block.used += size + -size % ALIGNMENT
+    return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _block_with(size: int) -> _Block | None:
+    """A block with so much left, the last one if it has."""
+    global _last
+    if _last is None or len(_last.room) - _last.used < size:
+        try:
+            _last = _reserve(max(size, BLOCK) + PAGE)
+        except (AttributeError, OSError):  # another system, or one that has no such pages
+            return None
+    return _last
+
+
+def _reserve(size: int) -> _Block:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    room = mmap.mmap(-1, size, flags=flags)
+    room.madvise(mmap.MADV_HUGEPAGE)
+    address = torch.frombuffer(room, dtype=torch.uint8).data_ptr()
+    return _Block(room, -address % PAGE)
