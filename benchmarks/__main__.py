@@ -1,103 +1,116 @@
-"""python -m benchmarks [--rounds N] [--model RUN --sources FILE] [--json FILE]
+"""python -m benchmarks [NAMES] [--rounds N] [--quick] [--full] [--threads 2] [--out FOLDER]
 
-Prints what we and `transformers` do in the same time, in turn, with the ratio of each round, and
-the ceilings of this machine. With a trained model and a file of sentences, beam search is measured
-on real text too, where sentences end at different times.
+Works by name; all of them without one:
+    decoding     a GPT-2, one sequence and several, beside four engines
+    translation  beam search with a Transformer base
+    training     masked words with a BERT base; fine-tuning MiniLM
+    encoding     sentences to vectors with MiniLM
+    recurrent    an LSTM language model: training and decoding
+    tokenizing   100 MB of text
+    startup      imports, and the first answer of the command line
+
+In turn, each condition in a process of its own which sleeps between its turns; medians, and ratios
+round by round. Peers that are not installed are left out by name. Into FOLDER go report.md,
+report.json and report.svg.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import importlib
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from rich.console import Console
-from rich.table import Table
+from benchmarks import machine, tables
+from benchmarks.asked import Asked
+from benchmarks.measure import Work, measure
+from benchmarks.workers import Condition, Worker
 
-import regard
-from benchmarks import measure, startup, translation
-from benchmarks.measure import Duel
+NAMES = (
+    "decoding",
+    "translation",
+    "training",
+    "encoding",
+    "recurrent",
+    "tokenizing",
+    "startup",
+)
+ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Measure, print, and write the numbers where `--json` says."""
-    asked = _arguments()
-    duels = translation.training(asked.rounds) + _searches(asked)
+    """Measure, print the tables as they come, and write the report."""
+    given = _arguments()
+    asked = Asked(given.cache, given.data, given.threads, given.quick, given.full, given.model)
+    asked.cache.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {
-        "machine": _machine(),
-        "ceilings": measure.ceilings(),
-        "duels": [each.row() for each in duels],
-        "import seconds": startup.imports(asked.rounds),
-        "peak MB of one training update": startup.peaks(),
+        "machine": machine.described(asked.threads),
+        "rounds": given.rounds,
+        "ceilings": _ceilings(asked),
+        "works": [],
     }
-    _show(found)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(found, indent=1) + "\n")
+    for name in given.names or NAMES:
+        for work in importlib.import_module(f"benchmarks.{name}").works(asked):
+            if given.only and given.only not in work.name:
+                continue
+            if given.beside:
+                ours, *others = work.conditions
+                kept = [one for one in others if any(part in one.name for part in given.beside)]
+                work = replace(work, conditions=[ours, *kept])
+            found["works"].append(_measured(work, asked, given.rounds, found["ceilings"]))
+            print(tables.table(found["works"][-1]), flush=True)
+            tables.write(found, given.out)
+    later = _ceilings(asked)  # other programs may have slowed the machine the first time
+    found["ceilings"] = {k: max(v, later[k]) for k, v in found["ceilings"].items()}
+    tables.write(found, given.out)
+    print(f"written: {given.out / 'report.md'}")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "benchmarks")
+    data = ROOT.parent / "shared" / "data"
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--model", help="a run of a Transformer, to search on real text")
-    parser.add_argument("--sources", help="its sentences, one a line")
-    parser.add_argument("--json", help="where to write the numbers")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes: does everything run?")
+    parser.add_argument("--full", action="store_true", help="further shapes too")
+    parser.add_argument("--only", help="works whose name contains this")
+    parser.add_argument(
+        "--beside", nargs="+", help="only conditions whose name contains one of these"
+    )
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--out", type=Path, default=Path("runs") / "benchmarks")
+    parser.add_argument("--cache", type=Path, default=cache, help="where weights are kept")
+    parser.add_argument("--data", type=Path, default=data if data.exists() else None)
+    parser.add_argument("--model", type=Path, help="a trained translator, for real quality")
     return parser.parse_args()
 
 
-def _searches(asked: argparse.Namespace) -> list[Duel]:
-    ours, theirs = translation.pair(32000)
-    texts = translation.sentences(64, 32000)
-    name = "beam 4, Transformer base, random"
-    duels = [translation.searching(name, ours, theirs, texts, 20, asked.rounds)]
-    if asked.model:
-        task = regard.load(asked.model)
-        lines = Path(asked.sources).read_text(encoding="utf-8").splitlines()[:256]
-        texts = task.tokenizer.encode_many(lines)
-        peer = transformers.AutoModelForSeq2SeqLM.from_pretrained(Path(asked.model) / "model")
-        name = f"beam 4, trained, {Path(asked.sources).name}"
-        duels.append(translation.searching(name, task.model, peer, texts, 60, asked.rounds))
-    return duels
+def _ceilings(asked: Asked) -> dict[str, float]:
+    sizes = {"megabytes": 8, "size": 128} if asked.quick else {}
+    with Worker(Condition("ceilings", "benchmarks.machine:Ceilings", sizes), asked.threads) as one:
+        one.make()
+        found: dict[str, float] = one.call("turn")[1]
+        return found
 
 
-def _machine() -> dict[str, Any]:
+def _measured(work: Work, asked: Asked, rounds: int, ceilings: dict[str, float]) -> dict[str, Any]:
+    measured = measure(work, rounds, asked.threads, lambda line: print(line, file=sys.stderr))
     return {
-        "cpu": _processor(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "regard": regard.__version__,
+        "name": work.name,
+        "unit": work.unit,
+        "note": work.note,
+        "amount": work.amount,
+        "rows": measured.rows(ceilings),
+        "left out": measured.left_out,
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _show(found: dict[str, Any]) -> None:
-    table = Table(title="regard beside transformers, medians")
-    for column in ("work", "unit", "regard", "transformers", "ratio", "spread", "note"):
-        table.add_column(column, justify="left" if column in ("work", "unit", "note") else "right")
-    for row in found["duels"]:
-        spread = f"{row['lowest']:.2f}-{row['highest']:.2f}"
-        numbers = [f"{row[side]:,.1f}" for side in ("regard", "transformers")]
-        table.add_row(
-            row["work"], row["unit"], *numbers, f"{row['ratio']:.2f}", spread, row["note"]
-        )
-    console = Console()
-    console.print(table)
-    for name in ("machine", "ceilings", "import seconds", "peak MB of one training update"):
-        parts = (
-            f"{k}: {v:.3g}" if isinstance(v, float) else f"{k}: {v}" for k, v in found[name].items()
-        )
-        console.print(f"{name}: " + ", ".join(parts))
 
 
 if __name__ == "__main__":

@@ -1,91 +1,144 @@
-"""Timing that holds on a noisy machine: the two sides in turn, the ratio round by round."""
+"""Works and their conditions, in turn; medians, and ratios round by round with their spread."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
-import torch
+from benchmarks.workers import Condition, Failed, Worker
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Duel:
-    """`work` units done by us and by the peer, `rounds` times in turn; seconds of each round."""
+class Work:
+    """What is done in one turn, and who does it.
+
+    amount: units of one turn; amounts: of those whose turn is another.
+    conditions: the first is ours, which the others are compared with.
+    goals: how many times faster than a condition ours shall be.
+    least: for a condition the ceiling that binds it and how much of it a turn takes, for instance
+        ("read GB/s", 15.9): a share of the ceiling is told.
+    judge: what the last turn of every condition gave -> what to say of each.
+    """
 
     name: str
     unit: str
-    work: float
-    ours: list[float]
-    theirs: list[float]
+    amount: float
+    conditions: list[Condition]
+    goals: dict[str, float] = field(default_factory=dict)
+    least: dict[str, tuple[str, float]] = field(default_factory=dict)
+    amounts: dict[str, float] = field(default_factory=dict)
+    judge: Callable[[dict[str, Any]], dict[str, str]] = lambda results: {}
     note: str = ""
 
-    @property
-    def ratios(self) -> list[float]:
-        """How many times faster we are, round by round."""
-        return [b / a for a, b in zip(self.ours, self.theirs, strict=True)]
-
-    def row(self) -> dict[str, object]:
-        """Medians, and the spread of the ratio."""
-        return {
-            "work": self.name,
-            "unit": self.unit,
-            "regard": self.work / median(self.ours),
-            "transformers": self.work / median(self.theirs),
-            "ratio": median(self.ratios),
-            "lowest": min(self.ratios),
-            "highest": max(self.ratios),
-            "note": self.note,
-        }
+    def of(self, name: str) -> float:
+        """Units of one turn of a condition."""
+        return self.amounts.get(name, self.amount)
 
 
-def duel(
-    name: str,
-    unit: str,
-    work: float,
-    ours: Callable[[], object],
-    theirs: Callable[[], object],
-    *,
-    rounds: int,
-    note: str = "",
-) -> Duel:
-    """Run both once to warm up, then in turn."""
-    ours(), theirs()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for side, run in zip(times, (ours, theirs), strict=True):
-            began = time.perf_counter()
-            run()
-            side.append(time.perf_counter() - began)
-    return Duel(name, unit, work, *times, note)
+@dataclass
+class Measured:
+    """Seconds of each round by condition, and what else was seen."""
 
+    work: Work
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    made: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float | None] = field(default_factory=dict)
+    quality: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
-def ceilings() -> dict[str, float]:
-    """What the hardware can do: GFLOP/s of matrix products, GB/s of copying."""
-    found = {}
-    for kind in (torch.float32, torch.bfloat16):
-        a, b = torch.randn(1024, 1024).to(kind), torch.randn(1024, 1024).to(kind)
-        found[f"matrix {str(kind).removeprefix('torch.')} GFLOP/s"] = (
-            2
-            * 1024**3
-            / _best(
-                lambda a=a, b=b: a @ b  # type: ignore[misc]
-            )
-            / 1e9
+    def rows(self, ceilings: dict[str, float]) -> list[dict[str, Any]]:
+        """One for each condition that ran, fastest first."""
+        return sorted(
+            (self._row(name, ceilings) for name in self.seconds), key=lambda row: -row["rate"]
         )
-    source = torch.zeros(2**27)
-    target = torch.empty_like(source)
-    # A copy reads and writes every byte.
-    found["copy GB/s"] = 2 * source.nbytes / _best(lambda: target.copy_(source)) / 1e9
+
+    def _row(self, name: str, ceilings: dict[str, float]) -> dict[str, Any]:
+        seconds, first = self.seconds[name], self.work.conditions[0].name
+        ours = self.seconds.get(first)
+        row: dict[str, Any] = {
+            "condition": name,
+            "rate": self.work.of(name) / median(seconds),
+            "seconds": seconds,
+            "memory MB": self.memory.get(name),
+            "quality": self.quality.get(name, ""),
+            "goal": self.work.goals.get(name),
+        }
+        if ours and ours is not seconds:
+            part = self.work.of(first) / self.work.of(name)
+            ratios = [part * theirs / own for own, theirs in zip(ours, seconds, strict=True)]
+            row |= {"ratio": median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+        ceiling, amount = self.work.least.get(name, ("", 0.0))
+        if ceiling in ceilings:
+            row["share"] = amount / ceilings[ceiling] / median(seconds)
+            row["ceiling"] = ceiling
+        return row
+
+
+def measure(work: Work, rounds: int, threads: int, tell: Tell) -> Measured:
+    """Make all conditions, let each run once to warm up, then `rounds` times in turn.
+
+    Who cannot take part is left out and told; the others go on.
+    """
+    found = Measured(work)
+    with ExitStack() as stack:
+        workers = _made(work, found, threads, stack, tell)
+        results: dict[str, Any] = {}
+        for name in list(workers):
+            done = _try(found, workers, name, tell)
+            if done is not None:
+                results[name] = done[1]
+        for _ in range(rounds):
+            for name in list(workers):
+                done = _try(found, workers, name, tell)
+                if done is not None:
+                    found.seconds.setdefault(name, []).append(done[0])
+                    results[name] = done[1]
+        for name, worker in workers.items():
+            found.memory[name] = worker.peak()
+    found.seconds = {name: found.seconds[name] for name in workers if name in found.seconds}
+    found.quality = work.judge({name: results[name] for name in found.seconds})
     return found
 
 
-def _best(run: Callable[[], object], rounds: int = 7) -> float:
-    run()
-    times = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    return min(times)
+def _made(
+    work: Work, found: Measured, threads: int, stack: ExitStack, tell: Tell
+) -> dict[str, Worker]:
+    workers: dict[str, Worker] = {}
+    for condition in work.conditions:
+        name = condition.name
+        if condition.missing:
+            found.left_out[name] = f"not installed ({condition.missing})"
+            tell(f"{work.name}: {name} is left out: {found.left_out[name]}")
+            continue
+        tell(f"{work.name}: making {name}")
+        worker = stack.enter_context(Worker(condition, threads))
+        try:
+            found.made[name] = worker.make()
+        except Failed as error:
+            _leave_out(found, name, error, tell)
+        else:
+            workers[name] = worker
+    return workers
+
+
+def _try(
+    found: Measured, workers: dict[str, Worker], name: str, tell: Tell
+) -> tuple[float, Any] | None:
+    try:
+        done = workers[name].call("turn")
+        tell(f"{found.work.name}: {name}, {done[0]:.3g} s")
+        return done
+    except Failed as error:
+        _leave_out(found, name, error, tell)
+        del workers[name]
+        return None
+
+
+def _leave_out(found: Measured, name: str, error: Failed, tell: Tell) -> None:
+    found.left_out[name] = f"failed: {error}"
+    tell(f"{found.work.name}: {name} {found.left_out[name]}")

@@ -1,60 +1,121 @@
-"""What it costs to begin: time of an import in a new process, and memory of a translation."""
+"""What it costs to begin: imports, and the first answer of the command line, each a new process."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
+from benchmarks.asked import Asked
+from benchmarks.measure import Work
+from benchmarks.workers import Condition
+
+LINE = "The cat sat on the mat."
 IMPORTS = {
-    "python": "pass",
-    "torch": "import torch",
-    "regard": "import regard",
+    "import regard": "import regard",
+    "import torch": "import torch",
     "regard's Transformer": "from regard.models.transformer import Transformer",
     "transformers' MarianMTModel": "from transformers import MarianMTModel",
 }
-
-PEAK = """
-import resource
-{body}
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-# One update of a Transformer base with 58,101 words on 32 sentences of 13 words.
-OURS = """
-from benchmarks.translation import _batch, _our_step, sentences
-import torch
-from regard.models.transformer import Transformer, TransformerConfig
-model = Transformer(TransformerConfig(vocab_size=58101, dropout=0.0))
-_our_step(model)(_batch(sentences(32, 58101)))
-"""
-THEIRS = """
-from benchmarks.translation import _batch, _their_step, sentences
-import transformers
-model = transformers.MarianMTModel(transformers.MarianConfig(
-    vocab_size=58101, d_model=512, encoder_layers=6, decoder_layers=6, encoder_ffn_dim=2048,
-    decoder_ffn_dim=2048, encoder_attention_heads=8, decoder_attention_heads=8, pad_token_id=0,
-    decoder_start_token_id=1, dropout=0.0))
-_their_step(model)(_batch(sentences(32, 58101)))
+PIPELINE = """
+import sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(tokenizer.decode(model.generate(**tokenizer(sys.argv[2], return_tensors="pt"),
+                                      max_new_tokens=8, do_sample=False)[0]))
 """
 
 
-def imports(rounds: int) -> dict[str, float]:
-    """Seconds of a process that only imports, in turn; the median of several rounds."""
-    times: dict[str, list[float]] = {name: [] for name in IMPORTS}
-    for _ in range(rounds):
-        for name, code in IMPORTS.items():
-            timer = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
-            times[name].append(float(_run(timer)))
-    return {name: median(found) for name, found in times.items()}
+def works(asked: Asked) -> Iterator[Work]:
+    """Imports, then an answer: of a small GPT-2."""
+    yield Work(
+        "startup: imports",
+        "runs/s",
+        1.0,
+        [
+            Condition(
+                name,
+                f"{__name__}:Process",
+                {"command": ["-c", code]},
+                ("transformers",) if "transformers" in code else (),
+            )
+            for name, code in IMPORTS.items()
+        ],
+        note="a new process of Python each time",
+    )
+    folder = _folder(asked)
+    predict = ["-m", "regard.cli", "predict", str(folder), LINE, "--max-tokens", "8"]
+    conditions = {
+        "regard predict": predict,
+        "regard predict --weights int8": [*predict, "--weights", "int8"],
+        "import torch alone": ["-c", "import torch"],
+        "transformers": ["-c", PIPELINE, str(folder), LINE],
+    }
+    yield Work(
+        "startup: an answer of a small GPT-2",
+        "runs/s",
+        1.0,
+        [
+            Condition(
+                name,
+                f"{__name__}:Process",
+                {"command": command},
+                ("transformers",) if name == "transformers" else (),
+            )
+            for name, command in conditions.items()
+        ],
+        judge=_beyond_torch,
+        note="a new process: imports, 4 layers of 256, 8 tokens",
+    )
 
 
-def peaks() -> dict[str, float]:
-    """Peak memory in MB of a process that makes one training update."""
-    bodies = {"regard": OURS, "transformers": THEIRS}
-    return {name: float(_run(PEAK.format(body=body))) / 1024 for name, body in bodies.items()}
+def _beyond_torch(results: dict[str, float]) -> dict[str, str]:
+    torch = results.get("import torch alone", 0.0)
+    return {name: f"{seconds - torch:+.2f} s beside torch" for name, seconds in results.items()}
 
 
-def _run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.split()[-1]
+class Process:
+    """A command of Python in a process of its own."""
+
+    def __init__(self, command: list[str], threads: int):
+        self.command = [sys.executable, *command]
+        self.seconds: list[float] = []
+
+    def turn(self) -> float:
+        """From its start to its end; the median of the seconds so far."""
+        began = time.perf_counter()
+        done = subprocess.run(self.command, capture_output=True, text=True, env=os.environ)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-500:])
+        self.seconds.append(time.perf_counter() - began)
+        return median(self.seconds)
+
+
+def _folder(asked: Asked) -> Path:
+    """A small GPT-2 with random weights and the bench's tokenizer."""
+    from benchmarks.tokenizing import tokenizer_folder
+
+    place = asked.cache / "small-gpt2"
+    if not (place / "config.json").exists():
+        import torch
+        from tokenizers import Tokenizer
+        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+        made = Tokenizer.from_file(str(tokenizer_folder(asked) / "tokenizer.json"))
+        torch.manual_seed(1)
+        config = GPT2Config(
+            vocab_size=made.get_vocab_size(),
+            n_embd=256,
+            n_layer=4,
+            n_head=4,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+        GPT2LMHeadModel(config).save_pretrained(place)
+        PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(place)
+    return place

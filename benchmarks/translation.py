@@ -1,162 +1,310 @@
-"""A Transformer of MarianMT's shape: training and beam search, ours and `transformers`'.
+"""Beam search of 4 with a Transformer base over Multi30k's sentences, the same ids for everybody.
 
-Both sides hold the same weights: ours are converted by the library itself. The work is float32.
+With random weights no hypothesis ends early: all go on to the same length, that of an average
+translation. With `--model`, a run of a translator or its folder, hypotheses end where the model
+ends them, and the outputs have a BLEU.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
+from benchmarks.asked import Asked
+from benchmarks.measure import Work
+from benchmarks.workers import Condition
 
-from benchmarks.measure import Duel, duel
-from regard import decoding
-from regard.data import IGNORE, PairBatch, Sequences, Tokens, sorted_batches
-from regard.models.published import to_published
-from regard.models.transformer import Transformer, TransformerConfig
+PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
+BEAMS = 4
+SLOW = 8  # `transformers` translates one sentence in eight, and is as fast per sentence as that
+SIDES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "regard int8": ("Ours", {"weights": "int8"}, ()),
+    "regard bfloat16": ("Ours", {"weights": "bfloat16"}, ()),
+    "regard float32": ("Ours", {"weights": "float32"}, ()),
+    "CTranslate2 int8": (
+        "CTranslate2",
+        {"weights": "int8_float32", "parallel": True},
+        ("ctranslate2", "transformers"),
+    ),
+    "CTranslate2 int8, one worker": (
+        "CTranslate2",
+        {"weights": "int8_float32", "parallel": False},
+        ("ctranslate2", "transformers"),
+    ),
+    "CTranslate2 float32": (
+        "CTranslate2",
+        {"weights": "float32", "parallel": True},
+        ("ctranslate2", "transformers"),
+    ),
+    "transformers bfloat16": ("Transformers", {"dtype": "bfloat16"}, ("transformers",)),
+    "transformers float32": ("Transformers", {"dtype": "float32"}, ("transformers",)),
+}
+GOALS = {"CTranslate2 int8": 1.3, "transformers float32": 8.0, "transformers bfloat16": 8.0}
+BASE = {"vocab_size": 32000, "d_model": 512, "d_ff": 2048, "heads": 8, "layers": 6}
+TINY = {"vocab_size": 60, "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2}
 
-PAD, BOS, EOS = 0, 1, 2
+
+def works(asked: Asked) -> Iterator[Work]:
+    """Random weights of the base shape; and a trained model where one is given."""
+    sizes = TINY if asked.quick else BASE
+    rows = _rows(asked, sizes["vocab_size"])
+    folder = _folder(asked.cache, sizes)
+    limit = 6 if asked.quick else 14
+    name = "translation, tiny" if asked.quick else "translation, Transformer base, random weights"
+    note = f"{len(rows):,} sentences, beams of {BEAMS}, {limit} tokens each"
+    yield _work(name, note, folder, rows, limit, asked)
+    if asked.model:
+        yield _trained(asked)
 
 
-def pair(vocab_size: int, **sizes: Any) -> tuple[Transformer, Any]:
-    """Our model and `transformers`' with the same random weights."""
-    torch.manual_seed(1)
-    ours = Transformer(TransformerConfig(vocab_size=vocab_size, dropout=0.0, **sizes))
-    config, weights = to_published(ours) or ({}, {})
-    transformers.logging.set_verbosity_error()
-    theirs = transformers.MarianMTModel(transformers.MarianConfig(**config))
-    theirs.load_state_dict(weights, strict=False)
-    return ours, theirs
-
-
-def sentences(count: int, vocab_size: int, seed: int = 1) -> list[list[int]]:
-    """Random words, of the lengths that Multi30k has: 13 on average, from 4 to about 30."""
-    draw = random.Random(seed)
-    lengths = [max(4, round(draw.lognormvariate(2.5, 0.35))) for _ in range(count)]
-    return [[draw.randrange(3, vocab_size) for _ in range(n)] for n in lengths]
-
-
-def training(rounds: int, vocab_size: int = 58101, count: int = 64) -> list[Duel]:
-    """One update on the same sentences: in the same batches, and each side in its usual way."""
-    ours, theirs = pair(vocab_size)
-    texts = sentences(count, vocab_size)
-    tokens = sum(map(len, texts)) + count
-    sources = Tokens.of([[*text, EOS] for text in texts])
-    targets = Tokens.of([[BOS, *text, EOS] for text in texts])
-    sorted_ = list(sorted_batches((sources, targets), (PAD, PAD), budget=1024))
-    usual = [_batch(texts[i : i + 32]) for i in range(0, count, 32)]
-    step, peer = _our_step(ours), _their_step(theirs)
-    name = "training, Transformer base"
-    return [
-        duel(
-            name,
-            "target tokens/s",
-            tokens,
-            lambda: [step(batch) for batch in usual],
-            lambda: [peer(batch) for batch in usual],
-            rounds=rounds,
-            note="the same batches of 32 sentences",
-        ),
-        duel(
-            name,
-            "target tokens/s",
-            tokens,
-            lambda: [step(batch) for batch in sorted_],
-            lambda: [peer(batch) for batch in usual],
-            rounds=rounds,
-            note="ours by length within 1,024 tokens, theirs 32 sentences as they come",
-        ),
+def _work(
+    name: str, note: str, folder: Path, rows: list[list[int]], limit: int, asked: Asked
+) -> Work:
+    given = asked.cache / f"translation-{len(rows)}-{sum(map(len, rows))}.json"
+    given.write_text(json.dumps(rows))
+    common = {"folder": str(folder), "rows": str(given), "limit": limit}
+    conditions = [
+        Condition(name, f"{__name__}:{kind}", common | settings, needs)
+        for name, (kind, settings, needs) in SIDES.items()
     ]
-
-
-def _batch(texts: list[list[int]]) -> PairBatch:
-    sources = Sequences.of([[*text, EOS] for text in texts], PAD)
-    return PairBatch(sources, Sequences.of([[BOS, *text, EOS] for text in texts], PAD))
-
-
-def _labels(batch: PairBatch) -> torch.Tensor:
-    return batch.target.ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
-
-
-def _our_step(model: Transformer) -> Any:
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-
-    def step(batch: PairBatch) -> None:
-        hidden = model(batch.source, batch.target.ids[:, :-1]).hidden
-        loss, count = model.head.loss(hidden.flatten(0, 1), _labels(batch).flatten())
-        (loss / count).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def _their_step(model: Any) -> Any:
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-
-    def step(batch: PairBatch) -> None:
-        model(
-            input_ids=batch.source.ids,
-            attention_mask=batch.source.keep.long(),
-            decoder_input_ids=batch.target.ids[:, :-1],
-            labels=_labels(batch),
-        ).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def searching(
-    name: str, ours: Any, theirs: Any, texts: list[list[int]], limit: int, rounds: int
-) -> Duel:
-    """Beam search of 4 over the same sentences, with the same length penalty and outputs."""
-    ours.eval(), theirs.eval()
-    rows = [[*text, EOS] for text in texts]
-    batches = [Sequences.of(rows[i : i + 32], PAD) for i in range(0, len(rows), 32)]
-    method = decoding.Beam(size=4, max_tokens=limit)
-
-    special = (PAD, BOS, EOS)  # an untrained model says these like any other word
-
-    def our_search() -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in rows]
-        tokens = Tokens.of(rows)
-        parts = sorted_batches((tokens,), (PAD,), budget=1024, make=lambda sources: sources)
-        with torch.no_grad():
-            for numbers, source in zip(parts.rows, parts, strict=True):
-                answers = decoding.generate(ours, source, method)
-                for number, best in zip(numbers, answers, strict=True):
-                    found[number] = best[0].tokens
-        return found
-
-    def their_search() -> list[list[int]]:
-        found: list[list[int]] = []
-        for source in batches:
-            ids = theirs.generate(
-                input_ids=source.ids,
-                attention_mask=source.keep.long(),
-                num_beams=4,
-                max_new_tokens=limit,
-                do_sample=False,
-                early_stopping=False,
-                length_penalty=1.0,
-            )
-            found += [[t for t in row if t not in special] for row in ids.tolist()]
-        return found
-
-    a, b = our_search(), their_search()
-    words = [[t for t in row if t not in special] for row in a]
-    same = sum(x == y for x, y in zip(words, b, strict=True))
-    return duel(
-        name,
-        "sentences/s",
-        len(rows),
-        our_search,
-        their_search,
-        rounds=rounds,
-        note=f"{same} of {len(rows)} outputs are the same, token by token",
+    amounts = {name: len(rows[::SLOW]) for name, side in SIDES.items() if side[0] == "Transformers"}
+    return Work(
+        name, "sentences/s", len(rows), conditions, GOALS, amounts=amounts, judge=_same, note=note
     )
+
+
+def _same(results: dict[str, Any]) -> dict[str, str]:
+    """How many outputs are those of `transformers` in float32, token by token."""
+    wanted = results.get("transformers float32") or []
+    told = {}
+    for name, rows in results.items():
+        found = rows if len(rows) == len(wanted) else rows[::SLOW]
+        if wanted and name != "transformers float32":
+            equal = sum(a == b for a, b in zip(found, wanted, strict=True))
+            told[name] = f"{equal} of {len(wanted)} outputs as transformers float32"
+        for name, rows in results.items():
+            said = f"{sum(map(len, rows)) / len(rows):.1f} tokens each"
+            told[name] = f"{told[name]}, {said}" if name in told else said
+    return told
+
+
+# ------------------------------------------------------------------------------ the sentences
+
+
+def _rows(asked: Asked, vocab_size: int) -> list[list[int]]:
+    """The ids of 1,000 sentences, `</s>` at the end: words by how frequent they are."""
+    place = ("multi30k", "data", "task1", "tok", "test_2016_flickr.lc.norm.tok.en")
+    file = asked.file(*place)
+    if file is None:
+        draw = random.Random(1)
+        lengths = [max(4, round(draw.lognormvariate(2.5, 0.35))) for _ in range(1000)]
+        lines = [[str(draw.randrange(vocab_size)) for _ in range(n)] for n in lengths]
+    else:
+        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = lines[:16] if asked.quick else lines
+    counts = Counter(word for line in lines for word in line)
+    ids = {word: 4 + i % (vocab_size - 4) for i, (word, _) in enumerate(counts.most_common())}
+    return [[*(ids[word] for word in line), EOS] for line in lines]
+
+
+def _folder(cache: Path, sizes: dict[str, int]) -> Path:
+    """Random weights in the published format, written once by the library itself."""
+    place = cache / f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}"
+    if not (place / "config.json").exists():
+        import torch
+
+        from regard.checkpoints import write_tensors
+        from regard.models.published import to_published
+        from regard.models.transformer import Transformer, TransformerConfig
+
+        torch.manual_seed(1)
+        given = {k: v for k, v in sizes.items() if k != "layers"}
+        layers = {"encoder_layers": sizes["layers"], "decoder_layers": sizes["layers"]}
+        config = TransformerConfig(**given, **layers, dropout=0.0)
+        published = to_published(Transformer(config))
+        assert published is not None
+        place.mkdir(parents=True, exist_ok=True)
+        write_tensors(place / "model.safetensors", published[1])
+        (place / "config.json").write_text(json.dumps(published[0], indent=1))
+    return place
+
+
+# ------------------------------------------------------------------------------------- sides
+
+
+class Ours:
+    """weights: "float32" as it comes, "bfloat16" or "int8"."""
+
+    def __init__(self, folder: str, rows: str, limit: int, weights: str, threads: int):
+        import torch
+
+        from regard.data import Tokens
+        from regard.decoding import Beam
+        from regard.native.engine import prepare
+        from regard.runs import read_model
+
+        torch.set_num_threads(threads)
+        self.model = read_model(folder).eval()
+        if weights != "float32":
+            prepare(self.model, weights)  # type: ignore[arg-type]
+        self.rows = Tokens.of(json.loads(Path(rows).read_text()))
+        self.method = Beam(size=BEAMS, max_tokens=limit)
+
+    def turn(self) -> list[list[int]]:
+        """The best hypothesis of each sentence."""
+        from regard.tasks.batching import decode_in_order
+
+        return [best[0].tokens for best in decode_in_order(self.model, self.rows, self.method)]
+
+
+class Transformers:
+    """dtype: "float32" or "bfloat16"; one sentence in eight, in batches of 32 as they come."""
+
+    def __init__(self, folder: str, rows: str, limit: int, dtype: str, threads: int):
+        import torch
+        import transformers
+
+        torch.set_num_threads(threads)
+        kind = getattr(torch, dtype)
+        self.model = transformers.MarianMTModel.from_pretrained(folder, dtype=kind).eval()
+        self.rows = json.loads(Path(rows).read_text())[::SLOW]
+        self.limit = limit
+
+    def turn(self) -> list[list[int]]:
+        """The best hypothesis of each sentence."""
+        import torch
+
+        found: list[list[int]] = []
+        for start in range(0, len(self.rows), 32):
+            rows = [torch.tensor(row) for row in self.rows[start : start + 32]]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+            with torch.inference_mode():
+                best = self.model.generate(
+                    ids,
+                    attention_mask=(ids != PAD).long(),
+                    num_beams=BEAMS,
+                    max_new_tokens=self.limit,
+                    do_sample=False,
+                    early_stopping=False,
+                    length_penalty=1.0,
+                )
+            found += [_words(row[1:]) for row in best.tolist()]
+        return found
+
+
+def _words(row: list[int]) -> list[int]:
+    return [token for token in row if token not in (PAD, EOS)]
+
+
+class CTranslate2:
+    """weights: one of its compute types. parallel: a batch for each core, else cores share one."""
+
+    def __init__(
+        self,
+        folder: str,
+        rows: str,
+        limit: int,
+        weights: str,
+        parallel: bool,
+        threads: int,
+    ):
+        import ctranslate2
+
+        place = Path(folder) / f"ctranslate2-{weights}"
+        if not place.exists():
+            _convert(folder, place, weights)
+        self.model = ctranslate2.Translator(
+            str(place),
+            device="cpu",
+            compute_type=weights,
+            inter_threads=threads if parallel else 1,
+            intra_threads=1 if parallel else threads,
+        )
+        self.rows = [[str(i) for i in row] for row in json.loads(Path(rows).read_text())]
+        self.limit = limit
+
+    def turn(self) -> list[list[int]]:
+        """The best hypothesis of each sentence."""
+        found = self.model.translate_batch(
+            self.rows,
+            beam_size=BEAMS,
+            max_decoding_length=self.limit,
+            max_batch_size=2048,
+            batch_type="tokens",
+            length_penalty=1.0,
+        )
+        return [_words([int(token) for token in each.hypotheses[0]]) for each in found]
+
+
+def _convert(folder: str, place: Path, weights: str) -> None:
+    """Write the folder in CTranslate2's format; its words are the numbers of the tokens."""
+    import transformers
+    from ctranslate2.converters.transformers import BartLoader
+
+    class Marian(BartLoader):
+        """As its loader of Marian's models, which wants the padding to be the last word."""
+
+        def get_model_spec(self, model: Any) -> Any:
+            model.config.normalize_before = model.config.normalize_embedding = False
+            return super().get_model_spec(model)
+
+    model = transformers.MarianMTModel.from_pretrained(folder)
+    spec = Marian().get_model_spec(model)
+    words = [str(i) for i in range(model.config.vocab_size)]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.bos_token = spec.config.decoder_start_token = words[
+        model.config.decoder_start_token_id
+    ]
+    spec.config.eos_token, spec.config.unk_token = words[EOS], words[UNKNOWN]
+    spec.config.add_source_bos = spec.config.add_source_eos = False
+    spec.validate()
+    spec.optimize(quantization=weights)
+    place.mkdir()
+    spec.save(str(place))
+
+
+# ------------------------------------------------------------------------- a trained translator
+
+
+def _trained(asked: Asked) -> Work:
+    """The given model on the sentences of its own language, and BLEU."""
+    import regard
+    from regard.metrics import BLEU
+
+    assert asked.model is not None
+    task = regard.load(asked.model)
+    sources, references = _pairs(asked)
+    rows = [[*row, EOS] for row in task.tokenizer.encode_many(sources)]
+
+    def judge(results: dict[str, Any]) -> dict[str, str]:
+        told = {}
+        for name, found in results.items():
+            wanted = references if len(found) == len(references) else references[::SLOW]
+            bleu = BLEU()
+            bleu.add(task.tokenizer.decode_many(found), wanted)
+            part = "" if wanted is references else f" of every {SLOW}th"
+            told[name] = f"BLEU {bleu.result().value:.2f}{part}"
+        return told
+
+    folder = asked.model / "model" if (asked.model / "model").exists() else asked.model
+    name, note = f"translation, {asked.model.name}", f"{len(rows):,} sentences, beams of {BEAMS}"
+    return replace(_work(name, note, folder, rows, 60, asked), judge=judge)
+
+
+def _pairs(asked: Asked) -> tuple[list[str], list[str]]:
+    """Sources and references: Multi30k's test of 2016, German to English."""
+    files = [
+        asked.file("multi30k", "data", "task1", "raw", f"test_2016_flickr.{x}.gz")
+        for x in ("de", "en")
+    ]
+    if not all(files):
+        raise SystemExit("--model is measured on Multi30k's test of 2016: give --data FOLDER.")
+    sides = [gzip.open(file, "rt", encoding="utf-8").read().splitlines() for file in files]
+    return sides[0], sides[1]

@@ -1,0 +1,114 @@
+"""Decoding with a GPT-2: one sequence, several, long prompts, other sizes.
+
+The weights are random, of GPT-2's shape, and the same for everybody. How much the narrow ones lose
+is measured on a small model that was trained (`quality`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.asked import Asked
+from benchmarks.decoding.shape import Shape
+from benchmarks.measure import Work
+from benchmarks.workers import Condition
+
+HERE = "benchmarks.decoding."
+LLAMA, CT2, ONNX, TORCH = (
+    ("llama_cpp", "gguf"),
+    ("ctranslate2", "transformers"),
+    ("onnxruntime", "onnx"),
+    ("transformers",),
+)
+SIDES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "regard int8": ("ours:Ours", {"weights": "int8"}, ()),
+    "regard bfloat16": ("ours:Ours", {"weights": "bfloat16"}, ()),
+    "regard float32": ("ours:Ours", {"weights": "float32"}, ()),
+    "llama.cpp Q8_0": ("llama:Llama", {"weights": "Q8_0"}, LLAMA),
+    "llama.cpp BF16": ("llama:Llama", {"weights": "BF16"}, LLAMA),
+    "ONNX Runtime int8": ("onnx_side:OnnxRuntime", {"weights": "int8"}, ONNX),
+    "ONNX Runtime int8 blocks": ("onnx_side:OnnxRuntime", {"weights": "blocks"}, ONNX),
+    "ONNX Runtime float32": ("onnx_side:OnnxRuntime", {"weights": "float32"}, ONNX),
+    "CTranslate2 int8": ("ct2:CTranslate2", {"weights": "int8_float32"}, CT2),
+    "CTranslate2 int8 bfloat16": ("ct2:CTranslate2", {"weights": "int8_bfloat16"}, CT2),
+    "CTranslate2 float32": ("ct2:CTranslate2", {"weights": "float32"}, CT2),
+    "transformers bfloat16": ("torch_side:Transformers", {"dtype": "bfloat16"}, TORCH),
+    "transformers bfloat16 compiled": (
+        "torch_side:Transformers",
+        {"dtype": "bfloat16", "compiled": True},
+        TORCH,
+    ),
+    "transformers float32": ("torch_side:Transformers", {"dtype": "float32"}, TORCH),
+}
+SHORT = (
+    "regard int8",
+    "regard bfloat16",
+    "llama.cpp Q8_0",
+    "ONNX Runtime int8",
+    "ONNX Runtime int8 blocks",
+    "CTranslate2 int8",
+    "transformers bfloat16",
+)
+BYTES = {"int8": 1, "Q8_0": 34 / 32, "blocks": 36 / 32, "bfloat16": 2, "BF16": 2, "float32": 4}
+GOALS = {"llama.cpp Q8_0": 1.5, "CTranslate2 int8": 4.0, "transformers bfloat16": 6.0}
+TINY = Shape(width=64, heads=2, layers=2, vocab_size=96, length=64, prompt=4, new=8)
+
+
+def works(asked: Asked) -> Iterator[Work]:
+    """One sequence and eight of the 124M shape; then a long prompt and other sizes."""
+    if asked.quick:
+        yield _work("a tiny GPT-2, one sequence", TINY, tuple(SIDES), asked)
+        return
+    small = Shape()
+    yield _work("GPT-2 124M, one sequence", small, tuple(SIDES), asked, GOALS)
+    eight = replace(small, rows=8)
+    goals = dict.fromkeys((name for name in SIDES if not name.startswith("regard")), 2.0)
+    yield _work("GPT-2 124M, 8 sequences", eight, tuple(SIDES), asked, goals)
+    long = replace(small, length=1152, prompt=1000)
+    yield _work("GPT-2 124M, a prompt of 1,000", long, SHORT, asked)
+    if asked.full:
+        shapes = {
+            "6 layers": replace(small, layers=6),
+            "345M": replace(small, width=1024, heads=16, layers=24),
+            "vocabulary 8,000": replace(small, vocab_size=8000),
+            "vocabulary 250,000": replace(small, vocab_size=250_000),
+        }
+        for name, shape in shapes.items():
+            yield _work(f"GPT-2 {name}, one sequence", shape, SHORT, asked)
+
+
+def _work(
+    name: str,
+    shape: Shape,
+    sides: tuple[str, ...],
+    asked: Asked,
+    goals: dict[str, float] | None = None,
+) -> Work:
+    folder = shape.folder(asked.cache)
+    least = {}
+    for side in sides:
+        width = next(size for kind, size in BYTES.items() if kind in side.split())
+        small = width * shape.matrices < 2**28
+        ceiling = "read 128 MB again GB/s" if small else "read GB/s"
+        least[side] = (ceiling, shape.new * width * shape.matrices / 1e9)
+    return Work(
+        name,
+        "tokens/s",
+        shape.tokens,
+        conditions(folder, shape, sides),
+        goals or {},
+        least,
+        note=f"prompts of {shape.prompt} tokens, {shape.new} new ones each, greedy",
+    )
+
+
+def conditions(folder: Path, shape: Shape, sides: tuple[str, ...]) -> list[Condition]:
+    """The named sides, on the weights of a folder."""
+    given = {"folder": str(folder), "shape": shape.settings()}
+    return [
+        Condition(name, HERE + SIDES[name][0], given | SIDES[name][1], SIDES[name][2])
+        for name in sides
+    ]

@@ -1,0 +1,144 @@
+"""llama.cpp through llama-cpp-python's own functions of the library, the leanest way from Python.
+
+The weights are written as GGUF once: matrices in blocks of 8 bits (Q8_0), or 16, or 32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import llama_cpp as llama
+import numpy as np
+
+from benchmarks.decoding.quality import told
+from benchmarks.decoding.shape import Shape
+
+LAYER = {  # transformers -> GGUF
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+
+
+class Llama:
+    """weights: "Q8_0", "BF16", "F16" or "F32"; flash: its fused attention."""
+
+    def __init__(
+        self, folder: str, shape: dict[str, int], weights: str, threads: int, flash: bool = True
+    ):
+        self.shape = Shape(**shape)
+        place = Path(folder) / f"llama-{weights}.gguf"
+        if not place.exists():
+            convert(folder, self.shape, place, weights)
+        llama.llama_backend_init()
+        self.model = llama.llama_model_load_from_file(
+            str(place).encode(), llama.llama_model_default_params()
+        )
+        if not self.model:
+            raise RuntimeError(f"llama.cpp does not read {place}")
+        self.threads, self.flash = threads, flash
+        self._open(self.shape.prompt + self.shape.new, self.shape.rows)
+
+    def _open(self, length: int, rows: int) -> None:
+        asked = llama.llama_context_default_params()
+        asked.n_ctx, asked.n_seq_max = rows * length, rows
+        asked.n_batch, asked.n_ubatch = rows * length, min(512, rows * length)
+        asked.n_threads = asked.n_threads_batch = self.threads
+        asked.flash_attn_type = 1 if self.flash else 0
+        asked.kv_unified = False
+        self.context = llama.llama_init_from_model(self.model, asked)
+        if not self.context:
+            raise RuntimeError("llama.cpp makes no context of these sizes")
+        self.batch = llama.llama_batch_init(asked.n_batch, 0, 1)
+
+    def turn(self) -> list[list[int]]:
+        """The new tokens of each sequence."""
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), False)
+        rows = self.shape.prompts()
+        self._decode([(t, n, row) for row, ids in enumerate(rows) for n, t in enumerate(ids)])
+        last = [(row + 1) * self.shape.prompt - 1 for row in range(len(rows))]
+        found: list[list[int]] = [[] for _ in rows]
+        for step in range(self.shape.new):
+            for row, at in enumerate(last):
+                found[row].append(int(self._logits(at).argmax()))
+            if step + 1 < self.shape.new:
+                at = self.shape.prompt + step
+                self._decode([(ids[-1], at, row) for row, ids in enumerate(found)])
+                last = list(range(len(rows)))
+        return found
+
+    def _decode(self, places: list[tuple[int, int, int]], every: bool = False) -> None:
+        """Tokens with their places and sequences; scores of each sequence's last are asked for."""
+        batch = self.batch
+        batch.n_tokens = len(places)
+        for i, (token, place, row) in enumerate(places):
+            batch.token[i], batch.pos[i] = token, place
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = row
+            batch.logits[i] = every or i + 1 == len(places) or places[i + 1][2] != row
+        if llama.llama_decode(self.context, batch):
+            raise RuntimeError("llama.cpp could not decode")
+
+    def scores(self, ids: list[list[int]]) -> list[tuple[float, list[int]]]:
+        """See `quality.told`."""
+        found = []
+        self._open(self.shape.length, 1)
+        for row in ids:
+            llama.llama_memory_clear(llama.llama_get_memory(self.context), False)
+            self._decode([(token, n, 0) for n, token in enumerate(row)], every=True)
+            found.append(told(np.stack([self._logits(at) for at in range(len(row))]), row))
+        return found
+
+    def _logits(self, place: int) -> np.ndarray:
+        """(V,) of a place of the last batch, not copied: its own sampler takes longer to choose."""
+        scores = llama.llama_get_logits_ith(self.context, place)
+        return np.ctypeslib.as_array(scores, (self.shape.vocab_size,))
+
+
+def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
+    """Write the weights of the folder as GGUF, without a vocabulary: only ids are exchanged."""
+    from safetensors.numpy import load_file
+
+    tensors = load_file(Path(folder) / "model.safetensors")
+    tensors = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    kind = getattr(gguf.GGMLQuantizationType, weights)
+    writer = gguf.GGUFWriter(place, "gpt2")
+    writer.add_vocab_size(shape.vocab_size)
+    writer.add_context_length(shape.length)
+    writer.add_embedding_length(shape.width)
+    writer.add_feed_forward_length(4 * shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_head_count(shape.heads)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{weights}" if weights != "F32" else "ALL_F32"])
+    writer.add_tokenizer_model("no_vocab")
+
+    def add(name: str, value: np.ndarray, matrix: bool) -> None:
+        value = np.ascontiguousarray(value, np.float32)
+        if not matrix or kind == gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(name, value)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
+
+    add("token_embd.weight", tensors["wte.weight"], True)
+    add("position_embd.weight", tensors["wpe.weight"], False)
+    for layer in range(shape.layers):
+        for theirs, name in LAYER.items():
+            weight = tensors[f"h.{layer}.{theirs}.weight"]
+            # (in, out) -> (out, in)
+            add(
+                f"blk.{layer}.{name}.weight",
+                weight.T if weight.ndim == 2 else weight,
+                weight.ndim == 2,
+            )
+            add(f"blk.{layer}.{name}.bias", tensors[f"h.{layer}.{theirs}.bias"], False)
+    for end in ("weight", "bias"):
+        add(f"output_norm.{end}", tensors[f"ln_f.{end}"], False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,76 @@
+"""The library's own training loop, one update at a time."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.data.cursor import Cursor
+from regard.training.folder import RunFolder
+from regard.training.interrupt import Interruption
+from regard.training.loop import Loop
+from regard.training.options import TrainingOptions
+from regard.training.progress import progress
+from regard.training.snapshot import begin
+
+
+class Listed:
+    """The same batches in every epoch."""
+
+    def __init__(self, batches: Sequence[Any]):
+        self.batches = batches
+
+    def epoch(self, number: int) -> Sequence[Any]:
+        """All of them."""
+        return self.batches
+
+    def identity(self) -> dict[str, Any]:
+        """Nothing to tell them by."""
+        return {}
+
+
+class Updates:
+    """A task as the loop knows it: its model, its batches, and losses from `losses`."""
+
+    goal = ("loss", "min")
+
+    def __init__(self, model: Any, batches: Sequence[Any], options: TrainingOptions):
+        self.model, self.batches = model, batches
+        self.folder = tempfile.TemporaryDirectory()
+        place = RunFolder(Path(self.folder.name))
+        self.last = math.nan
+        shown, signals = progress("none"), Interruption()
+        self.loop = Loop(self, options, place, {}, lambda *given: None, shown, signals)
+        begin(self.loop, 1)
+        model.train()
+
+    def run(self, updates: int) -> float:
+        """So many updates; the loss of the last, in nats per item."""
+        for _ in range(updates):
+            self.loop.update()
+        return float(self.last)
+
+    def train_batches(self) -> Cursor:
+        """See `regard.training.loop.Task`."""
+        return Cursor(Listed(self.batches))
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """See `regard.training.loop.Task`."""
+        return {"loss": batch.count}
+
+    def losses(self, batch: Any, carry: Any) -> tuple[dict[str, Any], Any]:
+        """See `regard.training.loop.Task`."""
+        (loss, count), carry = self.loss(batch, carry)
+        self.last = loss.detach() / count
+        return {"loss": (loss, count)}, carry
+
+    def loss(self, batch: Any, carry: Any) -> tuple[tuple[Any, int], Any]:
+        """The sum of the losses and their count; and what goes on to the next batch."""
+        raise NotImplementedError
+
+    def validate(self) -> dict[str, float]:
+        """Nothing is held out."""
+        return {}
