@@ -35,11 +35,11 @@ from regard.native.recorder import (
 from regard.positions import LearnedPositions, SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory
 
-MOST = 16  # tokens of a row that one call reads; more go block by block
+MOST = 512  # tokens of all rows that pass a program together: what they make stays in the cache
 
 
 class FastBlocks(Blocks):
-    """`Blocks` whose steps of a few tokens are one call of the compiled kernels, where that can be.
+    """`Blocks` whose steps are calls of the compiled kernels, where that can be.
 
     programs: what was recorded so far, of the blocks and of whole steps; None: it could not be.
     """
@@ -58,12 +58,15 @@ class FastBlocks(Blocks):
         program = None if library is None else self._program(hidden.size(-1), source is not None)
         if program is None:
             return super().decode(hidden, cache, source)
-        return program.decode(library, hidden, cache, source)
+        parts = []
+        for part in hidden.split(max(1, MOST // max(1, hidden.size(0))), dim=1):
+            parts.append(program.decode(library, part, cache, source))
+            cache = cache.advance(part.size(1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
         return (
-            hidden.size(1) <= MOST
-            and hidden.dtype == torch.float32
+            hidden.dtype == torch.float32
             and hidden.device.type == "cpu"
             and not hidden.requires_grad
             and plain(self, cache, source)
@@ -126,7 +129,7 @@ class Step:
 
     def _simple(self, tokens: Tensor, memories: tuple[Any, Any]) -> bool:
         return (
-            tokens.size(1) <= MOST
+            tokens.numel() <= MOST
             and tokens.dtype == torch.int64
             and tokens.device.type == "cpu"
             and tokens.is_contiguous()
