@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.layers.linear import Linear
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -34,7 +36,7 @@ class General(nn.Module):
 
     def __init__(self, d_query: int, d_key: int):
         super().__init__()
-        self.key = nn.Linear(d_key, d_query, bias=False)
+        self.key = Linear(d_key, d_query, bias=False)
 
     def prepare(self, memory: Tensor) -> Tensor:
         """What depends on the source alone, computed once: (B, S, d_key) -> (B, S, d_query)."""
@@ -49,8 +51,8 @@ class Additive(nn.Module):
 
     def __init__(self, d_query: int, d_key: int, d_score: int):
         super().__init__()
-        self.query = nn.Linear(d_query, d_score, bias=False)
-        self.key = nn.Linear(d_key, d_score)
+        self.query = Linear(d_query, d_score, bias=False)
+        self.key = Linear(d_key, d_score)
         self.weigh = nn.Linear(d_score, 1, bias=False)
 
     def prepare(self, memory: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ which every torch for x86 carries too, does not: one core of an AMD EPYC (Zen 5)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,10 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) -> (..., N)"""
         return linear(x, self.weight, self.bias)
+
+    def repeated(self) -> Callable[[Tensor], Tensor]:
+        """x W^T for the steps of one loop, (B, K) -> (B, N), without the bias."""
+        return Repeated(self.weight)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

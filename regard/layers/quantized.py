@@ -7,6 +7,7 @@ They stand in the places of the wide ones, are called alike, and learn nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE
-from regard.layers.linear import Linear
 from regard.layers.output import SLICE, Softmax
+from regard.layers.recurrent import RecurrentLayer, Swept
 from regard.native.memory import settled
 from regard.native.products import pack, product
+from regard.native.recurrence import sweep
 from regard.native.words import lines
 
 Weights = Literal["int8", "bfloat16"]
@@ -98,7 +100,7 @@ class NarrowLinear(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, linear: Linear, kind: Weights):
+    def __init__(self, linear: nn.Linear, kind: Weights):
         super().__init__()
         self.matrix = Narrow(linear.weight, kind)
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -108,6 +110,28 @@ class NarrowLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) -> (..., N)"""
         return self.matrix(x, self.bias)
+
+    def repeated(self) -> Callable[[Tensor], Tensor]:
+        """See `Linear.repeated`."""
+        return self.matrix
+
+
+class NarrowRecurrent(nn.Module):
+    """`RecurrentLayer`."""
+
+    empty = RecurrentLayer.empty
+
+    def __init__(self, layer: RecurrentLayer, kind: Weights):
+        super().__init__()
+        self.d_model, self.has_cell = layer.d_model, layer.has_cell
+        self.input = NarrowLinear(layer.input, kind)
+        self.recurrent = NarrowLinear(layer.recurrent, kind)
+
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
+        """See `RecurrentLayer.forward`."""
+        matrix, bias = self.recurrent.matrix, self.recurrent.bias
+        parts = sweep(self.input(x), matrix.weight, matrix.scale, bias, hidden, cell)
+        return parts[0], parts[1:]
 
 
 class NarrowEmbedding(nn.Module):

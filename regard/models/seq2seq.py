@@ -23,7 +23,7 @@ from regard.attention.scores import PLAIN, Additive, General
 from regard.attention.tap import Laid, Tap
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
-from regard.layers.linear import Linear, Repeated
+from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.recurrent import LSTM, BidirectionalStack, Stack
 from regard.masks import padding
@@ -94,11 +94,11 @@ class AttentionDecoder(nn.Module):
         width = config.d_model
         self.words = Linear(width, 4 * width)
         # Each layer's gates from what comes from below (fed, at the bottom) beside its own state.
-        gates = [nn.Linear(2 * width, 4 * width, bias=n > 0) for n in range(config.layers)]
-        self.gates = cast("Sequence[nn.Linear]", nn.ModuleList(gates))
+        gates = [Linear(2 * width, 4 * width, bias=n > 0) for n in range(config.layers)]
+        self.gates = cast("Sequence[Linear]", nn.ModuleList(gates))
         self.dropout = Dropout(config.dropout)
         self.score = score
-        self.combine = nn.Linear(2 * width, width, bias=False)
+        self.combine = Linear(2 * width, width, bias=False)
         self.tap = Tap("cross")
         for linear in (self.words, *gates):
             for parameter in linear.parameters():
@@ -116,8 +116,8 @@ class AttentionDecoder(nn.Module):
         # What the words say is one product; (B, T, D) -> (T, B, 4D)
         words = self.words(embedded.transpose(0, 1).contiguous()).to(fed.dtype).unbind()
         shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
-        products = [Repeated(linear.weight) for linear in self.gates]
-        combine, look = Repeated(self.combine.weight), self._looking_at(state.source)
+        products = [linear.repeated() for linear in self.gates]
+        combine, look = self.combine.repeated(), self._looking_at(state.source)
         hiddens, cells = list(state.cells.hidden.unbind(1)), list(state.cells.cell.unbind(1))
         outputs = []
         for word in words:

@@ -114,6 +114,11 @@ def load(path: Path) -> ctypes.CDLL:
     library.regard_run.restype = number
     library.regard_encode.argtypes = [pointer, pointer, pointer, number, number]
     library.regard_encode.restype = None
+    library.regard_recur.argtypes = [
+        *(number, number, number, number, pointer, pointer, pointer),  # the cell, and the matrix
+        *(pointer, number, number, pointer, pointer, pointer, number),
+    ]
+    library.regard_recur.restype = None
     library.regard_lines.argtypes = [
         *(number, number, number, pointer, pointer),  # the matrix
         *(pointer, number, pointer),

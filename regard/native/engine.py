@@ -20,9 +20,11 @@ from regard.layers.quantized import (
     Narrow,
     NarrowEmbedding,
     NarrowLinear,
+    NarrowRecurrent,
     NarrowSoftmax,
     Weights,
 )
+from regard.layers.recurrent import RecurrentLayer
 from regard.native import build
 from regard.native.encoding import FastStack
 from regard.native.stepping import FastBlocks, Step
@@ -76,6 +78,8 @@ def _replace(
         new: nn.Module | None = None
         if isinstance(child, Linear):
             new = NarrowLinear(child, weights)
+        elif isinstance(child, RecurrentLayer):
+            new = NarrowRecurrent(child, weights)
         elif isinstance(child, Softmax):
             new = NarrowSoftmax(child, _once(child.weight, weights, tied))
         elif isinstance(child, nn.Embedding) and id(child.weight) in shared:

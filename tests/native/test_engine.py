@@ -15,7 +15,6 @@ from regard.decoding.greedy import Greedy
 from regard.errors import ConfigError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.native.engine import prepare
@@ -306,14 +305,6 @@ def test_tied_matrices_are_kept_once(use):
     narrow = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     assert narrow < wide / 2
     assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_recurrent_models_have_a_narrow_output(use):
-    use("fast")
-    model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=64, tied=True)).eval()
-    source = Sequences.of(PROMPTS, 0)
-    wide = scores(model, source)
-    assert torch.allclose(scores(prepare(model), source), wide, atol=0.02)
 
 
 def test_without_kernels_a_model_stays_as_it_is(use):

@@ -2,6 +2,7 @@
 
 #include "encoder.h"
 #include "programs.h"
+#include "recurrent.h"
 #include "words.h"
 
 extern "C" {
@@ -52,6 +53,18 @@ void regard_encode(const Program* program, float* hidden, const int64_t* starts,
     Together part = all.part(i);
     run(threads, pass_together, &part);
   }
+}
+
+// What the tokens say (rows, tokens, N) -> hidden states y (rows, tokens, K); `hidden` and `cell`
+// (rows, K) are those before the first token, and then after the last. `cell` may be null.
+void regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const void* data,
+                  const float* scale, const float* bias, const float* gates, int64_t rows,
+                  int64_t tokens, float* hidden, float* cell, float* y, int64_t threads) {
+  static thread_local std::vector<float> again;
+  Matrix w{weights, n, k, data, scale, bias};
+  Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
+  all.again = scratch(again, rows * n);
+  run(threads, (STAGES + 1) * tokens, recur, &all);
 }
 
 // Lines of a matrix: ids (count,) -> y (count, K). Gives how many are not there.

@@ -1,0 +1,107 @@
+"""Recurrent layers with narrow weights: the kernels' answers, torch's, and those of wide ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.decoding.greedy import Greedy
+from regard.layers.quantized import NarrowRecurrent
+from regard.layers.recurrent import CELLS
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from regard.native.engine import prepare
+
+WORDS, WIDTH = 101, 72
+PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
+
+MODELS = {
+    cell: lambda cell=cell: RecurrentLanguageModel(RecurrentConfig(WORDS, cell, WIDTH, tied=True))
+    for cell in CELLS
+} | {
+    f"seq2seq, {attention}": lambda attention=attention: Seq2Seq(
+        Seq2SeqConfig(WORDS, WIDTH, 2, attention)
+    )
+    for attention in ("none", "additive", "dot", "general")
+}
+
+
+def spread(model):
+    """Weights so large that the answers of a model differ from word to word."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.12)
+    return model.eval()
+
+
+def scores(model, counts=(1, 1, 4, 1)):
+    """Of steps of so many tokens; which tokens they are does not depend on the scores."""
+    found = []
+    with torch.no_grad():
+        state, tokens = model.start(Sequences.of(PROMPTS, 0))
+        for step, count in enumerate(counts):
+            fed = (tokens * 7 + 5 * torch.arange(count) + 3 * step) % WORDS
+            step_scores, state = model.step(fed, state)
+            found.append(step_scores)
+    return torch.cat(found, 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_a_layer_is_its_formula(use, monkeypatch, kind, weights, threads):
+    monkeypatch.setattr("regard.native.recurrence.threads_for", lambda work: threads)
+    torch.manual_seed(0)
+    layer = CELLS[kind](40, WIDTH)
+    x = torch.randn(3, 5, 40)
+    state = [torch.randn(2 * part.size(0), part.size(1))[::2] for part in layer.empty(3, x)]
+    with torch.no_grad():
+        wide, (hidden, cell) = layer(x, *state)
+        narrow = NarrowRecurrent(layer, weights)
+        for library in (None, "fast", "older", "plain"):
+            use(library)
+            found, (last, end) = narrow(x, *state)
+            assert torch.allclose(found, wide, atol=0.03)
+            assert torch.allclose(end, cell, atol=0.03) and torch.equal(last, found[:, -1])
+            assert narrow(x[:, :0], *state)[0].shape == (3, 0, WIDTH)
+        assert not torch.equal(found, wide)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_and_torch_give_the_same_scores(use, name, weights):
+    model = spread(MODELS[name]())
+    wide = scores(model)
+    prepare(model, weights)
+    use(None)
+    wanted = scores(model)
+    for kind in ("fast", "plain"):
+        use(kind)
+        found = scores(model)
+        # Where a number is half way between two steps it may go either way.
+        assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+        assert (found - wanted).abs().median() < 2e-3 * wanted.abs().max()
+    error = (wanted - wide).pow(2).mean().sqrt() / wide.std()
+    assert error < (0.06 if weights == "int8" else 0.02)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_searches_take_narrow_weights(use, name):
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    source = Sequences.of(PROMPTS, 0)
+    for method in (Greedy(max_tokens=9), Beam(size=3, max_tokens=9)):
+        use(None)
+        wanted = [each[0].tokens for each in method.run(model, source)]
+        use("fast")
+        assert [each[0].tokens for each in method.run(model, source)] == wanted
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_matrix_of_a_step_is_narrow(use, name):
+    use("fast")
+    model = prepare(MODELS[name]())
+    wide = {key for key, value in model.state_dict().items() if value.dtype == torch.float32}
+    matrices = {key for key in wide if model.state_dict()[key].dim() > 1}
+    assert matrices <= {"decoder.score.weigh.weight"}  # one line
