@@ -78,6 +78,19 @@ def test_by_hand():
     assert Temperature(2.0)(scores, nothing).tolist() == (scores / 2).tolist()
 
 
+@pytest.mark.parametrize("mass", [1e-6, 0.3, 0.9, 1.0])
+def test_the_nucleus_is_the_same_whether_all_is_sorted_or_not(monkeypatch, mass):
+    random = torch.Generator().manual_seed(0)
+    scores = torch.randn(6, 3000, generator=random) * torch.tensor([[9, 5, 3, 1, 0.1, 0]]).T
+    scores[1, ::7] = scores[1, 0]  # equally probable
+    scores[2, 500:] = NO
+    found = TopP(mass)(scores, prefix([[1]] * 6))
+    monkeypatch.setattr("regard.decoding.filters.BEST", 1)
+    assert torch.equal(TopP(mass)(scores, prefix([[1]] * 6)), found)
+    for row, alone in zip(scores, found, strict=True):
+        assert torch.equal(TopP(mass)(row[None], prefix([[1]]))[0], alone)
+
+
 def test_no_repeat_with_prompts_of_different_lengths():
     tokens = [[-1, -1, 5, 6, 5], [7, 8, 5, 9, 8]]
     banned = NoRepeatNGram(2)(torch.zeros(2, 12), prefix(tokens)) == NO
