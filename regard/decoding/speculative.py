@@ -37,9 +37,10 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import Relative, limits
 from regard.decoding.sampling import Draw, Sampling, row_seeds
 from regard.decoding.settings import SAMPLED, Settings
-from regard.decoding.steps import begin, evaluating, log_probs_after
+from regard.decoding.steps import begin, check, evaluating, normalized
 from regard.decoding.walk import Collector, Decided, decided
 from regard.errors import ConfigError
+from regard.native.words import best
 from regard.state import State
 
 
@@ -106,6 +107,9 @@ class Speculative:
         """The names of generation_config.json; `draft` is our own."""
         own = {"draft": self.draft.stored(), "num_assistant_tokens": self.tokens}
         return self.method.settings() | own
+
+
+Chosen = tuple[Tensor, Tensor]  # tokens (R,) and their log-probabilities (R,)
 
 
 # ------------------------------------------------------------------------------ the rules
@@ -194,9 +198,9 @@ def speculate(
         while rows.numbers.numel():
             most = (rows.room - rows.new - 1).clamp(max=plan.tokens)
             proposal = draft.propose(rows, most)
-            log_probs, state, unread = _read(model, state, rows, proposal)
+            scores, state, unread = _read(model, state, rows, proposal)
             step = _Step(rows, decide, filters, eos)
-            step.judge(log_probs, proposal)
+            step.judge(scores, proposal)
             yield step.decided
             rows, going = step.after(), step.going
             state = _forgotten(state, unread - step.counts)
@@ -227,7 +231,7 @@ def _guess(rule: Rule, filters: Sequence[Filter], eos: int | None) -> Guess:
 
 
 def _read(model: Any, state: State, rows: Rows, proposal: Proposal) -> tuple[Tensor, State, Tensor]:
-    """Log-probabilities (R, K + 1, V) behind each row and behind each of its K guesses.
+    """Scores (R, K + 1, V) of what follows each row and each of its K guesses.
 
     Also the state, and (R,) how many of the tokens that it has read were not read before. Where
     rows are short of room, a neighbour's guesses would reach beyond the model's positions: those
@@ -238,14 +242,13 @@ def _read(model: Any, state: State, rows: Rows, proposal: Proposal) -> tuple[Ten
     unread = torch.full_like(rows.new, width)
     if longest is None or bool((rows.lengths - 1 + width <= longest).all()):
         fed = both[:, both.size(1) - width :]
-        log_probs, state = log_probs_after(model, fed, state, rows.tokens)
-        return log_probs, state, unread
+        return *model.step(fed, state), unread
     back = (rows.lengths - 1 + width - longest).clamp(min=0)
     place = torch.arange(width, device=both.device)
     fed = both.gather(1, both.size(1) - width - back[:, None] + place)
-    log_probs, state = log_probs_after(model, fed, state.rewind(back), rows.tokens)
+    scores, state = model.step(fed, state.rewind(back))
     behind = (back[:, None] + place).clamp(max=width - 1)
-    return log_probs.take_along_dim(behind[..., None], 1), state, unread - back
+    return scores.take_along_dim(behind[..., None], 1), state, unread - back
 
 
 def _forgotten(state: State, counts: Tensor) -> State:
@@ -280,15 +283,16 @@ class _Step:
         self.counts, self.total = torch.zeros_like(rows.new), rows.total
         self.places: list[tuple[Tensor, ...]] = []  # of each: columns (R,), and which rows count
 
-    def judge(self, log_probs: Tensor, proposal: Proposal) -> None:
+    def judge(self, scores: Tensor, proposal: Proposal) -> None:
         """Place after place, as long as a row's guesses stand."""
         alive, standing = self.going, 0
-        for place in range(log_probs.size(1)):
+        choose = self._choosing(scores, proposal)
+        for place in range(scores.size(1)):
             meant = place < proposal.counts
             guessed = torch.full_like(self.counts, -1)
             if place < proposal.tokens.size(1):
                 guessed = proposal.tokens[:, place].masked_fill(~meant, -1)
-            token = self._place(place, log_probs[:, place], guessed, proposal, alive)
+            token = self._place(place, *choose(place, guessed), alive)
             alive = alive & self.going & (token == guessed)
             if not bool(alive.any()):
                 break
@@ -296,19 +300,33 @@ class _Step:
         self.counts = torch.stack([counted for *_, counted in self.places]).sum(0)
         _tell(self.rows.numbers.size(0), int(self.counts.sum()), proposal, standing)
 
-    def _place(
-        self, place: int, log_probs: Tensor, guessed: Tensor, proposal: Proposal, alive: Tensor
-    ) -> Tensor:
-        rows, before = self.rows, proposal.tokens[:, :place]
-        allowed = _filtered(self.filters, log_probs, rows, before, self.eos)
-        probs = proposal.probs
-        if probs is not None:
-            probs = probs[:, min(place, probs.size(1) - 1)]
-        token = self.rule.decide(allowed, rows.numbers, _at(rows, place), guessed, probs)
-        index = token[:, None]
-        possible = (allowed.gather(1, index) > NEVER)[:, 0]
-        more = log_probs.gather(1, index)[:, 0]
-        self.total = torch.where(alive & possible, self.total + more, self.total)
+    def _choosing(self, scores: Tensor, proposal: Proposal) -> Callable[[int, Tensor], Chosen]:
+        """What is chosen at a place, given the draft's tokens (R,); log-probabilities are minus
+        infinity where the filters allow nothing.
+        """
+        rows, read = self.rows, self.rows.tokens.size(1)
+        if isinstance(self.rule, Agree) and not self.filters:
+            words, found = (part.view(scores.shape[:2]) for part in best(scores.flatten(0, 1)))
+            check(found.sum(1).tolist(), read)
+            return lambda place, guessed: (words[:, place], found[:, place])
+        log_probs = normalized(scores)
+        check(log_probs[..., 0].sum(1).tolist(), read)
+
+        def choose(place: int, guessed: Tensor) -> Chosen:
+            here, before, probs = log_probs[:, place], proposal.tokens[:, :place], proposal.probs
+            allowed = _filtered(self.filters, here, rows, before, self.eos)
+            if probs is not None:
+                probs = probs[:, min(place, probs.size(1) - 1)]
+            token = self.rule.decide(allowed, rows.numbers, _at(rows, place), guessed, probs)
+            index = token[:, None]
+            impossible = allowed.gather(1, index) == NEVER
+            return token, here.gather(1, index).masked_fill(impossible, NEVER)[:, 0]
+
+        return choose
+
+    def _place(self, place: int, token: Tensor, log_prob: Tensor, alive: Tensor) -> Tensor:
+        rows, possible = self.rows, log_prob > NEVER
+        self.total = torch.where(alive & possible, self.total + log_prob, self.total)
         ends = ~possible | (rows.new + place + 1 >= rows.room)
         if self.eos is not None:
             ends |= token == self.eos
