@@ -64,7 +64,7 @@ void regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const voi
   Matrix w{weights, n, k, data, scale, bias};
   Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
   all.again = scratch(again, rows * n);
-  run(threads, (STAGES + 1) * tokens, recur, &all);
+  run(threads, recur, &all);
 }
 
 // Lines of a matrix: ids (count,) -> y (count, K). Gives how many are not there.

@@ -64,8 +64,8 @@ struct Recurrence {
 void recur(void* data, Worker worker) {
   const Recurrence& r = *(Recurrence*)data;
   for (int64_t t = 0; t < r.tokens; t++) {
-    round_together(*r.w, r.hidden, r.rows, r.room, worker);
-    multiply(*r.w, r.hidden, r.rows, {r.again, LINEAR_, nullptr}, r.room, worker, [] {});
+    round_together(*r.w, r.hidden, r.room, worker);
+    multiply(*r.w, {r.again, LINEAR_, nullptr}, r.room, worker, [] {});
     worker.share(r.rows, [&](int64_t row) { r.remember_row(row, t); });
   }
 }
