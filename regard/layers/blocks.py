@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +17,9 @@ from regard.attention.attend import FREE
 from regard.data.batches import Sequences
 from regard.masks import Allowed, causal, padding
 from regard.state import KeyValueCache, SourceMemory
+
+Embed = Callable[[Sequences], Tensor]
+Chosen = Callable[[Iterator[Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -82,41 +84,38 @@ class Blocks(nn.ModuleList):
 class Stack(nn.ModuleList):
     """Blocks in which every position sees every word of its row: `block(hidden, allowed)`.
 
-    places: of a padded batch whose states stay in the caches of a CPU.
+    `embed` gives what the first one reads, (B, T, D): it is a method of the model. places: of a
+    padded batch whose states stay in the caches of a CPU.
     """
 
     places = 1024
 
-    def layers(self, hidden: Tensor, texts: Sequences) -> Iterator[Tensor]:
-        """What each block gives, (B, T, D), from what the first one reads."""
-        allowed = source_words(texts.lengths, hidden.size(1))
+    def layers(self, embed: Embed, texts: Sequences) -> Iterator[Tensor]:
+        """What the first block reads, and what each gives, (B, T, D)."""
+        hidden, allowed = embed(texts), source_words(texts.lengths, texts.ids.size(1))
+        yield hidden
         for block in self:
             hidden = block(hidden, allowed)
             yield hidden
 
-    def read(self, hidden: Tensor, texts: Sequences) -> Tensor:
+    def read(self, embed: Embed, texts: Sequences) -> Tensor:
         """What the last block gives, (B, T, D)."""
-        state = hidden
-        for state in self.layers(hidden, texts):  # noqa: B007
+        for hidden in self.layers(embed, texts):  # noqa: B007
             pass
-        return state
+        return hidden
 
-    def first(self, hidden: Tensor, texts: Sequences) -> Tensor:
+    def first(self, embed: Embed, texts: Sequences) -> Tensor:
         """That for the first position alone, (B, 1, D): the last block computes no other."""
         block: Any
-        allowed = source_words(texts.lengths, hidden.size(1))
+        hidden, allowed = embed(texts), source_words(texts.lengths, texts.ids.size(1))
         for block in self[:-1]:
             hidden = block(hidden, allowed)
         block = self[-1]
         return block.first(hidden, allowed)
 
-    def chosen(
-        self, hidden: Tensor, texts: Sequences, choice: Callable[[Iterator[Tensor]], Tensor]
-    ) -> Tensor:
-        """What is chosen of the states of all layers, the first block's input among them: for the
-        words of all rows, end to end, (N, D).
-        """
-        return choice(chain([hidden], self.layers(hidden, texts)))[texts.keep]
+    def chosen(self, embed: Embed, texts: Sequences, choice: Chosen) -> Tensor:
+        """What is chosen of `layers`, for the words of all rows, end to end: (N, D)."""
+        return choice(self.layers(embed, texts))[texts.keep]
 
 
 def seen(cache: KeyValueCache, count: int) -> Allowed:

@@ -10,7 +10,7 @@ masked, whether one text follows another, the class of a text, of a word, of a s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.blocks import Stack
+from regard.layers.blocks import Chosen, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
@@ -127,21 +127,19 @@ class Stacked(nn.Module, ABC):
 
     def encode(self, texts: Sequences) -> Tensor:
         """Hidden states of the last layer, (B, T, D)."""
-        return self.blocks.read(self.embed(texts), texts)
+        return self.blocks.read(self.embed, texts)
 
     def encode_first(self, texts: Sequences) -> Tensor:
         """That of the first token alone, (B, 1, D): the last layer computes no other."""
-        return self.blocks.first(self.embed(texts), texts)
+        return self.blocks.first(self.embed, texts)
 
-    def chosen(self, texts: Sequences, choice: Callable[[Iterator[Tensor]], Tensor]) -> Tensor:
+    def chosen(self, texts: Sequences, choice: Chosen) -> Tensor:
         """What is chosen of all layers for the tokens of all rows, end to end, (N, D)."""
-        return self.blocks.chosen(self.embed(texts), texts, choice)
+        return self.blocks.chosen(self.embed, texts, choice)
 
     def layers(self, texts: Sequences) -> Iterator[Tensor]:
         """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
-        hidden = self.embed(texts)
-        yield hidden
-        yield from self.blocks.layers(hidden, texts)
+        return self.blocks.layers(self.embed, texts)
 
 
 class Bert(Stacked):

@@ -162,7 +162,11 @@ class Transformer(nn.Module):
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D)."""
-        return self._finish_encoder(self.encoder.read(self._embed(source.ids), source))
+        return self._finish_encoder(self.encoder.read(self.embed, source))
+
+    def embed(self, source: Sequences) -> Tensor:
+        """What the encoder reads, (B, S, D)."""
+        return self._embed(source.ids)
 
     def start(self, source: Sequences) -> tuple[TransformerState, Tensor]:
         """Read the source; decoding begins with `bos`."""

@@ -112,7 +112,7 @@ def load(path: Path) -> ctypes.CDLL:
         *(pointer, pointer, pointer, number, number, pointer, pointer, number)
     ]
     library.regard_run.restype = number
-    library.regard_encode.argtypes = [pointer, pointer, pointer, number, number]
+    library.regard_encode.argtypes = [pointer] * 5 + [number, number]
     library.regard_encode.restype = None
     library.regard_recur.argtypes = [
         *(number, number, number, number, pointer, pointer, pointer),  # the cell, and the matrix

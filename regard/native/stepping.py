@@ -248,12 +248,12 @@ class StepRecorder(Recorder):
             raise CannotRecord("tokens of its own")
         if isinstance(embedding, NarrowEmbedding):
             return self.write(LINES, embedding.matrix.columns, matrix=embedding.matrix)
-        return self.write(TABLE, embedding.embedding_dim, table=_readable(embedding.weight))
+        return self.write(TABLE, embedding.embedding_dim, table=readable_table(embedding.weight))
 
     def _places(self, positions: Any, count: Any, start: Any = 0) -> Symbol:
         if count is not self.tokens.count or start is not self.cache.longest:
             raise CannotRecord("positions of its own")
-        table = _readable(table_of(positions))
+        table = readable_table(table_of(positions))
         return self.write(PLACES, table.size(1), table=table)
 
     def _places_at(self, positions: Any, places: Any, end: Any) -> Symbol:
@@ -274,7 +274,7 @@ def recorded_step(model: Any, state: Any) -> Recording:
     return even
 
 
-def _readable(table: Tensor) -> Tensor:
+def readable_table(table: Tensor) -> Tensor:
     if table.dtype != torch.float32 or not table.is_contiguous():
         raise CannotRecord("a table of other numbers")
     return table

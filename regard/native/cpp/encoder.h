@@ -160,16 +160,30 @@ void attend_text(const float* joined, float* context, int64_t count, int64_t inn
   }
 }
 
-// Texts that pass a program together: text i has the rows from starts[i] to starts[i + 1].
+// Texts end to end: text i has the rows from starts[i] to starts[i + 1]. Segments may be null where
+// all are 0, and both where the program begins with states.
+struct Texts {
+  const int64_t *ids, *segments, *starts;
+  int64_t count;
+
+  int64_t rows() const { return starts[count] - starts[0]; }
+
+  Texts part(int64_t first, int64_t last) const {
+    const int64_t at = starts[first] - starts[0];
+    return {ids ? ids + at : nullptr, segments ? segments + at : nullptr, starts + first,
+            last - first};
+  }
+};
+
+// Texts that pass a program together, and their states.
 struct Together {
   const Program* program;
-  float* hidden;  // its first row is starts[0]
-  const int64_t* starts;
-  int64_t texts;
+  float* hidden;
+  Texts texts;
   std::vector<float*> registers;
   Rows room;
 
-  int64_t rows() const { return starts[texts] - starts[0]; }
+  int64_t rows() const { return texts.rows(); }
 
   // Memory of the calling thread.
   void reserve() {
@@ -187,11 +201,31 @@ struct Together {
 
   void attention(const Op& op, Worker& worker) const {
     const int64_t inner = (int64_t)op.heads * op.head_dim;
-    worker.share(texts * op.heads, [&](int64_t piece) {
+    worker.share(texts.count * op.heads, [&](int64_t piece) {
       const int64_t text = piece / op.heads, at = piece % op.heads * op.head_dim;
-      const int64_t first = starts[text] - starts[0], count = starts[text + 1] - starts[text];
+      const int64_t *start = texts.starts + text, first = *start - *texts.starts;
+      const int64_t count = start[1] - *start;
       attend_text(registers[op.source] + first * 3 * inner + at,
                   registers[op.target] + first * inner + at, count, inner, op.head_dim, op.number);
+    });
+  }
+
+  // What begins with texts: lines of a matrix or a table for their ids or segments, or for places.
+  void look_up(const Op& op, Worker& worker) const {
+    const int64_t* asked = op.heads ? texts.segments : texts.ids;
+    const int64_t width = program->widths[op.target];
+    worker.share(texts.count, [&](int64_t text) {
+      const int64_t first = texts.starts[text] - *texts.starts;
+      const int64_t end = texts.starts[text + 1] - *texts.starts;
+      for (int64_t row = first; row < end; row++) {
+        float* y = registers[op.target] + row * width;
+        const int64_t at = op.kind == PLACES ? row - first : asked ? asked[row] : 0;
+        if (op.kind == LINES) {
+          line_of(*op.matrix, at, y);
+        } else {
+          std::memcpy(y, op.table + at * width, width * sizeof(float));
+        }
+      }
     });
   }
 
@@ -204,6 +238,9 @@ struct Together {
         float* y = registers[op.target] + row * width;
         if (op.kind == NORM) {
           normalize(x, y, width, op.gain, op.bias, op.number);
+        } else if (op.kind == SCALED) {
+#pragma omp simd
+          for (int64_t i = 0; i < width; i++) y[i] = x[i] * op.number;
         } else {
           const float* other = registers[op.other] + row * width;
 #pragma omp simd
@@ -222,6 +259,8 @@ struct Together {
                 {registers[op.target], op.activation, add}, room, worker);
       } else if (op.kind == SELF) {
         attention(op, worker);
+      } else if (op.source < 0) {
+        look_up(op, worker);
       } else {
         rowwise(op, worker);
       }
@@ -235,22 +274,23 @@ void pass_together(void* data, Worker worker) { ((Together*)data)->pass(worker);
 struct Encoding {
   const Program* program;
   float* hidden;
-  const int64_t* starts;
+  Texts texts;
   std::vector<int64_t> cuts;  // numbers of texts
 
-  void cut(int64_t texts) {
+  void cut() {
     cuts.assign(1, 0);
-    for (int64_t i = 1; i < texts; i++) {
-      if (starts[i + 1] - starts[cuts.back()] > TOGETHER) cuts.push_back(i);
+    for (int64_t i = 1; i < texts.count; i++) {
+      if (texts.starts[i + 1] - texts.starts[cuts.back()] > TOGETHER) cuts.push_back(i);
     }
-    cuts.push_back(texts);
+    cuts.push_back(texts.count);
   }
 
   int64_t parts() const { return (int64_t)cuts.size() - 1; }
 
   Together part(int64_t i) const {
-    Together made{program, hidden + starts[cuts[i]] * program->widths[0], starts + cuts[i],
-                  cuts[i + 1] - cuts[i], {}, {}};
+    const int64_t first = texts.starts[cuts[i]] - *texts.starts;
+    Together made{program, hidden + first * program->widths[0], texts.part(cuts[i], cuts[i + 1]),
+                  {}, {}};
     made.reserve();
     return made;
   }

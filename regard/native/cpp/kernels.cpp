@@ -43,11 +43,13 @@ int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, in
   return 0;
 }
 
-// hidden (tokens, width), in and out: texts end to end, text i from row starts[i] to starts[i + 1].
-void regard_encode(const Program* program, float* hidden, const int64_t* starts, int64_t texts,
+// hidden (tokens, width), out, and in where there are no ids: texts end to end, text i from row
+// starts[i] to starts[i + 1].
+void regard_encode(const Program* program, float* hidden, const int64_t* ids,
+                   const int64_t* segments, const int64_t* starts, int64_t texts,
                    int64_t threads) {
-  Encoding all{program, hidden, starts, {}};
-  all.cut(texts);
+  Encoding all{program, hidden, {ids, segments, starts, texts}, {}};
+  all.cut();
   if (threads > 1 && all.parts() >= 3 * threads) return run(threads, encode_apart, &all);
   for (int64_t i = 0; i < all.parts(); i++) {
     Together part = all.part(i);
