@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -11,11 +13,16 @@ from regard import decoding
 from regard.data import Column, Sequences, Tokens, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import evaluating
 from regard.errors import RegardError
+from regard.native.stepping import FastBlocks
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
-PLACES = 8192  # of source tokens times hypotheses that are decoded at once
+Answers = list[list[Hypothesis]]
+PLACES = {"cpu": 2560}  # source tokens times hypotheses that are decoded at once: what caches hold
+ELSEWHERE = 8192
+BESIDE = 2  # batches that narrow weights meet at the same time
 
 
 class Latest(Generic[Made]):
@@ -74,14 +81,48 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
     found: list[list[Hypothesis]] = [[] for _ in range(len(rows))]
     if not len(rows):
         return found
+    device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
-    budget = max(1, PLACES // width)
+    beside = BESIDE if width > 1 and _narrow(model) else 1
+    budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
     pads = (model.config.pad,)
     batches = sorted_batches((rows,), pads, budget=budget, make=lambda sources: sources)
-    for numbers, batch in zip(batches.rows, batches, strict=True):
-        source: Sequences = batch.to(device_of(model))
-        for number, hypotheses in zip(
-            numbers, decoding.generate(model, source, method), strict=True
-        ):
-            found[number] = hypotheses
+
+    def decode(batch: Sequences) -> Answers:
+        return decoding.generate(model, batch.to(device), method)
+
+    with evaluating(model):
+        for numbers, answers in zip(batches.rows, _answers(decode, batches, beside), strict=True):
+            for number, hypotheses in zip(numbers, answers, strict=True):
+                found[number] = hypotheses
     return found
+
+
+def _narrow(model: torch.nn.Module) -> bool:
+    """Whether a step is a call of the compiled kernels, during which Python can do other things."""
+    return any(isinstance(module, FastBlocks) for module in model.modules())
+
+
+def _answers(
+    decode: Callable[[Sequences], Answers], batches: Sequence[Sequences], beside: int
+) -> Iterator[Answers]:
+    """Of each batch, in their order.
+
+    A step of a search is some work for all threads, then some for one. Where batches are decoded
+    beside each other, each with its part of the threads, none waits. The first goes alone: what is
+    made when a model is first used is made only once.
+    """
+    yield decode(batches[0])
+    threads, others = torch.get_num_threads(), range(1, len(batches))
+    if min(beside, threads, len(others)) < 2:
+        yield from (decode(batches[at]) for at in others)
+        return
+    pool = ThreadPoolExecutor(
+        beside, initializer=torch.set_num_threads, initargs=(threads // beside,)
+    )
+    try:
+        waiting = [pool.submit(copy_context().run, decode, batches[at]) for at in others]
+        yield from (answers.result() for answers in waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)

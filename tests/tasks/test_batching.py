@@ -1,0 +1,90 @@
+"""Many sentences through a search: the order, the company and the threads change nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard import decoding
+from regard.attention.tap import muted
+from regard.data import Sequences, Tokens
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.native import build
+from regard.native.engine import prepare
+from regard.tasks import batching
+from regard.tasks.batching import decode_in_order
+
+ROWS = [[3 + (7 * i + j) % 90 for j in range(1 + i % 9)] + [2] for i in range(40)]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(1)
+    config = TransformerConfig(101, d_model=32, d_ff=64, heads=2, encoder_layers=2, max_length=64)
+    model = Transformer(config).eval()
+    model.embedding.weight.data.normal_(std=0.5)
+    return model
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def alone(model, method):
+    return [decoding.generate(model, Sequences.of([row], 0), method)[0] for row in ROWS]
+
+
+def assert_same(found, wanted):
+    for several, others in zip(found, wanted, strict=True):
+        for one, other in zip(several, others, strict=True):
+            assert one.tokens == other.tokens
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [{"beams": 4}, {"beams": 1}])
+def test_a_sentence_is_decoded_as_if_it_were_alone(model, monkeypatch, name):
+    monkeypatch.setattr(batching, "PLACES", {"cpu": 100})
+    method = decoding.options(max_tokens=12, **name)
+    assert_same(decode_in_order(model, Tokens.of(ROWS), method), alone(model, method))
+
+
+@pytest.mark.skipif(not build.available(), reason="no kernels on this machine")
+def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
+    monkeypatch.setattr(batching, "PLACES", {"cpu": 160})
+    seen, generate = [], decoding.generate
+
+    def listened(model, source, method):
+        seen.append((torch.get_num_threads(), len(source)))
+        return generate(model, source, method)
+
+    method = decoding.options(max_tokens=12, beams=4)
+    prepare(model, "bfloat16")
+    wanted = alone(model, method)
+    monkeypatch.setattr(decoding, "generate", listened)
+    with muted():
+        assert_same(decode_in_order(model.train(), Tokens.of(ROWS), method), wanted)
+    assert seen[0][0] == 2 and {threads for threads, _ in seen[1:]} == {1}
+    assert len(seen) > 5 and sum(rows for _, rows in seen) == len(ROWS)
+    assert torch.get_num_threads() == 2 and model.training
+
+
+@pytest.mark.skipif(not build.available(), reason="no kernels on this machine")
+def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
+    monkeypatch.setattr(batching, "PLACES", {"cpu": 160})
+    prepare(model)
+    calls = []
+
+    def failing(model, source, method):
+        calls.append(source)
+        if len(calls) > 1:
+            raise ValueError("this one")
+        return [[] for _ in range(len(source))]
+
+    monkeypatch.setattr(decoding, "generate", failing)
+    with pytest.raises(ValueError, match="this one"):
+        decode_in_order(model, Tokens.of(ROWS), decoding.options(beams=4))
+    assert torch.get_num_threads() == 2
