@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.attention.learning import Attend, AttendJoined, apart, asked
 from regard.attention.scores import Dot
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import dropout as drop
 from regard.masks import Allowed
+from regard.native import training as native
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Reweight = Callable[[Tensor], Tensor]
@@ -61,19 +63,33 @@ def attend(
     """
     _check_dimensions(query, allowed, bias)
     looking = tap is not None and tap.open
-    if (
-        isinstance(score, Dot)
-        and reweight is None
-        and not looking
-        and _fusible(query, key, dropout)
-    ):
-        return _fused(query, key, value, score, allowed, bias, dropout)
+    if isinstance(score, Dot) and reweight is None and not looking:
+        if bias is None and native.attends(query, key, value):
+            return Attend.apply(query, key, value, asked(query, key, score, allowed, dropout))
+        if _fusible(query, key, dropout):
+            return _fused(query, key, value, score, allowed, bias, dropout)
     weights = softmax_of_keys(score(query, key), allowed, bias)
     if reweight is not None:
         weights = reweight(weights)
     if looking and tap is not None:
         tap(weights)
     return drop(weights, dropout) @ value
+
+
+def attend_joined(
+    joined: Tensor,
+    *,
+    score: Score,
+    allowed: Allowed,
+    dropout: float,
+    tap: Tap | Laid,
+) -> Tensor:
+    """The same for queries, keys and values of one projection: (B, T, 3, H, K) -> (B, H, T, K)."""
+    query, key, value = apart(joined)
+    if isinstance(score, Dot) and not tap.open and native.attends(query, key, value):
+        _check_dimensions(query, allowed, None)
+        return AttendJoined.apply(joined, asked(query, key, score, allowed, dropout))
+    return attend(query, key, value, score=score, allowed=allowed, dropout=dropout, tap=tap)
 
 
 def _check_dimensions(query: Tensor, allowed: Allowed, bias: Tensor | None) -> None:

@@ -9,11 +9,13 @@ small ones; the name tables of published weights split them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.attend import FREE, SCALED, Score, attend
+from regard.attention.attend import FREE, SCALED, Score, attend, attend_joined
 from regard.attention.gates import gate_of
+from regard.attention.learning import apart
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear, linear
@@ -71,11 +73,14 @@ class SelfAttention(nn.Module):
         self, hidden: Tensor, allowed: Allowed = FREE, remember: Remember | None = None
     ) -> Tensor:
         """(B, T, D) -> (B, T, D); `remember` brings the keys and values of earlier positions."""
-        joined = split_heads(self.query_key_value(hidden), 3 * self.heads, self.head_dim)
-        query, key, value = joined.chunk(3, dim=1)  # (B, 3H, T, K) -> 3 times (B, H, T, K)
-        if remember is not None:
-            key, value = remember(key, value)
-        return self._read(query, key, value, allowed, gate_of(self, hidden))
+        # (B, T, 3 * H * K) -> (B, T, 3, H, K)
+        joined = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
+        gate = gate_of(self, hidden)
+        if remember is None:
+            return self._merged(attend_joined(joined, **self._asked(allowed, gate)), gate)
+        query, key, value = apart(joined)
+        key, value = remember(key, value)
+        return self._read(query, key, value, allowed, gate)
 
     def first(self, hidden: Tensor, allowed: Allowed = FREE) -> Tensor:
         """What the first position of each row reads, and no other: (B, T, D) -> (B, 1, D)."""
@@ -93,15 +98,18 @@ class SelfAttention(nn.Module):
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Allowed, gate: Tensor | None
     ) -> Tensor:
-        context = attend(
-            query,
-            key,
-            value,
+        context = attend(query, key, value, **self._asked(allowed, gate))
+        return self._merged(context, gate)
+
+    def _asked(self, allowed: Allowed, gate: Tensor | None) -> dict[str, Any]:
+        return dict(
             score=self.score,
             allowed=allowed,
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap if gate is None else Laid(self.tap, gate.mul),
         )
+
+    def _merged(self, context: Tensor, gate: Tensor | None) -> Tensor:
         return self.output(merge_heads(context if gate is None else context * gate))
 
 

@@ -1,8 +1,10 @@
-"""Dropout, several times faster on a CPU than torch's own.
+"""Dropout, several times faster on a CPU than torch's own, and without a mask to be kept.
 
-Torch draws one random number an element with a serial generator. One 64-bit draw holds four 16-bit
-numbers, which decide over four elements by 15 of their bits; the probability is then a multiple of
-1/32768, and the kept elements are scaled by the probability that was really used.
+Torch draws one random number an element with a serial generator. Here a dropout draws one number,
+its seed; what becomes of an element is a function of the seed and of the element's place, which
+threads compute side by side and the backward pass computes again. One 64-bit draw decides over four
+elements by 15 of their 16 bits; the probability is then a multiple of 1/32768, and the kept
+elements are scaled by the probability that was really used.
 """
 
 from __future__ import annotations
@@ -13,32 +15,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.native import training as native
+
 DRAWS = 1 << 15  # values of one draw
+
+# A seed, and the draws below which an element is dropped.
+Decision = tuple[int, int]
 
 
 class _Drop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        numbers = draws.view(torch.int16)[: x.numel()].view(x.shape) & (DRAWS - 1)
-        ctx.scale = DRAWS / (DRAWS - threshold)
-        # 16 bits wide, ones or zeros to be laid over a 16-bit number; one byte for wider ones.
-        narrow = x.element_size() == 2
-        keep = (threshold - 1 - numbers) >> 15 if narrow else numbers >= threshold
-        ctx.save_for_backward(keep)
-        return _kept(x, keep).mul_(ctx.scale)
+    def forward(ctx: Any, x: Tensor, decision: Decision) -> Tensor:
+        ctx.decision = decision
+        return dropped(x, decision)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors
-        return _kept(grads[0], keep).mul_(ctx.scale), None
-
-
-def _kept(x: Tensor, keep: Tensor) -> Tensor:
-    """x where it is kept, 0 elsewhere. Products of bfloat16 and boolean convert, which is slow."""
-    if keep.dtype == torch.bool:
-        return x * keep
-    return (x.contiguous().view(torch.int16) & keep).view(x.dtype)
+        return _Drop.apply(grads[0], ctx.decision), None
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
@@ -48,10 +41,57 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0.0:
         return x
-    check_probability(probability)
     if x.device.type != "cpu":
+        check_probability(probability)
         return F.dropout(x, probability)
-    return _Drop.apply(x, min(round(probability * DRAWS), DRAWS - 1))
+    return _Drop.apply(x, decide(probability))
+
+
+def decide(probability: float) -> Decision:
+    """A new seed from torch's default generator, and the threshold for this probability."""
+    check_probability(probability)
+    if probability == 0.0:
+        return native.DROP_NONE
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    return seed, min(round(probability * DRAWS), DRAWS - 1)
+
+
+def dropped(x: Tensor, decision: Decision) -> Tensor:
+    """x as a decision leaves it, (..., D)."""
+    if native.fit(x):
+        return native.drop(x, *decision)
+    return torch.where(kept(x.shape, decision), x * scale_of(decision), 0)
+
+
+def scale_of(decision: Decision) -> float:
+    """What is kept is multiplied with it."""
+    return DRAWS / (DRAWS - decision[1])
+
+
+def kept(shape: torch.Size, decision: Decision) -> Tensor:
+    """Which elements of a tensor (..., D) are kept.
+
+    Draw number i, which decides over elements 4i to 4i + 3 of a row, is the i-th number of the
+    generator of Steele et al. 2014, "Fast splittable pseudorandom number generators".
+    """
+    width, (seed, threshold) = shape[-1] if shape else 1, decision
+    rows = shape.numel() // max(1, width)
+    draws = (width + 3) // 4
+    z = torch.arange(1, rows * draws + 1) * _signed(0x9E3779B97F4A7C15) + seed
+    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    numbers = (z ^ _shifted(z, 31)).view(torch.int16).view(rows, 4 * draws)[:, :width]
+    return ((numbers & (DRAWS - 1)) >= threshold).view(shape)
+
+
+def _signed(number: int) -> int:
+    """The same 64 bits as torch's int64 has them; its products wrap around."""
+    return number - (1 << 64)
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """To the right, zeros following."""
+    return (z >> bits) & ((1 << 64 - bits) - 1)
 
 
 def check_probability(probability: float) -> None:

@@ -7,13 +7,17 @@ which every torch for x86 carries too, does not: one core of an AMD EPYC (Zen 5)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from regard.native import training as native
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -39,18 +43,26 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b with its gradient: (..., K) -> (..., N)."""
+    if _is_narrowed(x, weight):
+        x, narrow = x.to(torch.bfloat16), narrowed(weight)
+        if not torch.is_grad_enabled():
+            return F.linear(x, narrow, None if bias is None else narrowed(bias))
+        return _Linear.apply(x, weight, bias, narrow)
     if not _has_fast_path(x) or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
-    return _Linear.apply(x, weight, bias)
+    return _Linear.apply(x, weight, bias, weight.detach())
 
 
 class _Linear(torch.autograd.Function):
+    """`here` is the weight in the type of x; gradients of parameters have the parameters' type."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return product(x, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, here: Tensor) -> Tensor:
+        ctx.save_for_backward(x, here)
+        ctx.kind = weight.dtype
+        return product(x, here, None if bias is None else narrowed(bias, x.dtype))
 
     @staticmethod
     @once_differentiable
@@ -58,12 +70,73 @@ class _Linear(torch.autograd.Function):
         (slope,) = grads
         x, weight = ctx.saved_tensors
         flat = torch.atleast_2d(slope).flatten(0, -2)  # (..., N) -> (M, N)
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
             product(slope, weight.t()) if needs_x else None,
-            product(flat.t(), torch.atleast_2d(x).flatten(0, -2).t()) if needs_weight else None,
-            flat.sum(0) if needs_bias else None,
+            outer(flat, torch.atleast_2d(x).flatten(0, -2), ctx.kind) if needs_weight else None,
+            sum_rows(flat, ctx.kind) if needs_bias else None,
+            None,
         )
+
+
+def outer(slope: Tensor, x: Tensor, kind: torch.dtype) -> Tensor:
+    """The gradient of a weight: (M, N) and (M, K) -> (N, K)."""
+    return (product(slope.t(), x.t()) if _has_fast_path(x) else slope.t() @ x).to(kind)
+
+
+def sum_rows(x: Tensor, kind: torch.dtype) -> Tensor:
+    """(M, N) -> (N,), added up in float32 at least."""
+    if kind == torch.float32 and native.fit(x):
+        return native.sum_rows(x)
+    return x.sum(0, dtype=kind)
+
+
+# The narrow copies of parameters, each with the version of the values that it was made of.
+_kept: WeakTensorKeyDictionary | None = None
+
+
+@contextmanager
+def keeping_narrow() -> Iterator[None]:
+    """Inside, the narrow copy of a parameter is made once, and again when the parameter changes.
+
+    Values that are changed through `.data` leave no trace; so this is for those who do not.
+    """
+    global _kept
+    before, _kept = _kept, WeakTensorKeyDictionary()
+    try:
+        yield
+    finally:
+        _kept = before
+
+
+def narrowed(weight: Tensor, kind: torch.dtype = torch.bfloat16) -> Tensor:
+    """A tensor in another type, without its graph; see `keeping_narrow`."""
+    if weight.dtype == kind:
+        return weight.detach()
+    if _kept is None or not weight.is_leaf:
+        return weight.detach().to(kind)
+    version, copy = _kept.get(weight, (None, None))
+    if version != weight._version:
+        copy = weight.detach().to(kind)
+        _kept[weight] = (weight._version, copy)
+    return copy
+
+
+def kept_copy(weight: Tensor) -> Tensor | None:
+    """The narrow copy that is kept of a parameter, for whoever changes both."""
+    version, copy = (None, None) if _kept is None else _kept.get(weight, (None, None))
+    return copy if version == weight._version else None
+
+
+def _is_narrowed(x: Tensor, weight: Tensor) -> bool:
+    """Whether autocast on a CPU turns this product of float32 weights into one of bfloat16."""
+    return (
+        x.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    )
 
 
 def compute_type(x: Tensor) -> torch.dtype:

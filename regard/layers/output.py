@@ -2,7 +2,8 @@
 
 A batch of 4,096 tokens and a vocabulary of 50,000 words make 800 MB of logits and as much again of
 gradients. `loss` goes through the tokens in slices and computes, while a slice's logits exist, both
-its loss and its gradients; so memory is one slice, and the backward pass is a multiplication.
+its loss and its gradients; so memory is one slice, and the backward pass is a multiplication. The
+slope of so few tokens that it is smaller than the gradients is kept instead of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.data.batches import IGNORE
-from regard.layers.linear import compute_type, linear, product
+from regard.layers.linear import compute_type, linear, narrowed, outer, product, sum_rows
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
 
@@ -70,21 +71,26 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         learning: bool,
     ) -> Tensor:
         kind = compute_type(hidden)
-        weight_here, bias_here = weight.to(kind), None if bias is None else bias.to(kind)
-        total = hidden.new_zeros((), dtype=torch.float64)
-        gradients = (
-            _Gradients(hidden, weight, bias) if learning and any(ctx.needs_input_grad) else None
-        )
+        here = narrowed(weight, kind), None if bias is None else narrowed(bias, kind)
+        ctx.learning = learning and any(ctx.needs_input_grad)
+        ctx.kinds = hidden.dtype, weight.dtype
         # Each slice also passes over the weight's gradient, which pays from about D/2 tokens on.
         rows = max(SLICE // weight.size(0), weight.size(1) // 2, 1)
+        total = hidden.new_zeros((), dtype=torch.float64)
+        # The slope of few tokens is smaller than the gradient, and scaled with less work.
+        ctx.few = 0 < hidden.size(0) <= min(rows, weight.size(1))
+        gradients = None
+        if ctx.learning and not ctx.few:
+            gradients = _Gradients(hidden, weight, bias)
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
             piece = hidden[part].to(kind)
-            logits = product(piece, weight_here, bias_here)  # (n, V)
-            loss, slope = _loss(logits, targets[part], smoothing)
+            loss, slope = _loss(product(piece, *here), targets[part], smoothing)
             total += loss
             if gradients is not None:
-                gradients.add(part, piece, weight_here, slope.to(kind))
+                gradients.add(part, piece, here[0], slope.to(kind))
+            elif ctx.learning:
+                ctx.save_for_backward(piece, here[0], slope.to(kind))
         if gradients is not None:
             ctx.save_for_backward(*gradients.found())
         return total.to(_widen(hidden).dtype)
@@ -92,17 +98,31 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias = ctx.saved_tensors
-        scale = grads[0]
-        # The bias's place is empty, not missing, where the head has none.
-        return (
-            hidden * scale.to(hidden.dtype),
-            weight * scale,
-            bias * scale if bias.numel() else None,
-            None,
-            None,
-            None,
-        )
+        found = _of_few if ctx.few else _of_many
+        return *found(ctx, grads[0]), None, None, None
+
+
+def _of_few(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients from the slope of the only slice, of which the products are taken here."""
+    piece, weight, slope = ctx.saved_tensors
+    hidden_kind, kind = ctx.kinds
+    needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+    return (
+        product(slope, weight.t()).mul_(scale).to(hidden_kind) if needs_hidden else None,
+        outer(slope, piece * scale.to(piece.dtype), kind) if needs_weight else None,
+        sum_rows(slope, kind) * scale if needs_bias else None,
+    )
+
+
+def _of_many(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    """From the gradients that all slices have left."""
+    hidden, weight, bias = ctx.saved_tensors
+    # The bias's place is empty, not missing, where the head has none.
+    return (
+        hidden * scale.to(hidden.dtype),
+        weight * scale,
+        bias * scale if bias.numel() else None,
+    )
 
 
 class _Gradients:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from regard.layers.blocks import Chosen, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
+from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed
 from regard.models.interfaces import Output
@@ -90,10 +92,10 @@ class BertBlock(nn.Module):
         self.attention = SelfAttention(
             config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
         )
-        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        norm = partial(AddNorm, config.d_model, eps=config.norm_eps, dropout=config.dropout)
+        self.attention_norm = norm()
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
-        self.feed_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.dropout = Dropout(config.dropout)
+        self.feed_norm = norm()
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
@@ -103,8 +105,8 @@ class BertBlock(nn.Module):
         return self._after(hidden[:, :1], self.attention.first(hidden, allowed))
 
     def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + self.dropout(attended))
-        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+        hidden = self.attention_norm(hidden, attended)
+        return self.feed_norm(hidden, self.feed(hidden))
 
 
 class Stacked(nn.Module, ABC):

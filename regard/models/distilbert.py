@@ -21,6 +21,7 @@ from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
+from regard.layers.norm import AddNorm
 from regard.masks import Allowed
 from regard.models.bert import Stacked, begin, no_head, words_of
 from regard.positions import LearnedPositions, sinusoid
@@ -76,10 +77,9 @@ class DistilBertBlock(nn.Module):
         self.attention = SelfAttention(
             config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
         )
-        self.attention_norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
+        self.attention_norm = AddNorm(config.d_model, eps=NORM_EPS)
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
-        self.feed_norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
-        self.dropout = Dropout(config.dropout)
+        self.feed_norm = AddNorm(config.d_model, eps=NORM_EPS, dropout=config.dropout)
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
@@ -89,8 +89,8 @@ class DistilBertBlock(nn.Module):
         return self._after(hidden[:, :1], self.attention.first(hidden, allowed))
 
     def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + attended)
-        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+        hidden = self.attention_norm(hidden, attended)
+        return self.feed_norm(hidden, self.feed(hidden))
 
 
 class DistilBert(Stacked):

@@ -21,6 +21,7 @@ from regard.data.batches import Sequences
 from regard.layers.blocks import Blocks, Memory, Stack, source_words
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
+from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed, causal
 from regard.models.interfaces import Output
@@ -82,15 +83,14 @@ class EncoderBlock(nn.Module):
         self.attention = SelfAttention(
             config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
         )
-        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention_norm = AddNorm(config.d_model, dropout=config.dropout)
         self.feed = feed_forward(config)
-        self.feed_norm = nn.LayerNorm(config.d_model)
-        self.dropout = Dropout(config.dropout)
+        self.feed_norm = AddNorm(config.d_model, dropout=config.dropout)
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         attended = self.attention(hidden, allowed)
-        hidden = self.attention_norm(hidden + self.dropout(attended))
-        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+        hidden = self.attention_norm(hidden, attended)
+        return self.feed_norm(hidden, self.feed(hidden))
 
 
 class DecoderBlock(nn.Module):
@@ -101,21 +101,20 @@ class DecoderBlock(nn.Module):
         self.attention = SelfAttention(
             config.d_model, config.heads, kind="decoder", dropout=config.attention_dropout
         )
-        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention_norm = AddNorm(config.d_model, dropout=config.dropout)
         self.cross = CrossAttention(config.d_model, config.heads, dropout=config.attention_dropout)
-        self.cross_norm = nn.LayerNorm(config.d_model)
+        self.cross_norm = AddNorm(config.d_model, dropout=config.dropout)
         self.feed = feed_forward(config)
-        self.feed_norm = nn.LayerNorm(config.d_model)
-        self.dropout = Dropout(config.dropout)
+        self.feed_norm = AddNorm(config.d_model, dropout=config.dropout)
 
     def forward(
         self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None
     ) -> Tensor:
         attended = self.attention(hidden, allowed, remember)
-        hidden = self.attention_norm(hidden + self.dropout(attended))
+        hidden = self.attention_norm(hidden, attended)
         read = self.cross(hidden, memory.key, memory.value, memory.allowed)
-        hidden = self.cross_norm(hidden + self.dropout(read))
-        return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
+        hidden = self.cross_norm(hidden, read)
+        return self.feed_norm(hidden, self.feed(hidden))
 
 
 @dataclass

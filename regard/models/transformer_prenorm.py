@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention.multihead import Remember
 from regard.layers.blocks import Memory
+from regard.layers.dropout import Dropout
 from regard.masks import Allowed
 from regard.models.transformer import (
     DecoderBlock,
@@ -22,6 +23,12 @@ from regard.models.transformer import (
 class PreNormEncoderBlock(EncoderBlock):
     """x = x + attend(norm(x)); x = x + feed(norm(x))"""
 
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.attention_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
+        self.feed_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
+        self.dropout = Dropout(config.dropout)
+
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), allowed)
         hidden = hidden + self.dropout(attended)
@@ -30,6 +37,13 @@ class PreNormEncoderBlock(EncoderBlock):
 
 class PreNormDecoderBlock(DecoderBlock):
     """x = x + attend(norm(x)); x = x + cross(norm(x), memory); x = x + feed(norm(x))"""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.attention_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
+        self.cross_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
+        self.feed_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None

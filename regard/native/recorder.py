@@ -27,6 +27,7 @@ from regard.layers.feedforward import (
     quick_gelu,
     relu_squared,
 )
+from regard.layers.norm import AddNorm
 from regard.layers.quantized import Narrow, NarrowLinear
 
 # The numbers that programs.h gives them.
@@ -219,6 +220,7 @@ class Recorder:
         """For a part of what is recorded."""
         kinds: dict[type, Callable[..., Any]] = {
             nn.LayerNorm: self._norm,
+            AddNorm: lambda norm, hidden, update: self._norm(norm, hidden + update),
             SelfAttention: self._self_attention,
             CrossAttention: self._cross_attention,
             FeedForward: self._feed,

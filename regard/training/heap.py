@@ -20,5 +20,5 @@ def keep_freed_blocks() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
+    mallopt(TRIM_THRESHOLD, -1)  # never
     return bool(mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, SMALLER))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.checkpoints import load_weights, read_folder
 from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.layers.linear import keeping_narrow
 from regard.training.averaging import average
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interrupted, Interruption, Stopped
@@ -107,19 +108,25 @@ class Loop:
         """
         self.model.train()
         try:
-            while True:
-                if self.validation_is_due():
-                    self.validate()
-                if reason := reason_to_end(self.options, self.counters, self.epochs):
-                    return self.finish(reason)
-                self.saver.save_if_due(self.counters.update, self.counters.best_checkpoint)
-                if self.interruption.code:
-                    raise Stopped
-                self.update()
+            with keeping_narrow():
+                reason = self.learn()
+            return self.finish(reason)
         except Stopped:
             raise self.saved_and_stopped() from None
         finally:
             self.report.record.close()
+
+    def learn(self) -> str:
+        """Update after update until a limit is reached; gives which one."""
+        while True:
+            if self.validation_is_due():
+                self.validate()
+            if reason := reason_to_end(self.options, self.counters, self.epochs):
+                return reason
+            self.saver.save_if_due(self.counters.update, self.counters.best_checkpoint)
+            if self.interruption.code:
+                raise Stopped
+            self.update()
 
     def update(self) -> None:
         """One step of the optimizer, over `accumulate` batches weighed as one large batch."""
@@ -130,7 +137,7 @@ class Loop:
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
         losses = [self.backward(batch, divisors) for batch in batches]
-        norm = clip(self.parameters, self.options.optimizer.clip)
+        norm = clip(self.optimizer, self.options.optimizer.clip)
         self.refuse_non_finite(losses, norm)
         self.advance(totals)
         self.optimizer.step()

@@ -1,18 +1,25 @@
-"""Optimizers: torch's fused ones, with weight decay on matrices alone.
+"""Optimizers: torch's, with weight decay on matrices alone, in few passes over memory.
 
-Fused is the fastest on the CPU as well: for 3M parameters in 80 tensors on one thread, Adam takes
+Where there are compiled kernels, Adam reads and writes everything once: it scales the gradient on
+its way and renews the narrow copies of weights that bfloat16 products read. Elsewhere torch's fused
+ones are the fastest, on the CPU as well: for 3M parameters in 80 tensors on one thread, Adam takes
 1.6 ms fused, 4.7 ms plain and 9.9 ms with foreach; SGD is equal in all three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
+from regard.layers.linear import kept_copy
+from regard.native import adam as native
 from regard.training.options import OptimizerOptions
+
+TINY = 1e-6  # keeps the clipped norm below the limit
 
 
 def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
@@ -27,11 +34,11 @@ def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimi
         raise ConfigError("the model has no parameter to train: all have requires_grad=False.")
     match o.name:
         case "adam":
-            return torch.optim.Adam(groups, o.learning_rate, o.betas, o.eps, fused=True)
+            return Adam(groups, o.learning_rate, o.betas, o.eps, fused=True)
         case "adamw":
-            return torch.optim.AdamW(groups, o.learning_rate, o.betas, o.eps, fused=True)
+            return AdamW(groups, o.learning_rate, o.betas, o.eps, fused=True)
         case "sgd":
-            return torch.optim.SGD(groups, o.learning_rate, o.momentum, fused=True)
+            return SGD(groups, o.learning_rate, o.momentum, fused=True)
     raise ConfigError(f"`optimizer.name` must be adam, adamw or sgd, but is {o.name!r}")
 
 
@@ -54,17 +61,97 @@ def undecayed(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in trained(model).items() if name not in touched}
 
 
-def clip(parameters: Iterable[Tensor], limit: float) -> Tensor:
-    """Scale the gradients down to a joint norm of `limit` (0: leave them); gives the norm before.
+class Adam(torch.optim.Adam):
+    """torch's, with the same memory; `gradient_scale` is multiplied into the next gradient."""
+
+    gradient_scale = 1.0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update by the gradients that there are."""
+        parameters = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
+        scale, self.gradient_scale = self.gradient_scale, 1.0
+        if not native.fits(parameters) or any(g["amsgrad"] for g in self.param_groups):
+            _scale(parameters, scale)
+            super().step()
+            _changed(parameters)
+            return
+        by_step: dict[tuple, list[native.Updated]] = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self._memory(parameter)
+                    state["step"] += 1
+                    alike = (int(state["step"]), group["betas"], group["eps"])
+                    by_step.setdefault(alike, []).append(_updated(parameter, state, group))
+        for (step, betas, eps), updated in by_step.items():
+            native.adam(updated, step=step, scale=scale, betas=betas, eps=eps)
+
+    def _memory(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
+
+
+class AdamW(Adam, torch.optim.AdamW):
+    """The same with decoupled decay (Loshchilov & Hutter 2019)."""
+
+
+class SGD(torch.optim.SGD):
+    """torch's."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update by the gradients that there are."""
+        super().step()
+        _changed(p for group in self.param_groups for p in group["params"])
+
+
+def _changed(parameters: Iterable[Tensor]) -> None:
+    """Say that values are new, which torch's fused updates forget to."""
+    torch.autograd.graph.increment_version(list(parameters))
+
+
+def _updated(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> native.Updated:
+    rate, decay = group["lr"], group["weight_decay"]
+    decoupled = group["decoupled_weight_decay"]
+    return native.Updated(
+        parameter,
+        state["exp_avg"],
+        state["exp_avg_sq"],
+        kept_copy(parameter),
+        keep=1 - rate * decay if decoupled else 1.0,
+        pull=0.0 if decoupled else decay,
+        rate=rate,
+    )
+
+
+def clip(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
+    """Have the gradient scaled down to a joint norm of `limit` (0: left); gives the norm before.
 
     Waits for the device once, which the loop needs anyway to refuse a gradient that is not finite;
     a gradient within the limit is then not touched at all.
     """
-    parameters = list(parameters)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    if native.fits(parameters):
+        norm = torch.tensor(native.square_sum(parameters), dtype=torch.float64).sqrt().float()
+    else:
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
     if limit and norm > limit:
-        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        scale = float(limit / (norm + TINY))
+        if isinstance(optimizer, Adam):
+            optimizer.gradient_scale = scale
+        else:
+            _scale(parameters, scale)
     return norm
+
+
+def _scale(parameters: Iterable[Tensor], scale: float) -> None:
+    if scale != 1.0:
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)
 
 
 def named_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

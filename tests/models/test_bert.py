@@ -19,6 +19,8 @@ from their_encoders import (
 
 import regard.attention.attend
 import regard.layers.dropout
+import regard.layers.norm
+import regard.native.training
 from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.models.bert import PUBLISHED, SIZES, Bert, BertConfig
@@ -80,6 +82,8 @@ def test_dropout_stands_where_theirs_does(family, ending, monkeypatch):
 
     monkeypatch.setattr(torch.nn.functional, "dropout", marked)
     monkeypatch.setattr(regard.layers.dropout, "dropout", marked)
+    monkeypatch.setattr(regard.layers.norm, "dropout", marked)
+    monkeypatch.setattr(regard.native.training, "fit", lambda *tensors: False)
     monkeypatch.setattr(regard.attention.attend, "drop", marked)
     names = {
         "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),

@@ -8,6 +8,8 @@ import torch
 from toy import Toy
 
 from regard.errors import ConfigError
+from regard.layers.linear import keeping_narrow, narrowed
+from regard.native import build
 from regard.training import OptimizerOptions
 from regard.training.optimizers import (
     clip,
@@ -67,15 +69,65 @@ def test_three_updates_equal_the_published_rule(name):
     np.testing.assert_allclose(chosen.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("limit", [0.0, 0.5, 1e6])
-def test_clipping_is_torch_s(limit):
+def test_clipping_is_torch_s(limit, name, kernels, monkeypatch):
+    if not kernels:
+        monkeypatch.setattr(build, "available", lambda: False)
     model, theirs = Toy().model, Toy().model
-    gradients(model, 0), gradients(theirs, 0)
-    norm = clip(list(model.parameters()), limit)
-    expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit or torch.inf)
-    torch.testing.assert_close(norm, expected)
-    for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad)
+    theirs.load_state_dict(model.state_dict())
+    options = OptimizerOptions(name, 0.01, weight_decay=0.1)
+    mine, other = optimizer(model, options), torch_s(theirs, options)
+    for seed in range(3):
+        gradients(model, seed), gradients(theirs, seed)
+        norm = clip(mine, limit)
+        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit or torch.inf)
+        torch.testing.assert_close(norm, expected)
+        mine.step(), other.step()
+    for ours, expected in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def torch_s(model, o):
+    """The optimizers of torch in their plain form."""
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    groups = [
+        {"params": list(decayed(model).values()), "weight_decay": o.weight_decay},
+        {"params": list(undecayed(model).values()), "weight_decay": 0.0},
+    ]
+    more = {} if o.name == "sgd" else dict(betas=o.betas, eps=o.eps)
+    return kinds[o.name](groups, o.learning_rate, foreach=False, **more)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_narrow_copies_follow_their_weights(name):
+    """Torch's fused updates leave no trace in a parameter's version: they would be missed."""
+    model = Toy().model
+    rule = optimizer(model, OptimizerOptions(name, 0.1))
+    weight = dict(model.named_parameters())["lstm.weight_ih_l0"]
+    with keeping_narrow():
+        for seed in range(3):
+            before = narrowed(weight)
+            assert torch.equal(before, weight.bfloat16()) and narrowed(weight) is before
+            gradients(model, seed)
+            rule.step()
+        assert torch.equal(narrowed(weight), weight.bfloat16())
+
+
+def test_its_memory_is_torch_s():
+    """A checkpoint of torch's optimizer goes on in ours, and the other way round."""
+    model, theirs = Toy().model, Toy().model
+    theirs.load_state_dict(model.state_dict())
+    options = OptimizerOptions("adamw", 0.01)
+    mine, other = optimizer(model, options), torch_s(theirs, options)
+    for seed in range(4):
+        gradients(model, seed), gradients(theirs, seed)
+        mine.step(), other.step()
+        states = mine.state_dict(), other.state_dict()
+        mine.load_state_dict(states[1]), other.load_state_dict(states[0])
+    for ours, expected in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])

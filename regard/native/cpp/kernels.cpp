@@ -4,6 +4,7 @@
 #include "programs.h"
 #include "recurrent.h"
 #include "words.h"
+#include "training.h"
 
 extern "C" {
 

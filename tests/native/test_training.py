@@ -1,0 +1,290 @@
+"""The kernels of training against the same formulas in float64, forward and backward."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.attention import attend as attending
+from regard.attention.attend import attend
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.layers import dropout as dropping
+from regard.layers.feedforward import FeedForward, activated, gelu_tanh
+from regard.layers.linear import Linear, keeping_narrow, narrowed
+from regard.layers.norm import AddNorm
+from regard.masks import Allowed, causal, given, padding
+from regard.native import build
+from regard.native import training as native
+
+KINDS = ["fast", "older", "plain"]
+SOME = (0x0123456789ABCDEF, 9830)  # a decision that drops three in ten
+NUMBERS = {torch.float32: dict(atol=2e-6, rtol=2e-5), torch.bfloat16: dict(atol=2e-2, rtol=2e-2)}
+NARROW = NUMBERS[torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def leaf(*shape, kind=torch.float32) -> Tensor:
+    return torch.randn(shape).to(kind).requires_grad_()
+
+
+def in_float64(*tensors: Tensor) -> list[Tensor]:
+    return [t.detach().double().requires_grad_() for t in tensors]
+
+
+def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
+    """Of a weighted sum, so that no two places count alike."""
+    weights = torch.linspace(-1, 2, out.numel(), dtype=torch.float64).view(out.shape)
+    return list(torch.autograd.grad((out.double() * weights).sum(), of))
+
+
+def alike(found, wanted, kind) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        scale = max(1.0, other.detach().abs().max().item())
+        torch.testing.assert_close(one.double() / scale, other.double() / scale, **NUMBERS[kind])
+
+
+def without_kernels(monkeypatch) -> None:
+    monkeypatch.setattr(build, "kernels", lambda: None)
+    monkeypatch.setattr(build, "available", lambda: False)
+
+
+# ---- dropout
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("kernels", KINDS)
+def test_kernels_drop_what_torch_would(use, kernels, kind):
+    shapes = [(), (7,), (3, 768), (2, 5, 7), (100, 1), (4, 70, 130), (1, 20_001)]
+    for shape, threshold in itertools.product(shapes, (1, 3277, 32767)):
+        use(kernels)
+        x, decision = torch.randn(shape).to(kind), (SOME[0], threshold)
+        found = dropping.dropped(x, decision)
+        scaled = (x.float() * dropping.scale_of(decision)).to(kind)
+        assert torch.equal(found, torch.where(dropping.kept(x.shape, decision), scaled, 0))
+        use(None)
+        assert torch.equal(found, dropping.dropped(x.float(), decision).to(kind))
+
+
+def test_what_is_dropped_is_that_generators_numbers():
+    """The first numbers that are published for this generator, from the seed 1234567."""
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    shape, bits = torch.Size((1, 12)), []
+    for number, place in itertools.product(published, range(4)):
+        bits.append((number >> 16 * place) & 0x7FFF)
+    for threshold in (1000, 9830, 20_000, 32_000):
+        kept = dropping.kept(shape, (1234567, threshold))[0].tolist()
+        assert kept == [number >= threshold for number in bits]
+
+
+# ---- norm(hidden + drop(update))
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_a_sum_is_normalized_with_its_gradients(use, kernels, kind, probability):
+    use(kernels)
+    for shape in ((1, 16), (3, 5, 20), (130, 72), (65, 33)):
+        norm = AddNorm(shape[-1], dropout=probability)
+        for parameter in norm.parameters():
+            torch.nn.init.normal_(parameter, mean=1)
+        hidden, update = leaf(*shape, kind=kind), leaf(*shape, kind=kind)
+        torch.manual_seed(1)
+        out = norm(hidden, update)
+        assert out.dtype == kind and type(out.grad_fn).__name__ == "_AddNormBackward"
+        exact, (h, u) = copy.deepcopy(norm).double(), in_float64(hidden, update)
+        torch.manual_seed(1)
+        wanted = exact(h, u)
+        alike([out], [wanted], kind)
+        found = gradients(out, hidden, update, *norm.parameters())
+        alike(found, gradients(wanted, h, u, *exact.parameters()), kind)
+
+
+def test_a_norm_in_evaluation_and_in_float64_is_torchs():
+    norm = AddNorm(8, dropout=0.5).eval()
+    hidden, update = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
+    expected = F.layer_norm(hidden + update, (8,))
+    torch.testing.assert_close(norm(hidden, update), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(norm(hidden, update), expected)
+
+    def seeded(*inputs):
+        torch.manual_seed(3)
+        return norm(*inputs)
+
+    norm.double().train()
+    assert torch.autograd.gradcheck(seeded, in_float64(hidden, update))
+
+
+# ---- gelu
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("activation", [F.gelu, gelu_tanh])
+def test_gelu_with_its_gradient(use, kernels, activation):
+    use(kernels)
+    x = torch.cat([torch.linspace(-9, 9, 2001), torch.tensor([-80.0, 80.0, 3e38])]).bfloat16()
+    x.requires_grad_()
+    out = activated(activation, x)
+    assert type(out.grad_fn).__name__ == "_GeluBackward"
+    (exact,) = in_float64(x)
+    wanted = activation(exact)
+    ones = torch.ones(x.shape, dtype=torch.float64)
+    torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=2**-8)
+    (found,) = torch.autograd.grad(out, x, ones.bfloat16())
+    (slope,) = torch.autograd.grad(wanted, exact, ones)
+    torch.testing.assert_close(found.double(), slope, atol=3e-5, rtol=2**-8)
+    assert activated(activation, torch.full((1,), torch.nan).bfloat16().requires_grad_()).isnan()
+
+
+# ---- products under autocast
+
+
+def test_a_product_under_autocast_has_wide_gradients():
+    layer = Linear(24, 40)
+    x = leaf(5, 7, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    exact, (y,) = copy.deepcopy(layer).double(), in_float64(x)
+    wanted = exact(y)
+    alike([out], [wanted], torch.bfloat16)
+    found = gradients(out, x, *layer.parameters())
+    assert {g.dtype for g in found} == {torch.float32}
+    alike(found, gradients(wanted, y, *exact.parameters()), torch.bfloat16)
+
+
+def test_narrow_copies_are_kept_until_the_weight_changes():
+    weight = torch.nn.Parameter(torch.randn(3, 4))
+    assert narrowed(weight) is not narrowed(weight)
+    with keeping_narrow():
+        first = narrowed(weight)
+        assert narrowed(weight) is first and torch.equal(first, weight.bfloat16())
+        with torch.no_grad():
+            weight.add_(1.0)
+        assert torch.equal(narrowed(weight), weight.bfloat16())
+        sliced = weight[:2]
+        assert torch.equal(narrowed(sliced), sliced.bfloat16())
+    weight.data.add_(1.0)
+    assert torch.equal(narrowed(weight), weight.bfloat16())
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+def test_sums_over_rows(use, kernels):
+    use(kernels)
+    for kind, rows, width in itertools.product(NUMBERS, (1, 3, 64, 131), (1, 16, 75)):
+        x = torch.randn(rows, width).to(kind)
+        torch.testing.assert_close(native.sum_rows(x), x.double().sum(0).float())
+
+
+# ---- attention
+
+MASKS = {
+    "free": lambda b, t, s: Allowed(),
+    "padding": lambda b, t, s: padding(torch.arange(b) * s // b).resolve(t, s, rows=b),
+    "causal": lambda b, t, s: causal().resolve(t, s),
+    "both": lambda b, t, s: (causal() & padding(torch.full((b,), s // 2))).resolve(t, s, rows=b),
+    "any": lambda b, t, s: given(torch.rand(b, 2, t, s) < 0.4).resolve(t, s, rows=b, heads=2),
+}
+SHAPES = [(2, 8, 8, 8), (1, 70, 70, 16), (2, 5, 35, 6), (2, 130, 33, 40), (1, 129, 129, 80)]
+
+
+@pytest.fixture
+def fused(use):
+    use("fast")
+    one = torch.zeros(1, 1, 1, 8, dtype=torch.bfloat16)
+    if not native.attends(one, one, one):
+        pytest.skip("this processor has no products of bfloat16")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_attention_with_its_gradients(fused, mask, probability, monkeypatch):
+    for rows, queries, keys, width in SHAPES:
+        if queries != keys and mask in ("causal", "both"):
+            continue
+        query = leaf(rows, 2, queries, width, kind=torch.bfloat16)
+        key, value = (leaf(rows, 2, keys, width, kind=torch.bfloat16) for _ in range(2))
+        allowed = MASKS[mask](rows, queries, keys)
+        torch.manual_seed(2)
+        out = attend(query, key, value, allowed=allowed, dropout=probability)
+        assert type(out.grad_fn).__name__ == "AttendBackward"
+        exact = in_float64(query, key, value)
+        torch.manual_seed(2)
+        monkeypatch.setattr(attending, "_fusible", lambda *_: False)
+        wanted = attend(*exact, allowed=allowed, dropout=probability)
+        alike([out], [wanted], torch.bfloat16)
+        found = gradients(out, query, key, value)
+        alike(found, gradients(wanted, *exact), torch.bfloat16)
+
+
+def test_what_is_no_number_is_not_hidden(fused):
+    query, key, value = (torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16) for _ in range(3))
+    query[0, 0, 1] = torch.nan
+    found = attend(query, key, value)[0, 0].isnan().any(-1)
+    assert found.tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("mask", ["free", "padding", "both"])
+def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
+    """Heads that are parts of one projection, and a memory that several rows share."""
+    self_attention = SelfAttention(24, 3, kind="encoder", dropout=0.2)
+    cross = CrossAttention(24, 3, dropout=0.2)
+    parameters = [*self_attention.parameters(), *cross.parameters()]
+    hidden, memory = torch.randn(4, 9, 24), torch.randn(2, 5, 24)
+    allowed = MASKS[mask](4, 9, 9)
+
+    def passed():
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16):
+            read = cross(self_attention(hidden, allowed), *cross.read(memory), Allowed())
+        return [read.detach(), *gradients(read, *parameters)]
+
+    found = passed()
+    without_kernels(monkeypatch)
+    alike(found, passed(), torch.bfloat16)
+
+
+# ---- all together
+
+
+def test_nothing_depends_on_the_number_of_threads(fused, monkeypatch):
+    """Every bit is the same: partial sums belong to rows, not to threads."""
+    monkeypatch.setattr(native, "A_THREADS_NUMBERS", 1)
+    monkeypatch.setattr(native, "A_THREADS_PRODUCTS", 1)
+    norm, feed = AddNorm(48, dropout=0.1), FeedForward(48, 96, activation="gelu", dropout=0.1)
+    attention = SelfAttention(48, 4, kind="encoder", dropout=0.1)
+    parts = torch.nn.ModuleList([norm, feed, attention])
+    hidden = torch.randn(3, 70, 48)
+
+    def passed():
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = norm(hidden, attention(hidden, Allowed()))
+            out = norm(out, feed(out))
+        return gradients(out, *parts.parameters())
+
+    first = passed()
+    for threads in (2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert all(torch.equal(a, b) for a, b in zip(first, passed(), strict=True))
+
+
+def test_kernels_are_not_asked_for_what_they_cannot_do(use):
+    use("fast")
+    empty, wide = torch.zeros(0, 8), torch.zeros(2, 8, dtype=torch.float64)
+    assert not native.fit(empty) and not native.fit(wide) and not native.fit(torch.zeros(2), wide)
+    assert not native.fit(torch.zeros(2, device="meta"))
+    norm = AddNorm(8, dropout=0.1)
+    assert norm(empty, empty).shape == (0, 8)
+    heads = torch.zeros(1, 0, 3, 8, dtype=torch.bfloat16)
+    assert attend(heads, heads, heads).shape == heads.shape
