@@ -16,7 +16,7 @@ help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
 	@echo "make test   all tests"
 	@echo "make lint   style and types"
-	@echo "make bench  our speed beside the peers', as ratios"
+	@echo "make bench  our speed beside the peers', as ratios: about an hour"
 	@echo "make weight what the core brings beside torch"
 	@echo "make clean  remove the environment and what the tools cached"
 
@@ -30,7 +30,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
 weight: $(VENV)/.core
@@ -53,6 +53,13 @@ $(VENV)/.core: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing what the tests need"
 	$(PIP) install $(QUIET) --constraint $(PINS) --group dev
+	@touch $@
+
+# llama.cpp is compiled where it is installed, which needs a C++ compiler and several minutes.
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "installing the peers"
+	$(PIP) install $(QUIET) --constraint $(PINS) --group bench
+	$(PIP) install $(QUIET) --constraint $(PINS) llama-cpp-python || echo "llama.cpp is left out"
 	@touch $@
 
 clean:

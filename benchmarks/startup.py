@@ -35,7 +35,7 @@ def works(asked: Asked) -> Iterator[Work]:
     """Imports, then an answer: of a small GPT-2."""
     yield Work(
         "startup: imports",
-        "runs/s",
+        "seconds",
         1.0,
         [
             Condition(
@@ -58,7 +58,7 @@ def works(asked: Asked) -> Iterator[Work]:
     }
     yield Work(
         "startup: an answer of a small GPT-2",
-        "runs/s",
+        "seconds",
         1.0,
         [
             Condition(

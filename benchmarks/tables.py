@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from regard.errors import MissingExtra
+from regard.visual.canvas import save_png
 from regard.visual.drawing import Drawing, Label, Rect, Shape, clip, stack
 from regard.visual.drawing import Path as Line
 
-COLUMNS = (
-    "condition",
-    "{unit}",
-    "ours is faster by",
-    "goal",
-    "of the ceiling",
-    "memory",
-    "quality",
-)
+WORDS = ("condition", "quality")
 
 
 def markdown(found: dict[str, Any]) -> str:
@@ -32,18 +28,20 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def table(work: dict[str, Any]) -> str:
-    """One work: the fastest condition first."""
-    columns = [column.format(unit=work["unit"]) for column in COLUMNS]
+    """One work: the fastest condition first. A column that nothing stands in is left out."""
+    rows = [_cells(row, work["unit"]) for row in work["rows"]]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     lines = [f"## {work['name']}\n"]
     if work["note"]:
         lines += [work["note"] + "\n"]
-    lines += ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * 5 + "---|"]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in work["rows"]]
+    lines += ["| " + " | ".join(columns) + " |"]
+    lines += ["|" + "|".join("---" if name in WORDS else "---:" for name in columns) + "|"]
+    lines += ["| " + " | ".join(row[name] for name in columns) + " |" for row in rows]
     lines += [f"\nLeft out: {name}, {why}" for name, why in work["left out"].items()]
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], unit: str) -> dict[str, str]:
     ratio = goal = share = ""
     if "ratio" in row:
         ratio = f"{row['ratio']:.2f} ({row['lowest']:.2f}-{row['highest']:.2f})"
@@ -51,11 +49,23 @@ def _cells(row: dict[str, Any]) -> list[str]:
             goal = f"{row['goal']:g} " + ("✓" if row["ratio"] >= row["goal"] else "✗")
     if "share" in row:
         share = f"{row['share']:.0%} of {row['ceiling'].rsplit(' ', 1)[0]}"
-    memory = f"{row['memory MB']:,.0f} MB" if row["memory MB"] else ""
-    return [row["condition"], rate(row["rate"]), ratio, goal, share, memory, row["quality"]]
+    return {
+        "condition": row["condition"],
+        unit: number(shown(row, unit)),
+        "ours is faster by": ratio,
+        "goal": goal,
+        "of the ceiling": share,
+        "memory": f"{row['memory MB']:,.0f} MB" if row["memory MB"] else "",
+        "quality": row["quality"],
+    }
 
 
-def rate(value: float) -> str:
+def shown(row: dict[str, Any], unit: str) -> float:
+    """Units a second; of what is counted in seconds, the seconds."""
+    return 1 / row["rate"] if unit == "seconds" else row["rate"]
+
+
+def number(value: float) -> str:
     """Three digits, or all of the whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -66,37 +76,25 @@ def bars(works: list[dict[str, Any]]) -> Drawing:
 
 
 def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawing:
-    rows = work["rows"]
-    most = max((row["rate"] for row in rows), default=1.0)
-    shapes: list[Shape] = [Label(8, 14, f"{work['name']}, {work['unit']}", 13.5, bold=True)]
-    for number, row in enumerate(rows):
-        y = 34 + 22 * number
-        long = (width - left - 90) * row["rate"] / most
+    rows, unit = work["rows"], work["unit"]
+    most = max((shown(row, unit) for row in rows), default=1.0)
+    shapes: list[Shape] = [Label(8, 14, f"{work['name']}, {unit}", 13.5, bold=True)]
+    for place, row in enumerate(rows):
+        y, value = 34 + 22 * place, shown(row, unit)
+        long = (width - left - 90) * value / most
         ours = row["condition"].startswith("regard")
+        turns = [seconds / median(row["seconds"]) for seconds in row["seconds"]]
+        turns = turns if unit == "seconds" else [1 / turn for turn in turns]
+        low, high = (min(left + long * end, width - 4) for end in (min(turns), max(turns)))
         shapes.append(Label(left - 8, y + 7, clip(row["condition"], 34), 11.5, "end"))
-        shapes.append(Rect(left, y, long, 14, "accent" if ours else "muted"))
-        per_turn = [row["rate"] * _median(row["seconds"]) / each for each in row["seconds"]]
-        ends = [left + long * value / row["rate"] for value in (min(per_turn), max(per_turn))]
-        shapes.append(Line(((ends[0], y + 7), (ends[1], y + 7)), "ink", 1.2))
-        shapes.append(
-            Label(max(ends[1], left + long) + 6, y + 7, rate(row["rate"]), 11, fill="muted")
-        )
+        shapes.append(Rect(left, y, long, 14, "accent" if ours else "muted", 0.75))
+        shapes.append(Line(((low, y + 7), (high, y + 7)), "ink", 1.2))
+        shapes.append(Label(max(high, left + long) + 6, y + 7, number(value), 11, fill="muted"))
     return Drawing(width, 34 + 22 * len(rows), tuple(shapes), work["name"])
-
-
-def _median(values: list[float]) -> float:
-    from statistics import median
-
-    return median(values)
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
     """report.md, report.json, report.svg, and report.png where matplotlib is installed."""
-    import json
-
-    from regard.errors import MissingExtra
-    from regard.visual.canvas import save_png
-
     folder.mkdir(parents=True, exist_ok=True)
     drawing = bars(found["works"])
     (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

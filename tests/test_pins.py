@@ -28,6 +28,13 @@ def test_every_package_that_make_installs_is_pinned():
     assert not needed - PINNED.keys()
 
 
+def test_the_peers_of_the_benchmarks_are_pinned():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    peers = [canonicalize_name(Requirement(t).name) for t in groups["bench"] if isinstance(t, str)]
+    assert len(peers) == 5
+    assert not {*peers, "llama-cpp-python"} - PINNED.keys()
+
+
 def test_torch_is_pinned_exactly_and_installed_before_anything_else():
     assert PINNED["torch"] == "2.13.0"
     installs = re.findall(r"^\t\$\(PIP\) install (.*)$", (ROOT / "Makefile").read_text(), re.M)

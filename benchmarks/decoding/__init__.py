@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.asked import Asked
+from benchmarks.decoding.quality import measured
 from benchmarks.decoding.shape import Shape
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
@@ -100,7 +101,8 @@ def _work(
         shape.tokens,
         conditions(folder, shape, sides),
         goals or {},
-        least,
+        {} if asked.quick else least,
+        judge=lambda results: measured(asked, tuple(results)),
         note=f"prompts of {shape.prompt} tokens, {shape.new} new ones each, greedy",
     )
 

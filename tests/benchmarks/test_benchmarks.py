@@ -1,0 +1,147 @@
+"""The benchmarks run, on tiny shapes, our side alone; who fails is left out by name."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+from benchmarks import tables
+from benchmarks.asked import Asked
+from benchmarks.decoding.quality import told
+from benchmarks.measure import Measured, Work, measure
+from benchmarks.training import flops
+from benchmarks.workers import Condition, Failed, Worker
+
+TOYS = "tests.benchmarks.toys:"
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory) -> Asked:
+    return Asked(tmp_path_factory.mktemp("cache"), threads=1, quick=True)
+
+
+def run_here(condition: Condition):
+    module, _, name = condition.made.partition(":")
+    one = getattr(importlib.import_module(module), name)(**condition.settings, threads=1)
+    if hasattr(one, "ready"):
+        one.ready()
+    return one.turn()
+
+
+@pytest.mark.parametrize("name", ["decoding", "translation", "training", "recurrent", "tokenizing"])
+def test_our_side_runs_on_tiny_shapes(name, asked):
+    threads = torch.get_num_threads()
+    works = list(importlib.import_module(f"benchmarks.{name}").works(asked))
+    for work in works:
+        ours = [c for c in work.conditions if c.name.startswith("regard")]
+        assert ours and ours[0] is work.conditions[0]
+        assert {*work.goals, *work.least, *work.amounts} <= {c.name for c in work.conditions} | {
+            "transformers bfloat16 compiled"
+        }
+        for condition in ours:
+            assert run_here(condition) is not None
+    torch.set_num_threads(threads)
+
+
+def test_all_decoders_find_the_same_tokens(asked):
+    """Random weights of a tiny shape: the peers that are installed read them as we do."""
+    (work,) = importlib.import_module("benchmarks.decoding").works(asked)
+    sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
+    assert {"regard float32", "transformers float32"} <= sides.keys()
+    found = {name: run_here(condition) for name, condition in sides.items()}
+    assert found["regard float32"] == found["transformers float32"]
+    assert all(len(rows[0]) == 8 for rows in found.values())
+
+
+def test_a_worker_answers_and_says_what_went_wrong():
+    with Worker(Condition("sleeps", TOYS + "Sleeps", {"seconds": 0.1}), threads=1) as worker:
+        worker.make()
+        seconds, result = worker.call("turn")
+        assert 0.1 <= seconds < 0.15 + 0.5 and result == 1
+        assert worker.call("turn")[1] == 2
+        assert worker.peak() is None or 1 < worker.peak() < 1000
+    with Worker(Condition("breaks", TOYS + "Breaks"), threads=1) as worker:
+        worker.make()
+        with pytest.raises(Failed, match="ValueError: broken"):
+            worker.call("turn")
+    with Worker(Condition("absent", "benchmarks.nowhere:Nothing"), threads=1) as worker:
+        with pytest.raises(Failed, match="benchmarks.nowhere"):
+            worker.make()
+
+
+def test_who_fails_or_is_missing_is_left_out_by_name():
+    conditions = [
+        Condition("regard", TOYS + "Sleeps", {"seconds": 0.01}),
+        Condition("slow", TOYS + "Sleeps", {"seconds": 0.04}),
+        Condition("broken", TOYS + "Breaks"),
+        Condition("missing", TOYS + "Sleeps", {}, needs=("no_such_engine",)),
+    ]
+    said: list[str] = []
+    work = Work("sleeping", "naps/s", 1.0, conditions, {"slow": 2.0}, amounts={"slow": 2.0})
+    found = measure(work, 2, 1, said.append)
+    assert list(found.seconds) == ["regard", "slow"]
+    assert found.left_out == {
+        "broken": "failed: ValueError: broken",
+        "missing": "not installed (no_such_engine: pip install no_such_engine)",
+    }
+    assert any("missing is left out" in line for line in said)
+    assert [len(each) for each in found.seconds.values()] == [2, 2]
+
+
+def test_ratios_are_taken_round_by_round():
+    conditions = [Condition("regard", ""), Condition("peer", "")]
+    least = {"regard": ("read GB/s", 40.0)}
+    work = Work("w", "tokens/s", 100.0, conditions, {"peer": 2.0}, least, {"peer": 50.0})
+    found = Measured(work, {"regard": [1.0, 2.0, 4.0], "peer": [2.0, 2.0, 2.0]})
+    ours, theirs = found.rows({"read GB/s": 80.0})
+    assert (ours["condition"], ours["rate"]) == ("regard", 50.0)
+    assert ours["share"] == 0.25  # 40 GB at 80 GB/s is half a second, of two
+    assert (theirs["rate"], theirs["ratio"]) == (25.0, 2.0)
+    assert (theirs["lowest"], theirs["highest"]) == (1.0, 4.0)
+
+
+def test_the_report_tells_medians_goals_and_who_is_left_out(tmp_path):
+    row = {
+        "condition": "peer",
+        "rate": 250.0,
+        "seconds": [0.5, 0.4, 0.6],
+        "memory MB": None,
+        "quality": "",
+        "goal": 2.0,
+        "ratio": 1.5,
+        "lowest": 1.0,
+        "highest": 3.0,
+    }
+    work = {"name": "w", "unit": "seconds", "note": "", "rows": [row], "left out": {"x": "why"}}
+    found = {"machine": {"cores": 2}, "ceilings": {"copy GB/s": 70.0}, "rounds": 3, "works": [work]}
+    tables.write(found, tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "| peer | 0.004 | 1.50 (1.00-3.00) | 2 ✗ |" in text
+    assert "Left out: x, why" in text
+    assert "memory" not in text  # a column with nothing in it
+    assert (tmp_path / "report.svg").read_text().startswith("<svg")
+
+
+def test_the_operations_of_an_update_are_those_of_its_products():
+    sizes = {"vocab_size": 50, "d_model": 8, "d_ff": 32, "heads": 2, "layers": 3}
+    rows, length = 2, 10
+    products = 3 * (4 * 8 * 8 + 2 * 8 * 32) * rows * length  # projections and feed-forward
+    products += 3 * 2 * rows * length * length * 8  # scores and sums
+    products += 0.15 * rows * length * (8 * 8 + 8 * 50)  # the head where words are masked
+    assert flops(sizes, rows, length) == pytest.approx(3 * 2 * products)
+
+
+def test_what_is_told_of_logits_is_their_loss_and_best():
+    logits = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 0.0], [9.0, 9.0, 9.0]])
+    lost, best = told(logits, [0, 1, 2])
+    wanted = -(logits[0].log_softmax(0)[1] + logits[1].log_softmax(0)[2])
+    assert lost == pytest.approx(float(wanted)) and best == [1, 0]
+
+
+def test_every_peer_says_how_it_is_installed():
+    from benchmarks.decoding import SIDES
+    from benchmarks.workers import INSTALL
+
+    assert {need for _, _, needs in SIDES.values() for need in needs} <= INSTALL.keys()
