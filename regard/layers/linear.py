@@ -92,17 +92,18 @@ def sum_rows(x: Tensor, kind: torch.dtype) -> Tensor:
 
 
 # The narrow copies of parameters, each with the version of the values that it was made of.
-_kept: WeakTensorKeyDictionary | None = None
+Copies = WeakTensorKeyDictionary
+_kept: Copies | None = None
 
 
 @contextmanager
-def keeping_narrow() -> Iterator[None]:
+def keeping_narrow(copies: Copies) -> Iterator[None]:
     """Inside, the narrow copy of a parameter is made once, and again when the parameter changes.
 
     Values that are changed through `.data` leave no trace; so this is for those who do not.
     """
     global _kept
-    before, _kept = _kept, WeakTensorKeyDictionary()
+    before, _kept = _kept, copies
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.checkpoints import load_weights, read_folder
 from regard.errors import CheckpointError, ConfigError, RegardError
-from regard.layers.linear import keeping_narrow
+from regard.layers.linear import Copies, keeping_narrow
 from regard.training.averaging import average
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interrupted, Interruption, Stopped
@@ -93,6 +93,7 @@ class Loop:
         self.parameters = list(trained(self.model).values())
         self.optimizer = optimizer(self.model, options.optimizer)
         self.device = self.parameters[0].device
+        self.narrow = Copies()  # of the weights, for products in bfloat16
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
         self.saver = Saver(place, options.checkpoints, lambda: gather(self), progress.warn)
@@ -108,25 +109,19 @@ class Loop:
         """
         self.model.train()
         try:
-            with keeping_narrow():
-                reason = self.learn()
-            return self.finish(reason)
+            while True:
+                if self.validation_is_due():
+                    self.validate()
+                if reason := reason_to_end(self.options, self.counters, self.epochs):
+                    return self.finish(reason)
+                self.saver.save_if_due(self.counters.update, self.counters.best_checkpoint)
+                if self.interruption.code:
+                    raise Stopped
+                self.update()
         except Stopped:
             raise self.saved_and_stopped() from None
         finally:
             self.report.record.close()
-
-    def learn(self) -> str:
-        """Update after update until a limit is reached; gives which one."""
-        while True:
-            if self.validation_is_due():
-                self.validate()
-            if reason := reason_to_end(self.options, self.counters, self.epochs):
-                return reason
-            self.saver.save_if_due(self.counters.update, self.counters.best_checkpoint)
-            if self.interruption.code:
-                raise Stopped
-            self.update()
 
     def update(self) -> None:
         """One step of the optimizer, over `accumulate` batches weighed as one large batch."""
@@ -136,11 +131,12 @@ class Loop:
         for batch in batches:
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
-        losses = [self.backward(batch, divisors) for batch in batches]
-        norm = clip(self.optimizer, self.options.optimizer.clip)
-        self.refuse_non_finite(losses, norm)
-        self.advance(totals)
-        self.optimizer.step()
+        with keeping_narrow(self.narrow):
+            losses = [self.backward(batch, divisors) for batch in batches]
+            norm = clip(self.optimizer, self.options.optimizer.clip)
+            self.refuse_non_finite(losses, norm)
+            self.advance(totals)
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self.report.add(losses, totals)
         at = self.counters

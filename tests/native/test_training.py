@@ -15,7 +15,7 @@ from regard.attention.attend import attend
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.layers import dropout as dropping
 from regard.layers.feedforward import FeedForward, activated, gelu_tanh
-from regard.layers.linear import Linear, keeping_narrow, narrowed
+from regard.layers.linear import Copies, Linear, keeping_narrow, narrowed
 from regard.layers.norm import AddNorm
 from regard.masks import Allowed, causal, given, padding
 from regard.native import build
@@ -166,7 +166,7 @@ def test_a_product_under_autocast_has_wide_gradients():
 def test_narrow_copies_are_kept_until_the_weight_changes():
     weight = torch.nn.Parameter(torch.randn(3, 4))
     assert narrowed(weight) is not narrowed(weight)
-    with keeping_narrow():
+    with keeping_narrow(Copies()):
         first = narrowed(weight)
         assert narrowed(weight) is first and torch.equal(first, weight.bfloat16())
         with torch.no_grad():

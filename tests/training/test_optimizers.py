@@ -8,7 +8,7 @@ import torch
 from toy import Toy
 
 from regard.errors import ConfigError
-from regard.layers.linear import keeping_narrow, narrowed
+from regard.layers.linear import Copies, keeping_narrow, narrowed
 from regard.native import build
 from regard.training import OptimizerOptions
 from regard.training.optimizers import (
@@ -106,7 +106,7 @@ def test_narrow_copies_follow_their_weights(name):
     model = Toy().model
     rule = optimizer(model, OptimizerOptions(name, 0.1))
     weight = dict(model.named_parameters())["lstm.weight_ih_l0"]
-    with keeping_narrow():
+    with keeping_narrow(Copies()):
         for seed in range(3):
             before = narrowed(weight)
             assert torch.equal(before, weight.bfloat16()) and narrowed(weight) is before
