@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int64_t TOGETHER = 128;  // rows that pass a program together, unless one text has more
+constexpr int64_t TOGETHER = 96;  // rows that pass a program together, unless one text has more
+constexpr int64_t FAR = 64;  // keys of which so many do not stay in the cache where they lie
 constexpr int64_t LANES = 16;
 
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -114,18 +115,17 @@ inline void mix(const float* weights, Spread values, int64_t count, Lanes sum, f
   for (int i = 0; i < LANES; i++) lanes(tile + i * LANES) = total[i] * inverse;
 }
 
-// Lines of `width` numbers, closer together and filled up.
-inline Spread packed(Spread from, int64_t count, int64_t width, float* to) {
-  const int64_t wide = filled_up(width);
+// Lines of `wide` numbers, closer together.
+inline Spread packed(Spread from, int64_t count, int64_t wide, float* to) {
   for (int64_t i = 0; i < count; i++) {
-    std::memcpy(to + i * wide, from[i], width * sizeof(float));
-    for (int64_t j = width; j < wide; j++) to[i * wide + j] = 0.0f;
+    for (int64_t d = 0; d < wide; d += LANES) lanes(to + i * wide + d) = lanes(from[i] + d);
   }
   return {to, wide};
 }
 
 // One head of one text: rows of queries, keys and values side by side (count, 3 * inner) become
-// contexts (count, inner). The lanes are queries, so that each is by itself.
+// contexts (count, inner). The lanes are queries, so that each is by itself. Whole lanes are read,
+// also behind `width` numbers.
 void attend_text(const float* joined, float* context, int64_t count, int64_t inner, int64_t width,
                  float scale) {
   static thread_local std::vector<float> kept;
@@ -134,9 +134,9 @@ void attend_text(const float* joined, float* context, int64_t count, int64_t inn
   float *scores = queries + LANES * wide, *room = scores + LANES * count;
   float* tile = room + 2 * count * wide;
   Spread keys{joined + inner, step}, values{joined + 2 * inner, step};
-  if (count > LANES || width < wide) {
-    keys = packed(keys, count, width, room);
-    values = packed(values, count, width, room + count * wide);
+  if (count > FAR) {
+    keys = packed(keys, count, wide, room);
+    values = packed(values, count, wide, room + count * wide);
   }
   for (int64_t first = 0; first < count; first += LANES) {
     const int64_t here = std::min(LANES, count - first);
@@ -152,9 +152,13 @@ void attend_text(const float* joined, float* context, int64_t count, int64_t inn
     for (int64_t d = 0; d < width; d += LANES) {
       mix(scores, {values.first + d, values.step}, count, sum, tile);
       turn(tile);
-      const int64_t bytes = std::min(LANES, width - d) * sizeof(float);
-      for (int64_t q = 0; q < here; q++) {
-        std::memcpy(context + (first + q) * inner + d, tile + q * LANES, bytes);
+      float* to = context + first * inner + d;
+      for (int64_t q = 0; q < here; q++, to += inner) {
+        if (width - d >= LANES) {
+          lanes(to) = lanes(tile + q * LANES);
+        } else {
+          std::memcpy(to, tile + q * LANES, (width - d) * sizeof(float));
+        }
       }
     }
   }
