@@ -1,13 +1,14 @@
 // Matrix products with narrow weights.
 //
-// A matrix of N lines and K columns lies in panels of 16 lines, one behind the other, so that all of
-// it is read in one sweep and sums of 16 lines stand side by side in one register:
+// A matrix of N lines and K columns lies in panels of 16 lines, one behind the other, so that all
+// of it is read in one sweep and sums of 16 lines stand side by side in one register:
 //
 //     8-bit      (N / 16, K / 4, 16, 4)   w + 128 without sign, and a float32 scale for each line
 //     bfloat16   (N / 16, K / 2, 16, 2)
 //
-// N is filled up to a multiple of 16, K of 64. What is multiplied with them becomes as narrow: 8-bit
-// in groups of 64 numbers that share a scale, so that each group's dot product is exact, or bfloat16.
+// N is filled up to a multiple of 16, K of 64. What is multiplied with them becomes as narrow:
+// bfloat16, or 8-bit in groups of 64 numbers that share a scale, so that dot products of groups are
+// exact.
 //
 // A tile is the product of some rows with some panels. Each of its numbers is computed alone and in
 // the same order whatever the tile's size, so that a row gives the same, to the last bit, alone and
@@ -43,6 +44,7 @@ constexpr int PARTS = PANEL / VECTOR;   // vectors that hold the sums of a panel
 constexpr int64_t SLICE = STEPS * 64;  // bytes of a panel that meet a stretch of a row
 constexpr int PANELS = WIDE ? 2 : 1;   // of a tile, at most
 constexpr int64_t PASS = 96 / ROWS;    // tiles that stay in the cache while the matrix passes by
+constexpr int64_t FOLLOWED = 2;        // rows so fast that the processor sees streams by itself
 
 inline int64_t stretches_of(const Matrix& w) {
   return groups_of(w.k) * (w.weights == INT8 ? 1 : 2);
@@ -54,17 +56,18 @@ struct Panels {
   int64_t apart;
 };
 
-// What a tile asks for that is not yet in the cache: from so many bytes behind its panels on, and so
-// many times 64 bytes at every fourth step.
+// What a tile asks for that is not yet in the cache: from so many bytes behind its panels on, and
+// so many times 64 bytes at every fourth step.
 struct Ahead {
   int64_t bytes, lines;
 };
 
-// sums (M, V, VECTOR) of a tile's rows, which begin at stretch `at`. Never inlined, so that it has all
-// registers for itself.
+// sums (M, V, VECTOR) of a tile's rows, which begin at stretch `at`. Never inlined, so that it has
+// all registers for itself.
 template <int KIND, int M, int V>
-__attribute__((noinline)) void multiply_tile(const Panels& panels, int64_t stretches, const Rows& rows,
-                                             int64_t at, const Ahead& ahead, float* sums) {
+__attribute__((noinline)) void multiply_tile(const Panels& panels, int64_t stretches,
+                                             const Rows& rows, int64_t at, const Ahead& ahead,
+                                             float* sums) {
   const int64_t apart = panels.apart, asked = ahead.lines;
   const uint8_t *lines = panels.first, *next = lines + ahead.bytes;
   const int8_t* x = rows.data + at * STRETCH;
@@ -115,8 +118,8 @@ struct Result {
 
 // M rows from `row` on, times P panels from `panel` on that are so many panels apart.
 template <int M, int P>
-void tile(const Matrix& w, const Rows& rows, int64_t row, int64_t panel, int64_t apart, const Ahead& ahead,
-          const Result& to) {
+void tile(const Matrix& w, const Rows& rows, int64_t row, int64_t panel, int64_t apart,
+          const Ahead& ahead, const Result& to) {
   constexpr int V = P * PARTS;
   const int64_t stretches = stretches_of(w), size = stretches * SLICE;
   const Panels panels{(const uint8_t*)w.data + panel * size, apart * size};
@@ -158,8 +161,9 @@ void tile_of(int64_t height, const Rest&... rest) {
 // Some tiles of rows times some panels.
 //
 // One tile alone takes its panels from memory as fast as they come; then two long streams, from the
-// first half of the panels and from the second, are better than one. Of several tiles, each asks for
-// a part of the next panels, so that memory is never idle; the first panels are the first tile's.
+// first half of the panels and from the second, are better than one. Of several tiles, each asks
+// for a part of the next panels, so that memory is never idle; the first panels are the first
+// tile's.
 struct Sweep {
   const Matrix& w;
   const Rows& rows;
@@ -173,10 +177,10 @@ struct Sweep {
     const int64_t askers = begins ? count - 1 : count;
     const int64_t lines = ends || !askers ? 0 : (4 + askers - 1) / askers;
     for (int64_t t = 0; t < count; t++) {
+      const int64_t first = rows.first(tiles.begin + t), end = rows.first(tiles.begin + t + 1);
       const int64_t part = (begins ? t - 1 : t) * lines;  // in quarters of a panel
       Ahead ahead{P * size + part * size / 4, part < 4 ? lines : 0};
-      if (count == 1 || part < 0) ahead = {4096, 4};
-      const int64_t first = rows.first(tiles.begin + t), end = rows.first(tiles.begin + t + 1);
+      if (count == 1 || part < 0) ahead = {4096, end - first > FOLLOWED ? 4 : 0};
       tile_of<P>(end - first, w, rows, first, panel, apart, ahead, to);
     }
   }

@@ -23,9 +23,9 @@ constexpr int ROWS = 4;
 
 inline int64_t groups_of(int64_t k) { return (k + GROUP - 1) / GROUP; }
 
-// Narrow rows. They lie as they are read: those of a tile are multiplied together, and of all of them
-// comes the first stretch of 64 bytes, then the second. Tiles are as equal as can be. Groups of 8-bit
-// numbers have a scale, and what their dot products begin with, in the same order.
+// Narrow rows. They lie as they are read: those of a tile are multiplied together, and of all of
+// them comes the first stretch of 64 bytes, then the second. Tiles are as equal as can be. Groups
+// of 8-bit numbers have a scale, and what their dot products begin with, in the same order.
 struct Rows {
   int8_t* data;
   float* scale;
