@@ -11,13 +11,14 @@ import torch
 from regard.data import PairBatch, Sequences, StreamBatch
 from regard.errors import ConfigError
 from regard.estimate import estimate, measuring
-from regard.estimate.counting import count, kept_by, memory_of, updates_of
+from regard.estimate.counting import memory_of, updates_of
 from regard.estimate.measuring import Clock, Seconds, activations_of, whole_batch
 from regard.estimate.samples import first_rows
 from regard.models import model_class
 from regard.runs import read_recipe
 from regard.tasks import task_class
 from regard.training import OptimizerOptions, TrainingOptions
+from regard.training.flops import count, kept_by
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

@@ -24,12 +24,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.estimate.counting import Figure, count, memory_of, parameters_of, published, updates_of
+from regard.estimate.counting import Figure, memory_of, parameters_of, published, updates_of
 from regard.estimate.measuring import Measured, measured
 from regard.estimate.samples import read_sample, with_local_model
 from regard.models import described
 from regard.runs import Started, read_recipe
+from regard.training.flops import count
 from regard.training.options import TrainingOptions
+from regard.training.utilization import places_of
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Estimate:
 
     parameters: by part of the model.  memory: bytes by use.  items: what the task counts, such as
     "tokens" that are predicted or "examples".  count: of them in one update.  flops: of one update,
-    for the batch that `batch` describes.  seconds: of one update.  measured: how seconds and
-    activations were found.
+    for the batch that `batch` describes.  places: tokens of the batch, padding included.  seconds:
+    of one update.  measured: how seconds and activations were found.
     """
 
     model: str
@@ -50,6 +52,7 @@ class Estimate:
     items: str
     count: float
     flops: float
+    places: int
     updates: int | None
     seconds: float | None
     measured: str
@@ -88,6 +91,7 @@ class Estimate:
             *((f"  {part}", f"{number:,}") for part, number in self.parameters.items()),
             ("memory", f"{_bytes(totals['memory'])} beside the program"),
             *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
+            ("    a token", _bytes(self.memory["activations"] / max(1, self.places))),
             ("FLOPs", f"{_number(totals['flops'])}, {self._times()}"),
             (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
             ("  an update", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
@@ -118,7 +122,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
     options: TrainingOptions = recipe.training
     sample = read_sample(recipe)
     task = sample.task
-    counted = [count(task, batch) for batch in sample.batches]
+    counted = [count(task, batch, recompute=options.recompute) for batch in sample.batches]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
     items, flops = mean[0] * options.accumulate, mean[1] * options.accumulate
     found = Measured(None, max(kept for _, _, kept in counted), "nothing: all is counted")
@@ -133,6 +137,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
         items=getattr(task, "items", "tokens"),
         count=items,
         flops=flops,
+        places=max(map(places_of, sample.batches)),
         updates=updates_of(options, sample.an_epoch, items),
         seconds=found.seconds,
         measured=found.how,

@@ -21,13 +21,13 @@ from torch import Tensor
 from regard.data.files import split_member
 from regard.data.groups import GroupBatch
 from regard.errors import ConfigError
-from regard.estimate.counting import twin
 from regard.hub import resolve
 from regard.models.headed import Headed
 from regard.runs import Started, build_model, build_tokenizer
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import EncoderTask, NextWords, headed
+from regard.training.flops import twin
 
 ASSUMED_WORDS = 30  # tokens of a sentence, both ends included, as in WMT's news
 ASSUMED_ANSWERS = {"classification": 2, "tagging": 9, "question-answering": 2}  # of a new head

@@ -28,6 +28,7 @@ from regard.training.optimizers import clip, optimizer, trained
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.progress import Progress
+from regard.training.recompute import blocks_of, recomputing
 from regard.training.report import Report
 from regard.training.saver import Saver
 from regard.training.schedules import Moment, schedule
@@ -94,6 +95,7 @@ class Loop:
         self.optimizer = optimizer(self.model, options.optimizer)
         self.device = self.parameters[0].device
         self.narrow = Copies()  # of the weights, for products in bfloat16
+        self.recomputed = blocks_of(self.model) if options.recompute else []
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
         self.saver = Saver(place, options.checkpoints, lambda: gather(self), progress.warn)
@@ -138,7 +140,7 @@ class Loop:
             self.advance(totals)
             self.optimizer.step()
         self.optimizer.zero_grad()
-        self.report.add(losses, totals)
+        self.report.add(losses, totals, batches)
         at = self.counters
         at.seconds += time.perf_counter() - began
         if at.update % self.options.log_every == 0:
@@ -171,7 +173,7 @@ class Loop:
 
     def backward(self, batch: Any, divisors: Mapping[str, float]) -> dict[str, Tensor]:
         """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
-        with casting(self.precision, self.device):
+        with casting(self.precision, self.device), recomputing(self.recomputed):
             losses, self.carry = self.task.losses(batch, self.carry)
         sums = {name: value for name, (value, _) in losses.items()}
         objective = sum(value / divisors[name] for name, value in sums.items())

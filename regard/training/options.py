@@ -108,6 +108,9 @@ class TrainingOptions:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """Precision of matrix work; weights are float32 always. "auto" times both on the first batch
     and takes bfloat16 where it is faster."""
+    recompute: bool = False
+    """Keep only what enters each block for the backward pass, and compute the rest again: much less
+    memory, up to a third more time, the same result in every bit."""
     threads: int = 0
     """Threads for computing on the CPU; 0 leaves torch's choice."""
     log_every: int = 50

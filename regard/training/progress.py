@@ -15,6 +15,7 @@ class Status:
     """Where the training stands. `fraction` of the way to its end, `left` in seconds.
 
     items: what the rate counts: the tokens that are predicted, or what the task says.
+    share: of the device's rate of matrix products (MFU); None where it cannot be told.
     """
 
     update: int
@@ -25,12 +26,14 @@ class Status:
     learning_rate: float
     left: float
     items: str = "tokens"
+    share: float | None = None
 
     def __str__(self) -> str:
+        used = "" if self.share is None else f" · MFU {self.share:.0%}"
         return (
             f"update {self.update:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
             f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
-            f"{self.tokens_per_s:,.0f} {self.items}/s · {clock(self.left)} left"
+            f"{self.tokens_per_s:,.0f} {self.items}/s{used} · {clock(self.left)} left"
         )
 
 

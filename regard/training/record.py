@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.errors import MissingExtra
 
-TIMING = ("seconds", "tokens_per_s")
+TIMING = ("seconds", "tokens_per_s", "mfu")
 """The fields that depend on the clock; all others repeat when a run is repeated.
 
 Where a task counts something else than tokens, its rate is named after that.

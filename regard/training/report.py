@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,22 +12,30 @@ from torch import Tensor
 from regard.training.memory import Counters, Meters
 from regard.training.progress import Progress, Status
 from regard.training.record import Record
+from regard.training.utilization import Utilization
 
 
 class Report:
     """Adds up losses on the device and waits for it only when something is told.
 
-    items: what the task counts, such as "tokens".
+    items: what the task counts, such as "tokens".  work: knows what of the device is used.
     """
 
-    def __init__(self, record: Record, progress: Progress, items: str, at: Counters):
-        self.record, self.progress, self.items = record, progress, items
+    def __init__(
+        self, record: Record, progress: Progress, items: str, at: Counters, work: Utilization
+    ):
+        self.record, self.progress, self.items, self.work = record, progress, items, work
         self.meters = Meters()
-        self._seconds, self._tokens = at.seconds, at.tokens
+        self._seconds, self._tokens, self._places = at.seconds, at.tokens, 0
+        self._began = at.seconds  # places are counted since then
         self._shown, self._loss = time.monotonic(), math.nan
 
-    def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
+    def add(
+        self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
+    ) -> None:
+        """The losses of the batches of one update, and their joint counts."""
         self.meters.add(losses, totals)
+        self.work.add(batches)
 
     def log(self, at: Counters, epochs: float, learning_rate: float, norm: float) -> None:
         """One line with the mean losses since the line before."""
@@ -39,9 +47,12 @@ class Report:
         event |= {"lr": learning_rate, "grad_norm": norm, "seconds": at.seconds}
         seconds = max(1e-9, at.seconds - self._seconds)
         event[f"{self.items}_per_s"] = (at.tokens - self._tokens) / seconds
+        share = self.work.share(self.work.places - self._places, seconds)
+        if share is not None:
+            event["mfu"] = share
         self.record.write(at.update, event)
         self.meters = Meters()
-        self._seconds, self._tokens = at.seconds, at.tokens
+        self._seconds, self._tokens, self._places = at.seconds, at.tokens, self.work.places
 
     def show_if_due(
         self, at: Counters, epochs: float, fraction: float, learning_rate: float
@@ -54,9 +65,9 @@ class Report:
             self._loss = sum(self.meters.means().values())
         rate = at.tokens / max(1e-9, at.seconds)
         left = at.seconds * (1 - fraction) / fraction if fraction else math.inf
-        self.progress.show(
-            Status(at.update, epochs, fraction, rate, self._loss, learning_rate, left, self.items)
-        )
+        share = self.work.share(self.work.places, max(1e-9, at.seconds - self._began))
+        so_far = (at.update, epochs, fraction, rate, self._loss, learning_rate, left)
+        self.progress.show(Status(*so_far, items=self.items, share=share))
 
     def validated(self, update: int, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
         """The scores of a validation, as a line and for the person."""

@@ -29,6 +29,7 @@ from regard.training.optimizers import named_state, restore_state
 from regard.training.precision import casting, resolve
 from regard.training.record import Record
 from regard.training.report import Report
+from regard.training.utilization import Utilization
 
 if TYPE_CHECKING:
     from regard.training.loop import Loop
@@ -38,7 +39,7 @@ def begin(loop: Loop, seed: int) -> None:
     """Start anew, with a checkpoint before the first update."""
     torch.manual_seed(seed)
     loop.precision = resolve(loop.options.precision, loop.task, loop.batches, loop.device)
-    loop.report = Report(_record(loop, 0), loop.progress, loop.items, loop.counters)
+    loop.report = _report(loop, 0)
     loop.saver.save(0, "")
 
 
@@ -78,8 +79,7 @@ def restore(loop: Loop, path: Path, tensors: Tables, facts: dict[str, Any]) -> N
     loop.learning_rate, loop.norm = facts["learning_rate"], facts["norm"]
     if "carry" in memory:
         loop.carry = _carry(loop, memory["carry"])
-    record = _record(loop, facts["metrics_bytes"])
-    loop.report = Report(record, loop.progress, loop.items, at)
+    loop.report = _report(loop, facts["metrics_bytes"])
     sums = memory.get("meters", {})
     loop.report.meters.sums = {name: value.to(loop.device) for name, value in sums.items()}
     loop.report.meters.counts = facts["counts"]
@@ -103,13 +103,15 @@ def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
     return carry.with_tensors({name: t.to(loop.device) for name, t in tensors.items()})
 
 
-def _record(loop: Loop, length: int) -> Record:
-    return Record(
+def _report(loop: Loop, length: int) -> Report:
+    record = Record(
         loop.place.path,
         length,
         tensorboard=loop.options.tensorboard,
         update=loop.counters.update,
     )
+    work = Utilization(loop.task, loop.device, loop.precision)
+    return Report(record, loop.progress, loop.items, loop.counters, work)
 
 
 def _grouped(memory: dict[str, Tensor]) -> Tables:

@@ -1,0 +1,146 @@
+"""Blocks computed anew for the backward pass, bit for bit; what is kept; the share of the rate."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+from toy import Toy
+
+from regard.data import PairBatch, Sequences
+from regard.errors import ConfigError
+from regard.models.bert import Bert, BertConfig
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.headed import Headed
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+from regard.training import TrainingOptions, train, utilization
+from regard.training.flops import count, kept_by, twin
+from regard.training.progress import Status
+from regard.training.recompute import blocks_of, recomputing
+from regard.training.utilization import Utilization, rate_of
+
+WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
+PAIR = dict(d_model=WIDTH, d_ff=48, heads=2, encoder_layers=LAYERS, decoder_layers=LAYERS)
+MODELS = {
+    "bert": lambda: Bert(BertConfig(WORDS, d_model=WIDTH, d_ff=48, heads=2, layers=LAYERS)),
+    "gpt2": lambda: GPT2(GPT2Config(WORDS, d_model=WIDTH, heads=2, layers=LAYERS)),
+    "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
+    "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
+}
+
+
+def texts(seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, WORDS, (ROWS, LENGTH), generator=draw)
+    return Sequences(ids, torch.tensor([LENGTH, LENGTH - 5, 4]))
+
+
+def hidden_of(model):
+    given = texts()
+    if isinstance(model, Transformer):
+        return model(given, given.ids).hidden
+    return model(given).hidden if isinstance(model, Bert) else model(given.ids).hidden
+
+
+def passed(model, narrow, blocks):
+    model.zero_grad()
+    torch.manual_seed(4)
+    cast = torch.autocast("cpu", torch.bfloat16) if narrow else nullcontext()
+    with cast, recomputing(blocks):
+        total = hidden_of(model).float().square().sum()
+    total.backward()
+    return [
+        total,
+        torch.get_rng_state(),
+        *(p.grad for p in model.parameters() if p.grad is not None),
+    ]
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_computed_anew_is_the_same_in_every_bit(name, narrow):
+    """With dropout, whose generator is put back; and it goes on from where it would have been."""
+    torch.manual_seed(0)
+    model = MODELS[name]().train()
+    blocks = blocks_of(model)
+    assert len(blocks) == LAYERS * (2 if isinstance(model, Transformer) else 1)
+    before, after = passed(model, narrow, []), passed(model, narrow, blocks)
+    assert len(before) == len(after) > 2 + LAYERS
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all("forward" not in vars(block) for block in blocks)
+
+
+def test_only_what_enters_a_block_is_kept():
+    model = MODELS["bert"]().train()
+    whole = kept_by(model, lambda: hidden_of(model))
+    few = kept_by(model, lambda: hidden_of(model), blocks_of(model))
+    entering = LAYERS * ROWS * LENGTH * WIDTH * 4
+    assert entering <= few < entering + 8 * ROWS * LENGTH * WIDTH * 4 < whole / 2
+
+
+def test_what_has_no_blocks_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="but Model has none"):
+        train(Toy(), TrainingOptions(updates=1, recompute=True), tmp_path / "run", show="none")
+    with pytest.raises(ConfigError, match="`recompute` is for models that are made of blocks"):
+        blocks_of(torch.nn.Linear(2, 2))
+
+
+# ---- the share of the device's rate
+
+
+class Translating:
+    """A task as the loop knows it, which counts the words of its batch."""
+
+    def __init__(self):
+        self.model = MODELS["transformer"]()
+
+    def counts(self, batch):
+        return {"loss": batch.count}
+
+    def losses(self, batch, carry):
+        hidden = self.model(batch.source, batch.target.ids[:, :-1]).hidden.flatten(0, 1)
+        return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
+
+
+def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
+    monkeypatch.setattr(utilization, "rate_of", lambda device, precision: 1e9)
+    task = Translating()
+    batch = PairBatch(texts(0), texts(1))
+    work = Utilization(task, torch.device("cpu"), "float32")
+    state = torch.get_rng_state()
+    work.add([batch, batch])
+    share = work.share(work.places, 0.5)
+    task.model = twin(task.model, "meta")
+    assert share == pytest.approx(2 * count(task, batch)[1] / 0.5 / 1e9)
+    assert torch.equal(state, torch.get_rng_state()), "counting draws no number of the training's"
+
+
+def test_a_task_that_cannot_be_counted_has_no_share(tmp_path):
+    work = Utilization(Toy(), torch.device("cpu"), "float32")
+    work.add([(1, 2)])
+    assert work.share(work.places, 1.0) is None
+    train(Toy(), TrainingOptions(updates=2, log_every=1), tmp_path / "run", show="none")
+    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert events and not any("mfu" in event for event in events)
+
+
+def test_the_rate_is_measured_or_known(monkeypatch):
+    assert 1e8 < rate_of(torch.device("cpu"), "float32") < 1e15
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    assert rate_of(torch.device("cuda"), "bfloat16") == 312e12
+
+
+def test_it_is_shown_where_it_is_known():
+    status = Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf, share=0.834)
+    assert "10 tokens/s · MFU 83% · " in str(status)
+    assert "MFU" not in str(Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf))
+
+
+def test_a_head_over_few_words_is_counted_too():
+    encoder = MODELS["bert"]()
+    model = Headed(encoder, {"words": encoder.new_head("words")})
+    assert blocks_of(model) == list(encoder.blocks)
