@@ -15,23 +15,24 @@ from regard.visual.drawing import Path as Line
 WORDS = ("condition", "quality")
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The whole report."""
+def markdown(found: dict[str, Any], level: str = "##") -> str:
+    """The whole report; works have headings of this level."""
     machine, ceilings = found["machine"], found["ceilings"]
     parts = [
-        "# Measured\n",
-        ", ".join(f"{name} {value}" for name, value in machine.items()) + "\n",
+        "; ".join(f"{name} {value}" for name, value in machine.items()) + ".\n",
         f"{found['rounds']} rounds in turn; medians, and ratios round by round with their range.\n",
-        "Ceilings: " + ", ".join(f"{name} {value:,.0f}" for name, value in ceilings.items()) + "\n",
+        "Ceilings: "
+        + ", ".join(f"{name} {value:,.0f}" for name, value in ceilings.items())
+        + ".\n",
     ]
-    return "\n".join([*parts, *(table(work) for work in found["works"])])
+    return "\n".join([*parts, *(table(work, level) for work in found["works"])])
 
 
-def table(work: dict[str, Any]) -> str:
+def table(work: dict[str, Any], level: str = "##") -> str:
     """One work: the fastest condition first. A column that nothing stands in is left out."""
     rows = [_cells(row, work["unit"]) for row in work["rows"]]
     columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    lines = [f"## {work['name']}\n"]
+    lines = [f"{level} {work['name']}\n"]
     if work["note"]:
         lines += [work["note"] + "\n"]
     lines += ["| " + " | ".join(columns) + " |"]

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pairs
 from benchmarks.asked import Asked
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
@@ -23,8 +24,9 @@ GOALS = {"transformers bfloat16": 1.5, "transformers bfloat16 compiled": 1.5}
 
 
 def works(asked: Asked) -> Iterator[Work]:
-    """Masked words from nothing, then a pair classifier from MiniLM where its data is there."""
+    """Masked words; pairs of sentences; a pair classifier from MiniLM where its data is there."""
     yield _masked(asked)
+    yield from pairs.works(asked)
     if asked.file("glue", "MRPC") and asked.encoder:
         yield _mrpc(asked)
 

@@ -10,6 +10,7 @@ operating system has stopped it, so threads that spin while they wait take no co
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -142,6 +143,7 @@ class Worker:
 
 def serve(threads: int) -> None:
     """The worker's side: one JSON object a line in, one out, until the input ends."""
+    _end_with_the_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is not an answer
     made: list[Any] = []
@@ -169,6 +171,12 @@ def _answer(order: dict[str, Any], made: list[Any], threads: int) -> dict[str, A
     else:
         result = getattr(made[0], order["call"])(*order["given"])
     return {"seconds": time.perf_counter() - began, "result": result}
+
+
+def _end_with_the_parent() -> None:
+    """However it ends: who is stopped does not see the end of its input."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _peak() -> float | None:
