@@ -5,7 +5,8 @@
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
 A sequence is swept by torch's own kernels (oneDNN's on a CPU, cuDNN's on a GPU): in float32 no loop
-in Python outruns them. Gates lie side by side in torch's order, so that published weights fit.
+in Python outruns them. An LSTM in bfloat16 has compiled ones, on a CPU that multiplies bfloat16.
+Gates lie side by side in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.layers.dropout import Dropout
-from regard.layers.linear import linear
+from regard.layers.linear import compute_type, linear, narrowed, product
+from regard.native import lstm as compiled
 from regard.state import Cells
 
 Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
@@ -103,6 +105,11 @@ class LSTM(RecurrentLayer):
     def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
         if x.size(1) == 1 and x.device.type == "cpu":
             return self._one(x, hidden[0], cell[0])
+        if _fits(x, hidden, cell, *weights) and compiled.available():
+            hiddens, hidden, cell = _LSTMSweep.apply(
+                x, hidden[0], cell[0], *weights[:3], torch.is_grad_enabled()
+            )
+            return hiddens, (hidden[None], cell[None])
         hiddens, hidden, cell = torch.lstm(x, (hidden, cell), weights, *_options(x))
         return hiddens, (hidden, cell)
 
@@ -120,6 +127,12 @@ class LSTM(RecurrentLayer):
         For loops whose next input depends on the last output.
         """
         return _LSTMStep.apply(gates, more, cell)
+
+
+def _fits(*tensors: Tensor) -> bool:
+    """Whether autocast asks for bfloat16 where everything is float32 on the CPU."""
+    plain = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+    return plain and compute_type(tensors[0]) == torch.bfloat16
 
 
 class _LSTMStep(torch.autograd.Function):
@@ -152,6 +165,47 @@ class _LSTMStep(torch.autograd.Function):
         torch.mul(enter, 1 - new * new, out=d_new).mul_(d_cell)
         d_leave.mul_(squashed).mul_(d_hidden)
         return slopes, slopes, d_cell.mul_(keep)
+
+
+class _LSTMSweep(torch.autograd.Function):
+    """A whole sequence: one product for what comes from below, then the compiled chain of steps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        below: Tensor,
+        own: Tensor,
+        bias: Tensor,
+        learning: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x, below = x.to(torch.bfloat16), narrowed(below)
+        swept = compiled.forward(own, product(x, below), bias, hidden, cell, keep=learning)
+        if learning:
+            ctx.save_for_backward(x, hidden, cell, below, own, *vars(swept).values())
+        return swept.hiddens, swept.hiddens[:, -1].clone(), swept.cells[:, -1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, hidden, cell, below, own, *kept = ctx.saved_tensors
+        needs_x, needs_hidden, _, needs_below, needs_own, *_ = ctx.needs_input_grad
+        swept = compiled.Swept(*kept)
+        d_hiddens, d_hidden, d_cell = grads
+        d_gates, d_bias, d_first, d_cell = compiled.backward(
+            own, swept, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden
+        )
+        lines = d_gates.flatten(0, 1).t()  # (4D, B * T)
+        before = torch.cat([hidden[:, None], swept.hiddens[:, :-1]], 1).to(x.dtype)
+        return (
+            product(d_gates, below.t()).float() if needs_x else None,
+            *(d_first, d_cell),
+            product(lines, x.flatten(0, 1).t()).float() if needs_below else None,
+            product(lines, before.flatten(0, 1).t()).float() if needs_own else None,
+            *(d_bias, None),
+        )
 
 
 CELLS: dict[str, type[RecurrentLayer]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}

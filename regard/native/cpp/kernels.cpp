@@ -1,6 +1,7 @@
 // Decoding at the speed at which weights can be read: what Python calls.
 
 #include "encoder.h"
+#include "lstm.h"
 #include "programs.h"
 #include "recurrent.h"
 #include "words.h"

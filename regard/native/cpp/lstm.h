@@ -1,0 +1,382 @@
+// A layer of LSTM over whole sequences, forward and backward, each in one call.
+//
+// What comes from below was multiplied for all steps at once. What remains is a chain of small
+// products, U h for some rows, one after the other: U is packed once, and at each step the threads
+// share its lines. Who has the gates of some units also squashes them, so a step is one stage.
+//
+// Products are those of bfloat16, everything else is float32: for products of float32 the kernels
+// that torch has are as fast. A packed matrix lies in pairs of panels of 16 lines, two numbers of a
+// line side by side: (N / 32, K / 2, 2, 16, 2).
+//
+// This is for processors that multiply bfloat16. Others have no kernels here.
+#pragma once
+
+#include "processor.h"
+
+#if WIDE && defined(__AVX512BF16__)
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "lanes.h"
+#include "threads.h"
+
+namespace {
+namespace lstm {
+
+using learning::bfloat16;
+using learning::Halves;
+using learning::Lanes;
+using learning::LANES;
+
+// B rows of T steps and D units, whose gates i f g o lie side by side. d is short for the
+// derivative of the loss by.
+struct Layer {
+  int64_t rows, steps, width;
+  const float* weight;         // U, (4D, D)
+  const bfloat16* inputs;      // W x, (B, T, 4D)
+  const float* bias;           // (4D)
+  const float *hidden, *cell;  // before the first step, (B, D)
+  float* gates;    // squashed, (B, T, 4D); null where no derivative will be asked for
+  float* cells;    // (B, T, D), without gates the last alone, (B, 1, D)
+  float* hiddens;  // (B, T, D)
+
+  const float* d_hiddens;  // (B, T, D)
+  const float* d_end;      // the last hidden state, beside that, (B, D)
+  float* d_cell;           // the last cell, and in the end the first, (B, D)
+  float* d_hidden;         // the first hidden state, or null
+  bfloat16* d_gates;       // before they are squashed, (B, T, 4D)
+  float* d_bias;           // what is added to: (4D)
+};
+
+constexpr int64_t PAIR = 2 * LANES;
+constexpr int64_t CHUNK = 128;  // multiplications in a row for which lines stay in the first cache
+constexpr int64_t BLOCKS = 4;   // of 16 units that are squashed together: memory likes long lines
+constexpr int MOST = 12;        // rows whose sums fit into registers
+
+#define UNROLLED(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < count; i++)
+
+// ---- 16 numbers, of which the first `count` are there; the others are zeros, or stay
+
+inline __mmask16 mask(int64_t count) {
+  return count >= LANES ? 0xffff : count <= 0 ? 0 : (1u << count) - 1;
+}
+
+inline Lanes read(const float* from, int64_t count = LANES) {
+  return (Lanes)_mm512_maskz_loadu_ps(mask(count), from);
+}
+
+inline void write(const Lanes& x, float* to, int64_t count = LANES) {
+  _mm512_mask_storeu_ps(to, mask(count), (__m512)x);
+}
+
+inline Lanes read(const bfloat16* from, int64_t count = LANES) {
+  const Halves x = (Halves)_mm256_maskz_loadu_epi16(mask(count), from);
+  return (Lanes)(learning::widened(x) << 16);
+}
+
+inline void write(const Lanes& x, bfloat16* to, int64_t count = LANES) {
+  _mm256_mask_storeu_epi16(to, mask(count), (__m256i)learning::narrowed(x));
+}
+
+inline Lanes sigmoid(const Lanes& x) { return 1.0f / (1.0f + learning::exponential(-x)); }
+inline Lanes tanh(const Lanes& x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+// ---- products
+
+constexpr int64_t SIDE = 2;  // numbers of a row that one instruction multiplies
+
+inline Lanes times(Lanes sum, const bfloat16* lines, const bfloat16* x) {
+  int32_t two;
+  std::memcpy(&two, x, 4);
+  return (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(lines),
+                                 (__m512bh)_mm512_set1_epi32(two));
+}
+
+// y (M, 2, 16) += some columns of M rows, `stride` apart, times those of a pair of panels.
+template <int M>
+inline void multiply(const bfloat16* lines, const bfloat16* x, int64_t stride, int64_t count,
+                     float* y) {
+  constexpr int64_t panel = LANES * SIDE, ahead = 16 * 2 * panel;
+  Lanes sum[M][2];
+  const bfloat16* row[M];
+  UNROLLED(m, M) {
+    row[m] = x + m * stride;
+    UNROLLED(p, 2) sum[m][p] = read(y + m * PAIR + p * LANES);
+  }
+  for (int64_t k = 0; k < count; k += SIDE, lines += 2 * panel) {
+    UNROLLED(p, 2) __builtin_prefetch(lines + ahead + p * panel);
+    UNROLLED(m, M) {
+      UNROLLED(p, 2) sum[m][p] = times(sum[m][p], lines + p * panel, row[m] + k);
+    }
+  }
+  UNROLLED(m, M) {
+    UNROLLED(p, 2) write(sum[m][p], y + m * PAIR + p * LANES);
+  }
+}
+
+template <int M>
+inline void multiply(int64_t rows, const bfloat16* lines, const bfloat16* x, int64_t stride,
+                     int64_t count, float* y) {
+  if constexpr (M > 0) {
+    if (rows == M) return multiply<M>(lines, x, stride, count, y);
+    multiply<M - 1>(rows, lines, x, stride, count, y);
+  }
+}
+
+// y (rows, 2, 16) = x (rows, K) times a pair of panels.
+void times_pair(const bfloat16* lines, const bfloat16* x, int64_t rows, int64_t k, float* y) {
+  std::memset(y, 0, rows * PAIR * sizeof(float));
+  const int64_t blocks = (rows + MOST - 1) / MOST, chunk = CHUNK * SIDE;
+  for (int64_t start = 0; start < k; start += chunk) {
+    const int64_t count = std::min(chunk, k - start);
+    for (int64_t block = 0; block < blocks; block++) {
+      const Share share(rows, block, blocks);
+      multiply<MOST>(share.end - share.begin, lines + start * PAIR, x + share.begin * k + start, k,
+                     count, y + share.begin * PAIR);
+    }
+  }
+}
+
+// One panel of a pair, from lines of K numbers that are `next` apart. Lines that are not there are
+// zeros, and so is column K where K is odd and numbers come in twos.
+void pack_lines(const float* from, int64_t lines, int64_t next, int64_t k, bfloat16* to) {
+  constexpr int64_t side = SIDE, most = LANES * side;
+  for (int64_t start = 0; start < k; start += most) {
+    const int64_t count = std::min(most, k - start);
+    for (int64_t line = 0; line < LANES; line++) {
+      bfloat16 numbers[most] = {};
+      for (int64_t i = 0; line < lines && i < count; i += LANES) {
+        const int64_t here = std::min(LANES, count - i);
+        write(read(from + line * next + start + i, here), numbers + i);
+      }
+      for (int64_t i = 0; i < count; i += side) {
+        std::memcpy(to + (start + i) * PAIR + line * side, numbers + i, 4);
+      }
+    }
+  }
+}
+
+// The same from columns, which are `next` apart. K is even.
+inline void pack_columns(const float* from, int64_t lines, int64_t next, int64_t k,
+                         bfloat16* to) {
+  for (int64_t i = 0; i < k; i += 2) {
+    bfloat16 even[LANES], odd[LANES];
+    uint32_t words[LANES];
+    write(read(from + i * next, lines), even);
+    write(read(from + (i + 1) * next, lines), odd);
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) words[l] = even[l].bits | (uint32_t)odd[l].bits << 16;
+    std::memcpy(to + i * PAIR, words, sizeof(words));
+  }
+}
+
+// ---- the chain of steps
+
+struct Chain {
+  const Layer& layer;
+  bfloat16* packed;
+  int64_t k;    // columns of a packed matrix
+  bfloat16* state[2];  // of this step and the next: h (B, K), or backward d_gates
+  float* sums;  // of each thread, (BLOCKS, 2, B, 2, 16)
+
+  float* room(const Worker& worker) const {
+    return sums + worker.thread * BLOCKS * 2 * PAIR * layer.rows;
+  }
+};
+
+// Some blocks of 16 units for all rows. A block's gates are the lines of two pairs of panels.
+struct Units {
+  const Chain& chain;
+  const Layer& s;
+  int64_t step;
+  Share blocks;
+  float* sums;
+
+  float* sum(int64_t block, int64_t gate, int64_t row) const {
+    const int64_t pair = (block - blocks.begin) * 2 + gate / 2;
+    return sums + (pair * s.rows + row) * PAIR + gate % 2 * LANES;
+  }
+
+  void run() const {
+    for (int64_t pair = 2 * blocks.begin; pair < 2 * blocks.end; pair++) {
+      times_pair(chain.packed + pair * PAIR * chain.k, chain.state[step % 2], s.rows, chain.k,
+                 sum(pair / 2, pair % 2 * 2, 0));
+    }
+    for (int64_t row = 0; row < s.rows; row++) {
+      for (int64_t gate = 0; gate < 4; gate++) squash(row, gate);
+      for (int64_t block = blocks.begin; block < blocks.end; block++) finish(row, block);
+    }
+  }
+
+  void squash(int64_t row, int64_t gate) const {
+    const int64_t at = ((row * s.steps + step) * 4 + gate) * s.width;
+    for (int64_t block = blocks.begin; block < blocks.end; block++) {
+      const int64_t unit = block * LANES, count = std::min(LANES, s.width - unit);
+      float* here = sum(block, gate, row);
+      Lanes x = read(here) + read(s.bias + gate * s.width + unit, count);
+      x += read(s.inputs + at + unit, count);
+      x = gate == 2 ? tanh(x) : sigmoid(x);
+      write(x, here);
+      if (s.gates) write(x, s.gates + at + unit, count);
+    }
+  }
+
+  void finish(int64_t row, int64_t block) const {
+    const int64_t unit = block * LANES, count = std::min(LANES, s.width - unit);
+    const int64_t at = (row * s.steps + step) * s.width + unit, first = row * s.width + unit;
+    float* after = s.cells + (s.gates ? at : first);
+    const float* before = !step ? s.cell + first : s.gates ? after - s.width : after;
+    const Lanes cell = read(sum(block, 0, row)) * read(sum(block, 2, row)) +
+                       read(sum(block, 1, row)) * read(before, count);
+    const Lanes hidden = read(sum(block, 3, row)) * tanh(cell);
+    write(cell, after, count);
+    write(hidden, s.hiddens + at, count);
+    write(hidden, chain.state[(step + 1) % 2] + row * chain.k + unit, count);
+  }
+};
+
+void forward(void* data, Worker worker) {
+  const Chain& chain = *(const Chain*)data;
+  const Layer& s = chain.layer;
+  const int64_t blocks = (s.width + LANES - 1) / LANES, most = worker.threads * BLOCKS;
+  worker.share(blocks, [&](int64_t block) {
+    const int64_t unit = block * LANES, lines = std::min(LANES, s.width - unit);
+    for (int gate = 0; gate < 4; gate++) {
+      bfloat16* pair = chain.packed + (block * 2 + gate / 2) * PAIR * chain.k;
+      pack_lines(s.weight + (gate * s.width + unit) * s.width, lines, s.width, s.width,
+                 pair + gate % 2 * LANES * SIDE);
+    }
+  });
+  const int64_t pieces = (blocks + most - 1) / most * worker.threads;  // as many for each thread
+  for (int64_t step = 0; step < s.steps; step++) {
+    worker.share(pieces, [&](int64_t piece) {
+      Units{chain, s, step, Share(blocks, piece, pieces), chain.room(worker)}.run();
+    });
+  }
+}
+
+// 16 units of one row: `out` is d of their hidden states without what comes from above.
+inline void backward_units(const Chain& chain, int64_t row, int64_t step, int64_t unit,
+                           Lanes out) {
+  const Layer& s = chain.layer;
+  const int64_t width = s.width, count = std::min(LANES, width - unit);
+  const int64_t at = row * s.steps + step, first = row * width + unit;
+  Lanes gate[4];
+  UNROLLED(g, 4) gate[g] = read(s.gates + (at * 4 + g) * width + unit, count);
+  const Lanes enter = gate[0], keep = gate[1], fresh = gate[2], leave = gate[3];
+  const float* cell = s.cells + at * width + unit;
+  const Lanes before = read(step ? cell - width : s.cell + first, count);
+  const Lanes squashed = tanh(read(cell, count));
+  out += read(s.d_hiddens + at * width + unit, count);
+  const Lanes inside =
+      read(s.d_cell + first, count) + out * leave * (1.0f - squashed * squashed);
+  write(inside * keep, s.d_cell + first, count);
+  const Lanes d[4] = {inside * fresh * enter * (1.0f - enter),
+                      inside * before * keep * (1.0f - keep),
+                      inside * enter * (1.0f - fresh * fresh),
+                      out * squashed * leave * (1.0f - leave)};
+  bfloat16* state = chain.state[(step + 1) % 2] + row * chain.k + unit;
+  UNROLLED(g, 4) {
+    write(d[g], state + g * width, count);
+    write(d[g], s.d_gates + (at * 4 + g) * width + unit, count);
+    float* bias = s.d_bias + g * width + unit;
+    write(read(bias, count) + d[g], bias, count);
+  }
+}
+
+// 32 units for all rows: d of their hidden states, from all gates of the step behind; and with it d
+// of their own gates. Behind the last step there is none, before the first there are no gates.
+void backward_piece(const Chain& chain, int64_t step, int64_t piece, float* sums) {
+  const Layer& s = chain.layer;
+  const bool last = step + 1 == s.steps;
+  if (!last) {
+    times_pair(chain.packed + piece * PAIR * chain.k, chain.state[(step + 2) % 2], s.rows, chain.k,
+               sums);
+  }
+  for (int64_t row = 0; row < s.rows; row++) {
+    for (int64_t unit = piece * PAIR; unit < std::min(s.width, (piece + 1) * PAIR); unit += LANES) {
+      const int64_t count = std::min(LANES, s.width - unit), first = row * s.width + unit;
+      const float* sum = sums + row * PAIR + unit % PAIR;
+      const Lanes out = last ? read(s.d_end + first, count) : read(sum);
+      if (step < 0) {
+        write(out, s.d_hidden + first, count);
+      } else {
+        backward_units(chain, row, step, unit, out);
+      }
+    }
+  }
+}
+
+void backward(void* data, Worker worker) {
+  const Chain& chain = *(const Chain*)data;
+  const Layer& s = chain.layer;
+  const int64_t pieces = (s.width + PAIR - 1) / PAIR;
+  worker.share(pieces, [&](int64_t piece) {
+    for (int panel = 0; panel < 2; panel++) {
+      const int64_t unit = piece * PAIR + panel * LANES, lines = std::min(LANES, s.width - unit);
+      pack_columns(s.weight + unit, lines, s.width, chain.k,
+                   chain.packed + piece * PAIR * chain.k + panel * LANES * SIDE);
+    }
+  });
+  for (int64_t step = s.steps - 1; step >= (s.d_hidden ? -1 : 0); step--) {
+    worker.share(pieces, [&](int64_t piece) {
+      backward_piece(chain, step, piece, chain.room(worker));
+    });
+  }
+}
+
+// The first row of whole lines of the cache.
+template <class T>
+T* aligned(std::vector<T>& kept, int64_t count) {
+  constexpr int64_t line = 64;
+  T* first = scratch(kept, count + line / (int64_t)sizeof(T));
+  return first + (line - (uintptr_t)first % line) % line / sizeof(T);
+}
+
+void run_all(const Layer& s, bool ahead, int64_t threads) {
+  static thread_local std::vector<bfloat16> packed, state;
+  static thread_local std::vector<float> sums;
+  const int64_t even = (s.width + SIDE - 1) / SIDE * SIDE, k = ahead ? even : 4 * s.width;
+  const int64_t lines = ahead ? 4 * ((s.width + LANES - 1) / LANES * LANES)
+                              : (s.width + PAIR - 1) / PAIR * PAIR;
+  bfloat16* first = aligned(state, 2 * s.rows * k);
+  std::fill(first, first + 2 * s.rows * k, bfloat16{});
+  Chain chain{s,
+                 aligned(packed, lines * k),
+                 k,
+                 {first, first + s.rows * k},
+                 aligned(sums, threads * BLOCKS * 2 * PAIR * s.rows)};
+  for (int64_t row = 0; ahead && row < s.rows; row++) {
+    for (int64_t unit = 0; unit < s.width; unit += LANES) {
+      const int64_t count = std::min(LANES, s.width - unit);
+      write(read(s.hidden + row * s.width + unit, count), first + row * k + unit, count);
+    }
+  }
+  run(threads, ahead ? forward : backward, &chain);
+}
+
+}  // namespace lstm
+}  // namespace
+
+extern "C" {
+
+void regard_lstm_forward(const lstm::Layer* s, int64_t threads) {
+  lstm::run_all(*s, true, threads);
+}
+
+void regard_lstm_backward(const lstm::Layer* s, int64_t threads) {
+  lstm::run_all(*s, false, threads);
+}
+
+int regard_lstm_there() { return 1; }
+}
+
+#else
+
+// Whether this processor has the kernels.
+extern "C" int regard_lstm_there() { return 0; }
+
+#endif
