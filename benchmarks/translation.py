@@ -88,9 +88,8 @@ def _same(results: dict[str, Any]) -> dict[str, str]:
         if wanted and name != "transformers float32":
             equal = sum(a == b for a, b in zip(found, wanted, strict=True))
             told[name] = f"{equal} of {len(wanted)} outputs as transformers float32"
-        for name, rows in results.items():
-            said = f"{sum(map(len, rows)) / len(rows):.1f} tokens each"
-            told[name] = f"{told[name]}, {said}" if name in told else said
+        said = f"{sum(map(len, rows)) / len(rows):.1f} tokens each"
+        told[name] = f"{told[name]}, {said}" if name in told else said
     return told
 
 
