@@ -66,6 +66,13 @@ def shown(row: dict[str, Any], unit: str) -> float:
     return 1 / row["rate"] if unit == "seconds" else row["rate"]
 
 
+def turns_of(row: dict[str, Any], unit: str) -> tuple[float, float]:
+    """The least and the most of all turns, as parts of the median."""
+    turns = [seconds / median(row["seconds"]) for seconds in row["seconds"]]
+    turns = turns if unit == "seconds" else [1 / turn for turn in turns]
+    return min(turns), max(turns)
+
+
 def number(value: float) -> str:
     """Three digits, or all of the whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -78,15 +85,13 @@ def bars(works: list[dict[str, Any]]) -> Drawing:
 
 def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawing:
     rows, unit = work["rows"], work["unit"]
-    most = max((shown(row, unit) for row in rows), default=1.0)
+    most = max((shown(row, unit) * turns_of(row, unit)[1] for row in rows), default=1.0)
     shapes: list[Shape] = [Label(8, 14, f"{work['name']}, {unit}", 13.5, bold=True)]
     for place, row in enumerate(rows):
         y, value = 34 + 22 * place, shown(row, unit)
-        long = (width - left - 90) * value / most
+        long = (width - left - 60) * value / most
         ours = row["condition"].startswith("regard")
-        turns = [seconds / median(row["seconds"]) for seconds in row["seconds"]]
-        turns = turns if unit == "seconds" else [1 / turn for turn in turns]
-        low, high = (min(left + long * end, width - 4) for end in (min(turns), max(turns)))
+        low, high = (left + long * end for end in turns_of(row, unit))
         shapes.append(Label(left - 8, y + 7, clip(row["condition"], 34), 11.5, "end"))
         shapes.append(Rect(left, y, long, 14, "accent" if ours else "muted", 0.75))
         shapes.append(Line(((low, y + 7), (high, y + 7)), "ink", 1.2))
