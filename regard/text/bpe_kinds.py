@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from regard.errors import ConfigError
 from regard.text.marked import Marks, end_marks, learn_merges
 from regard.text.normalize import Handling
-from regard.text.training import need_unknown, too_small
+from regard.text.roles import need_unknown, too_small
 
 END = "</w>"
 

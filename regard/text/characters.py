@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from regard.errors import ConfigError
 from regard.text.bpe_kinds import allow_splits, assemble
 from regard.text.normalize import Handling
-from regard.text.training import need_unknown, too_small
+from regard.text.roles import need_unknown, too_small
 from regard.text.words import frequent
 
 # ELMo (Peters et al. 2018): bytes are 0..255, then these; ids are one more, 0 is the padded word.

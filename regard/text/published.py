@@ -24,7 +24,8 @@ from regard.text.bpe_kinds import assemble
 from regard.text.files import read_json, read_lines, read_merges, read_pieces, read_vocab_json
 from regard.text.normalize import Handling
 from regard.text.pairs import Pair
-from regard.text.tokenizer import ROLES, Tokenizer, roles_of
+from regard.text.roles import ROLES, roles_of
+from regard.text.tokenizer import Tokenizer
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")

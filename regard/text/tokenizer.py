@@ -15,23 +15,7 @@ import tokenizers
 
 from regard.errors import RegardError
 from regard.suggest import nearest
-
-# The part a special piece plays, and the names by which it is known without being told.
-ROLES: dict[str, tuple[str, ...]] = {
-    "pad": ("<pad>", "[PAD]"),
-    "bos": ("<s>", "<bos>", "[BOS]"),
-    "eos": ("</s>", "<eos>", "[EOS]"),
-    "unk": ("<unk>", "[UNK]"),
-    "cls": ("<cls>", "[CLS]"),
-    "sep": ("<sep>", "[SEP]"),
-    "mask": ("<mask>", "[MASK]"),
-}
-
-
-def roles_of(specials: Iterable[str]) -> dict[str, str]:
-    """The roles of special pieces, known by their names: ["<pad>", "[CLS]"] -> pad and cls."""
-    present = set(specials)
-    return {role: name for role, names in ROLES.items() for name in names[::-1] if name in present}
+from regard.text.roles import ROLES
 
 
 @dataclass(frozen=True)

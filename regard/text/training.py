@@ -15,7 +15,8 @@ from regard.errors import ConfigError, RegardError
 from regard.suggest import nearest
 from regard.text import KINDS
 from regard.text.normalize import Handling
-from regard.text.tokenizer import Tokenizer, roles_of, text_problem
+from regard.text.roles import roles_of
+from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -104,22 +105,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def need_unknown(kind: str, specials: list[str]) -> str:
-    """The name of the unknown piece, which this kind cannot do without."""
-    unknown = roles_of(specials).get("unk")
-    if unknown is None:
-        raise ConfigError(
-            f"kind {kind!r} needs a piece for what it does not know: `specials` must hold "
-            f"<unk> or [UNK], but is {specials}. (byte-bpe needs none.)"
-        )
-    return unknown
-
-
-def too_small(vocab_size: int, specials: int, alphabet: int, hint: str) -> ConfigError:
-    """The error for a vocabulary that cannot hold its own alphabet."""
-    return ConfigError(
-        f"`vocab_size` must be at least {specials + alphabet} ({specials} specials + an alphabet "
-        f"of {alphabet}), but is {vocab_size}. {hint}"
-    )

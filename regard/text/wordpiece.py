@@ -22,7 +22,7 @@ from regard.text.bpe_kinds import allow_splits, assemble, bpe_trainer
 from regard.text.marked import Marks, continuation_marks, learn_merges
 from regard.text.normalize import Handling
 from regard.text.pairs import Corpus, Pair
-from regard.text.training import need_unknown, too_small
+from regard.text.roles import need_unknown, too_small
 
 PREFIX = "##"
 SPLITS = ["punctuation", "whitespace"]

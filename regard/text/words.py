@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from regard.text.bpe_kinds import allow_splits, assemble
 from regard.text.normalize import Handling
-from regard.text.training import need_unknown
+from regard.text.roles import need_unknown
 
 
 def train(
