@@ -33,7 +33,7 @@ from regard.data import (
 from regard.data.pieces import Pieces
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.decoding.streaming import Streaming
+from regard.decoding.streaming import Spelling, Streaming
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
 from regard.recipe import Options, Recipe, RecipePath
@@ -302,15 +302,13 @@ class LanguageModeling(Embeds):
         row = fitting([ids], self.context, too_long, options)[0]
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
-        said = self.tokenizer.decode(ids)
         source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
-        steps = Streaming(self.model, source, method)
+        steps, spelling = Streaming(self.model, source, method), Spelling(self.tokenizer, ids)
         for _, token in steps:
-            ids.append(token)
-            text = self.tokenizer.decode(ids)
-            if not text.endswith("\ufffd"):  # the bytes of one character may be several tokens
-                yield text[len(said) :]
-                said = text
+            if part := spelling.add(token):
+                yield part
+        if part := spelling.rest():
+            yield part
         tell_ends([row], [one[0] for one in steps.results], self.context, method)
 
     def reader(self) -> Reader:

@@ -208,7 +208,7 @@ def test_streamed_pieces_are_the_generated_text(task):
         for prompt in ("", "the cat", "by the"):
             pieces = list(task.stream(prompt, max_tokens=6))
             whole = task.generate(prompt, max_tokens=6)
-            assert prompt + "".join(pieces) == whole.rstrip("\ufffd")
+            assert prompt + "".join(pieces) == whole
             assert len(pieces) > 1
 
 
@@ -414,4 +414,4 @@ def test_a_released_folder_continues_as_there(shared, tmp_path):
         wanted = theirs.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0)
         assert text == other.decode(wanted[0], skip_special_tokens=True)
     pieces = list(task.stream("The quick", max_tokens=6))
-    assert "The quick" + "".join(pieces) == found[0].rstrip("\ufffd")
+    assert "The quick" + "".join(pieces) == found[0]
