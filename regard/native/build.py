@@ -32,6 +32,15 @@ KINDS = (("-march=native",), ("-mcpu=native",), ())
 SECONDS = 300  # for a compiler that hangs
 
 TOLD = "compiling kernels for this processor: once, for some seconds"
+SLOWER = (
+    "Without compiled kernels, decoding and encoding are slower, since models keep their wide "
+    "weights whatever `weights` says, and so is training: norms, dropout, activations, attention "
+    "and LSTMs in bfloat16, and Adam."
+)
+INSTALL = (
+    "Install a C++ compiler (on Debian and Ubuntu the package g++, on Fedora gcc-c++, on macOS "
+    "`xcode-select --install`), or name one in CXX."
+)
 
 _lock = threading.Lock()
 
@@ -62,8 +71,7 @@ def _kernels() -> ctypes.CDLL | None:
         return load(build())
     except (BuildError, OSError) as error:
         warnings.warn(
-            "models keep their wide weights and decode more slowly, since the kernels for narrow "
-            f"ones could not be compiled: {error}",
+            f"{SLOWER} {INSTALL} The kernels could not be compiled: {error}",
             stacklevel=2,
         )
         return None

@@ -149,8 +149,10 @@ def test_without_a_compiler_one_warning_says_so(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     build._kernels.cache_clear()
     try:
-        with pytest.warns(UserWarning, match="no C\\+\\+ compiler was found"):
+        with pytest.warns(UserWarning, match="no C\\+\\+ compiler was found") as told:
             assert not build.available()
+        for affected in ("decoding", "encoding", "training", "LSTMs", "Adam", "Install"):
+            assert affected in str(told[0].message)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert build.kernels() is None
