@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Listed:
         return {}
 
 
-class Updates:
+class Updates(ABC):
     """A task as the loop knows it: its model, its batches, and losses from `losses`."""
 
     goal = ("loss", "min")
@@ -67,9 +68,9 @@ class Updates:
         self.last = loss.detach() / count
         return {"loss": (loss, count)}, carry
 
+    @abstractmethod
     def loss(self, batch: Any, carry: Any) -> tuple[tuple[Any, int], Any]:
         """The sum of the losses and their count; and what goes on to the next batch."""
-        raise NotImplementedError
 
     def validate(self) -> dict[str, float]:
         """Nothing is held out."""
