@@ -75,17 +75,24 @@ PUBLISHED = {
 }
 
 
+def add_norm(config: TransformerConfig) -> nn.LayerNorm:
+    """norm(x + drop(f(x))), behind each sub-layer f."""
+    return AddNorm(config.d_model, dropout=config.dropout)
+
+
 class EncoderBlock(nn.Module):
     """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    norm = staticmethod(add_norm)
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.attention = SelfAttention(
             config.d_model, config.heads, kind="encoder", dropout=config.attention_dropout
         )
-        self.attention_norm = AddNorm(config.d_model, dropout=config.dropout)
+        self.attention_norm = self.norm(config)
         self.feed = feed_forward(config)
-        self.feed_norm = AddNorm(config.d_model, dropout=config.dropout)
+        self.feed_norm = self.norm(config)
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         attended = self.attention(hidden, allowed)
@@ -96,16 +103,18 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
     """x = norm(x + attend(x)); x = norm(x + cross(x, memory)); x = norm(x + feed(x))"""
 
+    norm = staticmethod(add_norm)
+
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.attention = SelfAttention(
             config.d_model, config.heads, kind="decoder", dropout=config.attention_dropout
         )
-        self.attention_norm = AddNorm(config.d_model, dropout=config.dropout)
+        self.attention_norm = self.norm(config)
         self.cross = CrossAttention(config.d_model, config.heads, dropout=config.attention_dropout)
-        self.cross_norm = AddNorm(config.d_model, dropout=config.dropout)
+        self.cross_norm = self.norm(config)
         self.feed = feed_forward(config)
-        self.feed_norm = AddNorm(config.d_model, dropout=config.dropout)
+        self.feed_norm = self.norm(config)
 
     def forward(
         self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None

@@ -20,13 +20,18 @@ from regard.models.transformer import (
 )
 
 
+def plain_norm(config: TransformerConfig) -> nn.LayerNorm:
+    """norm(x), before each sub-layer; the sum is another part's."""
+    return nn.LayerNorm(config.d_model)
+
+
 class PreNormEncoderBlock(EncoderBlock):
     """x = x + attend(norm(x)); x = x + feed(norm(x))"""
 
+    norm = staticmethod(plain_norm)
+
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
-        self.attention_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
-        self.feed_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
         self.dropout = Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
@@ -38,11 +43,10 @@ class PreNormEncoderBlock(EncoderBlock):
 class PreNormDecoderBlock(DecoderBlock):
     """x = x + attend(norm(x)); x = x + cross(norm(x), memory); x = x + feed(norm(x))"""
 
+    norm = staticmethod(plain_norm)
+
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
-        self.attention_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
-        self.cross_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
-        self.feed_norm = nn.LayerNorm(config.d_model)  # type: ignore[assignment]
         self.dropout = Dropout(config.dropout)
 
     def forward(
