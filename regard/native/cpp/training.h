@@ -280,10 +280,14 @@ void sum_rows(void* data, Worker worker) {
   worker.share(1, [&](int64_t) { add_groups(job.sums, groups, width, job.out); });
 }
 
-template <class Job>
-void run_as(int64_t numbers, int64_t threads, void (*wide)(void*, Worker),
-            void (*half)(void*, Worker), Job* job) {
+using Work = void (*)(void*, Worker);
+
+void run_as(int64_t numbers, int64_t threads, Work wide, Work half, void* job) {
   run(threads, numbers == BFLOAT16_ ? half : wide, job);
+}
+
+void run_attention(int64_t threads, Work dropping, Work whole, Attention* job) {
+  run(threads, job->drop.threshold ? dropping : whole, job);
 }
 
 extern "C" {
@@ -295,19 +299,11 @@ void regard_adam(int64_t threads, Adam* job) { run(threads, adam_all, job); }
 void regard_add_squares(int64_t threads, Adam* job) { run(threads, add_squares, job); }
 
 void regard_attend(int64_t threads, Attention* job) {
-  if (job->drop.threshold) {
-    run(threads, attend_all<true>, job);
-  } else {
-    run(threads, attend_all<false>, job);
-  }
+  run_attention(threads, attend_all<true>, attend_all<false>, job);
 }
 
 void regard_attend_back(int64_t threads, Attention* job) {
-  if (job->drop.threshold) {
-    run(threads, attend_back_all<true>, job);
-  } else {
-    run(threads, attend_back_all<false>, job);
-  }
+  run_attention(threads, attend_back_all<true>, attend_back_all<false>, job);
 }
 
 void regard_drop(int64_t numbers, int64_t threads, Dropping* job) {
