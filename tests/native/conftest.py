@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from regard.native import build
 
 PLAIN = (("-DPORTABLE",),)
 OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """What a test draws is the same each time."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -27,11 +27,6 @@ NUMBERS = {torch.float32: dict(atol=2e-6, rtol=2e-5), torch.bfloat16: dict(atol=
 NARROW = NUMBERS[torch.bfloat16]
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def leaf(*shape, kind=torch.float32) -> Tensor:
     return torch.randn(shape).to(kind).requires_grad_()
 
@@ -50,6 +45,16 @@ def alike(found, wanted, kind) -> None:
     for one, other in zip(found, wanted, strict=True):
         scale = max(1.0, other.detach().abs().max().item())
         torch.testing.assert_close(one.double() / scale, other.double() / scale, **NUMBERS[kind])
+
+
+def counted(function, answers: list):
+    """The same function, which writes down what it answers."""
+
+    def asked(*arguments):
+        answers.append(function(*arguments))
+        return answers[-1]
+
+    return asked
 
 
 def without_kernels(monkeypatch) -> None:
@@ -249,9 +254,13 @@ def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
             read = cross(self_attention(hidden, allowed), *cross.read(memory), Allowed())
         return [read.detach(), *gradients(read, *parameters)]
 
+    calls = []
+    monkeypatch.setattr(native, "attends", counted(native.attends, calls))
     found = passed()
+    assert calls == [True, True]  # both were the kernels' work
     without_kernels(monkeypatch)
     alike(found, passed(), torch.bfloat16)
+    assert not any(calls[2:])
 
 
 # ---- all together
@@ -274,6 +283,7 @@ def test_nothing_depends_on_the_number_of_threads(fused, monkeypatch):
         return gradients(out, *parts.parameters())
 
     first = passed()
+    assert all(gradient.abs().sum() > 0 for gradient in first)
     for threads in (2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert all(torch.equal(a, b) for a, b in zip(first, passed(), strict=True))
