@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -21,8 +24,10 @@ from regard.compare.conditions import conditions_of
 from regard.compare.crew import Crew
 from regard.compare.results import Comparison, Outcome
 from regard.errors import ConfigError, RegardError
+from regard.runs import read_recipe, train
+from regard.training import Interrupted
 
-TOKENS = 2000
+TOKENS = 600
 WORDS = "a b c d e f g h".split()
 MODELS = {
     "lstm": 'name = "seq2seq"\nd_model = 8\nlayers = 1\ndropout = 0.0',
@@ -74,6 +79,19 @@ def recipes(tmp_path):
     return write_recipes(tmp_path)
 
 
+@contextmanager
+def runs_in_this_process():
+    """Runs one behind the other, which need not import everything anew."""
+
+    def work(self, jobs, at_once):
+        for job in jobs:
+            measure(job.folder, job.words[0], job.words[1:], "none")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Crew, "work", work)
+        yield
+
+
 @dataclass(frozen=True)
 class Done:
     """A comparison that was made in two steps, and what stood there after the first."""
@@ -87,9 +105,10 @@ class Done:
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     recipes, out = write_recipes(folder), folder / "out"
-    compare(recipes, seeds=(1,), out=out, show="none")
-    first = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
-    return Done(recipes, compare(recipes, seeds=(1, 2), out=out, jobs=2, show="none"), first)
+    with runs_in_this_process():
+        compare(recipes, seeds=(1,), out=out, show="none")
+        first = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
+        return Done(recipes, compare(recipes, seeds=(1, 2), out=out, show="none"), first)
 
 
 def outcome(quality: float, **changes: object) -> Outcome:
@@ -168,32 +187,40 @@ def test_a_folder_holds_what_is_asked_for_or_is_refused(done, tmp_path):
         again()
 
 
-def stopped_comparison(recipe: str, out: Path) -> bool:
+def compare_until_stopped(recipe: Path, out: Path, said: Connection) -> None:
+    try:
+        compare([recipe], out=out, show="none")
+    except Interrupted as stopped:
+        said.send((str(stopped), stopped.code))
+
+
+def stopped_comparison(recipe: Path, out: Path) -> bool:
     """Start a comparison in another process and interrupt it; False when it was too fast for us."""
-    code = (
-        "import sys; from regard.compare import compare; from regard.training import Interrupted\n"
-        f"try: compare([{recipe!r}], out={str(out)!r}, show='none')\n"
-        "except Interrupted as stopped: print(stopped); sys.exit(stopped.code)"
-    )
-    run = out / "lstm-seed1"
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    while not list(run.glob("checkpoints/step-*")) and parent.poll() is None:
+    run, (hears, says) = out / "lstm-seed1", multiprocessing.Pipe(duplex=False)
+    # Forked, it has everything imported; the run itself is a process from its start.
+    fork = multiprocessing.get_context("fork")
+    parent = fork.Process(target=compare_until_stopped, args=(recipe, out, says))
+    parent.start()
+    while not list(run.glob("checkpoints/step-*")) and parent.is_alive():
         time.sleep(0.001)
-    parent.send_signal(signal.SIGINT)
-    said, _ = parent.communicate(timeout=120)
+    os.kill(parent.pid, signal.SIGINT)
+    parent.join(120)
     if (run / "result.json").exists():
         return False
-    assert parent.returncode == 130 and f"is saved in {run}" in said
+    assert hears.poll()
+    said, code = hears.recv()
+    assert code == 130 and f"is saved in {run}" in said
     return bool(list(run.glob("checkpoints/step-*")))
 
 
 def test_a_comparison_that_is_stopped_goes_on_and_ends_the_same(done, tmp_path):
     outs = (tmp_path / f"out{attempt}" for attempt in range(5))
-    out = next((out for out in outs if stopped_comparison(str(done.recipes[0]), out)), None)
+    out = next((out for out in outs if stopped_comparison(done.recipes[0], out)), None)
     if out is None:
         pytest.skip("five times the training was over before the interruption reached it")
     run = out / "lstm-seed1"
-    found = compare(done.recipes[:1], out=out, show="none")
+    with runs_in_this_process():
+        found = compare(done.recipes[:1], out=out, show="none")
     whole = done.found.folder / "lstm-seed1"
     one, other = (vars(Outcome.read(folder)) for folder in (run, whole))
     for depends_on_the_clock in ("seconds", "memory"):
@@ -204,13 +231,10 @@ def test_a_comparison_that_is_stopped_goes_on_and_ends_the_same(done, tmp_path):
 
 
 def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
-    with pytest.raises(RegardError, match=r"the run in .*lstm-seed1 has failed \(exit code 2\)"):
-        compare(
-            recipes[:1],
-            ["training.optimizer.learning_rate=1e38"],
-            out=tmp_path / "out",
-            show="none",
-        )
+    """Two in processes of their own, at once."""
+    (tmp_path / "valid.tsv").write_text("a b and no translation\n")
+    with pytest.raises(RegardError, match=r"the run in .*lstm-seed[12] has failed \(exit code 2\)"):
+        compare(recipes[:1], seeds=(1, 2), jobs=2, out=tmp_path / "out", show="none")
     assert "error: " in capfd.readouterr().err
 
 
@@ -220,7 +244,7 @@ def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("tokens = 2000=>tokens = 500", "budget.tokens: 2000 in lstm, 500 in transformer"),
+        ("tokens = 600=>tokens = 500", "budget.tokens: 600 in lstm, 500 in transformer"),
         ("vocab_size = 12=>vocab_size = 11", "tokenizer.vocab_size: 12 in lstm, 11 in transf"),
         ("batch_tokens = 64=>batch_tokens = 32", "data.batch_tokens: 64 in lstm, 32 in transfor"),
         ("every = 4=>every = 5", "validation.every: 4 in lstm, 5 in transformer"),
@@ -241,8 +265,6 @@ def test_what_differs_is_refused_by_name(recipes, tmp_path, change, told):
 
 
 def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
-    from regard.runs import read_recipe
-
     copy = tmp_path / "copy.tsv"
     copy.write_bytes((tmp_path / "train.tsv").read_bytes())
     recipes[1].write_text(recipes[1].read_text().replace("train.tsv", "copy.tsv"))
@@ -313,21 +335,18 @@ layers = 1
 
 
 @pytest.mark.parametrize("begun", ["new", "started"])
-def test_tasks_on_encoders_are_compared_by_examples(tmp_path, monkeypatch, begun):
-    def work(self, jobs, at_once):
-        for job in jobs:
-            measure(job.folder, job.words[0], job.words[1:], "none")
-
-    monkeypatch.setattr(Crew, "work", work)
+def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     rows = [{"text": f"a b {word}", "label": "yes" if word < "e" else "no"} for word in WORDS]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipes = [tmp_path / f"{name}.toml" for name in ("bert", "distilbert")]
     for path in recipes:
         model = NEW.format(name=path.stem)
-        if begun == "started":
-            model = f'[model]\npath = "{started(tmp_path / "start" / path.stem, path.stem)}"\n'
         path.write_text(CLASSES.format(model=model))
-    found = compare(recipes, out=tmp_path / "out", show="none")
+        if begun == "started":
+            start, _ = train(path, ["training.tokens=4"], out=tmp_path / path.stem, show="none")
+            path.write_text(CLASSES.format(model=f'[model]\npath = "{start}"\n'))
+    with runs_in_this_process():
+        found = compare(recipes, out=tmp_path / "out", show="none")
     bert, distilbert = (several[0] for several in found.outcomes.values())
     assert bert.items == "examples" and bert.tokens == distilbert.tokens == 24
     assert bert.scores[0]["name"] == "accuracy" and "count:8" in bert.scores[0]["signature"]
@@ -339,13 +358,6 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, monkeypatch, begun
     assert "tokens" not in page.partition("<h1>")[2]
     assert "examples/s" in found.picture().text(200)
     assert json.loads((tmp_path / "out/comparison.json").read_text())["items"] == "examples"
-
-
-def started(place: Path, family: str) -> Path:
-    sys.path.insert(0, str(Path(__file__).parent / "tasks"))
-    from tiny_folders import folder
-
-    return folder(place, family, "Model")
 
 
 def test_a_lower_score_may_be_the_better_one():
