@@ -1,11 +1,13 @@
 """The compiled kernels: built where a C++ compiler is, when they are first needed, and kept.
 
 What was built lies in the user's cache (XDG_CACHE_HOME), under a name made of the source, the
-flags and the processor, so that machines which share a home do not share machine code.
+flags and the processor, so that machines which share a home do not share machine code. At its end
+stands its own sum: a file that is damaged would end the process that loads it.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -30,6 +32,9 @@ FLAGS = (
 # Everything that this processor can do, then what every processor of its kind can.
 KINDS = (("-march=native",), ("-mcpu=native",), ())
 SECONDS = 300  # for a compiler that hangs
+
+ROOM = 4 << 20  # bytes that a folder must have left
+SUM = hashlib.sha256
 
 TOLD = "compiling kernels for this processor: once, for some seconds"
 SLOWER = (
@@ -87,24 +92,41 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
         OSError: there is no folder to write to.
     """
     text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
-    name = hashlib.sha256(repr((text, FLAGS, kinds, _processor())).encode()).hexdigest()[:20]
-    folder = folder or _folder()
+    name = SUM(repr((text, FLAGS, kinds, _processor())).encode()).hexdigest()[:20]
+    folder = folder or _cache()
     target = folder / f"kernels-{name}.so"
-    if target.exists():
+    if _is_whole(target) and _executes(folder):
         return target
     compiler = _compiler()
+    if problem := _problem(folder):
+        folder = _of_this_process(problem)
     print(TOLD, file=sys.stderr, flush=True)
     said = ""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         made = Path(place, "kernels.so")
         for kind in kinds:
-            said = _run(compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made))
+            said = _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made))
             # In a process of its own: an instruction that the processor lacks would end this one.
             said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
             if not said:
+                code = made.read_bytes()
+                made.write_bytes(code + SUM(code).digest())
+                target = folder / target.name
                 os.replace(made, target)  # whole or not at all, whoever else builds
                 return target
-    raise BuildError(f"{compiler} failed: {said.strip().splitlines()[-1]:.200}")
+    lines = said.strip().splitlines()
+    telling = [line for line in lines if re.search("error|fail", line, re.IGNORECASE)]
+    raise BuildError(f"{' '.join(compiler)} failed: {(telling or lines)[0]:.200}")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether what was built is there as it was written."""
+    try:
+        written = path.read_bytes()
+    except OSError:
+        return False
+    size = SUM().digest_size
+    return SUM(written[:-size]).digest() == written[-size:]
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -178,12 +200,14 @@ def _run(*command: str) -> str:
     return (done.stderr.strip() or f"it ended with {done.returncode}") if done.returncode else ""
 
 
-def _compiler() -> str:
+def _compiler() -> list[str]:
+    """The words that call it."""
     wanted = os.environ.get("CXX", "").split()
-    for name in (*wanted[:1], *COMPILERS):
-        found = shutil.which(name)
-        if found:
-            return found
+    for words in (wanted, *([name] for name in COMPILERS)):
+        if words and shutil.which(words[0]):
+            return words
+        if words and words is wanted:
+            print(f"CXX asks for {words[0]!r}, which is not there", file=sys.stderr, flush=True)
     raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one in CXX)")
 
 
@@ -197,14 +221,40 @@ def _processor() -> str:
     return repr((platform.machine(), platform.processor(), sorted(known)))
 
 
-def _folder() -> Path:
-    """Where what is built is kept: the user's cache, else a folder of this process alone."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root, "regard", "native")
+def _cache() -> Path:
+    """Where what is built is kept, if it can be."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(root, "regard", "native")
+
+
+def _problem(folder: Path) -> str:
+    """Why nothing can be built in a folder; it is made if need be."""
+    if not folder.is_absolute():  # there is no home, or one that depends on where we are
+        return f"{folder} is no folder for a cache"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="regard-native-"))
+    except OSError as error:
+        return str(error)
+    if not os.access(folder, os.W_OK):
+        return f"{folder} cannot be written to"
+    if not _executes(folder):
+        return f"programs may not run from {folder}"
+    return "" if shutil.disk_usage(folder).free >= ROOM else f"the disk of {folder} is full"
+
+
+def _executes(folder: Path) -> bool:
+    """Whether what lies in a folder may be loaded."""
+    return not hasattr(os, "ST_NOEXEC") or not os.statvfs(folder).f_flag & os.ST_NOEXEC
+
+
+def _of_this_process(problem: str) -> Path:
+    """A folder that goes with this process."""
+    print(
+        f"{problem}: kernels are compiled for this process alone, and again for the next. "
+        "Set XDG_CACHE_HOME to a folder that can keep them.",
+        file=sys.stderr,
+        flush=True,
+    )
+    folder = Path(tempfile.mkdtemp(prefix="regard-native-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -173,3 +173,73 @@ def test_what_does_not_run_on_this_processor_is_not_kept(libraries, tmp_path, mo
     with pytest.raises(build.BuildError, match="it ended with -4"):
         build.build((("-DPORTABLE", "-O0"),), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+NO_FLAGS = ((),)
+
+
+@pytest.fixture
+def little(libraries, tmp_path, monkeypatch):
+    """Something else that is built, since the kernels take seconds; the cache is `tmp_path`."""
+    source = tmp_path / "little.cpp"
+    source.write_text('extern "C" int regard_check() { return 0; }')
+    monkeypatch.setattr(build, "SOURCE", source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("keep", [0, 100, 9000, -1])
+def test_what_is_damaged_is_built_again(little, keep):
+    path = build.build(NO_FLAGS)
+    whole = path.read_bytes()
+    assert len(whole) > 9000
+    for damaged in (whole[:keep], bytes(100) + whole[100:]):  # which nobody may load
+        path.write_bytes(damaged)
+        assert build.build(NO_FLAGS) == path
+        assert path.read_bytes() == whole
+
+
+def test_where_nothing_can_be_kept_the_process_has_its_own(little, tmp_path, monkeypatch, capsys):
+    for place in (str(tmp_path / "little.cpp"), "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", place)
+        path = build.build(NO_FLAGS)
+        assert path.exists() and not path.is_relative_to(tmp_path)
+        assert "for this process alone" in capsys.readouterr().err
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "_executes", lambda folder: False)
+    assert not build.build(NO_FLAGS).is_relative_to(tmp_path)
+    assert "programs may not run from" in capsys.readouterr().err
+
+
+def test_a_folder_that_may_only_be_read_is_read(little, monkeypatch, capsys):
+    path = build.build(NO_FLAGS)
+    monkeypatch.setattr(build, "_problem", lambda folder: "it cannot be written to")
+    capsys.readouterr()
+    assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
+
+
+def test_a_home_that_is_not_there(little, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as it does then
+    assert not build.build(NO_FLAGS).is_relative_to(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["little.cpp"]
+    assert "for this process alone" in capsys.readouterr().err
+
+
+def test_the_compiler_that_is_asked_for(little, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("CXX", raising=False)
+    wrapper, called, (compiler,) = tmp_path / "wrapper", tmp_path / "called", build._compiler()
+    wrapper.write_text(f'#!/bin/sh\necho "$1" > {called}\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", f"{wrapper} {compiler}")
+    build.build(NO_FLAGS)
+    assert called.read_text().strip() == compiler
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert build._compiler() == [compiler]
+    assert "'no-such-compiler', which is not there" in capsys.readouterr().err
+
+
+def test_the_line_that_tells_why_a_compiler_failed(little, tmp_path):
+    (tmp_path / "little.cpp").write_text("int main() {\n  return none;\n}\n")
+    with pytest.raises(build.BuildError, match="none"):
+        build.build(NO_FLAGS)
