@@ -32,6 +32,7 @@ from regard.decoding.steps import begin, check, evaluating, normalized
 from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
 from regard.decoding.topk import best, best_of
 from regard.errors import ConfigError
+from regard.native import graphs
 from regard.native.words import leading
 
 NEVER = float("-inf")
@@ -113,7 +114,7 @@ class Beam:
             eos = getattr(model.config, "eos", None)
             search = _Search(self, tokens, room, eos, listener)
             while search.sentences.numel():
-                scores, state = model.step(search.tokens[:, -1:], state)
+                scores, state = graphs.step(model, search.tokens[:, -1:], state)
                 rows = search.advance(scores[:, -1])  # (R, 1, V) -> (R, V)
                 if rows.numel():
                     state = state.select(rows)

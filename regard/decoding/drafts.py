@@ -18,6 +18,7 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.steps import begin, evaluating, log_probs_after
 from regard.errors import ConfigError
+from regard.native import graphs
 from regard.state import State
 
 SHORTEST = 2  # one token says too little: what is guessed from it is hardly ever right
@@ -304,7 +305,7 @@ class _Recalling:
         scores, states = [], list(state.states)
         with evaluating(self.model):
             for column in tokens.split(1, 1):
-                score, after = self.model.step(column, states[-1])
+                score, after = graphs.step(self.model, column, states[-1])
                 scores.append(score)
                 states.append(after)
         return torch.cat(scores, 1), _Recalled(states)

@@ -40,6 +40,7 @@ from regard.decoding.settings import SAMPLED, Settings
 from regard.decoding.steps import begin, check, evaluating, normalized
 from regard.decoding.walk import Collector, Decided, decided
 from regard.errors import ConfigError
+from regard.native import graphs
 from regard.native.words import best
 from regard.state import State
 
@@ -242,11 +243,11 @@ def _read(model: Any, state: State, rows: Rows, proposal: Proposal) -> tuple[Ten
     unread = torch.full_like(rows.new, width)
     if longest is None or bool((rows.lengths - 1 + width <= longest).all()):
         fed = both[:, both.size(1) - width :]
-        return *model.step(fed, state), unread
+        return *graphs.step(model, fed, state), unread
     back = (rows.lengths - 1 + width - longest).clamp(min=0)
     place = torch.arange(width, device=both.device)
     fed = both.gather(1, both.size(1) - width - back[:, None] + place)
-    scores, state = model.step(fed, state.rewind(back))
+    scores, state = graphs.step(model, fed, state.rewind(back))
     behind = (back[:, None] + place).clamp(max=width - 1)
     return scores.take_along_dim(behind[..., None], 1), state, unread - back
 

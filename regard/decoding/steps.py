@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.prefixes import started
 from regard.errors import RegardError
+from regard.native import graphs
 
 
 def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
@@ -39,7 +40,7 @@ def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tupl
     Raises:
         RegardError: the model gave no numbers.
     """
-    scores, state = model.step(fed, state)
+    scores, state = graphs.step(model, fed, state)
     log_probs = normalized(scores)
     # One NaN makes a whole distribution NaN.
     check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))

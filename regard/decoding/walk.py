@@ -14,6 +14,7 @@ from regard.decoding.filters import NEVER, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Relative, limits
 from regard.decoding.steps import begin, check, evaluating, normalized
+from regard.native import graphs
 
 # scores (R, V), what is written, row numbers (R,) -> tokens (R,) and their log-probabilities (R,),
 # which are minus infinity where the filters allow none, and no numbers where the scores are none
@@ -98,7 +99,7 @@ def walk(
         written, begun = Written(tokens, eos), tokens.size(1)
         fed = tokens[:, -1:].contiguous()
         while rows:
-            scores, state = model.step(fed, state)
+            scores, state = graphs.step(model, fed, state)
             token, log_prob = choose(scores[:, -1], written, numbers)
             fed, found = token[:, None], log_prob.tolist()
             check(found, begun + written.new)

@@ -1,0 +1,485 @@
+"""A decoder's steps on a GPU, recorded once and replayed: CUDA graphs.
+
+To start a kernel takes the processor longer than most kernels of a step take the GPU. A graph is
+started as one; but it has fixed shapes and addresses. So a state is kept in memory of fixed places:
+rows and positions are rounded up to powers of two, what is not there is hidden by masks, and how
+long each row is stands on the device.
+
+What is given back is the state that the model's own `step` would give, in that memory, and every
+method of decoding does with it what it does with others. When nobody holds it any more its place is
+free for the next.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.gates import gating
+from regard.attention.tap import listening
+from regard.state import KeyValueCache, SourceMemory, State
+
+DEVICES = ("cuda",)  # where steps are replayed
+FEW = 8  # tokens of a row: what speculative decoding reads at once; more are read as ever
+ROOM = 32  # positions of the smallest place
+PLACES = 12  # that are kept for a model
+WARM = 2  # passes before a recording, in which libraries choose their kernels
+# How far a replayed step may be from the model's own, of the greatest score.
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}
+
+Run = Callable[[], tuple[Tensor, dict[str, Tensor]]]
+Parts = dict[str, Any]  # of a state, by dotted name: caches, memories of sources, tensors
+
+
+class CannotReplay(Exception):
+    """A step that is no matter of fixed shapes alone."""
+
+
+def step(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """`model.step(tokens, state)`, replayed where that can be.
+
+    It is the model's own where the model is not on a GPU, in training, where gradients are wanted,
+    somebody looks or weighs heads, and where the state is of a kind that is not known here.
+    """
+    if tokens.device.type not in DEVICES or not isinstance(model, nn.Module):
+        return model.step(tokens, state)
+    with _lock:
+        if model not in _replays:
+            _replays[model] = Replays()
+    return _replays[model].step(model, tokens, state)
+
+
+_replays: weakref.WeakKeyDictionary[nn.Module, Replays] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+# ------------------------------------------------------------------------------------- recording
+
+
+def recorded(run: Run) -> tuple[Callable[[], None], Tensor, dict[str, Tensor]]:
+    """What repeats the work of `run`, and where its results then lie.
+
+    Raises:
+        RuntimeError: something in it cannot be recorded.
+    """
+    stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    stream.wait_stream(here)
+    with torch.cuda.stream(stream):
+        for _ in range(WARM):
+            run()
+    here.wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        scores, left = run()
+    return graph.replay, scores, left
+
+
+# --------------------------------------------------------------------------- the parts of a state
+
+
+def parts_of(state: Any, prefix: str = "") -> Parts:
+    """What a state consists of.
+
+    Raises:
+        CannotReplay: it holds something else, such as a number that a recording would not see.
+    """
+    if type(state) in (KeyValueCache, Through):
+        return {prefix: state}
+    if not isinstance(state, State):
+        raise CannotReplay(f"a state of the kind {type(state).__name__}")
+    found: Parts = {}
+    for field in fields(state):
+        name, value = f"{prefix}.{field.name}", getattr(state, field.name)
+        if isinstance(value, Tensor) or type(value) is SourceMemory:
+            found[name] = value
+        else:
+            found |= parts_of(value, name)
+    return found
+
+
+def with_parts(state: Any, parts: Parts, prefix: str = "") -> Any:
+    """The same kind of state, of other parts."""
+    if prefix in parts:
+        return parts[prefix]
+    names = {field.name: f"{prefix}.{field.name}" for field in fields(state)}
+    return replace(
+        state, **{n: with_parts(getattr(state, n), parts, at) for n, at in names.items()}
+    )
+
+
+def _only(parts: Parts, kind: type) -> Any:
+    """The part of this kind; None where there is none.
+
+    Raises:
+        CannotReplay: there are several.
+    """
+    found = [part for part in parts.values() if isinstance(part, kind)]
+    if len(found) > 1:
+        raise CannotReplay(f"several parts of the kind {kind.__name__}")
+    return found[0] if found else None
+
+
+def _rounded(count: int, least: int = 1) -> int:
+    """The next power of two."""
+    return max(least, 1 << (count - 1).bit_length())
+
+
+# -------------------------------------------------------------------------------------- places
+
+
+class Through(KeyValueCache):
+    """A cache that is read through its table."""
+
+    def settle(self) -> None:
+        """It stays."""
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """See `KeyValueCache.write`."""
+        super().write(layer, key, value)
+        at, heads = torch.arange(self.keys.size(3), device=key.device), slice(key.size(1))
+
+        def read(lines: Tensor) -> Tensor:
+            found = lines[:, layer, heads][self.origin, :, at]  # (B, C, H, K)
+            return found.transpose(1, 2).to(key)
+
+        return read(self.keys), read(self.values)
+
+
+class Source:
+    """Fixed memory for what is read of sources: `rows` sentences, each read by `sharing` rows."""
+
+    def __init__(self, like: SourceMemory, rows: int, width: int):
+        _, layers, heads, _, head_dim = like.keys.shape
+        keys = like.keys.new_zeros(rows, layers, heads, width, head_dim)
+        lengths = like.lengths.new_ones(rows)
+        self.memory = SourceMemory(keys, torch.zeros_like(keys), lengths, like.sharing)
+        self._holds: tuple[Any, Any] = (lambda: None, lambda: None)
+
+    def fill(self, source: SourceMemory) -> None:
+        """Take what there is to read, if it is not here yet."""
+        source.settle()
+        if self._holds[0]() is source.keys and self._holds[1]() is source.lengths:
+            return
+        count, width = source.keys.size(0), source.keys.size(3)
+        for mine, given in ((self.memory.keys, source.keys), (self.memory.values, source.values)):
+            mine.zero_()  # what is not a number would be one in a masked place too
+            mine[:count, :, :, :width] = given
+        self.memory.lengths.fill_(1)
+        self.memory.lengths[:count] = source.lengths
+        self._holds = weakref.ref(source.keys), weakref.ref(source.lengths)
+
+
+@dataclass
+class Replay:
+    """A recorded step: where it reads and writes, and what starts it.
+
+    `tables` are those of positions, kept for it where the model makes longer ones.
+    """
+
+    tokens: Tensor
+    parts: Parts
+    tables: list[Tensor]
+    start: Callable[[], None]
+    scores: Tensor
+    left: dict[str, Tensor]
+
+
+class Place:
+    """Fixed memory for states of one kind, of so many rows (`lines`) and positions (`room`)."""
+
+    def __init__(self, kind: Any, cache: KeyValueCache | None, lines: int, room: int):
+        self.kind, self.lines, self.room = kind, lines, room
+        self.cache: KeyValueCache | None = None
+        if cache is not None:
+            _, layers, heads, _, head_dim = cache.keys.shape
+            self.cache = KeyValueCache.empty(
+                lines, layers, heads, head_dim, room=room, like=cache.keys
+            )
+        self.sources: dict[Any, Source] = {}
+        self.replays: dict[Any, Replay] = {}
+        self._lent: Any = lambda: None
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody holds what was lent."""
+        return self._lent() is None
+
+    def holds(self, cache: KeyValueCache | None) -> bool:
+        """Whether these keys lie here."""
+        return cache is not None and self._lent() is cache.keys
+
+    def lend(self, cache: KeyValueCache) -> KeyValueCache:
+        """The same keys and values in this memory, which is lent as long as somebody holds them."""
+        assert self.cache is not None
+        cache = replace(cache)
+        cache.settle()
+        rows, end = cache.rows, cache.longest
+        keys, values = (mine.zero_()[:rows] for mine in (self.cache.keys, self.cache.values))
+        keys[:, :, :, :end] = cache.keys[:, :, :, :end]
+        values[:, :, :, :end] = cache.values[:, :, :, :end]
+        self._lent = weakref.ref(keys)
+        return replace(cache, keys=keys, values=values)
+
+    def fixed(self, parts: Parts, count: int) -> Parts:
+        """Parts in fixed memory, for a recording of steps of `count` tokens."""
+        made: Parts = {}
+        for name, part in parts.items():
+            if isinstance(part, KeyValueCache):
+                made[name] = self._fixed_cache(part.origin is not None, count)
+            elif isinstance(part, SourceMemory):
+                made[name] = self._source(part).memory
+            else:
+                made[name] = part.new_zeros(self.lines, *part.shape[1:])
+        return made
+
+    def _fixed_cache(self, table: bool, count: int) -> KeyValueCache:
+        # All rows might be of any length: so says a cache whose rows end where its room does.
+        assert self.cache is not None
+        keys, values = self.cache.keys, self.cache.values
+        lengths, longest = torch.zeros_like(self.cache.lengths), self.room - count
+        if not table:
+            return KeyValueCache(keys, values, lengths, longest, even=False)
+        origin = lengths.new_zeros(self.lines, self.room)
+        return Through(keys, values, lengths, longest, even=False, origin=origin)
+
+    def _source(self, source: SourceMemory) -> Source:
+        width = _rounded(source.keys.size(3), ROOM)
+        key = source.sharing, width
+        if key not in self.sources:
+            self.sources[key] = Source(source, self.lines // source.sharing, width)
+        return self.sources[key]
+
+    def fill(self, fixed_tokens: Tensor, fixed: Parts, tokens: Tensor, parts: Parts) -> None:
+        """Put what a step reads where its recording reads it."""
+        rows = tokens.size(0)
+        fixed_tokens[:rows] = tokens
+        for name, part in parts.items():
+            mine = fixed[name]
+            if isinstance(part, KeyValueCache):
+                if rows < self.lines:  # the others write behind all that somebody reads
+                    mine.lengths.fill_(part.longest)
+                mine.lengths[:rows] = part.lengths
+                if part.origin is not None:
+                    mine.origin[:rows] = part.origin
+            elif isinstance(part, SourceMemory):
+                self._source(part).fill(part)
+            else:
+                mine[:rows] = part
+
+
+# -------------------------------------------------------------------------------------- replays
+
+
+class Replays:
+    """The recorded steps of one model.
+
+    A shape is recorded when it is asked for the second time, after a step that the model makes
+    itself; what was recorded must give the same.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.refused: str | None = None  # why nothing is recorded any more
+        self._asked: set[Any] = set()
+        self._weights: Any = None
+        self._lock = threading.Lock()
+
+    def step(self, model: nn.Module, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See `step`."""
+        own: Any = model
+        if self.refused is not None or not _plain(model, tokens):
+            return own.step(tokens, state)
+        try:
+            with self._lock, torch.inference_mode(False), torch.no_grad():
+                found = self._replayed(model, tokens, state)
+        except Exception as error:  # whatever a library does when it is recorded
+            self._refuse(model, error)
+            found = None
+        return own.step(tokens, state) if found is None else found
+
+    def _replayed(self, model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any] | None:
+        """A step that is recorded, or is so now; None: the model's own must do."""
+        parts = parts_of(state)
+        cache, source = _only(parts, KeyValueCache), _only(parts, SourceMemory)
+        place = self._place(model, tokens, parts, cache, source)
+        if place is None:
+            return None
+        if cache is not None and not place.holds(cache):
+            moved = place.lend(cache)
+            parts = {n: moved if part is cache else part for n, part in parts.items()}
+            cache = moved
+        key = _step_key(tokens, cache, source)
+        replay = place.replays.get(key)
+        if replay is None:
+            replay = self._record(model, place, tokens, with_parts(state, parts), parts)
+            place.replays[key] = replay
+        else:
+            place.fill(replay.tokens, replay.parts, tokens, parts)
+            replay.start()
+        rows, count = tokens.shape
+        after: Parts = {name: tensor[:rows].clone() for name, tensor in replay.left.items()}
+        after |= {n: p.advance(count) for n, p in parts.items() if isinstance(p, KeyValueCache)}
+        after |= {name: part for name, part in parts.items() if isinstance(part, SourceMemory)}
+        return replay.scores[:rows].clone(), with_parts(state, after)
+
+    # ---- finding a place
+
+    def _place(
+        self,
+        model: Any,
+        tokens: Tensor,
+        parts: Parts,
+        cache: KeyValueCache | None,
+        source: SourceMemory | None,
+    ) -> Place | None:
+        """Where the state lies or may be put; None where nothing is recorded of its shape yet."""
+        sharing = 1 if source is None else source.sharing
+        room = _room(model, cache, tokens.size(1))
+        if room is None or tokens.size(0) % sharing:
+            return None
+        key = _step_key(tokens, cache, source)
+        here = next((place for place in self.places if place.holds(cache)), None)
+        if here is not None and (here.room < room or here.lines % sharing):
+            here = None  # it has to move
+        if here is not None and key in here.replays:
+            return here
+        lines = _rounded(tokens.size(0) // sharing) * sharing
+        shape = (lines, room) if here is None else (here.lines, here.room)
+        asked = _kind(parts, tokens), *shape, key
+        if asked not in self._asked:
+            self._asked.add(asked)
+            return None
+        if self._renewed(model) or here is None:
+            return self._free_place(_kind(parts, tokens), cache, *shape)
+        return here
+
+    def _free_place(self, kind: Any, cache: KeyValueCache | None, lines: int, room: int) -> Place:
+        for place in self.places:
+            if place.free and (place.kind, place.lines, place.room) == (kind, lines, room):
+                return place
+        idle = [place for place in self.places if place.free]
+        for place in idle[: max(0, len(self.places) + 1 - PLACES)]:
+            self.places.remove(place)
+        self.places.append(Place(kind, cache, lines, room))
+        return self.places[-1]
+
+    def _renewed(self, model: nn.Module) -> bool:
+        """Whether nothing holds that was recorded, since the weights lie elsewhere now.
+
+        Raises:
+            CannotReplay: somebody wants to be called by the model's parts.
+        """
+        if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
+            raise CannotReplay("hooks on its parts")
+        tensors = [*model.parameters(), *model.buffers()]
+        weights = [(t.data_ptr(), t.dtype) for t in tensors]
+        if weights == self._weights:
+            return False
+        self._weights = weights
+        self.places.clear()
+        return True
+
+    # ---- recording
+
+    def _record(self, model: Any, place: Place, tokens: Tensor, state: Any, parts: Parts) -> Replay:
+        """A recording of this step, which has been made then.
+
+        Raises:
+            CannotReplay: it does not give what the model's own step gives.
+        """
+        rows, count = tokens.shape
+        own = {n: replace(p) if isinstance(p, KeyValueCache) else p for n, p in parts.items()}
+        wanted, _ = model.step(tokens, with_parts(state, own))
+        fixed = place.fixed(parts, count)
+        mine = tokens.new_zeros(place.lines, count)
+        place.fill(mine, fixed, tokens, parts)
+
+        def run() -> tuple[Tensor, dict[str, Tensor]]:
+            scores, after = model.step(mine, with_parts(state, fixed))
+            return scores, _left(fixed, parts_of(after), place.room)
+
+        start, scores, left = recorded(run)
+        replay = Replay(mine, fixed, list(model.buffers()), start, scores, left)
+        replay.start()
+        worst = (replay.scores[:rows] - wanted).abs().max()
+        if not worst <= CLOSE.get(wanted.dtype, 5e-2) * wanted.abs().max():
+            raise CannotReplay("its recorded steps give other scores")
+        return replay
+
+    def _refuse(self, model: nn.Module, error: Exception) -> None:
+        """From now on the model's own steps do; this is told once."""
+        said = str(error).strip().split("\n")[0] or type(error).__name__
+        self.refused = said
+        self.places.clear()
+        warnings.warn(
+            f"steps of {type(model).__name__} cannot be recorded as CUDA graphs and take longer: "
+            f"{said:.200}",
+            stacklevel=4,
+        )
+
+
+def _plain(model: nn.Module, tokens: Tensor) -> bool:
+    """Whether nothing but the scores is wanted of a step."""
+    return (
+        tokens.dtype == torch.int64
+        and tokens.numel() > 0
+        and tokens.size(1) <= FEW
+        and not model.training
+        and not torch.is_grad_enabled()
+        and listening.get() is None
+        and gating.get() is None
+        and not torch.is_autocast_enabled(tokens.device.type)
+    )
+
+
+def _room(model: Any, cache: KeyValueCache | None, count: int) -> int | None:
+    """Positions that a state needs, rounded up; None where the model has not so many."""
+    if cache is None:
+        return 0
+    most = getattr(model.config, "max_length", None)
+    room = _rounded(cache.longest + count, ROOM)
+    room = room if most is None else min(room, most)
+    return room if count < room and cache.longest + count <= room else None
+
+
+def _kind(parts: Parts, tokens: Tensor) -> Any:
+    """What states have in common that may lie in one place after another."""
+    found: list[Any] = [tokens.device]
+    for name, part in parts.items():
+        tensor = part if isinstance(part, Tensor) else part.keys
+        shape = tensor.shape[1:] if tensor is part else (*tensor.shape[1:3], tensor.size(4))
+        found.append((name, type(part), tuple(shape), tensor.dtype))
+    return tuple(found)
+
+
+def _step_key(tokens: Tensor, cache: KeyValueCache | None, source: SourceMemory | None) -> Any:
+    """What steps have in common that have one recording."""
+    table = cache is not None and cache.origin is not None
+    width = None if source is None else _rounded(source.keys.size(3), ROOM)
+    return tokens.size(1), table, width, None if source is None else source.sharing
+
+
+def _left(fixed: Parts, after: Parts, room: int) -> dict[str, Tensor]:
+    """The tensors that a step leaves; caches and sources must lie where they lay.
+
+    Raises:
+        CannotReplay: they do not.
+    """
+    left: Parts = {}
+    for name, part in fixed.items():
+        now = after.get(name)
+        if isinstance(part, Tensor):
+            left[name] = now
+        elif isinstance(part, SourceMemory):
+            if now is not part:
+                raise CannotReplay("a memory of sources that changes")
+        elif now is None or now.keys is not part.keys or now.longest != room:
+            raise CannotReplay("a cache that is not advanced once")
+    return left

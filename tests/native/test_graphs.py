@@ -1,0 +1,380 @@
+"""Replayed steps against the model's own: a recording on the CPU stands for the one of a GPU."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import recording
+import torch
+
+import regard
+from regard.attention.heads import heads_masked
+from regard.data.batches import Sequences
+from regard.decoding import Beam, Greedy, NGrams, Sampling, SmallModel, Speculative, TopK
+from regard.masks import Allowed, Padding
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.native import graphs
+
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+from test_registry import CASES, begin, build, ids, name_of, reads_source  # noqa: E402
+
+CLOSE = dict(atol=1e-5, rtol=1e-5)
+WORDS = 31
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """Steps are replayed on the CPU; counts how often, by rows and tokens."""
+    counts = []
+
+    def recorded(run):
+        start, scores, left = recording.recorded(run)
+        counts.append("recorded")
+        return lambda: (counts.append(tuple(scores.shape[:2])), start()), scores, left
+
+    monkeypatch.setattr(graphs, "DEVICES", ("cpu",))
+    monkeypatch.setattr(graphs, "recorded", recorded)
+    # What a CPU looks at, a GPU is not asked for.
+    monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
+    monkeypatch.setattr(Allowed, "idle", property(lambda a: None if a.grid is None or a.is_causal
+                                                  else ~a.grid.any(-1, keepdim=True)))  # fmt: skip
+    return counts
+
+
+@contextmanager
+def ordinary(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs, "DEVICES", ())
+        yield
+
+
+def gpt2(length=200, **changes):
+    torch.manual_seed(4)
+    small = dict(d_model=16, heads=2, layers=2, max_length=length)
+    return decided(GPT2(GPT2Config(WORDS, bos=1, eos=2, **small | changes)))
+
+
+def transformer():
+    torch.manual_seed(5)
+    small = dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=2)
+    return decided(Transformer(TransformerConfig(WORDS, **small)))
+
+
+def decided(model):
+    with torch.no_grad():
+        for parameter in model.parameters():  # so large that words differ
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+def walked(model, state, tokens, counts=None):
+    """Scores of steps, and the last state."""
+    said, at = [], 0
+    for count in counts or (1,) * tokens.size(1):
+        scores, state = graphs.step(model, tokens[:, at : at + count], state)
+        said.append(scores)
+        at += count
+    return torch.cat(said, 1), state
+
+
+def same_as_ordinary(model, start, tokens, monkeypatch, counts=None):
+    found = walked(model, start(), tokens, counts)[0]
+    with ordinary(monkeypatch):
+        wanted = walked(model, start(), tokens, counts)[0]
+    torch.testing.assert_close(found, wanted, **CLOSE)
+
+
+@pytest.fixture(params=CASES, ids=name_of)
+def model(request):
+    return build(request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+# ---- every decoder -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [(1,) * 12, (2, 1, 1, 2, 1, 1, 2, 1, 1)], ids=str)
+def test_steps_are_the_models_own(model, replays, monkeypatch, counts):
+    tokens = ids(3, sum(counts))
+    same_as_ordinary(model, lambda: begin(model)[0], tokens, monkeypatch, counts)
+    own = 1 if len(set(counts)) == 1 else 2  # the first of each shape
+    assert len([one for one in replays if one != "recorded"]) == len(counts) - own
+    assert {one[0] for one in replays if one != "recorded"} == {4}  # three rows, and one idle
+
+
+def test_a_second_text_needs_no_recording(model, replays, monkeypatch):
+    for seed in (1, 2, 3):
+        same_as_ordinary(model, lambda: begin(model)[0], ids(3, 5, seed), monkeypatch)
+    assert replays.count("recorded") == 1 and len(replays) == 1 + 4 + 5 + 5
+
+
+def test_rows_of_different_lengths(model, replays, monkeypatch):
+    if reads_source(model):
+        pytest.skip("its rows have the same length")
+    prompts = Sequences.of([[4, 5, 6, 7], [8], [9, 10]], 0)
+    same_as_ordinary(model, lambda: model.start(prompts)[0], ids(3, 8), monkeypatch)
+    assert len(replays) > 6
+
+
+@pytest.mark.parametrize("orders", [
+    [(2, 0, 1), (0, 0, 1), (1, 1, 1)],  # a search that reorders
+    [(0, 2), (1,)],  # rows that end
+    [(0, 0, 1, 1, 2, 2), (1, 0, 3, 2, 5, 5), (0, 1, 4, 5), (3, 2, 1, 1)],  # and beams of sentences
+], ids=str)  # fmt: skip
+def test_rows_that_are_selected(model, replays, monkeypatch, orders):
+    def said():
+        state, found = begin(model)[0], []
+        for rows in [None, *orders, None]:
+            if rows is not None:
+                state = state.select(torch.tensor(rows))
+            scores, state = walked(model, state, ids(state.rows, 2, seed=7))
+            found.append(scores)
+        return found
+
+    for _ in range(2):  # the second time all is recorded
+        replayed = said()
+    with ordinary(monkeypatch):
+        wanted = said()
+    for one, other in zip(replayed, wanted, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+    assert len(replays) > 6
+
+
+# ---- methods of decoding -----------------------------------------------------------------------
+
+PROMPTS = [[3, 4, 5, 6, 3, 4], [7], [8, 9, 10]]
+METHODS = {
+    "greedy": Greedy(max_tokens=60),
+    "beam": Beam(size=3, n_best=2, max_tokens=40),
+    "sampling": Sampling((TopK(8),), samples=2, max_tokens=40),
+    "n-grams": Speculative(Greedy(max_tokens=60), NGrams(2), 4),
+    "draft": Speculative(Sampling(samples=2, max_tokens=30), SmallModel(gpt2(layers=1)), 3),
+}
+
+
+@pytest.mark.parametrize("build", [gpt2, transformer])
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_find_the_same(replays, monkeypatch, build, name):
+    if build is transformer and name == "draft":
+        pytest.skip("no draft of this kind")
+    model, method, source = build(), METHODS[name], Sequences.of(PROMPTS, 0)
+    found = [method.run(model, source) for _ in range(2)]
+    with ordinary(monkeypatch):
+        wanted = method.run(model, source)
+    for one in found:
+        for hypotheses, others in zip(one, wanted, strict=True):
+            assert [h.tokens for h in hypotheses] == [h.tokens for h in others]
+            for h, other in zip(hypotheses, others, strict=True):
+                assert h.score == pytest.approx(other.score, abs=1e-4)
+    assert len(replays) > 20
+
+
+@pytest.mark.parametrize("build", [gpt2, transformer])
+def test_a_long_text_moves_from_place_to_place(replays, monkeypatch, build):
+    model, tokens = build(), ids(2, 180)
+    source = Sequences.of([[3, 4], [5]], 0)
+    same_as_ordinary(model, lambda: model.start(source)[0], tokens, monkeypatch)
+    rooms = [place.room for place in graphs._replays[model].places]
+    most = 200 if build is gpt2 else 256  # positions that a model has learned
+    assert rooms == [32, 64, 128, most]
+    assert len([one for one in replays if one != "recorded"]) == 180 - 4
+
+
+def test_what_was_read_may_be_forgotten_at_once(replays, monkeypatch):
+    model = gpt2()
+
+    def said():
+        state, found = model.start(Sequences.of(PROMPTS, 0))[0], []
+        for count, gone in ((1, 0), (4, 2), (1, 0), (4, torch.tensor([0, 3, 1])), (1, 0), (2, 1)):
+            for _ in range(2):
+                scores, state = walked(model, state, ids(3, count, seed=9), (count,))
+                found.append(scores)
+            state = state.rewind(gone)
+        return torch.cat(found, 1)
+
+    found = [said() for _ in range(2)]
+    with ordinary(monkeypatch):
+        wanted = said()
+    for one in found:
+        torch.testing.assert_close(one, wanted, **CLOSE)
+
+
+# ---- places ------------------------------------------------------------------------------------
+
+
+def test_texts_that_are_written_beside_each_other(replays, monkeypatch):
+    """Each has a place of its own; one that is let go is free for the next."""
+    model, tokens = gpt2(), [ids(2, 9, seed) for seed in range(3)]
+    source = Sequences.of([[3, 4], [5]], 0)
+
+    def beside():
+        states, found = [model.start(source)[0] for _ in tokens], [[] for _ in tokens]
+        for at in range(9):
+            for text, fed in enumerate(tokens):
+                scores, states[text] = graphs.step(model, fed[:, at : at + 1], states[text])
+                found[text].append(scores)
+        return [torch.cat(one, 1) for one in found]
+
+    found = beside()
+    places = graphs._replays[model].places
+    gc.collect()
+    assert len(places) == 3 and all(place.free for place in places)
+    again = beside()
+    assert len(places) == 3
+    with ordinary(monkeypatch):
+        wanted = beside()
+    for one, other, own in zip(found, again, wanted, strict=True):
+        torch.testing.assert_close(one, own, **CLOSE)
+        torch.testing.assert_close(other, own, **CLOSE)
+
+
+def test_places_that_nobody_needs_are_given_up(replays, monkeypatch):
+    monkeypatch.setattr(graphs, "PLACES", 2)
+    model = gpt2()
+    for rows in (1, 2, 3, 5, 9):
+        walked(model, model.start(Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
+    assert [place.lines for place in graphs._replays[model].places] == [8, 16]
+
+
+def test_what_is_not_a_number_stays_with_its_text(replays, monkeypatch):
+    model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
+    state, tokens = model.start(source)[0], ids(2, 4)
+    _, state = walked(model, state, tokens)
+    state.keys.fill_(torch.nan)
+    state.values.fill_(torch.nan)
+    assert walked(model, state, tokens)[0].isnan().all()
+    del state
+    same_as_ordinary(model, lambda: model.start(source)[0], ids(2, 6), monkeypatch)
+
+
+def test_weights_that_change_are_read_and_those_that_move_are_recorded_anew(replays, monkeypatch):
+    model, source, tokens = gpt2(), Sequences.of([[3, 4], [5]], 0), ids(2, 5)
+
+    def compared():
+        same_as_ordinary(model, lambda: model.start(source)[0], tokens, monkeypatch)
+
+    compared()
+    model.blocks[0].feed.inner.weight.mul_(2)
+    compared()
+    assert replays.count("recorded") == 1
+    model.double().float()
+    compared()
+    assert replays.count("recorded") == 2
+    other = copy.deepcopy(model)
+    other.blocks[0].feed.inner.weight.mul_(2)
+    same_as_ordinary(other, lambda: other.start(source)[0], tokens, monkeypatch)
+
+
+# ---- what is not replayed ----------------------------------------------------------------------
+
+
+def test_a_model_keeps_its_own_step_where_more_than_scores_is_wanted(replays):
+    model = gpt2()
+    state, tokens = model.start(Sequences.of([[3, 4], [5]], 0))[0], ids(2, 20)
+
+    def steps(fed=tokens[:, :1]):
+        for _ in range(3):
+            graphs.step(model, fed, state)
+
+    with regard.look(model), warnings.catch_warnings():
+        steps()
+    with heads_masked(model, {1: [2]}):
+        steps()
+    with torch.enable_grad():
+        steps()
+    with torch.autocast("cpu", torch.bfloat16):
+        steps()
+    model.train()
+    steps()
+    model.eval()
+    steps(tokens)
+    assert not replays
+    steps()
+    assert replays
+
+
+class Uneven(GPT2):
+    """It treats rows of different lengths in another way."""
+
+    def step(self, tokens, state):
+        scores, state = super().step(tokens, state)
+        return scores if state.even else scores * 2, state
+
+
+class Twice(GPT2):
+    """It reads every token twice."""
+
+    def step(self, tokens, state):
+        _, state = super().step(tokens, state)
+        return super().step(tokens, state)
+
+
+class Looks(GPT2):
+    """What it does depends on a number."""
+
+    def step(self, tokens, state):
+        scores, state = super().step(tokens, state)
+        return scores / (2 if scores.sum() > 0 else 1), state
+
+
+@pytest.mark.parametrize(("kind", "why"), [
+    (Uneven, "other scores"), (Twice, "not advanced once"), (Looks, "is capturing"),
+])  # fmt: skip
+def test_steps_that_cannot_be_recorded_are_told_once(replays, monkeypatch, kind, why):
+    model = decided(kind(GPT2Config(WORDS, d_model=16, heads=2, layers=2, max_length=200)))
+    start = lambda: model.start(Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
+    with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA graphs.*{why}") as told:
+        same_as_ordinary(model, start, ids(2, 6), monkeypatch)
+        same_as_ordinary(model, start, ids(2, 6), monkeypatch)
+    assert len(told) == 1 and not graphs._replays[model].places
+
+
+def test_hooks_are_heard_at_every_step(replays):
+    model, heard = gpt2(), []
+    model.norm.register_forward_hook(lambda *call: heard.append(1))
+    state = model.start(Sequences.of([[3, 4], [5]], 0))[0]
+    heard.clear()
+    with pytest.warns(UserWarning, match="hooks on its parts"):
+        walked(model, state, ids(2, 6))
+    assert len(heard) == 6
+
+
+def test_a_model_that_is_gone_leaves_nothing(replays):
+    model = gpt2()
+    walked(model, model.start(None)[0], ids(1, 4))
+    before = len(graphs._replays)
+    del model
+    gc.collect()
+    assert len(graphs._replays) == before - 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@pytest.mark.parametrize("build", [gpt2, transformer])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_gpu_finds_the_same(monkeypatch, build, name):
+    if build is transformer and name == "draft":
+        pytest.skip("no draft of this kind")
+    model, method = build().cuda(), METHODS[name]
+    if name == "draft":
+        method = Speculative(method.method, SmallModel(gpt2(layers=1).cuda()), 3)
+    source = Sequences.of(PROMPTS, 0).to("cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [method.run(model, source) for _ in range(2)]
+    with ordinary(monkeypatch):
+        wanted = method.run(model, source)
+    assert graphs._replays[model].places
+    for one in found:
+        assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in r] for r in wanted]
