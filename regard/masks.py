@@ -16,9 +16,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from regard.attention.packing import Packed
 
 Device = torch.device | str | None
 
@@ -60,11 +64,13 @@ class Allowed:
 
     `grid` is boolean and broadcasts to (B, H, T, S); None means that everything is allowed.
     `is_causal` is true where the grid is exactly `key <= query` with as many queries as keys, which
-    fused kernels know by themselves.
+    fused kernels know by themselves. `packed` stands in place of both for rows that lie end to end,
+    (1, H, N, K).
     """
 
     grid: Tensor | None = None
     is_causal: bool = False
+    packed: Packed | None = None
 
     @cached_property
     def blocked(self) -> Tensor | None:

@@ -66,8 +66,12 @@ def attend(
     if isinstance(score, Dot) and reweight is None and not looking:
         if bias is None and native.attends(query, key, value):
             return Attend.apply(query, key, value, asked(query, key, score, allowed, dropout))
-        if _fusible(query, key, dropout):
+        if allowed.packed is None and _fusible(query, key, dropout):
             return _fused(query, key, value, score, allowed, bias, dropout)
+    if (packed := allowed.packed) is not None:
+        asked_by = dict(score=score, bias=bias, reweight=reweight, dropout=dropout, tap=tap)
+        heads = packed.apart(query, key, value)
+        return packed.joined(attend(*heads, allowed=packed.padded, **asked_by))  # type: ignore
     weights = softmax_of_keys(score(query, key), allowed, bias)
     if reweight is not None:
         weights = reweight(weights)
@@ -89,6 +93,10 @@ def attend_joined(
     if isinstance(score, Dot) and not tap.open and native.attends(query, key, value):
         _check_dimensions(query, allowed, None)
         return AttendJoined.apply(joined, asked(query, key, score, allowed, dropout))
+    if (packed := allowed.packed) is not None:
+        heads = apart(packed.queries.padded(joined))
+        padded = packed.padded
+        return packed.joined(attend(*heads, score=score, allowed=padded, dropout=dropout, tap=tap))
     return attend(query, key, value, score=score, allowed=allowed, dropout=dropout, tap=tap)
 
 

@@ -17,6 +17,9 @@ from regard.native import training as native
 def asked(query: Tensor, key: Tensor, score: Dot, allowed: Allowed, dropout: float) -> Any:
     """What the kernels are told of one call over heads (B, H, T, K) and (B, H, S, K)."""
     scale = query.size(-1) ** -0.5 if score.scale is None else score.scale
+    if allowed.packed is not None:
+        packed = allowed.packed
+        return native.Attending(None, packed.causal, scale, decide(dropout), packed.extents)
     grid = None if allowed.is_causal else allowed.grid
     if grid is not None:
         shape = (*query.shape[:3], key.size(2))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.attention.attend import FREE, SCALED, Score, attend, attend_joined
 from regard.attention.gates import gate_of
 from regard.attention.learning import apart
+from regard.attention.packing import first_of, seen_by_first
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear, linear
@@ -83,17 +84,20 @@ class SelfAttention(nn.Module):
         return self._read(query, key, value, allowed, gate)
 
     def first(self, hidden: Tensor, allowed: Allowed = FREE) -> Tensor:
-        """What the first position of each row reads, and no other: (B, T, D) -> (B, 1, D)."""
+        """What `first_of` each row reads, and no other: (B, T, D) -> (B, 1, D)."""
         projection, width = self.query_key_value, self.heads * self.head_dim
         if not isinstance(projection, Joined):  # weights in another form, which cannot be cut
-            return self(hidden, allowed)[:, :1]
+            return first_of(self(hidden, allowed), allowed)
         weight, bias = projection.weight, projection.bias
         query = split_heads(
-            linear(hidden[:, :1], weight[:width], bias[:width]), self.heads, self.head_dim
+            linear(first_of(hidden, allowed), weight[:width], bias[:width]),
+            self.heads,
+            self.head_dim,
         )
         joined = linear(hidden, weight[width:], bias[width:])
         key, value = split_heads(joined, 2 * self.heads, self.head_dim).chunk(2, dim=1)
-        return self._read(query, key, value, allowed, gate_of(self, hidden))
+        seen = seen_by_first(allowed)
+        return self._read(query, key, value, seen, gate_of(self, hidden))
 
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Allowed, gate: Tensor | None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE
+from regard.attention.packing import Packing, packing_of, within
 from regard.data.batches import Sequences
 from regard.masks import Allowed, causal, padding
 from regard.state import KeyValueCache, SourceMemory
@@ -85,7 +86,8 @@ class Stack(nn.ModuleList):
     """Blocks in which every position sees every word of its row: `block(hidden, allowed)`.
 
     `embed` gives what the first one reads, (B, T, D): it is a method of the model. places: of a
-    padded batch whose states stay in the caches of a CPU.
+    padded batch whose states stay in the caches of a CPU. In training `read` and `first` pass the
+    words of all rows end to end, so that nothing is computed of padding.
     """
 
     places = 1024
@@ -100,17 +102,32 @@ class Stack(nn.ModuleList):
 
     def read(self, embed: Embed, texts: Sequences) -> Tensor:
         """What the last block gives, (B, T, D)."""
+        if (packing := self._packing(texts)) is not None:
+            return packing.padded(self._packed(packing.flat(embed(texts)), packing, len(self)))
         for hidden in self.layers(embed, texts):  # noqa: B007
             pass
         return hidden
 
+    def _packing(self, texts: Sequences) -> Packing | None:
+        return packing_of(texts.lengths, texts.ids.size(1)) if self.training else None
+
+    def _packed(self, hidden: Tensor, packing: Packing, blocks: int) -> Tensor:
+        """Through the first blocks, (1, N, D) -> (1, N, D)."""
+        allowed = within(packing)
+        for block in self[:blocks]:
+            hidden = block(hidden, allowed)
+        return hidden
+
     def first(self, embed: Embed, texts: Sequences) -> Tensor:
         """That for the first position alone, (B, 1, D): the last block computes no other."""
-        block: Any
+        block: Any = self[-1]
+        packing = self._packing(texts)
+        if packing is not None and int(texts.lengths.min()):
+            hidden = self._packed(packing.flat(embed(texts)), packing, len(self) - 1)
+            return block.first(hidden, within(packing)).transpose(0, 1)
         hidden, allowed = embed(texts), source_words(texts.lengths, texts.ids.size(1))
-        for block in self[:-1]:
-            hidden = block(hidden, allowed)
-        block = self[-1]
+        for before in self[:-1]:
+            hidden = before(hidden, allowed)
         return block.first(hidden, allowed)
 
     def chosen(self, embed: Embed, texts: Sequences, choice: Chosen) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
+from regard.attention.packing import first_of
 from regard.data.batches import Sequences
 from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
@@ -85,8 +86,8 @@ class DistilBertBlock(nn.Module):
         return self._after(hidden, self.attention(hidden, allowed))
 
     def first(self, hidden: Tensor, allowed: Allowed) -> Tensor:
-        """The same for the first position alone: (B, T, D) -> (B, 1, D)."""
-        return self._after(hidden[:, :1], self.attention.first(hidden, allowed))
+        """The same for the first position of each row alone, see `first_of`."""
+        return self._after(first_of(hidden, allowed), self.attention.first(hidden, allowed))
 
     def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden, attended)

@@ -75,6 +75,7 @@ class _Attention(ctypes.Structure):
     _fields_ += [("norms", _address)]
     _fields_ += [(name, _count) for name in ("rows", "heads", "queries", "keys", "width", "causal")]
     _fields_ += [("drop", _Drop), ("scale", ctypes.c_float), ("unused", ctypes.c_float)]
+    _fields_ += [("query_starts", _address), ("key_starts", _address)]
 
 
 def fit(*tensors: Tensor) -> bool:
@@ -169,12 +170,24 @@ def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Attending:
-    """What attention is asked for beside heads: `allowed` (B, H, T, S) boolean, by expansion."""
+    """What attention is asked for beside heads: `allowed` (B, H, T, S) boolean, by expansion.
+
+    extents: of queries and of keys, where rows lie end to end (1, H, N, K).
+    """
 
     allowed: Tensor | None
     causal: bool
     scale: float
     decision: tuple[int, int]
+    extents: tuple[Extent, Extent] | None = None
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Of rows end to end: where each begins, and the end, (R + 1,) int64; the longest length."""
+
+    starts: Tensor
+    longest: int
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple[Tensor, Tensor]:
@@ -183,7 +196,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple
     context = query.new_empty(rows, queries, heads, width).transpose(1, 2)
     norms = torch.empty(rows, heads, queries)
     job = _attention((query, key, value, context), norms, asked)
-    _start("regard_attend", query, job, key.size(2))
+    _start("regard_attend", query, job)
     return context, norms
 
 
@@ -199,7 +212,7 @@ def attend_back(
     job = _attention(heads, norms, asked)
     job.context_slope = _Place.of(slope)
     job.query_slope, job.key_slope, job.value_slope = map(_Place.of, out)
-    _start("regard_attend_back", slope, job, heads[1].size(2))
+    _start("regard_attend_back", slope, job)
 
 
 def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> _Attention:
@@ -211,11 +224,15 @@ def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> _Att
     job.norms, job.causal, job.scale = pointer(norms), asked.causal, asked.scale
     job.rows, job.heads, job.queries, job.width = query.shape
     job.keys, job.drop = key.size(2), _Drop(*asked.decision)
+    if asked.extents is not None:
+        queries, keys = asked.extents
+        job.query_starts, job.key_starts = pointer(queries.starts), pointer(keys.starts)
+        job.rows, job.queries, job.keys = len(queries.starts) - 1, queries.longest, keys.longest
     return job
 
 
-def _start(name: str, query: Tensor, job: _Attention, keys: int) -> None:
-    threads = max(1, min(torch.get_num_threads(), query.numel() * keys // A_THREADS_PRODUCTS))
+def _start(name: str, query: Tensor, job: _Attention) -> None:
+    threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // A_THREADS_PRODUCTS))
     getattr(build.kernels(), name)(_count(threads), ctypes.byref(job))
 
 

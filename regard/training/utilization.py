@@ -1,7 +1,8 @@
 """How much of a device's rate the products of a training use: model FLOPs utilization, MFU.
 
 Chowdhery et al. 2022, "PaLM", appendix B: what is computed anew for the backward pass does not
-count, so that a training which does so has the lower share for the same speed.
+count, so that a training which does so has the lower share for the same speed. Nor does what is
+computed of padding: a token has the FLOPs that it has in a batch of the same shape without any.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.data.batches import Sequences
 from regard.layers.linear import product
 from regard.training.flops import count, twin
 from regard.training.memory import isolated_random
@@ -42,7 +44,7 @@ RATES = {
 
 
 class Utilization:
-    """Counts the places of batches, and from a few of them the FLOPs of a place.
+    """Counts the places of batches that hold tokens, and from a few of them the FLOPs of a place.
 
     A task whose batches cannot be counted, or whose model cannot be made anew without numbers, has
     no share.
@@ -58,10 +60,10 @@ class Utilization:
     def add(self, batches: Sequence[Any]) -> None:
         """These were learned from."""
         self.batch = batches[-1]
-        self.places += sum(map(places_of, batches))
+        self.places += sum(map(filled_places, batches))
 
     def share(self, places: int, seconds: float) -> float | None:
-        """Of the device's rate, where so many places took so long."""
+        """Of the device's rate, where so many filled places took so long."""
         a_place = self._flops_of_a_place()
         if a_place is None or not places:
             return None
@@ -101,6 +103,16 @@ def _grids(batch: Any) -> list[Tensor]:
 def places_of(batch: Any) -> int:
     """Of all its grids, padding included."""
     return sum(grid.numel() for grid in _grids(batch))
+
+
+def filled_places(batch: Any) -> int:
+    """Of all its grids, without padding, where lengths tell which it is."""
+    if isinstance(batch, Sequences):
+        return int(batch.lengths.sum()) * len(_grids(batch))
+    if isinstance(batch, Tensor):
+        return batch.numel() if batch.dim() > 1 else 0
+    parts = [getattr(batch, f.name) for f in fields(batch)] if is_dataclass(batch) else []
+    return sum(map(filled_places, parts))
 
 
 def rate_of(device: torch.device, precision: str) -> float:

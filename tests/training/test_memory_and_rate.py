@@ -107,6 +107,7 @@ class Translating:
 
 
 def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
+    """Places of padding do nothing, so that their FLOPs do not count."""
     monkeypatch.setattr(utilization, "rate_of", lambda device, precision: 1e9)
     task = Translating()
     batch = PairBatch(texts(0), texts(1))
@@ -115,7 +116,9 @@ def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
     work.add([batch, batch])
     share = work.share(work.places, 0.5)
     task.model = twin(task.model, "meta")
-    assert share == pytest.approx(2 * count(task, batch)[1] / 0.5 / 1e9)
+    filled = int(texts().lengths.sum()) / (ROWS * LENGTH)
+    assert filled < 1 and work.places == 4 * filled * ROWS * LENGTH
+    assert share == pytest.approx(2 * filled * count(task, batch)[1] / 0.5 / 1e9)
     assert torch.equal(state, torch.get_rng_state()), "counting draws no number of the training's"
 
 

@@ -30,11 +30,11 @@ struct Attention {
   int64_t rows, heads, queries, keys, width, causal;
   Drop drop;
   float scale, unused;
+  // Or null. Where rows lie end to end, where each begins, and the end, (rows + 1): `Place::row` is
+  // then not asked, `queries` and `keys` are those of the longest row, and what is dropped is what
+  // would be if all were as long; `norms` are (heads, all queries).
+  const int64_t *query_starts, *key_starts;
 };
-
-inline bfloat16* at(const Place& place, int64_t row, int64_t head, int64_t position) {
-  return (bfloat16*)place.data + row * place.row + head * place.head + position * place.position;
-}
 
 inline int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 
@@ -153,28 +153,54 @@ struct Room {
   }
 };
 
+// Where the numbers of one row lie among those of all.
+struct Extent {
+  int64_t row, first, count;  // `row` is 0 where rows lie end to end
+  Extent(const int64_t* starts, int64_t row, int64_t count)
+      : row(starts ? 0 : row),
+        first(starts ? starts[row] : 0),
+        count(starts ? starts[row + 1] - first : count) {}
+};
+
 // One head of one row.
 struct Head {
   const Attention& job;
-  int64_t row, head, keys, pairs, columns;  // keys that any query sees; pairs of the width
-  explicit Head(const Attention& job, int64_t item)
-      : job(job), row(item / job.heads), head(item % job.heads) {
-    keys = job.keys;
+  int64_t row, head;
+  Extent queries, all_keys;
+  int64_t keys, pairs, columns;  // keys that any query sees; pairs of the width
+  float* norms;
+  Head(const Attention& job, int64_t item)
+      : job(job),
+        row(item / job.heads),
+        head(item % job.heads),
+        queries(job.query_starts, row, job.queries),
+        all_keys(job.key_starts, row, job.keys) {
+    keys = all_keys.count;
     if (job.allowed && !job.allowed_query) {  // behind the last one that is seen lies padding
       while (keys && !seen(0)[keys - 1]) keys--;
     }
     pairs = up(job.width, 32) / 2, columns = 2 * pairs;
+    norms = job.norms + (job.query_starts ? head * job.query_starts[job.rows] + queries.first
+                                          : item * job.queries);
   }
+  bfloat16* at_query(const Place& place, int64_t query) const { return at(place, queries, query); }
+  bfloat16* at_key(const Place& place, int64_t key) const { return at(place, all_keys, key); }
   const uint8_t* seen(int64_t query) const {
     return job.allowed + row * job.allowed_row + head * job.allowed_head +
            query * job.allowed_query;
   }
-  int64_t item() const { return row * job.heads + head; }
   // Keys that a block of queries sees.
   int64_t keys_until(int64_t query) const { return job.causal ? std::min(keys, query) : keys; }
   // The first draw of a query's weights.
   uint64_t draws(int64_t query) const {
-    return (item() * job.queries + query) * ((job.keys + A_DRAW - 1) / A_DRAW);
+    const int64_t item = row * job.heads + head;
+    return (item * job.queries + query) * ((job.keys + A_DRAW - 1) / A_DRAW);
+  }
+
+ private:
+  bfloat16* at(const Place& place, const Extent& extent, int64_t position) const {
+    return (bfloat16*)place.data + extent.row * place.row + head * place.head +
+           (extent.first + position) * place.position;
   }
 };
 
@@ -235,27 +261,27 @@ void attend_head(const Head& head, Room& room) {
   float* context = room.take<float>(BLOCK * columns);
   uint16_t* drawn = room.take<uint16_t>(room_for_draws(keys));
   if (room.kept.empty()) return;
-  copy_lines(at(job.key, head.row, head.head, 0), job.key.position, head.keys, job.width, lines,
+  copy_lines(head.at_key(job.key, 0), job.key.position, head.keys, job.width, lines,
              pairs);
   transpose_pairs(lines, head.keys, pairs, key, keys);
-  copy_lines(at(job.value, head.row, head.head, 0), job.value.position, head.keys, job.width, lines,
+  copy_lines(head.at_key(job.value, 0), job.value.position, head.keys, job.width, lines,
              pairs);
   join_lines(lines, head.keys, pairs, value, keys / 2);
-  for (int64_t first = 0; first < job.queries; first += BLOCK) {
-    const int64_t count = std::min(BLOCK, job.queries - first);
+  for (int64_t first = 0; first < head.queries.count; first += BLOCK) {
+    const int64_t count = std::min(BLOCK, head.queries.count - first);
     const int64_t some = up(head.keys_until(first + count), 16);
-    copy_lines(at(job.query, head.row, head.head, first), job.query.position, count, job.width,
+    copy_lines(head.at_query(job.query, first), job.query.position, count, job.width,
                query, pairs);
     small_product<false>(query, pairs, key, keys, scores, keys, count, some, pairs);
     float inverse[BLOCK];
     for (int64_t i = 0; i < count; i++) {
-      job.norms[head.item() * job.queries + first + i] =
+      head.norms[first + i] =
           soften<DROP>(head, first + i, scores + i * keys, weights + i * keys, some, inverse[i], drawn);
     }
     small_product<false>((Pair*)weights, keys / 2, value, columns, context, columns, count, columns,
                          some / 2);
     for (int64_t i = 0; i < count; i++) {
-      bfloat16* out = at(job.context, head.row, head.head, first + i);
+      bfloat16* out = head.at_query(job.context, first + i);
       by_lanes(job.width, [&](int64_t k, int64_t few) {
         store(load(context + i * columns + k, few) * inverse[i], out + k, few);
       });
@@ -357,8 +383,8 @@ void attend_head_back(const Head& head, Room& room) {
   if (room.kept.empty()) return;
   std::memset(key + head.keys * pairs, 0, (keys - head.keys) * pairs * 4);
   std::memset(value + head.keys * pairs, 0, (keys - head.keys) * pairs * 4);
-  copy_lines(at(job.key, head.row, head.head, 0), job.key.position, head.keys, job.width, key, pairs);
-  copy_lines(at(job.value, head.row, head.head, 0), job.value.position, head.keys, job.width, value,
+  copy_lines(head.at_key(job.key, 0), job.key.position, head.keys, job.width, key, pairs);
+  copy_lines(head.at_key(job.value, 0), job.value.position, head.keys, job.width, value,
              pairs);
   for (int64_t s = 0; s < keys; s++) {
     for (int64_t k = 0; k < columns; k++) {
@@ -367,19 +393,19 @@ void attend_head_back(const Head& head, Room& room) {
   }
   std::fill(key_slope, key_slope + keys * columns, 0.0f);
   std::fill(value_slope, value_slope + keys * columns, 0.0f);
-  for (int64_t first = 0; first < job.queries; first += BLOCK) {
-    const int64_t count = std::min(BLOCK, job.queries - first);
+  for (int64_t first = 0; first < head.queries.count; first += BLOCK) {
+    const int64_t count = std::min(BLOCK, head.queries.count - first);
     const int64_t some = head.keys_until(first + count), lines = up(some, 16);
     for (int64_t i = 0; i < BLOCK; i++) {
       const bool real = i < count;
-      norms[i] = real ? job.norms[head.item() * job.queries + first + i] : INFINITY;
-      sums[i] = real ? dot(at(job.context, head.row, head.head, first + i),
-                           at(job.context_slope, head.row, head.head, first + i), job.width)
+      norms[i] = real ? head.norms[first + i] : INFINITY;
+      sums[i] = real ? dot(head.at_query(job.context, first + i),
+                           head.at_query(job.context_slope, first + i), job.width)
                      : 0.0f;
     }
-    copy_lines(at(job.query, head.row, head.head, first), job.query.position, count, job.width,
+    copy_lines(head.at_query(job.query, first), job.query.position, count, job.width,
                query, pairs);
-    copy_lines(at(job.context_slope, head.row, head.head, first), job.context_slope.position, count,
+    copy_lines(head.at_query(job.context_slope, first), job.context_slope.position, count,
                job.width, slope, pairs);
     transpose_pairs(query, count, pairs, right, BLOCK);
     small_product<false>(key, pairs, right, BLOCK, t.scores, BLOCK, some, BLOCK, pairs);
@@ -395,7 +421,7 @@ void attend_head_back(const Head& head, Room& room) {
     small_product<false>(turned, keys / 2, t.joined, BLOCK, turned_slope, BLOCK, job.width, BLOCK,
                          lines / 2);
     for (int64_t i = 0; i < count; i++) {
-      bfloat16* out = at(job.query_slope, head.row, head.head, first + i);
+      bfloat16* out = head.at_query(job.query_slope, first + i);
       by_lanes(job.width, [&](int64_t k, int64_t few) {
         Lanes x = {};
         for (int64_t j = 0; j < few; j++) x[j] = turned_slope[(k + j) * BLOCK + i];
@@ -403,9 +429,9 @@ void attend_head_back(const Head& head, Room& room) {
       });
     }
   }
-  for (int64_t s = 0; s < job.keys; s++) {
-    bfloat16 *keys_out = at(job.key_slope, head.row, head.head, s);
-    bfloat16 *values_out = at(job.value_slope, head.row, head.head, s);
+  for (int64_t s = 0; s < head.all_keys.count; s++) {
+    bfloat16 *keys_out = head.at_key(job.key_slope, s);
+    bfloat16 *values_out = head.at_key(job.value_slope, s);
     by_lanes(job.width, [&](int64_t k, int64_t few) {
       const bool real = s < head.keys;
       store(real ? load(key_slope + s * columns + k, few) : Lanes{}, keys_out + k, few);

@@ -1,0 +1,186 @@
+"""Rows end to end against the same rows padded: attention, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.attention.attend import attend
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.packing import (
+    Packed,
+    Packing,
+    first_of,
+    packing_of,
+    seen_by_first,
+    within,
+)
+from regard.masks import Allowed, padding
+
+LENGTHS = [[3, 9, 1, 5], [9, 1, 1, 1], [0, 9, 0, 2], [1], [70, 130, 64, 16]]
+KINDS = {torch.float32: 1e-6, torch.bfloat16: 0.0}  # a context's difference, at most
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def packed(lengths, width=None) -> Packing:
+    return Packing(torch.tensor(lengths), width or max(max(lengths), 1))
+
+
+def real(packing: Packing) -> Tensor:
+    """(B, T, 1), 1 where a token is."""
+    return (torch.arange(packing.width) < packing.lengths[:, None])[..., None].float()
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_rows_come_back_as_they_were(lengths):
+    packing = packed(lengths)
+    x = torch.randn(len(lengths), packing.width, 2, 3, requires_grad=True)
+    flat = packing.flat(x)
+    tokens = sum(lengths)
+    assert flat.shape == (1, len(packing.places), 2, 3) and flat.size(1) >= tokens
+    rows = torch.cat([row[:length] for row, length in zip(x, lengths, strict=True)])
+    assert torch.equal(flat[0, :tokens], rows)
+    back, kept = packing.padded(flat), real(packing)[..., None].bool()
+    assert torch.equal(back[kept.expand_as(back)], x[kept.expand_as(x)])
+    (slope,) = torch.autograd.grad((back * kept * 3).sum(), x)
+    assert torch.equal(slope, 3.0 * kept.expand_as(x))
+    starts, longest = packing.extent.starts.tolist(), packing.extent.longest
+    assert starts == [sum(lengths[:i]) for i in range(len(lengths) + 1)] + [flat.size(1)]
+    assert longest == packing.width
+
+
+def test_the_number_of_places_is_a_round_one_where_there_is_padding_enough():
+    assert len(packed([5, 20, 20]).places) == 48
+    assert len(packed([20, 20, 19]).places) == 60
+
+
+def test_rows_are_packed_where_that_spares_something():
+    full = torch.tensor([16, 16, 16])
+    assert packing_of(full, 16) is None
+    assert packing_of(full - 1, 16) is None
+    assert packing_of(full - 6, 16) is not None
+    assert packing_of((full - 6).to("meta"), 16) is None
+    attention = SelfAttention(4, 2, kind="encoder")
+    with regard.look(attention):
+        assert packing_of(full - 6, 16) is None
+
+
+def passed(module, hidden: Tensor, slope: Tensor, narrow: bool, run) -> list[Tensor]:
+    hidden = hidden.clone().requires_grad_()
+    torch.manual_seed(3)
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+        out = run(hidden)
+    found = torch.autograd.grad((out.float() * slope).sum(), [hidden, *module.parameters()])
+    return [out.detach(), *found]
+
+
+def near(found: list[Tensor], wanted: list[Tensor], kind: torch.dtype) -> None:
+    torch.testing.assert_close(found[0], wanted[0], atol=KINDS[kind], rtol=0)
+    for one, other in zip(found[1:], wanted[1:], strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6 * float(other.abs().max()) + 1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_tokens_of_a_row_see_their_row(kind, is_causal, probability, lengths):
+    """With dropout too: what is dropped is the same."""
+    packing, narrow = packed(lengths), kind == torch.bfloat16
+    attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
+    hidden, keep = torch.randn(len(lengths), packing.width, 24), real(packing)
+    slope, apart = torch.randn_like(hidden) * keep, Packed(packing, packing, is_causal).padded
+    wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, apart) * keep)
+
+    def run(x):
+        out = attention(packing.flat(x), within(packing, causal=is_causal))
+        return packing.padded(out) * keep
+
+    near(passed(attention, hidden, slope, narrow, run), wanted, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_first_tokens_see_their_row(kind, probability):
+    packing, narrow = packed([3, 30, 1, 5]), kind == torch.bfloat16
+    attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
+    hidden, slope = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
+    grid = padding(packing.lengths).resolve(1, 30, rows=4)
+    wanted = passed(attention, hidden, slope, narrow, lambda x: attention.first(x, grid))
+
+    def run(x):
+        return attention.first(packing.flat(x), within(packing)).transpose(0, 1)
+
+    near(passed(attention, hidden, slope, narrow, run), wanted, kind)
+    flat = packing.flat(hidden)
+    assert torch.equal(first_of(flat, within(packing))[0], first_of(hidden, grid)[:, 0])
+    assert seen_by_first(grid) is grid
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+@pytest.mark.parametrize("sources", [[7, 2, 20, 4], [0, 20, 1, 0], [20, 20, 20, 20]])
+def test_tokens_see_the_row_of_a_memory(kind, probability, sources):
+    targets, narrow = [1, 12, 9, 0], kind == torch.bfloat16
+    rows, memories = packed(targets), packed(sources)
+    cross = CrossAttention(24, 3, dropout=probability)
+    hidden, memory = torch.randn(4, 12, 24), torch.randn(4, 20, 24, requires_grad=True)
+    keep = real(rows)
+    slope = torch.randn_like(hidden) * keep
+    pairs = Packed(rows, memories)
+
+    def apart(x):
+        return cross(x, *cross.read(memory), pairs.padded) * keep
+
+    def run(x):
+        out = cross(rows.flat(x), *cross.read(memories.flat(memory)), Allowed(packed=pairs))
+        return rows.padded(out) * keep
+
+    near(
+        passed(cross, hidden, slope, narrow, run), passed(cross, hidden, slope, narrow, apart), kind
+    )
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+    attention = SelfAttention(24, 3, kind="encoder")
+    rows = [torch.randn(length, 24) for length in (5, 17, 1, 33)]
+
+    def context(of):
+        packing = packed([len(row) for row in of], 40)
+        flat = packing.flat(torch.nn.utils.rnn.pad_sequence([*of, torch.zeros(40, 24)], True)[:-1])
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return packing.padded(attention(flat, within(packing)))
+
+    together = context(rows)
+    for place, row in enumerate(rows):
+        assert torch.equal(context([row])[0, : len(row)], together[place, : len(row)])
+
+
+def test_whoever_looks_sees_padded_rows():
+    packing, attention = packed([3, 20]), SelfAttention(8, 2, kind="encoder")
+    flat = packing.flat(torch.randn(2, 20, 8))
+    with regard.look(attention) as seen:
+        attention(flat, within(packing))
+    (view,) = seen.views
+    (site,) = view.sites.values()
+    assert site.weights.shape == (2, 2, 20, 20)
+
+
+def test_scores_of_another_kind_are_told_apart_too():
+    packing = packed([3, 20])
+    query, key, value = (torch.randn(2, 1, 20, 4) for _ in range(3))
+
+    def negative(query, key):
+        return -(query @ key.transpose(-1, -2))
+
+    flat = [packing.flat(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value)]
+    found = attend(*flat, score=negative, allowed=within(packing))
+    wanted = attend(query, key, value, score=negative, allowed=within(packing).packed.padded)
+    torch.testing.assert_close(found[0, 0, :3], wanted[0, 0, :3])
+    torch.testing.assert_close(found[0, 0, 3:23], wanted[1, 0])

@@ -1,0 +1,174 @@
+"""Stacks that pass words end to end in training, against the same padded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import regard
+from regard.attention.gates import gated
+from regard.data import Sequences
+from regard.layers import blocks
+from regard.models.bert import Bert, BertConfig
+from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.headed import assembled
+from regard.models.roberta import Roberta, RobertaConfig
+from regard.training.recompute import blocks_of, recomputing
+
+SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
+ENCODERS = {
+    "bert": (Bert, BertConfig(**SIZES)),
+    "distilbert": (DistilBert, DistilBertConfig(**SIZES)),
+    "roberta": (Roberta, RobertaConfig(**SIZES)),
+}
+LENGTHS = {
+    "some": [5, 20, 1, 33, 7, 33, 12],
+    "one is empty": [5, 0, 33, 2],
+    "alike": [17, 17, 17],
+    "one": [33],
+}
+WIDTH = 33
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def texts(lengths) -> Sequences:
+    ids = torch.randint(3, 50, (len(lengths), WIDTH))
+    given = Sequences(ids, torch.tensor(lengths))
+    return replace(given, ids=ids.masked_fill(~given.keep, 1))
+
+
+def encoder(name: str, dropout: float = 0.0):
+    kind, config = ENCODERS[name]
+    return kind(replace(config, dropout=dropout, attention_dropout=dropout)).train()
+
+
+def passed(model, run, narrow: bool):
+    """What a function gives, and the gradients of a weighted sum of it."""
+    model.zero_grad()
+    torch.manual_seed(1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+        out = run()
+    draw = torch.Generator().manual_seed(2)
+    (out.float() * torch.randn(out.shape, generator=draw)).sum().backward()
+    return out.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def both(monkeypatch, model, run, narrow):
+    """Packed, and padded."""
+    calls = []
+
+    def asked(*given, before=blocks.packing_of):
+        calls.append(before(*given))
+        return calls[-1]
+
+    monkeypatch.setattr(blocks, "packing_of", asked)
+    found = passed(model, run, narrow)
+    monkeypatch.setattr(blocks, "packing_of", lambda *_: None)
+    return found, passed(model, run, narrow), [one for one in calls if one is not None]
+
+
+def alike(found, wanted, narrow) -> None:
+    (out, slopes), (expected, others) = found, wanted
+    torch.testing.assert_close(out, expected, atol=2e-2 if narrow else 2e-6, rtol=0)
+    assert slopes.keys() == others.keys()
+    for name, slope in slopes.items():
+        scale = float(others[name].abs().max()) + 1e-9
+        torch.testing.assert_close(
+            slope / scale, others[name] / scale, atol=2e-2 if narrow else 1e-5, rtol=0, msg=name
+        )
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_words_end_to_end_are_read_as_padded_ones(name, lengths, narrow, monkeypatch):
+    model, given = encoder(name), texts(LENGTHS[lengths])
+    keep = given.keep[..., None]
+    found, wanted, packings = both(monkeypatch, model, lambda: model.encode(given) * keep, narrow)
+    assert len(packings) == (lengths != "one")
+    alike(found, wanted, narrow)
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_first_words_are_read_as_of_padded_rows(name, lengths, narrow, monkeypatch):
+    """Of rows without any word, the first place is one of padding: they stay padded."""
+    model = assembled(encoder(name), {"classes": 3}).train()
+    for head in model.heads.values():
+        head.dropout.probability = 0.0
+    given = texts(LENGTHS[lengths])
+    found, wanted, _ = both(monkeypatch, model, lambda: model.scores("classes", given), narrow)
+    assert found[0].shape == (len(given), 3)
+    alike(found, wanted, narrow)
+
+
+def test_only_training_on_whole_rows_is_packed(monkeypatch):
+    model, given = encoder("bert"), texts(LENGTHS["some"])
+
+    def packings():
+        found = both(monkeypatch, model, lambda: model.encode(given), False)
+        monkeypatch.undo()
+        return len(found[2])
+
+    assert packings() == 1
+    model.eval()
+    assert packings() == 0
+    model.train()
+    with gated(lambda attention, hidden: None):
+        assert packings() == 0
+    with regard.look(model):
+        assert packings() == 0
+
+
+def test_dropout_drops_as_often(monkeypatch):
+    """Other numbers are drawn: the mean over many passes is that of padded rows."""
+    model, given = encoder("bert", dropout=0.2), texts([5, 33, 2])
+    keep = given.keep[..., None]
+
+    def mean():
+        with torch.no_grad():
+            many = torch.stack([model.encode(given) * keep for _ in range(400)])
+        return many.mean(0), many.std(0)
+
+    found, spread = mean()
+    monkeypatch.setattr(blocks, "packing_of", lambda *_: None)
+    wanted, other = mean()
+    error = ((found - wanted).abs() / (spread + 1e-3)).max()
+    assert error < 6 / 400**0.5
+    assert abs(float(spread.mean() / other.mean()) - 1) < 0.03
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+def test_rows_do_not_depend_on_their_neighbours(narrow, monkeypatch):
+    model, given = encoder("bert"), texts(LENGTHS["some"])
+
+    def read(rows):
+        return passed(model, lambda: model.encode(rows), narrow)[0]
+
+    together = read(given)
+    for row, length in enumerate(given.lengths.tolist()):
+        alone = read(given.select(torch.tensor([row])))
+        close = dict(atol=2e-2 if narrow else 2e-6, rtol=0)
+        torch.testing.assert_close(together[row, :length], alone[0, :length], **close)
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+def test_what_is_computed_anew_is_the_same_in_every_bit(narrow):
+    model, given = encoder("bert", dropout=0.3), texts(LENGTHS["some"])
+
+    def run():
+        return model.encode(given)
+
+    before = passed(model, run, narrow)
+    slopes = {name: slope.clone() for name, slope in before[1].items()}
+    with recomputing(blocks_of(model)):
+        after = passed(model, run, narrow)
+    assert torch.equal(before[0], after[0])
+    assert all(torch.equal(slope, slopes[name]) for name, slope in after[1].items())
