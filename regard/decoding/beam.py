@@ -28,12 +28,12 @@ from regard.decoding.settings import (
     refuse_sampling,
     stopping_settings,
 )
-from regard.decoding.steps import begin, check, evaluating, normalized
+from regard.decoding.steps import begin, check, evaluating, leading_after, normalized
 from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
 from regard.decoding.topk import best, best_of
 from regard.errors import ConfigError
 from regard.native import graphs
-from regard.native.words import leading
+from regard.native.words import Leaders, leading
 
 NEVER = float("-inf")
 
@@ -114,8 +114,8 @@ class Beam:
             eos = getattr(model.config, "eos", None)
             search = _Search(self, tokens, room, eos, listener)
             while search.sentences.numel():
-                scores, state = graphs.step(model, search.tokens[:, -1:], state)
-                rows = search.advance(scores[:, -1])  # (R, 1, V) -> (R, V)
+                step, state = search.look(model, state)
+                rows = search.advance(step)
                 if rows.numel():
                     state = state.select(rows)
         return search.results
@@ -157,13 +157,23 @@ class _Search:
         self.pool = Pool(count, beam.size, device)
         self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
 
-    def advance(self, scores: Tensor) -> Tensor:
-        """One step: the model's scores (A * W, V) -> for each new row the old one it continues.
+    def look(self, model: Any, state: Any) -> tuple[Expansion, Any]:
+        """The best continuations by the model's next step, and its state after that.
 
         Raises:
             RegardError: the scores are no numbers.
         """
-        step = self._expand(scores)
+        fed, count = self.tokens[:, -1:].contiguous(), 2 * self.beam.size
+        found = None if self.beam.filters else leading_after(model, fed, state, count)
+        if found is not None:
+            leaders, state = found
+            return self._expand(*self._of_leaders(leaders), leaders.vocabulary), state
+        scores, state = graphs.step(model, fed, state)
+        scores = scores[:, -1]  # (R, 1, V) -> (R, V)
+        return self._expand(*self._best(scores), scores.size(1)), state
+
+    def advance(self, step: Expansion) -> Tensor:
+        """One step: for each new row the old one it continues."""
         self.new += 1
         full = self.room <= self.new  # (A,)
         ends = (step.ended | full[:, None])[:, : self.beam.size]
@@ -183,24 +193,27 @@ class _Search:
 
     def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Of A sentences the best 2 * size continuations and their indices w * V + v: (A, K)"""
-        filters, read, count = self.beam.filters, self.tokens.size(1), 2 * self.beam.size
+        filters, count = self.beam.filters, 2 * self.beam.size
         found = None if filters else leading(scores, count)
         if found is not None:
-            words, log_probs = found  # (A * W, K)
-            check(log_probs[:, 0].tolist(), read)
-            return best_of(words, log_probs, self.running, scores.size(1))
+            return self._of_leaders(found)
         log_probs = normalized(scores)
-        check(log_probs[:, 0].tolist(), read)  # one NaN makes a whole distribution NaN
+        # One NaN makes a whole distribution NaN.
+        check(log_probs[:, 0].tolist(), self.tokens.size(1))
         log_probs = apply(filters, log_probs, Prefix(self.tokens, self.new, self.eos))
         # (A * W, V) -> (A, W, V)
         return best(log_probs.unflatten(0, self.running.shape), self.running, count)
 
-    def _expand(self, scores: Tensor) -> Expansion:
+    def _of_leaders(self, found: Leaders) -> tuple[Tensor, Tensor]:
+        """The same of the best words of each hypothesis."""
+        check(found.log_probs[:, 0].tolist(), self.tokens.size(1))
+        return best_of(found.words, found.log_probs, self.running, found.vocabulary)
+
+    def _expand(self, log_prob: Tensor, index: Tensor, vocabulary: int) -> Expansion:
         """The best 2 * size continuations, and which of them go on if the sentence does."""
         (count, width), size = self.running.shape, self.beam.size
-        log_prob, index = self._best(scores)  # (A, K)
-        parent = index // scores.size(1)
-        token = index - parent * scores.size(1)
+        parent = index // vocabulary
+        token = index - parent * vocabulary
         row = parent + torch.arange(0, count * width, width, device=parent.device)[:, None]
         if self.eos is None:
             ended, ends = torch.zeros_like(token, dtype=torch.bool), 0

@@ -17,6 +17,7 @@ from regard.data.batches import Sequences
 from regard.decoding.prefixes import started
 from regard.errors import RegardError
 from regard.native import graphs
+from regard.native.words import Leaders
 
 
 def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
@@ -45,6 +46,14 @@ def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tupl
     # One NaN makes a whole distribution NaN.
     check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
     return log_probs, state
+
+
+def leading_after(model: Any, fed: Tensor, state: Any, count: int) -> tuple[Leaders, Any] | None:
+    """The `count` most probable words after each of the tokens (R, 1), and the state after them,
+    where a model finds them without all scores; else None, and nothing is done.
+    """
+    leading = getattr(model.step, "leading", None)
+    return None if leading is None else leading(fed, state, count)
 
 
 def normalized(scores: Tensor) -> Tensor:

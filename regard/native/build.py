@@ -142,6 +142,11 @@ def load(path: Path) -> ctypes.CDLL:
         *(pointer, pointer, pointer, number, number, pointer, pointer, number)
     ]
     library.regard_run.restype = number
+    library.regard_run_leading.argtypes = [
+        *(pointer, pointer, number, number, pointer, pointer),
+        *(number, pointer, pointer, number),
+    ]
+    library.regard_run_leading.restype = number
     library.regard_encode.argtypes = [pointer] * 5 + [number, number]
     library.regard_encode.restype = None
     library.regard_recur.argtypes = [

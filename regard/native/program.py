@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from regard.native.products import WEIGHTS, pointer, threads_for
-from regard.native.recorder import LINEAR, PLACES, Op, Recording
+from regard.native.recorder import ABSENT, LINEAR, PLACES, Op, Recording
+from regard.native.words import Leaders
 from regard.state import KeyValueCache, SourceMemory
 
+PART = 512  # words that are looked at together; see words.h
+NO_TOKEN = "a token is not in the vocabulary"
 NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
 
 
@@ -79,6 +82,8 @@ class Program:
         self._address = ctypes.addressof(self._program)
         work = sum(matrix.weight.numel() for matrix in linears)
         self._work = work // max(len(linears), 1)
+        last = ops[-1]
+        self._scores = (last.kind, last.other, last.activation) == (LINEAR, ABSENT, 0)
 
     def decode(
         self, library: Any, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None
@@ -98,8 +103,33 @@ class Program:
         """
         out = torch.empty(*tokens.shape, self.width)
         if self._run(library, out, tokens.data_ptr(), cache, source):
-            raise IndexError("a token is not in the vocabulary")
+            raise IndexError(NO_TOKEN)
         return out
+
+    def leading(
+        self,
+        library: Any,
+        tokens: Tensor,
+        cache: KeyValueCache,
+        source: SourceMemory | None,
+        count: int,
+    ) -> Leaders | None:
+        """The `count` most probable words after each of the tokens (R, 1), as `words.leading` finds
+        them among the scores, but nobody stores those. None where that cannot be done.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        if not self._scores or self.width <= PART * (count - 1):
+            return None
+        words = torch.empty(tokens.size(0), count, dtype=torch.int64)
+        log_probs = torch.empty(words.shape)
+        found = (count, words.data_ptr(), log_probs.data_ptr())
+        run = library.regard_run_leading
+        wrong = self._call(run, tokens.shape, (tokens.data_ptr(),), found, cache, source)
+        if wrong > 0:
+            raise IndexError(NO_TOKEN)
+        return None if wrong else Leaders(words, log_probs, self.width)
 
     def _run(
         self,
@@ -109,16 +139,29 @@ class Program:
         cache: KeyValueCache,
         source: SourceMemory | None,
     ) -> int:
-        rows, count, _ = out.shape
         if not out.numel():
             return 0
+        given = (out.data_ptr(), tokens)
+        return self._call(library.regard_run, out.shape[:2], given, (), cache, source)
+
+    def _call(
+        self,
+        run: Any,
+        shape: torch.Size,
+        given: tuple[int | None, ...],
+        found: tuple[int, ...],
+        cache: KeyValueCache,
+        source: SourceMemory | None,
+    ) -> int:
+        rows, count = shape
         read = None
         if source is not None:
             read = _memory(source, source.keys.size(3), rows // source.lengths.size(0))
-        return library.regard_run(
-            *(self._address, out.data_ptr(), tokens, rows, count),
+        return run(
+            *(self._address, *given, rows, count),
             ctypes.byref(_memory(cache, cache.longest, 1)),
             None if read is None else ctypes.byref(read),
+            *found,
             threads_for(rows * count * self._work),
         )
 

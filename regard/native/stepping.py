@@ -6,7 +6,7 @@ no operation does, the model's own code runs on the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from regard.native.recorder import (
     Symbol,
     symbols_alone,
 )
+from regard.native.words import Leaders
 from regard.positions import LearnedPositions, SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory
 
@@ -116,16 +117,29 @@ class Step:
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """See `regard.models.interfaces.Generator`."""
+        found = self._found(tokens, state, Program.step)
+        return type(self.model).step(self.model, tokens, state) if found is None else found
+
+    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[Leaders, Any] | None:
+        """The `count` most probable words after each of the tokens (R, 1), and the state after
+        them, as `words.leading` finds them among the scores of a step; None where it cannot.
+        """
+        return self._found(tokens, state, Program.leading, count)
+
+    def _found(
+        self, tokens: Tensor, state: Any, call: Callable[..., Any], *more: int
+    ) -> tuple[Any, Any] | None:
         memories = _memories(state)
         library = build.kernels() if self._simple(tokens, memories) else None
         program = None if library is None else self._program(state)
         if program is None or program.end < memories[0].longest + tokens.size(1):
-            return type(self.model).step(self.model, tokens, state)
-        count = tokens.size(1)
-        cache = memories[0].reserve(count)
-        scores = program.step(library, tokens, cache, memories[1])
-        after = cache.advance(count)
-        return scores, after if memories[1] is None else replace(state, cache=after)
+            return None
+        cache = memories[0].reserve(tokens.size(1))
+        found = call(program, library, tokens, cache, memories[1], *more)
+        if found is None:
+            return None
+        after = cache.advance(tokens.size(1))
+        return found, after if memories[1] is None else replace(state, cache=after)
 
     def _simple(self, tokens: Tensor, memories: tuple[Any, Any]) -> bool:
         return (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -52,9 +54,19 @@ def best(scores: Tensor) -> tuple[Tensor, Tensor]:
     return word, log_prob
 
 
-def leading(scores: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-    """The `count` most probable words of each row, best first, and their log-probabilities:
-    (R, V) -> 2 times (R, count); None where no kernels are, or few words.
+class Leaders(NamedTuple):
+    """The most probable words of each row, best first, and their log-probabilities: (R, N).
+
+    vocabulary: of how many words they are the best.
+    """
+
+    words: Tensor
+    log_probs: Tensor
+    vocabulary: int
+
+
+def leading(scores: Tensor, count: int) -> Leaders | None:
+    """The `count` most probable words of each row (R, V); None where no kernels are, or few words.
 
     Of words that are equally probable the first comes first. Where scores are no numbers, neither
     are the log-probabilities.
@@ -72,4 +84,4 @@ def leading(scores: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
         *(rows, words, count, pointer(word), pointer(log_prob)),
         threads_for(rows * words * A_SCORES_WORK),
     )
-    return (word, log_prob) if done else None
+    return Leaders(word, log_prob, words) if done else None

@@ -10,6 +10,8 @@ import torch
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.native.engine import prepare
+from regard.native.stepping import Step
 from regard.native.words import leading
 
 KINDS = ["fast", "older", "plain"]
@@ -38,7 +40,7 @@ def test_the_best_words_of_each_row(use, words, count, grain):
         found = leading(scores, count)
         assert torch.equal(found[0], wanted)
         torch.testing.assert_close(found[1], log_prob, rtol=1e-6, atol=1e-6)
-        assert [part.shape for part in leading(scores[:0], count)] == [(0, count), (0, count)]
+        assert [part.shape for part in leading(scores[:0], count)[:2]] == [(0, count), (0, count)]
 
 
 def test_words_that_are_equally_probable_once_they_are_rounded(use):
@@ -82,3 +84,74 @@ def test_searches_are_the_same_with_and_without(use):
         assert [one.tokens for one in found] == [one.tokens for one in expected]
         for one, other in zip(found, expected, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def decoder(words=9001, spread=1.0):
+    torch.manual_seed(4)
+    sizes = dict(d_model=64, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, max_length=40)
+    model = Transformer(TransformerConfig(words, **sizes)).eval()
+    model.embedding.weight.data.normal_(std=spread)
+    return model
+
+
+def begun(model, rows):
+    """Some sources of different lengths, and a token for each."""
+    source = Sequences.of([[3 + (i + j) % 90 for j in range(1 + i % 4)] for i in range(rows)], 0)
+    state, first = model.start(source)
+    return state, first + torch.arange(rows)[:, None]
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
+    monkeypatch.setattr("regard.native.program.threads_for", lambda *work: threads)
+    for words, rows, count in [(9001, 5, 8), (5120, 130, 8), (9001, 1, 1), (9300, 3, 18)]:
+        model = prepare(decoder(words), weights)
+        for kind in KINDS:
+            use(kind)
+            state, tokens = begun(model, rows)
+            scores, after = model.step(tokens, state)
+            wanted = leading(scores[:, 0], count)
+            found, later = model.step.leading(tokens, begun(model, rows)[0], count)
+            assert torch.equal(found.words, wanted.words) and found.vocabulary == words
+            assert torch.equal(found.log_probs, wanted.log_probs)
+            assert later.cache.longest == 1
+            assert torch.equal(later.cache.keys[..., :1, :], after.cache.keys[..., :1, :])
+
+
+def test_where_scores_are_needed(use):
+    use("fast")
+    model = prepare(decoder())
+    state, tokens = begun(model, 3)
+    assert model.step.leading(tokens, state, 30) is None  # of few words so many
+    with pytest.raises(IndexError):
+        model.step.leading(tokens + 9001, state, 2)
+    model.head.bias = torch.full((9001,), -math.inf)
+    model.head.bias[5:8] = 0.0
+    model.decoder.programs.clear()
+    assert model.step.leading(tokens, state, 8) is None  # others are minus infinity
+    assert model.step.leading(tokens, state, 3)[0].words.sort().values.tolist() == [[5, 6, 7]] * 3
+    model.head.bias[6] = math.nan
+    model.decoder.programs.clear()
+    assert model.step.leading(tokens, state, 3)[0].log_probs.isnan().all()
+    model.head.bias[:] = 0.0
+    model.head.bias[9000] = 1e7  # beside it, and it comes last, many others are equal
+    model.decoder.programs.clear()
+    assert model.step.leading(tokens, state, 8) is None
+    wanted = model.step(tokens, state)[0][:, 0]
+    assert torch.equal(leading(wanted, 8).words, by_sorting(wanted, 8)[0])
+    use(None)
+    assert model.step.leading(tokens, state, 3) is None
+
+
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+def test_searches_are_the_same_without_scores(use, monkeypatch, spread):
+    use("fast")
+    model = prepare(decoder(spread=spread))
+    source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
+    beam, calls, call = Beam(size=4, n_best=4, max_tokens=12), [], Step.leading
+    monkeypatch.setattr(Step, "leading", lambda *asked: calls.append(call(*asked)) or calls[-1])
+    found = beam.run(model, source)
+    assert calls and all(calls)
+    monkeypatch.setattr(Step, "leading", lambda *asked: None)
+    assert beam.run(model, source) == found

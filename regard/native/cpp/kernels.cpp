@@ -2,6 +2,7 @@
 
 #include "encoder.h"
 #include "lstm.h"
+#include "output.h"
 #include "programs.h"
 #include "recurrent.h"
 #include "words.h"
@@ -27,22 +28,29 @@ void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, cons
 // in and register 0 out. `ids` and `source` may be null. Gives how many ids there are not.
 int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, int64_t rows,
                    int64_t tokens, const Memory* cache, const Memory* source, int64_t threads) {
-  static thread_local std::vector<float> kept, weights;
   Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0};
   if (const int64_t count = missing(call)) return count;
-  int64_t total = 0;
-  for (int64_t i = 1; i < program->registers; i++) total += program->widths[i] * call.lines();
-  float* next = scratch(kept, total);
-  call.registers.push_back(hidden);
-  for (int64_t i = 1; i < program->registers; i++) {
-    call.registers.push_back(next);
-    next += program->widths[i] * call.lines();
-  }
-  call.most = std::max(cache->longest + tokens, source ? source->longest : 0) + 16;
-  call.weights = scratch(weights, READERS * call.most * threads);
-  call.room = room_for(call.lines(), program->widest);
+  reserve(call, hidden, threads);
   execute(call, threads);
   return 0;
+}
+
+// Ids (rows, tokens) -> of what the last product of the program would give the best words, and their
+// log-probabilities: (rows, tokens, count). Gives how many ids there are not, or -1 where words may
+// be missing.
+int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t rows,
+                           int64_t tokens, const Memory* cache, const Memory* source,
+                           int64_t count, int64_t* best, float* log_prob, int64_t threads) {
+  Program inner = *program;
+  const Op& last = inner.ops[--inner.count];
+  Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0};
+  if (const int64_t none = missing(call)) return none;
+  reserve(call, nullptr, threads);
+  execute(call, threads);
+  Rows room = call.room;
+  const bool done = find_leaders(*last.matrix, call.registers[last.source], room,
+                                 {count, best, log_prob}, threads);
+  return done ? 0 : -1;
 }
 
 // hidden (tokens, width), out, and in where there are no ids: texts end to end, text i from row
@@ -99,9 +107,9 @@ void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best
 // Gives whether there are words enough for that.
 int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t count,
                        int64_t* best, float* log_prob, int64_t threads) {
-  Leaders leaders{scores, rows, words, count, best, log_prob};
-  if (leaders.parts() < count) return 0;
-  run(threads, lead_all, &leaders);
+  if (parts_of(words) < count) return 0;
+  Scores all{scores, rows, words, {count, best, log_prob}};
+  run(threads, lead_all, &all);
   return 1;
 }
 

@@ -114,6 +114,7 @@ struct Result {
   float* y;
   int activation;
   const float* add;
+  int64_t apart = 0;  // rows of y; 0: as many numbers as W has lines
 };
 
 // M rows from `row` on, times P panels from `panel` on that are so many panels apart.
@@ -124,7 +125,8 @@ void tile(const Matrix& w, const Rows& rows, int64_t row, int64_t panel, int64_t
   const int64_t stretches = stretches_of(w), size = stretches * SLICE;
   const Panels panels{(const uint8_t*)w.data + panel * size, apart * size};
   auto line = [&](int v) { return (panel + v / PARTS * apart) * PANEL + v % PARTS * VECTOR; };
-  auto place = [&](int m, int v) { return (row + m) * w.n + line(v); };
+  const int64_t step = to.apart ? to.apart : w.n;
+  auto place = [&](int m, int v) { return (row + m) * step + line(v); };
   EACH(m, M) EACH(v, V) __builtin_prefetch(to.y + place(m, v), 1);
   if (to.add) EACH(m, M) EACH(v, V) __builtin_prefetch(to.add + place(m, v));
 

@@ -197,6 +197,24 @@ int64_t missing(const Call& call) {
   return count;
 }
 
+// Memory of the calling thread for what happens between the operations.
+void reserve(Call& call, float* hidden, int64_t threads) {
+  static thread_local std::vector<float> kept, weights;
+  const Program& program = *call.program;
+  int64_t total = 0;
+  for (int64_t i = 1; i < program.registers; i++) total += program.widths[i] * call.lines();
+  float* next = scratch(kept, total);
+  call.registers.assign(1, hidden);
+  for (int64_t i = 1; i < program.registers; i++) {
+    call.registers.push_back(next);
+    next += program.widths[i] * call.lines();
+  }
+  call.most = std::max(call.cache->longest + call.tokens, call.source ? call.source->longest : 0);
+  call.most += BLOCK;
+  call.weights = scratch(weights, READERS * call.most * threads);
+  call.room = room_for(call.lines(), program.widest);
+}
+
 // The whole program.
 void execute(Call& call, int64_t threads) {
   next_stage(call.program->ops, call, true);

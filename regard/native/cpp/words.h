@@ -98,72 +98,170 @@ void choose_all(void* data, Worker worker) {
   });
 }
 
-// The best words of each row, best first; of equally probable ones the first comes first.
-struct Leaders {
-  const float* scores;
-  int64_t rows, words, count;
-  int64_t* best;    // (rows, count)
-  float* log_prob;  // (rows, count)
+// The best words of a row are found part by part, while its scores pass by.
+constexpr int64_t PART = 512;  // scores that are looked at together
 
-  static constexpr int64_t PART = 512;  // scores of which the greatest is known
+inline int64_t parts_of(int64_t words) { return (words + PART - 1) / PART; }
 
-  int64_t parts() const { return (words + PART - 1) / PART; }
+// Which of 16 scores are not below the least: a bit for each.
+inline uint32_t reaching(const float* scores, float least) {
+#if WIDE
+  return _mm512_cmp_ps_mask(load(scores), filled(least), _CMP_GE_OQ);
+#elif HALF_WIDE
+  const Floats low = _mm256_cmp_ps(load(scores), filled(least), _CMP_GE_OQ);
+  const Floats high = _mm256_cmp_ps(load(scores + 8), filled(least), _CMP_GE_OQ);
+  return _mm256_movemask_ps(low) | _mm256_movemask_ps(high) << 8;
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; i++) bits |= (uint32_t)(scores[i] >= least) << i;
+  return bits;
+#endif
+}
+
+// What may be among the best `count` words of a row. Words that differ a little may be equally
+// probable once that is rounded: a margin below the best is kept.
+struct Candidates {
+  struct Word {
+    float score;
+    int64_t number;
+  };
+  std::vector<Word> words;
+  float bound;  // as many words as are looked for are not below it
+  float least;  // nothing that is not below it is missing
+  float most;
+  size_t many;  // so many words are made fewer
+
+  void clear() {
+    words.clear();
+    bound = least = most = -FLT_MAX, many = 0;
+  }
+
+  // The scores of the words from `first` on, of which the greatest is given.
+  void add(const float* scores, int64_t size, int64_t first, float greatest, int64_t count) {
+    most = std::max(most, greatest);
+    if (bound == -FLT_MAX && size >= count) raise(reached(scores, size, count));
+    if (greatest < least) return;
+    int64_t at = 0;
+    for (; at + 16 <= size; at += 16) {
+      for (uint32_t here = reaching(scores + at, least); here; here &= here - 1) {
+        const int64_t i = at + __builtin_ctz(here);
+        words.push_back({scores[i], first + i});
+      }
+    }
+    for (; at < size; at++) {
+      if (scores[at] >= least) words.push_back({scores[at], first + at});
+    }
+    if (words.size() > std::max(many, (size_t)count)) narrow(count);
+  }
+
+  void add(const Candidates& other) {
+    words.insert(words.end(), other.words.begin(), other.words.end());
+    least = std::max(least, other.least);
+  }
+
+ private:
+  void raise(float to) {
+    bound = to;
+    least = std::max(least, bound - 1e-6f * (2.0f * (most - bound) + 1000.0f));
+  }
+
+  void narrow(int64_t count) {
+    std::nth_element(words.begin(), words.begin() + (count - 1), words.end(),
+                     [](const Word& a, const Word& b) { return a.score > b.score; });
+    raise(words[count - 1].score);
+    auto low = [&](const Word& word) { return word.score < least; };
+    words.erase(std::remove_if(words.begin(), words.end(), low), words.end());
+    many = words.size() + count;
+  }
+
+  // What so many of the scores reach: one in each of the best columns, if they stand in columns.
+  static float reached(const float* scores, int64_t size, int64_t count) {
+    float column[PART];
+    for (int64_t i = 0; i < size; i++) column[i] = scores[i] > -FLT_MAX ? scores[i] : -FLT_MAX;
+    for (; size % 2 == 0 && size / 2 >= std::max<int64_t>(16, count); size /= 2) {
+      const float* other = column + size / 2;
+#pragma omp simd
+      for (int64_t i = 0; i < size / 2; i++) column[i] = std::max(column[i], other[i]);
+    }
+    std::nth_element(column, column + (count - 1), column + size, std::greater<float>());
+    return column[count - 1];
+  }
 };
 
-// There are at least as many parts as leaders: the least of the greatest parts' greatest scores is
-// reached by as many words as are looked for, and by few others.
-void lead(const Leaders& c, int64_t row) {
-  struct Word {
+// The best words of each row, best first; of equally probable ones the first comes first.
+struct Leaders {
+  int64_t count;
+  int64_t* best;    // (rows, count)
+  float* log_prob;  // (rows, count)
+};
+
+// The best words of a row, from the peaks of all its parts. Gives whether none is missing.
+bool choose_leaders(const Leaders& to, int64_t row, const Peak* peaks, int64_t parts,
+                    Candidates& all) {
+  struct Found {
     float log_prob;
     int64_t number;
-    bool operator<(const Word& other) const {
+    bool operator<(const Found& other) const {
       return log_prob != other.log_prob ? log_prob > other.log_prob : number < other.number;
     }
   };
-  static thread_local std::vector<Peak> peaks;
-  static thread_local std::vector<float> greatest;
-  static thread_local std::vector<Word> found;
-  const float* scores = c.scores + row * c.words;
-  peaks.clear(), greatest.clear(), found.clear();
+  static thread_local std::vector<Found> kept;
+  std::vector<Found>& found = kept;
+  const int64_t count = to.count;
+  int64_t* best = to.best + row * count;
+  float* log_prob = to.log_prob + row * count;
   float most = -FLT_MAX;
-  for (int64_t at = 0; at < c.words; at += Leaders::PART) {
-    peaks.push_back(peak(scores + at, std::min(Leaders::PART, c.words - at)));
-    greatest.push_back(peaks.back().most);
-    most = std::max(most, greatest.back());
-  }
+  for (int64_t i = 0; i < parts; i++) most = std::max(most, peaks[i].most);
   double sum = 0.0;
-  for (const Peak& part : peaks) sum += part.sum * std::exp((double)part.most - most);
+  for (int64_t i = 0; i < parts; i++) {
+    sum += peaks[i].sum * std::exp((double)peaks[i].most - most);
+  }
   const float norm = (float)std::log(sum);
   if (most == -FLT_MAX || std::isinf(most) || !(sum < DBL_MAX)) {
-    std::fill_n(c.log_prob + row * c.count, c.count, std::numeric_limits<float>::quiet_NaN());
-    std::fill_n(c.best + row * c.count, c.count, 0);
-    return;
+    std::fill_n(log_prob, count, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(best, count, 0);
+    return true;
   }
-  std::nth_element(greatest.begin(), greatest.begin() + (c.count - 1), greatest.end(),
-                   std::greater<float>());
+  found.clear();
+  for (const auto& word : all.words) found.push_back({(word.score - most) - norm, word.number});
+  if ((int64_t)found.size() < count) return false;
+  std::partial_sort(found.begin(), found.begin() + count, found.end());
   // Scores that differ less may have the same log-probability.
-  const float last = greatest[c.count - 1], nearly = last - 1e-6f * (most - last + norm + 1.0f);
-  auto add = [&](int64_t i) { found.push_back({(scores[i] - most) - norm, i}); };
-  for (int64_t part = 0; part < c.parts(); part++) {
-    if (peaks[part].most < nearly) continue;
-    const int64_t end = std::min(c.words, (part + 1) * Leaders::PART);
-    for (int64_t i = part * Leaders::PART; i < end; i++) {
-      if (scores[i] >= nearly) add(i);
-    }
+  const float last = found[count - 1].log_prob, nearly = last - 1e-6f * (1.0f - last);
+  if ((all.least - most) - norm > nearly && all.least > -FLT_MAX) return false;
+  for (int64_t i = 0; i < count; i++) {
+    log_prob[i] = found[i].log_prob, best[i] = found[i].number;
   }
-  if ((int64_t)found.size() < c.count) {  // others are minus infinity
-    found.clear();
-    for (int64_t i = 0; i < c.words; i++) add(i);
+  return true;
+}
+
+// Rows of scores.
+struct Scores {
+  const float* scores;
+  int64_t rows, words;
+  Leaders to;
+};
+
+void lead(const Scores& c, int64_t row) {
+  static thread_local std::vector<Peak> kept_peaks;
+  static thread_local Candidates kept;
+  std::vector<Peak>& peaks = kept_peaks;
+  Candidates& all = kept;
+  const float* scores = c.scores + row * c.words;
+  peaks.clear(), all.clear();
+  for (int64_t at = 0; at < c.words; at += PART) {
+    const int64_t size = std::min(PART, c.words - at);
+    peaks.push_back(peak(scores + at, size));
+    all.add(scores + at, size, at, peaks.back().most, c.to.count);
   }
-  std::partial_sort(found.begin(), found.begin() + c.count, found.end());
-  for (int64_t i = 0; i < c.count; i++) {
-    c.log_prob[row * c.count + i] = found[i].log_prob;
-    c.best[row * c.count + i] = found[i].number;
-  }
+  if (choose_leaders(c.to, row, peaks.data(), peaks.size(), all)) return;
+  all.clear();  // some are minus infinity
+  for (int64_t i = 0; i < c.words; i++) all.words.push_back({scores[i], i});
+  choose_leaders(c.to, row, peaks.data(), peaks.size(), all);
 }
 
 void lead_all(void* data, Worker worker) {
-  const Leaders& c = *(Leaders*)data;
+  const Scores& c = *(Scores*)data;
   worker.share(c.rows, [&](int64_t row) { lead(c, row); });
 }
 
