@@ -33,6 +33,7 @@ namespace {
 
 constexpr int64_t READERS = 4;  // queries that go together
 constexpr int64_t AHEAD = 16;   // positions that are asked for at once
+constexpr int64_t EARLY = 64;   // so many positions before they are read
 constexpr int64_t LINE = 64;    // bytes that come from memory together
 constexpr int64_t BLOCK = 16;   // weights are computed in full blocks
 
@@ -74,6 +75,18 @@ struct Strip {
   const T* at(int64_t s) const {
     return first + (origin ? origin[s * origin_position] : own) * line + s * position;
   }
+
+  // Asks for some positions.
+  INLINE void ask(int64_t begin, int64_t end, int64_t width) const {
+    if (!origin && position == width) {
+      const T* last = at(end);
+      for (const T* here = at(begin); here < last; here += LINE / sizeof(T)) fetch(here);
+      return;
+    }
+    for (; begin < end; begin++) {
+      for (int64_t i = 0; i < width; i += LINE / sizeof(T)) fetch(at(begin) + i);
+    }
+  }
 };
 
 // A strip of which so many positions are read, then the same of the next strip.
@@ -84,14 +97,13 @@ struct Stream {
 
   const T* at(int64_t s) const { return now.at(s); }
 
-  // Asks for a block of positions while the one before it is read. Many requests at once are
-  // answered sooner than each at its time.
+  // Asks for a block of positions while others are read. Many requests at once are answered sooner
+  // than each at its time.
   INLINE void ask(int64_t s) const {
     if (s % AHEAD != 0) return;
-    for (int64_t later = s + std::min(AHEAD, count), i = 0; i < AHEAD; i++, later++) {
-      const T* at = later < count ? now.at(later) : next.at(std::min(later, 2 * count - 1) - count);
-      for (int64_t i = 0; i < width; i += LINE / sizeof(T)) fetch(at + i);
-    }
+    const int64_t from = s + std::min(EARLY, count), end = std::min(from + AHEAD, 2 * count);
+    now.ask(from, std::min(end, count), width);
+    next.ask(std::max(from - count, (int64_t)0), end - count, width);
   }
 };
 
@@ -100,6 +112,7 @@ struct Stream {
 inline __m512 some(const float* x, __mmask16 which) { return _mm512_maskz_loadu_ps(which, x); }
 
 inline __m512 some(const uint16_t* x, __mmask16 which) {
+  if (which == 0xffff) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)x));
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, x));
 }
 
@@ -119,19 +132,23 @@ inline __m128 sums(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
+// Columns of a head as they usually are, known when this is compiled; or any number.
+constexpr int64_t USUAL = 64;
+
 // weights (Q, room) = queries times keys, four keys at a time; behind `count` it writes too.
-template <int Q, class T>
-inline void compare(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
-                    int64_t room) {
-  const int64_t count = keys.count, width = keys.width;
+template <int Q, int64_t WIDTH, class T>
+inline void compare_all(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
+                        int64_t room) {
+  const int64_t count = keys.count, width = WIDTH ? WIDTH : keys.width;
   for (int64_t s = 0; s < count; s += 4) {
     keys.ask(s);
     const T* key[4];
     EACH(j, 4) key[j] = keys.at(std::min(s + j, count - 1));
     __m512 sum[Q][4];
     EACH(q, Q) EACH(j, 4) sum[q][j] = _mm512_setzero_ps();
+#pragma GCC unroll 4
     for (int64_t i = 0; i < width; i += 16) {
-      const __mmask16 which = columns(i, width);
+      const __mmask16 which = WIDTH ? 0xffff : columns(i, width);
       __m512 k[4];
       EACH(j, 4) k[j] = some(key[j] + i, which);
       EACH(q, Q) {
@@ -145,34 +162,56 @@ inline void compare(const Lines<const float>& queries, const Stream<T>& keys, fl
   }
 }
 
-// context (Q, width) = scale (Q) times weights times values, 64 columns at a time.
 template <int Q, class T>
-inline void gather(const float* weights, int64_t room, const float* scale,
-                   const Stream<T>& values, const Lines<float>& context) {
-  const int64_t count = values.count, width = values.width;
-  for (int64_t first = 0; first < width; first += 64) {
-    __mmask16 which[4];
-    EACH(c, 4) which[c] = columns(first + 16 * c, width);
-    __m512 sum[Q][4];
-    EACH(q, Q) EACH(c, 4) sum[q][c] = _mm512_setzero_ps();
-    for (int64_t s = 0; s < count; s++) {
-      values.ask(s);
+inline void compare(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
+                    int64_t room) {
+  if (keys.width == USUAL) return compare_all<Q, USUAL>(queries, keys, weights, room);
+  compare_all<Q, 0>(queries, keys, weights, room);
+}
+
+// context (Q, width) = scale (Q) times weights times values, some columns at a time. Sums of even
+// and of odd positions grow side by side.
+template <int Q, int64_t WIDTH, class T>
+inline void gather_all(const float* weights, int64_t room, const float* scale,
+                       const Stream<T>& values, const Lines<float>& context) {
+  constexpr int C = Q > 2 ? 2 : 4;  // registers that a position fills
+  const int64_t count = values.count, width = WIDTH ? WIDTH : values.width;
+  for (int64_t first = 0; first < width; first += 16 * C) {
+    __mmask16 which[C];
+    EACH(c, C) which[c] = WIDTH ? 0xffff : columns(first + 16 * c, width);
+    __m512 sum[2][Q][C];
+    EACH(side, 2) EACH(q, Q) EACH(c, C) sum[side][q][c] = _mm512_setzero_ps();
+    auto add = [&](int64_t s, auto& sums) {
       const T* value = values.at(s) + first;
-      __m512 v[4];
-      EACH(c, 4) v[c] = some(value + 16 * c, which[c]);
+      __m512 v[C];
+      EACH(c, C) v[c] = some(value + 16 * c, which[c]);
       EACH(q, Q) {
         const __m512 weight = _mm512_set1_ps(weights[q * room + s]);
-        EACH(c, 4) sum[q][c] = _mm512_fmadd_ps(weight, v[c], sum[q][c]);
+        EACH(c, C) sums[q][c] = _mm512_fmadd_ps(weight, v[c], sums[q][c]);
       }
+    };
+    int64_t s = 0;
+    for (; s + 1 < count; s += 2) {
+      if (first == 0) values.ask(s);
+      add(s, sum[0]);
+      add(s + 1, sum[1]);
     }
+    if (s < count) add(s, sum[0]);
     EACH(q, Q) {
       float* to = context.first + q * context.step + first;
-      EACH(c, 4) {
-        const __m512 scaled = _mm512_mul_ps(sum[q][c], _mm512_set1_ps(scale[q]));
-        _mm512_mask_storeu_ps(to + 16 * c, which[c], scaled);
+      EACH(c, C) {
+        const __m512 both = _mm512_add_ps(sum[0][q][c], sum[1][q][c]);
+        _mm512_mask_storeu_ps(to + 16 * c, which[c], _mm512_mul_ps(both, _mm512_set1_ps(scale[q])));
       }
     }
   }
+}
+
+template <int Q, class T>
+inline void gather(const float* weights, int64_t room, const float* scale,
+                   const Stream<T>& values, const Lines<float>& context) {
+  if (values.width == USUAL) return gather_all<Q, USUAL>(weights, room, scale, values, context);
+  gather_all<Q, 0>(weights, room, scale, values, context);
 }
 
 #else
@@ -234,10 +273,10 @@ inline float soften(float* weights, int64_t count, int64_t whole, float scale) {
 }
 
 // What some queries (count, width) read at a place. The first of them reads the first `reach`
-// positions, and each after it `more` than the one before.
+// positions, and each after it `more` than the one before. Others will then read at `next`.
 struct Reading {
   const Memory& memory;
-  Place place;
+  Place place, next;
   Lines<const float> queries;
   int64_t reach, more, width;
   float scale;
@@ -250,9 +289,9 @@ template <int Q, class T>
 void read_together(const Reading& all) {
   const int64_t whole = all.reach + (Q - 1) * all.more, room = all.room;
   float inverse[Q];
-  const Place place = all.place, beside{place.layer, place.row, place.head + 1};
-  const Strip<T> keys(all.memory, all.memory.keys, place), next(all.memory, all.memory.keys, beside);
-  const Strip<T> values(all.memory, all.memory.values, place);
+  const Memory& memory = all.memory;
+  const Strip<T> keys(memory, memory.keys, all.place), values(memory, memory.values, all.place);
+  const Strip<T> next(memory, memory.keys, all.next);
   compare<Q>(all.queries, Stream<T>{keys, values, whole, all.width}, all.weights, room);
   for (int q = 0; q < Q; q++) {
     inverse[q] = soften(all.weights + q * room, all.reach + q * all.more, whole, all.scale);

@@ -40,8 +40,15 @@ inline void copy_numbers(const float* from, float* to, int64_t count) {
 }
 
 inline void copy_numbers(const float* from, uint16_t* to, int64_t count) {
+  int64_t i = 0;
+#if WIDE
+  for (; i + 16 <= count; i += 16) {
+    const __m512 numbers = _mm512_loadu_ps(from + i);
+    _mm256_storeu_si256((__m256i*)(to + i), _mm512_cvtps_ph(numbers, _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
 #pragma omp simd
-  for (int64_t i = 0; i < count; i++) to[i] = to_half(from[i]);
+  for (int64_t j = i; j < count; j++) to[j] = to_half(from[j]);
 }
 
 }  // namespace

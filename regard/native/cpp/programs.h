@@ -56,12 +56,15 @@ struct Call {
   float* room_of(int thread) const { return weights + thread * READERS * most; }
 };
 
+// Item i of an attention's heads of rows, or of memories.
+Place place_of(const Op& op, int64_t i) { return {op.layer, i / op.heads, i % op.heads}; }
+
 // One head of one row: all keys and values go into the cache, then each token reads those before it.
 void self_attention(const Op& op, const Call& call, Share share, int thread) {
   const int64_t width = op.head_dim, inner = op.heads * width;
   const Memory& cache = *call.cache;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const Place place{op.layer, i / op.heads, i % op.heads};
+    const Place place = place_of(op, i), next = place_of(op, std::min(i + 1, share.end - 1));
     const int64_t line = place.row * call.tokens, before = cache.lengths[place.row];
     const float* query = call.registers[op.source] + line * 3 * inner + place.head * width;
     for (int64_t t = 0; t < call.tokens; t++) {
@@ -69,7 +72,7 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
       keep(cache, place, before + t, key, key + inner, width);
     }
     float* context = call.registers[op.target] + line * inner + place.head * width;
-    attend({cache, place, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
+    attend({cache, place, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
             call.room_of(thread), call.most, {context, inner, call.tokens}});
   }
 }
@@ -80,9 +83,9 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
   const Memory& source = *call.source;
   const int64_t readers = source.sharing * call.tokens;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const Place place{op.layer, i / op.heads, i % op.heads};
+    const Place place = place_of(op, i), next = place_of(op, std::min(i + 1, share.end - 1));
     const int64_t at = place.row * readers * inner + place.head * width;
-    attend({source, place, {call.registers[op.source] + at, inner, readers},
+    attend({source, place, next, {call.registers[op.source] + at, inner, readers},
             source.lengths[place.row], 0, width, op.number, call.room_of(thread), call.most,
             {call.registers[op.target] + at, inner, readers}});
   }
