@@ -252,6 +252,11 @@ class FastStack(Stack):
         self._programs.clear()
         return super()._apply(fn, recurse)
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Weights may be given away for others."""
+        self._programs.clear()
+        super()._load_from_state_dict(*arguments)
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies have weights of their own."""
         return self.__dict__ | {"_programs": {}}
@@ -272,12 +277,9 @@ def _recorded(embed: Any, blocks: list[nn.Module]) -> TextProgram | None:
             recording = TextRecorder(0).of_texts(embed, blocks)
         else:
             recording = TextRecorder(_width(blocks)).of_blocks(blocks, cross=False)
+        return TextProgram(recording)
     except CannotRecord:
         return None
-    numbers = (table for op in recording.ops for table in (op.gain, op.bias, op.table))
-    if any(table is not None and table.dtype != torch.float32 for table in numbers):
-        return None
-    return TextProgram(recording)
 
 
 def _width(blocks: list[nn.Module]) -> int:

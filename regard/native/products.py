@@ -64,7 +64,7 @@ def product(
     of their own, where those have a scale for each line (N,). That is so with and without compiled
     kernels; and with them a row gives the same, to the last bit, alone and among others.
     """
-    library = build.kernels() if _fits(x, packed, shape) else None
+    library = build.kernels() if _fits(x, packed, bias, shape) else None
     if library is None:
         return _by_torch(x, packed, scale, bias, shape)
     x = x.contiguous()
@@ -84,8 +84,9 @@ def pointer(tensor: Tensor | None) -> Any:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _fits(x: Tensor, packed: Tensor, shape: tuple[int, int]) -> bool:
+def _fits(x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> bool:
     fits = x.dtype == torch.float32 and x.device.type == "cpu" == packed.device.type
+    fits = fits and (bias is None or bias.dtype == torch.float32)
     return fits and not x.requires_grad and x.size(-1) == shape[1]
 
 

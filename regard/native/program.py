@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.native.products import WEIGHTS, pointer, threads_for
-from regard.native.recorder import ABSENT, LINEAR, PLACES, Op, Recording
+from regard.native.recorder import ABSENT, LINEAR, PLACES, CannotRecord, Op, Recording
 from regard.native.words import Leaders
 from regard.state import KeyValueCache, SourceMemory
 
@@ -60,11 +60,14 @@ class Program:
     """What was recorded, in one call for a token of each row or several.
 
     It keeps the addresses of the weights: where these are moved, a new program is needed.
+
+    Raises:
+        CannotRecord: some numbers are not those that the kernels read.
     """
 
     def __init__(self, recording: Recording):
         ops, widths = recording.ops, recording.widths
-        self._recording = recording  # so that the addresses stay theirs
+        self._kept = [tensor.detach() for op in ops for tensor in _read(op)]  # whoever moves them
         self.width = widths[0]  # of what comes out
         tables = [op.table for op in ops if op.kind == PLACES and op.table is not None]
         self.end = min((len(table) for table in tables), default=sys.maxsize)  # of positions
@@ -188,6 +191,20 @@ def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> 
         *(state.lengths.data_ptr(), sharing, longest, pointer(origin)),
         *((0, 0) if origin is None else (*origin.stride(), 0)[:2]),
     )
+
+
+def _read(op: Op) -> list[Tensor]:
+    """The tensors of an operation.
+
+    Raises:
+        CannotRecord: one has another type.
+    """
+    numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
+    if any(tensor.dtype != torch.float32 or not tensor.is_contiguous() for tensor in numbers):
+        raise CannotRecord("numbers of another type")
+    if op.matrix is not None:
+        numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
+    return numbers
 
 
 def _matrix(op: Op) -> _Matrix | None:

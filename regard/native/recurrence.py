@@ -29,8 +29,10 @@ def sweep(
     """
     (rows, tokens, lines), width = gates.shape, hidden.size(1)
     kind, step = CELLS[lines // width]
-    plain = gates.dtype == torch.float32 and gates.device.type == "cpu" and gates.numel() > 0
-    library = build.kernels() if plain and not gates.requires_grad else None
+    numbers = (gates, hidden, cell, *(() if bias is None else (bias,)))
+    plain = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in numbers)
+    plain = plain and gates.numel() > 0 and not gates.requires_grad
+    library = build.kernels() if plain else None
     if library is None:
         states = []
         for column in gates.unbind(1):

@@ -87,6 +87,11 @@ class FastBlocks(Blocks):
         self.programs.clear()
         return super()._apply(fn, recurse)
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Weights may be given away for others."""
+        self.programs.clear()
+        super()._load_from_state_dict(*arguments)
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies have weights of their own."""
         return self.__dict__ | {"programs": {}}

@@ -19,6 +19,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.native.engine import prepare
 from regard.native.program import Program
+from regard.native.recorder import NORM, CannotRecord, Op, Recording
 from regard.native.stepping import FastBlocks
 
 WORDS = 101
@@ -295,6 +296,28 @@ def test_a_copy_has_weights_of_its_own(use, runs):
     other.blocks[0].feed.inner.matrix.scale.zero_()
     assert not torch.allclose(scores(other, inputs(model)), before, atol=1e-3)
     assert torch.equal(scores(model, inputs(model)), before)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "transformer"])
+def test_weights_that_are_given_away_for_others(use, runs, name):
+    use("fast")
+    model, other = (prepare(spread(MODELS[name]())) for _ in range(2))
+    scores(model, inputs(model))
+    state = other.state_dict()
+    others = {key: 2 * x if x.dtype == torch.float32 else x for key, x in state.items()}
+    model.load_state_dict(others, assign=True)
+    found = scores(model, inputs(model))
+    other.load_state_dict(others)
+    assert torch.equal(found, scores(other, inputs(other)))
+    assert runs[-1] == WORDS
+
+
+def test_numbers_of_another_type_are_not_read_as_they_lie():
+    gain, bias = torch.ones(8), torch.zeros(8)
+    for changed in (dict(gain=gain.double()), dict(bias=torch.zeros(8, 2)[:, 0])):
+        norm = Op(NORM, 1, 0, **(dict(gain=gain, bias=bias) | changed))
+        with pytest.raises(CannotRecord, match="another type"):
+            Program(Recording([norm], [8, 8]))
 
 
 def test_tied_matrices_are_kept_once(use):

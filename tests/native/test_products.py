@@ -140,6 +140,15 @@ def test_converting_a_model_leaves_the_matrix_narrow():
     assert eight.weight.dtype == torch.uint8 and eight.scale.dtype == torch.float32
 
 
+def test_a_bias_of_another_type_is_not_read_as_it_lies(use):
+    use("fast")
+    layer = NarrowLinear(Linear(8, 3), "int8")
+    x = torch.randn(2, 8)
+    wanted = layer(x)
+    layer.bias = layer.bias.double()
+    assert torch.allclose(layer(x), wanted.double(), atol=1e-5)
+
+
 # ---------------------------------------------------------------------------------- building
 
 

@@ -48,6 +48,16 @@ def scores(model, counts=(1, 1, 4, 1)):
     return torch.cat(found, 1)
 
 
+def test_a_state_of_another_type_is_not_read_as_it_lies(use):
+    use("fast")
+    layer = NarrowRecurrent(CELLS["lstm"](8, WIDTH), "int8")
+    x, state = torch.randn(3, 5, 8), [torch.randn(3, WIDTH) for _ in range(2)]
+    with torch.no_grad():
+        wanted = layer(x, *state)[0]
+        again = layer(x, *(part.double() for part in state))[0]
+    assert torch.allclose(again.float(), wanted, atol=1e-2)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
