@@ -94,7 +94,8 @@ class Ours:
 
         class Task(Updates):
             def loss(self, batch: Any, carry: None) -> Any:
-                hidden = self.model(batch.source, batch.target.ids[:, :-1]).hidden
+                target = batch.target
+                hidden = self.model(batch.source, target.ids[:, :-1], target.lengths - 1).hidden
                 labels = _labels(batch).flatten()
                 return self.model.head.loss(hidden.flatten(0, 1), labels), None
 

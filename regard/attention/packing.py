@@ -124,16 +124,18 @@ def seen_by_first(allowed: Allowed) -> Allowed:
     return Allowed(packed=Packed(Firsts(packed.queries), packed.keys))
 
 
-def packing_of(lengths: Tensor, width: int) -> Packing | None:
-    """For rows of these lengths (B,), padded to a width; None where padded rows are as good.
+def packings_of(*padded: tuple[Tensor, int]) -> tuple[Packing, ...] | None:
+    """For rows of lengths (B,) that are padded to a width; None where padded rows are as good.
 
     They are where there is little padding; where somebody looks at rows or weighs their heads; and
     on other devices than a CPU, which would have to wait for the number of tokens.
     """
-    if lengths.device.type != "cpu" or listening.get() is not None or gating.get() is not None:
+    on_cpu = all(lengths.device.type == "cpu" for lengths, _ in padded)
+    if not on_cpu or listening.get() is not None or gating.get() is not None:
         return None
-    tokens, places = int(lengths.sum()), len(lengths) * width
-    return Packing(lengths, width) if tokens + MULTIPLE <= places else None
+    if not any(len(n) * width - int(n.sum()) >= MULTIPLE for n, width in padded):
+        return None
+    return tuple(Packing(lengths, width) for lengths, width in padded)
 
 
 def within(packing: Packing, *, causal: bool = False) -> Allowed:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE
-from regard.attention.packing import Packing, packing_of, within
+from regard.attention.packing import Packed, Packing, packings_of, within
 from regard.data.batches import Sequences
 from regard.masks import Allowed, causal, padding
 from regard.state import KeyValueCache, SourceMemory
@@ -48,6 +48,45 @@ class Blocks(nn.ModuleList):
         layers = [block.cross.read(hidden) for block in blocks]
         keys, values = (self._stacked(list(parts)) for parts in zip(*layers, strict=True))
         return SourceMemory(keys, values, lengths)
+
+    def read(
+        self, hidden: Tensor, lengths: Tensor, source: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D) of whole rows, in which each position sees those before it.
+
+        In training the words of all rows lie end to end, so that nothing is computed of padding;
+        what comes out in its places means nothing.
+
+        Args:
+            lengths: (B,) of the rows.
+            source: what blocks with a cross-attention read, (B, S, D), and its lengths (B,).
+        """
+        memory = None if source is None else source[0]
+        rows = [(lengths, hidden.size(1))]
+        if source is not None:
+            rows.append((source[1], source[0].size(1)))
+        packings = packings_of(*rows) if self.training else None
+        if packings is None:
+            count = hidden.size(1)
+            allowed = causal().resolve(count, count, device=hidden.device)
+            words = FREE if source is None else source_words(*rows[1])
+            return self._read(hidden, allowed, memory, words)
+        targets, sources = packings[0], packings[-1]
+        allowed, words = within(targets, causal=True), Allowed(packed=Packed(targets, sources))
+        memory = None if memory is None else sources.flat(memory)
+        return targets.padded(self._read(targets.flat(hidden), allowed, memory, words))
+
+    def _read(
+        self, hidden: Tensor, allowed: Allowed, memory: Tensor | None, words: Allowed
+    ) -> Tensor:
+        block: Any
+        for block in self:
+            if memory is None:
+                hidden = block(hidden, allowed)
+            else:
+                key, value = block.cross.read(memory)
+                hidden = block(hidden, allowed, Memory(key, value, words))
+        return hidden
 
     def _stacked(self, layers: list[Tensor]) -> Tensor:
         """L times (N, H, S, K) -> (N, L, H, S, K); zeros where a layer has fewer heads."""
@@ -102,14 +141,15 @@ class Stack(nn.ModuleList):
 
     def read(self, embed: Embed, texts: Sequences) -> Tensor:
         """What the last block gives, (B, T, D)."""
-        if (packing := self._packing(texts)) is not None:
+        if packing := self._packing(texts):
             return packing.padded(self._packed(packing.flat(embed(texts)), packing, len(self)))
         for hidden in self.layers(embed, texts):  # noqa: B007
             pass
         return hidden
 
     def _packing(self, texts: Sequences) -> Packing | None:
-        return packing_of(texts.lengths, texts.ids.size(1)) if self.training else None
+        found = packings_of((texts.lengths, texts.ids.size(1))) if self.training else None
+        return None if found is None else found[0]
 
     def _packed(self, hidden: Tensor, packing: Packing, blocks: int) -> Tensor:
         """Through the first blocks, (1, N, D) -> (1, N, D)."""
@@ -122,7 +162,7 @@ class Stack(nn.ModuleList):
         """That for the first position alone, (B, 1, D): the last block computes no other."""
         block: Any = self[-1]
         packing = self._packing(texts)
-        if packing is not None and int(texts.lengths.min()):
+        if packing and int(texts.lengths.min()):
             hidden = self._packed(packing.flat(embed(texts)), packing, len(self) - 1)
             return block.first(hidden, within(packing)).transpose(0, 1)
         hidden, allowed = embed(texts), source_words(texts.lengths, texts.ids.size(1))

@@ -178,9 +178,7 @@ class GPT(nn.Module):
 
     def encode(self, texts: Sequences) -> Tensor:
         """Hidden states of the last layer, (B, T, D)."""
-        for hidden in self.layers(texts):  # noqa: B007
-            pass
-        return hidden
+        return self.finish(self.blocks.read(self.embed(texts), texts.lengths))
 
     def layers(self, texts: Sequences) -> Iterator[Tensor]:
         """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them.

@@ -96,4 +96,11 @@ class EncoderDecoder(Generator, Protocol):
 
     head: Head
 
-    def forward(self, source: Sequences, target_ids: Tensor) -> Output: ...
+    def forward(
+        self, source: Sequences, target_ids: Tensor, target_lengths: Tensor | None = None
+    ) -> Output:
+        """Hidden states for predicting what follows each of the ids (B, T).
+
+        Where lengths (B,) of the targets are given, those behind them mean nothing.
+        """
+        ...

@@ -165,8 +165,13 @@ class Seq2Seq(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.head = Softmax(width, config.vocab_size, tied=self.embedding, bias=True)
 
-    def forward(self, source: Sequences, target_ids: Tensor) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
+    def forward(
+        self, source: Sequences, target_ids: Tensor, target_lengths: Tensor | None = None
+    ) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T).
+
+        Lengths change nothing: every step takes all rows.
+        """
         # One lookup for both sides: the gradient of a lookup is as large as the whole vocabulary.
         both = self._embed(torch.cat([source.ids, target_ids], 1))
         words, targets = both.split([source.ids.size(1), target_ids.size(1)], 1)

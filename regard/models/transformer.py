@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import CrossAttention, Remember, SelfAttention
 from regard.data.batches import Sequences
-from regard.layers.blocks import Blocks, Memory, Stack, source_words
+from regard.layers.blocks import Blocks, Memory, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
-from regard.masks import Allowed, causal
+from regard.masks import Allowed
 from regard.models.interfaces import Output
 from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
@@ -157,15 +157,17 @@ class Transformer(nn.Module):
         self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
         cut_heads(self, config.pruned)
 
-    def forward(self, source: Sequences, target_ids: Tensor) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T)."""
-        memory, words = self.encode(source), source_words(source.lengths, source.ids.size(1))
-        hidden = self._embed(target_ids)
-        count = target_ids.size(1)
-        allowed = causal().resolve(count, count, device=target_ids.device)
-        for block in self.decoder:
-            key, value = block.cross.read(memory)
-            hidden = block(hidden, allowed, Memory(key, value, words))
+    def forward(
+        self, source: Sequences, target_ids: Tensor, target_lengths: Tensor | None = None
+    ) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T).
+
+        Where lengths (B,) are given, those of the padding behind them mean nothing.
+        """
+        memory, hidden = self.encode(source), self._embed(target_ids)
+        if target_lengths is None:
+            target_lengths = source.lengths.new_full(target_ids.shape[:1], target_ids.size(1))
+        hidden = self.decoder.read(hidden, target_lengths, (memory, source.lengths))
         return Output(self._finish_decoder(hidden))
 
     def encode(self, source: Sequences) -> Tensor:

@@ -298,7 +298,8 @@ class Translation:
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         ids, keep = batch.target.ids, batch.target.keep
-        output = self.model(batch.source, ids[:, :-1])
+        lengths = (batch.target.lengths - 1).clamp(min=0)
+        output = self.model(batch.source, ids[:, :-1], lengths)
         targets = ids[:, 1:].masked_fill(~keep[:, 1:], IGNORE)
         return self.model.head.loss(output.hidden.flatten(0, 1), targets.flatten(), smoothing)
 

@@ -13,7 +13,7 @@ from regard.attention.packing import (
     Packed,
     Packing,
     first_of,
-    packing_of,
+    packings_of,
     seen_by_first,
     within,
 )
@@ -62,13 +62,14 @@ def test_the_number_of_places_is_a_round_one_where_there_is_padding_enough():
 
 def test_rows_are_packed_where_that_spares_something():
     full = torch.tensor([16, 16, 16])
-    assert packing_of(full, 16) is None
-    assert packing_of(full - 1, 16) is None
-    assert packing_of(full - 6, 16) is not None
-    assert packing_of((full - 6).to("meta"), 16) is None
+    assert packings_of((full, 16)) is None
+    assert packings_of((full - 1, 16)) is None
+    assert packings_of((full - 6, 16)) is not None
+    assert len(packings_of((full, 16), (full - 6, 16))) == 2
+    assert packings_of(((full - 6).to("meta"), 16)) is None
     attention = SelfAttention(4, 2, kind="encoder")
     with regard.look(attention):
-        assert packing_of(full - 6, 16) is None
+        assert packings_of((full - 6, 16)) is None
 
 
 def passed(module, hidden: Tensor, slope: Tensor, narrow: bool, run) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Stacks that pass words end to end in training, against the same padded."""
+"""Blocks that pass words end to end in training, against the same padded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from regard.data import Sequences
 from regard.layers import blocks
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.gpt import GPT
+from regard.models.gpt2 import GPT2
 from regard.models.headed import assembled
 from regard.models.roberta import Roberta, RobertaConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training.recompute import blocks_of, recomputing
 
 SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
@@ -63,13 +67,13 @@ def both(monkeypatch, model, run, narrow):
     """Packed, and padded."""
     calls = []
 
-    def asked(*given, before=blocks.packing_of):
+    def asked(*given, before=blocks.packings_of):
         calls.append(before(*given))
         return calls[-1]
 
-    monkeypatch.setattr(blocks, "packing_of", asked)
+    monkeypatch.setattr(blocks, "packings_of", asked)
     found = passed(model, run, narrow)
-    monkeypatch.setattr(blocks, "packing_of", lambda *_: None)
+    monkeypatch.setattr(blocks, "packings_of", lambda *_: None)
     return found, passed(model, run, narrow), [one for one in calls if one is not None]
 
 
@@ -138,7 +142,7 @@ def test_dropout_drops_as_often(monkeypatch):
         return many.mean(0), many.std(0)
 
     found, spread = mean()
-    monkeypatch.setattr(blocks, "packing_of", lambda *_: None)
+    monkeypatch.setattr(blocks, "packings_of", lambda *_: None)
     wanted, other = mean()
     error = ((found - wanted).abs() / (spread + 1e-3)).max()
     assert error < 6 / 400**0.5
@@ -165,6 +169,77 @@ def test_what_is_computed_anew_is_the_same_in_every_bit(narrow):
 
     def run():
         return model.encode(given)
+
+    before = passed(model, run, narrow)
+    slopes = {name: slope.clone() for name, slope in before[1].items()}
+    with recomputing(blocks_of(model)):
+        after = passed(model, run, narrow)
+    assert torch.equal(before[0], after[0])
+    assert all(torch.equal(slope, slopes[name]) for name, slope in after[1].items())
+
+
+# ---- decoders
+
+PAIR = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, encoder_layers=2, decoder_layers=2)
+DECODERS = {"transformer": Transformer, "pre-norm": PreNormTransformer}
+
+
+def weighed(hidden, lengths):
+    """Nothing of padding."""
+    return hidden * (torch.arange(hidden.size(1)) < lengths[:, None])[..., None]
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("sources", ["some", "one is empty", "alike"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_targets_end_to_end_are_read_as_padded_ones(name, sources, narrow, monkeypatch):
+    model = DECODERS[name](TransformerConfig(**PAIR, dropout=0.0)).train()
+    source = texts(LENGTHS[sources])
+    target = torch.randint(3, 50, (len(source), 21))
+    lengths = torch.tensor([21, 1, 9, 20, 3, 21, 0])[: len(source)]
+
+    def run():
+        return weighed(model(source, target, lengths).hidden, lengths)
+
+    found, wanted, packings = both(monkeypatch, model, run, narrow)
+    assert len(packings) == 2
+    alike(found, wanted, narrow)
+
+
+def test_targets_of_one_length_are_read_beside_sources_of_many(monkeypatch):
+    model = Transformer(TransformerConfig(**PAIR, dropout=0.0)).train()
+    source, target = texts(LENGTHS["some"]), torch.randint(3, 50, (7, 21))
+    found, wanted, packings = both(monkeypatch, model, lambda: model(source, target).hidden, False)
+    assert len(packings) == 2
+    alike(found, wanted, False)
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("kind", [GPT, GPT2])
+def test_texts_end_to_end_are_read_as_padded_ones(kind, lengths, narrow, monkeypatch):
+    none = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
+    model = kind(kind.Config(50, d_model=32, heads=2, layers=2, **none)).train()
+    given = texts(LENGTHS[lengths])
+
+    def run():
+        return weighed(model.encode(given), given.lengths)
+
+    found, wanted, packings = both(monkeypatch, model, run, narrow)
+    assert len(packings) == (lengths != "one")
+    alike(found, wanted, narrow)
+    *_, last = model.eval().layers(given)
+    torch.testing.assert_close(model.encode(given), last)
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+def test_a_decoders_blocks_computed_anew_are_the_same_in_every_bit(narrow):
+    model = Transformer(TransformerConfig(**PAIR, attention_dropout=0.2)).train()
+    source, lengths = texts([5, 33, 2]), torch.tensor([9, 1, 4])
+    target = torch.randint(3, 50, (3, 9))
+
+    def run():
+        return model(source, target, lengths).hidden
 
     before = passed(model, run, narrow)
     slopes = {name: slope.clone() for name, slope in before[1].items()}
