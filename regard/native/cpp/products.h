@@ -62,12 +62,48 @@ struct Ahead {
   int64_t bytes, lines;
 };
 
-// sums (M, V, VECTOR) of a tile's rows, which begin at stretch `at`. Never inlined, so that it has
-// all registers for itself.
+// y (M, N) = activation(x W^T + b) + add
+struct Result {
+  float* y;
+  int activation;
+  const float* add;
+  int64_t apart = 0;  // rows of y; 0: as many numbers as W has lines
+};
+
+// What becomes of the sums of a tile: V times VECTOR lines of a matrix, of which a panel each lie
+// together.
+struct Ending {
+  const float *scale, *bias;  // of the first line; or null
+  const float* add;           // to the first row and line; or null
+  float* y;                   // of the first row and line
+  int64_t row, panel;         // how far apart rows and panels are
+  bool positive;              // numbers below 0 become 0
+  float* sums;                // (M, V, VECTOR): where they go instead, as they are
+};
+
+template <int M, int V>
+inline void finish_tile(Floats (&total)[M][V], const Ending& end) {
+  if (end.sums) {
+    EACH(m, M) EACH(v, V) store(end.sums + (m * V + v) * VECTOR, total[m][v]);
+    return;
+  }
+  EACH(v, V) {
+    const int64_t line = v / PARTS * end.panel + v % PARTS * VECTOR;
+    const Floats scale = end.scale ? load(end.scale + line) : filled(1.0f);
+    const Floats bias = end.bias ? load(end.bias + line) : filled(0.0f);
+    EACH(m, M) total[m][v] = times_plus(total[m][v], scale, bias);
+    if (end.positive) EACH(m, M) total[m][v] = not_negative(total[m][v]);
+    if (end.add) EACH(m, M) total[m][v] = plus(total[m][v], load(end.add + m * end.row + line));
+    EACH(m, M) store(end.y + m * end.row + line, total[m][v]);
+  }
+}
+
+// A tile's rows, which begin at stretch `at`, times its panels. Never inlined, so that it has all
+// registers for itself.
 template <int KIND, int M, int V>
 __attribute__((noinline)) void multiply_tile(const Panels& panels, int64_t stretches,
                                              const Rows& rows, int64_t at, const Ahead& ahead,
-                                             float* sums) {
+                                             const Ending& end) {
   const int64_t apart = panels.apart, asked = ahead.lines;
   const uint8_t *lines = panels.first, *next = lines + ahead.bytes;
   const int8_t* x = rows.data + at * STRETCH;
@@ -106,16 +142,8 @@ __attribute__((noinline)) void multiply_tile(const Panels& panels, int64_t stret
     }
     lines += SLICE, x += M * STRETCH, scale += M, start += M;
   }
-  EACH(m, M) EACH(v, V) store(sums + (m * V + v) * VECTOR, total[m][v]);
+  finish_tile<M, V>(total, end);
 }
-
-// y (M, N) = activation(x W^T + b) + add
-struct Result {
-  float* y;
-  int activation;
-  const float* add;
-  int64_t apart = 0;  // rows of y; 0: as many numbers as W has lines
-};
 
 // M rows from `row` on, times P panels from `panel` on that are so many panels apart.
 template <int M, int P>
@@ -125,14 +153,20 @@ void tile(const Matrix& w, const Rows& rows, int64_t row, int64_t panel, int64_t
   const int64_t stretches = stretches_of(w), size = stretches * SLICE;
   const Panels panels{(const uint8_t*)w.data + panel * size, apart * size};
   auto line = [&](int v) { return (panel + v / PARTS * apart) * PANEL + v % PARTS * VECTOR; };
-  const int64_t step = to.apart ? to.apart : w.n;
+  const int64_t step = to.apart ? to.apart : w.n, first = row * step + panel * PANEL;
   auto place = [&](int m, int v) { return (row + m) * step + line(v); };
-  EACH(m, M) EACH(v, V) __builtin_prefetch(to.y + place(m, v), 1);
-  if (to.add) EACH(m, M) EACH(v, V) __builtin_prefetch(to.add + place(m, v));
+  EACH(m, M) EACH(p, P) __builtin_prefetch(to.y + place(m, p * PARTS), 1);
+  if (to.add) EACH(m, M) EACH(p, P) __builtin_prefetch(to.add + place(m, p * PARTS));
 
   alignas(64) float sums[M * V * VECTOR];
+  const bool whole = line(V - 1) + VECTOR <= w.n, relu = to.activation == RELU;
+  const bool simple = whole && (relu || to.activation == LINEAR_);
+  auto from = [&](const float* lines) { return lines ? lines + panel * PANEL : nullptr; };
+  const Ending end{from(w.scale), from(w.bias),   to.add ? to.add + first : nullptr, to.y + first,
+                   step,          apart * PANEL, relu, simple ? nullptr : sums};
   auto multiply = w.weights == INT8 ? multiply_tile<INT8, M, V> : multiply_tile<BFLOAT16, M, V>;
-  multiply(panels, stretches, rows, row * stretches, ahead, sums);
+  multiply(panels, stretches, rows, row * stretches, ahead, end);
+  if (simple) return;
   EACH(v, V) {
     const int64_t left = w.n - line(v);
     const Floats scale = w.scale ? load_some(w.scale + line(v), left) : filled(1.0f);

@@ -23,6 +23,7 @@ inline Ints load_ints(const void* x) { return _mm512_loadu_si512(x); }
 inline Floats plus(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 inline Floats times_plus(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats as_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
+inline Floats not_negative(Floats v) { return _mm512_max_ps(_mm512_setzero_ps(), v); }
 
 // The same four bytes in all lanes. This and the sums below are written out, since compilers
 // surround the intrinsics with copies of the sums.
@@ -75,6 +76,7 @@ inline Ints load_ints(const void* x) { return _mm256_loadu_si256((const __m256i*
 inline Floats plus(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 inline Floats times_plus(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats as_floats(Ints v) { return _mm256_cvtepi32_ps(v); }
+inline Floats not_negative(Floats v) { return _mm256_max_ps(_mm256_setzero_ps(), v); }
 
 inline void add_fours(Ints& sum, Ints a, Ints b) {
 #if defined(__AVXVNNI__)
@@ -120,6 +122,7 @@ inline Ints load_ints(const void* x) {
 inline Floats plus(Floats a, Floats b) { return a + b; }
 inline Floats times_plus(Floats a, Floats b, Floats c) { return a * b + c; }
 inline Floats as_floats(Ints v) { return __builtin_convertvector(v, Floats); }
+inline Floats not_negative(Floats v) { return v < 0.0f ? Floats{} : v; }
 
 inline void add_fours(Ints& sum, Ints a, Ints b) {
   // Products of 8 bits fit into 16; those of the even and of the odd bytes lie in pairs.
