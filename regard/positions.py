@@ -85,3 +85,26 @@ class LearnedPositions(nn.Module):
                 f"The input reaches position {end}, but this model has learned only "
                 f"{self.vectors.num_embeddings} positions. Shorten the input."
             )
+
+
+class CountedPositions(LearnedPositions):
+    """Of tokens alone (RoBERTa): the first stands at `pad + 1`, and all padding at `pad`."""
+
+    def __init__(self, max_length: int, d_model: int, pad: int):
+        super().__init__(max_length + pad + 1, d_model)
+        self.max_length, self.pad = max_length, pad
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The vectors of ids (B, T): (B, T, D).
+
+        Raises:
+            ValueError: the row is longer than the model has positions for.
+        """
+        if ids.size(1) > self.max_length:
+            raise ValueError(
+                f"The input reaches position {ids.size(1)}, but this model has learned only "
+                f"{self.max_length} positions. Shorten the input."
+            )
+        tokens = ids.ne(self.pad)
+        places = tokens.cumsum(1) * tokens + self.pad
+        return nn.functional.embedding(places, self.vectors.weight, padding_idx=self.pad)

@@ -8,6 +8,7 @@ They stand in the places of the wide ones, are called alike, and learn nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from regard.data.batches import IGNORE
 from regard.layers.output import SLICE, Softmax
 from regard.layers.recurrent import RecurrentLayer, Swept
 from regard.native.memory import settled
-from regard.native.products import pack, product
+from regard.native.products import PANEL, pack, product
 from regard.native.recurrence import sweep
 from regard.native.words import lines
 
@@ -73,6 +74,14 @@ class Narrow(nn.Module):
     def shape(self) -> tuple[int, int]:
         """(N, K)"""
         return self.lines, self.columns
+
+    def part(self, first: int, end: int) -> Narrow:
+        """Some of its lines, on the same memory; both numbers must be multiples of 16."""
+        part = copy(self)
+        scale = None if self.scale is None else self.scale[first:end]
+        part._buffers = {"weight": self.weight[first // PANEL : end // PANEL], "scale": scale}
+        part.lines = end - first
+        return part
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`model.float()` and its like move the matrix, but leave it as narrow as it is."""

@@ -9,14 +9,13 @@ through a layer that fine-tuning begins anew, for there is no trained pooler.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.layers.heads import Answers, Inner, MaskedWords, first
 from regard.models.bert import Bert, BertConfig, begin, no_head, words_of
-from regard.positions import LearnedPositions
+from regard.positions import CountedPositions
 from regard.text.templates import Template, required
 
 
@@ -50,6 +49,7 @@ PUBLISHED = {
 class Roberta(Bert):
     """RoBERTa without a head, an `Encoder`."""
 
+    positions: CountedPositions
     Config = RobertaConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
@@ -58,7 +58,7 @@ class Roberta(Bert):
 
     def __init__(self, config: RobertaConfig):
         super().__init__(config)
-        self.positions = LearnedPositions(config.max_length + config.pad + 1, config.d_model)
+        self.positions = CountedPositions(config.max_length, config.d_model, config.pad)
         begin(self.positions, config.init_range)
 
     def place(self, ids: Tensor) -> Tensor:
@@ -67,15 +67,7 @@ class Roberta(Bert):
         Raises:
             ValueError: the row is longer than the model has positions for.
         """
-        pad, longest = cast(int, self.config.pad), self.config.max_length
-        if ids.size(1) > longest:
-            raise ValueError(
-                f"The input reaches position {ids.size(1)}, but this model has learned only "
-                f"{longest} positions. Shorten the input."
-            )
-        tokens = ids.ne(pad)
-        places = tokens.cumsum(1) * tokens + pad
-        return F.embedding(places, self.positions.vectors.weight, padding_idx=pad)
+        return self.positions.of(ids)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS`, but for "next".

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention.gates import gating
+from regard.attention.multihead import SelfAttention
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.layers.blocks import Chosen, Embed, Stack
@@ -26,23 +28,29 @@ from regard.native import build
 from regard.native.products import pointer, threads_for
 from regard.native.program import Program
 from regard.native.recorder import (
+    COUNTED,
+    FIRST,
     LINES,
-    PLACES,
+    POSITIONS,
+    SELF_FIRST,
     TABLE,
     CannotRecord,
     Given,
-    Recorder,
+    GivenTokens,
+    InputRecorder,
+    Recorded,
     Recording,
     StandIn,
     Symbol,
+    readable_table,
     symbols_alone,
+    table_of,
 )
-from regard.native.stepping import GivenTokens, readable_table, table_of
-from regard.positions import LearnedPositions, SinusoidalPositions
+from regard.positions import CountedPositions
 
 LAST = Layer(-1)
-POSITIONS = LearnedPositions, SinusoidalPositions
 IDS, SEGMENTS = range(2)  # what a table is asked for, as encoder.h has it
+ONE = slice(None), slice(None, 1)  # `hidden[ONE]` is the first token of each text
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,23 +61,39 @@ class GivenTexts:
     segments: GivenTokens
 
 
-class TextRecorder(Recorder):
+class GivenWords(Given):
+    """Which positions are words."""
+
+    packed = None  # as a model sees it, each text has a row of its own
+
+
+class TextRecorder(InputRecorder):
     """Of blocks that read whole texts and remember nothing, and of what comes before them."""
 
     def __init__(self, width: int):
         super().__init__(width)
         self.remember: Any = None
+        self.allowed = GivenWords()
         self.texts = GivenTexts(GivenTokens(), GivenTokens())
 
-    def of_texts(self, embed: Any, blocks: Iterable[nn.Module]) -> Recording:
-        """A model's method `embed`, and then blocks.
+    def of_texts(self, embed: Any, blocks: Several[Any], *, first: bool) -> Recording:
+        """A model's method `embed`, or hidden states where it is None, and then blocks.
+
+        first: of the last block only what it gives for the first token of each text.
 
         Raises:
             CannotRecord: something is done that has no operation.
         """
+        hidden: Any = Symbol(self, 0)
         with symbols_alone():
-            hidden = embed.__func__(self.twin(embed.__self__), self.texts)
-        return self.finished(self.blocks(blocks, hidden, cross=False))
+            if embed is not None:
+                hidden = embed.__func__(self.twin(embed.__self__), self.texts)
+        whole = blocks[:-1] if first else blocks
+        hidden = self.blocks(whole, hidden, cross=False)
+        if first:
+            with symbols_alone():
+                hidden = self.twin(blocks[-1]).first(hidden, self.allowed)
+        return self.finished(hidden)
 
     def given(self, cross: bool) -> tuple[Any, ...]:
         """See `Recorder.given`."""
@@ -77,26 +101,45 @@ class TextRecorder(Recorder):
 
     def stand_in(self, module: nn.Module) -> StandIn:
         """See `Recorder.stand_in`."""
-        if isinstance(module, POSITIONS):
-            return StandIn(partial(self._places, module))
-        if isinstance(module, NarrowEmbedding | nn.Embedding):
-            return StandIn(partial(self._embedding, module))
+        if isinstance(module, CountedPositions):
+            return StandIn(self._unknown, of=partial(self._counted, module))
+        if type(module) is SelfAttention:
+            call = partial(self.self_attention, module)
+            return StandIn(call, first=partial(self._attention_of_first, module))
         return super().stand_in(module)
 
-    def _embedding(self, embedding: Any, asked: Any) -> Symbol:
+    def which(self, asked: Any) -> int:
+        """See `InputRecorder.which`."""
         if asked not in (self.texts.ids, self.texts.segments):
             raise CannotRecord("ids of its own")
-        which = IDS if asked is self.texts.ids else SEGMENTS
-        if isinstance(embedding, NarrowEmbedding):
-            return self.write(LINES, embedding.matrix.columns, matrix=embedding.matrix, heads=which)
-        table = readable_table(embedding.weight)
-        return self.write(TABLE, table.size(1), table=table, heads=which)
+        return IDS if asked is self.texts.ids else SEGMENTS
 
-    def _places(self, positions: Any, count: Given) -> Symbol:
-        if count is not self.texts.ids.count:
+    def check_places(self, count: Any, start: Any) -> None:
+        """See `InputRecorder.check_places`."""
+        if count is not self.texts.ids.count or start != 0:
             raise CannotRecord("positions of its own")
+
+    def chosen(self, symbol: Symbol, places: Any) -> Symbol:
+        """See `Recorder.chosen`."""
+        if places != ONE:
+            raise CannotRecord("other tokens than the first are chosen")
+        before = (op.target for op in self.ops if (op.kind, op.source) == (FIRST, symbol.register))
+        known = next(before, None)
+        return self.write(FIRST, symbol.width, symbol) if known is None else Symbol(self, known)
+
+    def _counted(self, positions: CountedPositions, asked: Any) -> Symbol:
+        if asked is not self.texts.ids:
+            raise CannotRecord("ids of its own")
         table = readable_table(table_of(positions))
-        return self.write(PLACES, table.size(1), table=table)
+        return self.write(COUNTED, table.size(1), table=table, heads=IDS, layer=positions.pad)
+
+    def _attention_of_first(self, attention: SelfAttention, hidden: Any, allowed: Any) -> Symbol:
+        if allowed is not self.allowed:
+            raise CannotRecord("a mask of its own")
+        projection, width = attention.query_key_value, attention.heads * attention.head_dim
+        query = self.lines(projection, 0, width, self.chosen(hidden, ONE))
+        joined = self.lines(projection, width, 3 * width, hidden)
+        return self.attend(SELF_FIRST, attention, query, attention.score, other=joined.register)
 
 
 class TextProgram(Program):
@@ -155,7 +198,7 @@ class Flat:
         return padded
 
 
-class FastStack(Stack):
+class FastStack(Recorded, Stack):
     """`Stack` in compiled calls, where that can be; what stands in padding is zero.
 
     Not where somebody looks at the attention or weighs its heads, nor in training.
@@ -165,7 +208,7 @@ class FastStack(Stack):
 
     def __init__(self, blocks: Iterable[nn.Module] | None = None):
         super().__init__(blocks)
-        self._programs: dict[Any, TextProgram | None] = {}
+        self.programs = {}
 
     def layers(self, embed: Embed, texts: Sequences) -> Iterator[Tensor]:
         """See `Stack.layers`."""
@@ -188,7 +231,9 @@ class FastStack(Stack):
         if not self._simple(texts):
             return super().first(embed, texts)
         flat = Flat(texts)
-        return self._last(embed, texts, flat)[flat.starts[:-1], None]
+        # A block that cannot be cut so computes everything.
+        states = self._last(embed, texts, flat, first=self._blocks(first=True) is not None)
+        return states[flat.starts[:-1], None]
 
     def chosen(self, embed: Embed, texts: Sequences, choice: Chosen) -> Tensor:
         """See `Stack.chosen`."""
@@ -201,20 +246,23 @@ class FastStack(Stack):
 
     # ---- states of texts end to end, (N, D)
 
-    def _last(self, embed: Embed, texts: Sequences, flat: Flat) -> Tensor:
-        program = self._program(embed, 0, len(self))
+    def _last(self, embed: Embed, texts: Sequences, flat: Flat, first: bool = False) -> Tensor:
+        program = self._program(embed, first=first)
         if program is not None and program.fits(flat):
             return program.encode(build.kernels(), flat)
-        hidden = embed(texts)[flat.keep]
-        return self._blocks(0, len(self)).encode(build.kernels(), flat, hidden)
+        program = self._blocks(first=first)
+        assert program is not None
+        return program.encode(build.kernels(), flat, embed(texts)[flat.keep])
 
     def _each(self, embed: Embed, texts: Sequences, flat: Flat) -> Iterator[Tensor]:
         program, library = self._program(embed, 0, 0), build.kernels()
         fits = program is not None and program.fits(flat)
         states = program.encode(library, flat) if fits else embed(texts)[flat.keep]  # type: ignore
         yield states
-        for block in range(len(self)):
-            states = self._blocks(block, block + 1).encode(library, flat, states)
+        for at in range(len(self)):
+            block = self._blocks(at, at + 1)
+            assert block is not None  # for all blocks together are known
+            states = block.encode(library, flat, states)
             yield states
 
     # ---- programs
@@ -228,38 +276,24 @@ class FastStack(Stack):
             and gating.get() is None
             and not torch.is_autocast_enabled("cpu")
             and build.kernels() is not None
-            and self._program(None, 0, len(self)) is not None
+            and self._blocks() is not None
         )
 
-    def _blocks(self, first: int, last: int) -> TextProgram:
-        program = self._program(None, first, last)
-        assert program is not None  # for all blocks are known
-        return program
+    def _blocks(
+        self, begin: int = 0, end: int | None = None, *, first: bool = False
+    ) -> TextProgram | None:
+        return self._program(None, begin, end, first=first)
 
-    def _program(self, embed: Any, first: int, last: int) -> TextProgram | None:
-        key: tuple[Any, ...] = (first, last)
+    def _program(
+        self, embed: Any, begin: int = 0, end: int | None = None, *, first: bool = False
+    ) -> TextProgram | None:
+        key: tuple[Any, ...] = (begin, end, first)
         if embed is not None:
             model = getattr(embed, "__self__", None)
             if not isinstance(model, nn.Module):
                 return None
-            key = (model, embed.__func__, first, last, *_tables(model))
-        if key not in self._programs:
-            self._programs[key] = _recorded(embed, list(self)[first:last])
-        return self._programs[key]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Weights that move have other addresses."""
-        self._programs.clear()
-        return super()._apply(fn, recurse)
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        """Weights may be given away for others."""
-        self._programs.clear()
-        super()._load_from_state_dict(*arguments)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies have weights of their own."""
-        return self.__dict__ | {"_programs": {}}
+            key = (model, embed.__func__, *key, *_tables(model))
+        return self.recorded(key, lambda: _program(embed, list(self)[begin:end], first))
 
 
 def _tables(model: nn.Module) -> Iterator[tuple[int, int]]:
@@ -271,15 +305,9 @@ def _tables(model: nn.Module) -> Iterator[tuple[int, int]]:
             yield part.weight.data_ptr(), part.weight.size(0)
 
 
-def _recorded(embed: Any, blocks: list[nn.Module]) -> TextProgram | None:
-    try:
-        if embed is not None:
-            recording = TextRecorder(0).of_texts(embed, blocks)
-        else:
-            recording = TextRecorder(_width(blocks)).of_blocks(blocks, cross=False)
-        return TextProgram(recording)
-    except CannotRecord:
-        return None
+def _program(embed: Any, blocks: list[nn.Module], first: bool) -> TextProgram:
+    width = _width(blocks) if embed is None else 0
+    return TextProgram(TextRecorder(width).of_texts(embed, blocks, first=first))
 
 
 def _width(blocks: list[nn.Module]) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.native.products import WEIGHTS, pointer, threads_for
-from regard.native.recorder import ABSENT, LINEAR, PLACES, CannotRecord, Op, Recording
+from regard.native.recorder import ABSENT, COUNTED, LINEAR, PLACES, CannotRecord, Op, Recording
 from regard.native.words import Leaders
 from regard.state import KeyValueCache, SourceMemory
 
@@ -69,8 +69,7 @@ class Program:
         ops, widths = recording.ops, recording.widths
         self._kept = [tensor.detach() for op in ops for tensor in _read(op)]  # whoever moves them
         self.width = widths[0]  # of what comes out
-        tables = [op.table for op in ops if op.kind == PLACES and op.table is not None]
-        self.end = min((len(table) for table in tables), default=sys.maxsize)  # of positions
+        self.end = min(map(_positions, ops), default=sys.maxsize)
         self._matrices = [_matrix(op) for op in ops]
         self._ops = (_Op * len(ops))(*map(_op, ops, self._matrices))
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
@@ -167,6 +166,13 @@ class Program:
             *found,
             threads_for(rows * count * self._work),
         )
+
+
+def _positions(op: Op) -> int:
+    """How many an operation has."""
+    if op.table is None or op.kind not in (PLACES, COUNTED):
+        return sys.maxsize
+    return len(op.table) - (op.layer + 1 if op.kind == COUNTED else 0)
 
 
 def readable(state: KeyValueCache | SourceMemory) -> bool:

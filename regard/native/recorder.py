@@ -8,9 +8,11 @@ alone. What cannot be written down so (an unknown layer, another arithmetic) has
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +30,14 @@ from regard.layers.feedforward import (
     relu_squared,
 )
 from regard.layers.norm import AddNorm
-from regard.layers.quantized import Narrow, NarrowLinear
+from regard.layers.quantized import Narrow, NarrowEmbedding, NarrowLinear
+from regard.native.products import PANEL
+from regard.positions import LearnedPositions, SinusoidalPositions
 
 # The numbers that programs.h gives them.
 NORM, LINEAR, SELF, CROSS, ADD, LINES, TABLE, PLACES, SCALED = range(9)
+COUNTED, FIRST, SELF_FIRST = range(9, 12)
+POSITIONS = LearnedPositions, SinusoidalPositions
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
     F.relu: 1,
@@ -119,12 +125,25 @@ class Symbol:
             raise CannotRecord("something that is no number is multiplied with")
         return self.recorder.write(SCALED, self.width, self, number=float(other))
 
+    def __getitem__(self, places: Any) -> Symbol:
+        return self.recorder.chosen(self, places)
+
 
 class Given:
     """What is passed on without a look: masks, a cache, a memory's keys and values."""
 
     def __add__(self, other: Any) -> Given:
         return Given()
+
+
+class GivenTokens:
+    """Of which only the size is asked."""
+
+    def __init__(self) -> None:
+        self.rows, self.count = Given(), Given()
+
+    def size(self, dim: int) -> Given:
+        return (self.rows, self.count)[dim]
 
 
 class GivenMemory:
@@ -198,8 +217,12 @@ class Recorder:
         self.widths.append(width)
         target = len(self.widths) - 1
         read = ABSENT if source is None else self.register(source)
-        self.ops.append(Op(kind, target, read, layer=self.layer, **details))
+        self.ops.append(Op(kind, target, read, **{"layer": self.layer} | details))
         return Symbol(self, target)
+
+    def chosen(self, symbol: Symbol, places: Any) -> Symbol:
+        """Some of the tokens: `symbol[places]`."""
+        raise CannotRecord("tokens are chosen")
 
     def register(self, symbol: Any, width: int | None = None) -> int:
         """Where a symbol is held."""
@@ -221,7 +244,7 @@ class Recorder:
         kinds: dict[type, Callable[..., Any]] = {
             nn.LayerNorm: self._norm,
             AddNorm: lambda norm, hidden, update: self._norm(norm, hidden + update),
-            SelfAttention: self._self_attention,
+            SelfAttention: self.self_attention,
             CrossAttention: self._cross_attention,
             FeedForward: self._feed,
             NarrowLinear: self.linear,
@@ -248,19 +271,29 @@ class Recorder:
         parts = dict(activation=activation, matrix=linear.matrix, bias=linear.bias)
         return self.write(LINEAR, lines, x, **parts)
 
+    def lines(self, linear: Any, first: int, end: int, x: Any) -> Symbol:
+        """Those of the numbers that a layer would give."""
+        matrix, bias = getattr(linear, "matrix", None), linear.bias
+        if not isinstance(matrix, Narrow) or first % PANEL or end % PANEL:
+            raise CannotRecord("a matrix that cannot be cut")
+        self.register(x, matrix.columns)
+        cut = None if bias is None else bias[first:end]
+        return self.write(LINEAR, end - first, x, matrix=matrix.part(first, end), bias=cut)
+
     def _feed(self, feed: FeedForward, hidden: Any) -> Symbol:
         if feed.activation not in ACTIVATION:
             raise CannotRecord("an activation that is not known")
         inner = self.linear(feed.inner, hidden, ACTIVATION[feed.activation])
         return self.linear(feed.outer, inner)
 
-    def _self_attention(
+    def self_attention(
         self, attention: SelfAttention, hidden: Any, allowed: Any, remember: Any = None
     ) -> Symbol:
+        """Of a layer on all tokens."""
         if allowed is not self.allowed or remember is not self.remember:
             raise CannotRecord("a mask or a cache of its own")
         joined = self.linear(attention.query_key_value, hidden)
-        return self._attend(SELF, attention, joined, attention.score)
+        return self.attend(SELF, attention, joined, attention.score)
 
     def _cross_attention(
         self, attention: CrossAttention, hidden: Any, key: Any, value: Any, allowed: Any
@@ -268,18 +301,104 @@ class Recorder:
         memory = self.memory
         if (key, value, allowed) != (memory.key, memory.value, memory.allowed):
             raise CannotRecord("a memory of its own")
-        return self._attend(CROSS, attention, self.linear(attention.query, hidden), Dot())
+        return self.attend(CROSS, attention, self.linear(attention.query, hidden), Dot())
 
-    def _attend(self, kind: int, attention: Any, projected: Symbol, score: Any) -> Symbol:
+    def attend(
+        self, kind: int, attention: Any, projected: Symbol, score: Any, other: int = ABSENT
+    ) -> Symbol:
+        """Heads that read, and their output."""
         if type(score) is not Dot or not attention.heads:
             raise CannotRecord("a score of another kind, or no heads")
         heads, head_dim = attention.heads, attention.head_dim
         scale = head_dim**-0.5 if score.scale is None else score.scale
         if scale <= 0:
             raise CannotRecord("a scale that turns scores around")
-        sizes = dict(heads=heads, head_dim=head_dim, number=scale)
+        sizes = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
         context = self.write(kind, heads * head_dim, projected, **sizes)
         return self.linear(attention.output, context)
+
+
+class InputRecorder(Recorder, ABC):
+    """Of what begins with tokens: their embeddings, and those of their positions."""
+
+    @abstractmethod
+    def which(self, asked: Any) -> int:
+        """The number of the ids that an embedding is asked for, as programs have it.
+
+        Raises:
+            CannotRecord: they are none of those that are given.
+        """
+
+    @abstractmethod
+    def check_places(self, count: Any, start: Any) -> None:
+        """Raises CannotRecord: `count` positions from `start` are not those of the tokens."""
+
+    def stand_in(self, module: nn.Module) -> StandIn:
+        """See `Recorder.stand_in`."""
+        if isinstance(module, POSITIONS):
+            return StandIn(partial(self.places, module))
+        if isinstance(module, NarrowEmbedding | nn.Embedding):
+            return StandIn(partial(self._embedding, module))
+        return super().stand_in(module)
+
+    def places(self, positions: Any, count: Any, start: Any = 0) -> Symbol:
+        """The vectors of positions."""
+        self.check_places(count, start)
+        table = readable_table(table_of(positions))
+        return self.write(PLACES, table.size(1), table=table)
+
+    def _embedding(self, embedding: Any, asked: Any) -> Symbol:
+        which = self.which(asked)
+        if isinstance(embedding, NarrowEmbedding):
+            return self.write(LINES, embedding.matrix.columns, matrix=embedding.matrix, heads=which)
+        table = readable_table(embedding.weight)
+        return self.write(TABLE, table.size(1), table=table, heads=which)
+
+
+def table_of(positions: Any) -> Tensor:
+    """The vectors of positions, (N, D)."""
+    known = isinstance(positions, SinusoidalPositions)
+    return positions.table if known else positions.vectors.weight
+
+
+def readable_table(table: Tensor) -> Tensor:
+    """The same, where kernels can read it.
+
+    Raises:
+        CannotRecord: they cannot.
+    """
+    if table.dtype != torch.float32 or not table.is_contiguous():
+        raise CannotRecord("a table of other numbers")
+    return table
+
+
+class Recorded(nn.Module):
+    """A part of a model that keeps what was recorded of it; None: it could not be."""
+
+    programs: dict[Any, Any]
+
+    def recorded(self, key: Any, record: Callable[[], Any]) -> Any:
+        """What `record` gives, or gave before."""
+        if key not in self.programs:
+            try:
+                self.programs[key] = record()
+            except CannotRecord:
+                self.programs[key] = None
+        return self.programs[key]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Weights that move have other addresses."""
+        self.programs.clear()
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Weights may be given away for others."""
+        self.programs.clear()
+        super()._load_from_state_dict(*arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies have weights of their own."""
+        return self.__dict__ | {"programs": {}}
 
 
 def _joined(ops: list[Op], last: int) -> list[Op]:

@@ -17,39 +17,40 @@ from torch import Tensor, nn
 from regard.attention.gates import gating
 from regard.attention.tap import listening
 from regard.layers.blocks import Blocks
-from regard.layers.quantized import NarrowEmbedding, NarrowSoftmax
+from regard.layers.quantized import NarrowSoftmax
 from regard.native import build
 from regard.native.program import Program, readable
 from regard.native.recorder import (
-    LINES,
-    PLACES,
-    TABLE,
+    POSITIONS,
     CannotRecord,
     Given,
+    GivenTokens,
+    InputRecorder,
+    Recorded,
     Recorder,
     Recording,
     StandIn,
     Symbol,
     symbols_alone,
+    table_of,
 )
 from regard.native.words import Leaders
-from regard.positions import LearnedPositions, SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory
 
 MOST = 512  # tokens of all rows that pass a program together: what they make stays in the cache
 
 
-class FastBlocks(Blocks):
+class FastBlocks(Recorded, Blocks):
     """`Blocks` whose steps are calls of the compiled kernels, where that can be.
 
-    programs: what was recorded so far, of the blocks and of whole steps; None: it could not be.
+    programs: of the blocks, and of whole steps.
     """
 
     remembered = torch.float16  # as precise as the rest, and half as much to read
 
     def __init__(self, blocks: Iterable[nn.Module] | None = None):
         super().__init__(blocks)
-        self.programs: dict[Any, Program | None] = {}
+        self.programs = {}
 
     def decode(
         self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
@@ -74,27 +75,9 @@ class FastBlocks(Blocks):
         )
 
     def _program(self, width: int, cross: bool) -> Program | None:
-        key = (width, cross)
-        if key not in self.programs:
-            try:
-                self.programs[key] = Program(Recorder(width).of_blocks(self, cross=cross))
-            except CannotRecord:
-                self.programs[key] = None
-        return self.programs[key]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Weights that move have other addresses."""
-        self.programs.clear()
-        return super()._apply(fn, recurse)
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        """Weights may be given away for others."""
-        self.programs.clear()
-        super()._load_from_state_dict(*arguments)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies have weights of their own."""
-        return self.__dict__ | {"programs": {}}
+        return self.recorded(
+            (width, cross), lambda: Program(Recorder(width).of_blocks(self, cross=cross))
+        )
 
 
 def plain(blocks: nn.Module, cache: KeyValueCache, source: SourceMemory | None) -> bool:
@@ -117,8 +100,7 @@ class Step:
 
     def __init__(self, model: Any, blocks: FastBlocks):
         self.model, self.blocks = model, blocks
-        kinds = LearnedPositions | SinusoidalPositions
-        self.positions = [part for part in model.modules() if isinstance(part, kinds)]
+        self.positions = [part for part in model.modules() if isinstance(part, POSITIONS)]
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """See `regard.models.interfaces.Generator`."""
@@ -159,13 +141,7 @@ class Step:
     def _program(self, state: Any) -> Program | None:
         # Tables of positions may have grown.
         key = (type(state), *(table_of(positions).size(0) for positions in self.positions))
-        programs = self.blocks.programs
-        if key not in programs:
-            try:
-                programs[key] = Program(recorded_step(self.model, state))
-            except CannotRecord:
-                programs[key] = None
-        return programs[key]
+        return self.blocks.recorded(key, lambda: Program(recorded_step(self.model, state)))
 
 
 def _memories(state: Any) -> tuple[Any, Any]:
@@ -179,23 +155,7 @@ def _memories(state: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def table_of(positions: Any) -> Tensor:
-    """The vectors of positions, (N, D)."""
-    known = isinstance(positions, SinusoidalPositions)
-    return positions.table if known else positions.vectors.weight
-
-
 # -------------------------------------------------------------------------- what is recorded
-
-
-class GivenTokens:
-    """Of which only the size is asked."""
-
-    def __init__(self) -> None:
-        self.rows, self.count = Given(), Given()
-
-    def size(self, dim: int) -> Given:
-        return (self.rows, self.count)[dim]
 
 
 class GivenCache:
@@ -220,7 +180,7 @@ class GivenCache:
         return answer
 
 
-class StepRecorder(Recorder):
+class StepRecorder(InputRecorder):
     """Of all that a model's `step` does."""
 
     def __init__(self, *, even: bool):
@@ -248,13 +208,11 @@ class StepRecorder(Recorder):
         """See `Recorder.stand_in`."""
         if isinstance(module, Blocks):
             return StandIn(self._unknown, decode=partial(self._decode, module))
-        if isinstance(module, LearnedPositions | SinusoidalPositions):
-            call, at = partial(self._places, module), partial(self._places_at, module)
+        if isinstance(module, POSITIONS):
+            call, at = partial(self.places, module), partial(self._places_at, module)
             return StandIn(call, at=at)
         if isinstance(module, NarrowSoftmax):
             return StandIn(self._unknown, logits=partial(self.linear, module))
-        if isinstance(module, NarrowEmbedding | nn.Embedding):
-            return StandIn(partial(self._embedding, module))
         return super().stand_in(module)
 
     def _decode(self, blocks: Blocks, hidden: Any, cache: Any, source: Any = None) -> Symbol:
@@ -262,23 +220,21 @@ class StepRecorder(Recorder):
             raise CannotRecord("a cache or a memory of its own")
         return self.blocks(blocks, hidden, cross=source is not None)
 
-    def _embedding(self, embedding: Any, tokens: Any) -> Symbol:
-        if tokens is not self.tokens:
+    def which(self, asked: Any) -> int:
+        """See `InputRecorder.which`: there is one kind."""
+        if asked is not self.tokens:
             raise CannotRecord("tokens of its own")
-        if isinstance(embedding, NarrowEmbedding):
-            return self.write(LINES, embedding.matrix.columns, matrix=embedding.matrix)
-        return self.write(TABLE, embedding.embedding_dim, table=readable_table(embedding.weight))
+        return 0
 
-    def _places(self, positions: Any, count: Any, start: Any = 0) -> Symbol:
+    def check_places(self, count: Any, start: Any) -> None:
+        """See `InputRecorder.check_places`."""
         if count is not self.tokens.count or start is not self.cache.longest:
             raise CannotRecord("positions of its own")
-        table = readable_table(table_of(positions))
-        return self.write(PLACES, table.size(1), table=table)
 
     def _places_at(self, positions: Any, places: Any, end: Any) -> Symbol:
         if places is not self.cache.places:
             raise CannotRecord("positions of its own")
-        return self._places(positions, self.tokens.count, self.cache.longest)
+        return self.places(positions, self.tokens.count, self.cache.longest)
 
 
 def recorded_step(model: Any, state: Any) -> Recording:
@@ -291,9 +247,3 @@ def recorded_step(model: Any, state: Any) -> Recording:
     if not even.same(uneven):
         raise CannotRecord("rows of different lengths are treated in another way")
     return even
-
-
-def readable_table(table: Tensor) -> Tensor:
-    if table.dtype != torch.float32 or not table.is_contiguous():
-        raise CannotRecord("a table of other numbers")
-    return table

@@ -31,6 +31,7 @@ MODELS = {
     "bert, pruned": lambda: Bert(BertConfig(WORDS, pruned=(("encoder", 2, (1, 5)),), **SMALL)),
     "bert, relu": lambda: Bert(BertConfig(WORDS, activation="relu", **SMALL)),
     "roberta": lambda: Roberta(RobertaConfig(WORDS, **SMALL)),
+    "roberta, wide heads": lambda: Roberta(RobertaConfig(WORDS, **WIDE)),
     "distilbert": lambda: DistilBert(DistilBertConfig(WORDS, **SMALL)),
     "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
     "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
@@ -111,9 +112,19 @@ def test_a_text_does_not_depend_on_its_neighbours_to_the_last_bit(two_threads, n
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_comes_before_the_blocks_is_compiled_too(runs, name):
-    """But for RoBERTa, whose positions depend on what stands there."""
     prepare(made(name)).encode(texts())
-    assert runs == [name != "roberta"]
+    assert runs == [True]
+
+
+def test_positions_that_padding_inside_a_text_does_not_have(use, runs):
+    model, read = prepare(made("roberta"), "bfloat16"), texts()
+    read.ids[1, 3:5] = read.ids[4, 0] = model.config.pad
+    found = model.encode(read)[read.keep]
+    assert runs == [True]
+    use(None)
+    difference = (model.encode(read)[read.keep] - found).abs()
+    assert difference.median() < 5e-3 * found.abs().max()
+    assert difference.max() < 0.1 * found.abs().max()
 
 
 def test_segments(use):
@@ -126,9 +137,10 @@ def test_segments(use):
     assert difference.median() < 5e-3 * found.abs().max()
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta"])
 @pytest.mark.parametrize("ids, message", [([5] * 301, "301"), ([5, WORDS], "index")])
-def test_what_the_tables_do_not_have_is_refused_as_without_kernels(ids, message):
-    model = prepare(made("bert"))
+def test_what_the_tables_do_not_have_is_refused_as_without_kernels(name, ids, message):
+    model = prepare(made(name))
     with pytest.raises((ValueError, IndexError), match=message):
         model.encode(Sequences.of([ids], 0))
 
@@ -161,11 +173,19 @@ def test_what_is_chosen_of_the_layers(use, runs, choice):
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_the_first_position_alone(runs, weights):
-    model, read = prepare(made("distilbert"), weights), texts()
-    found = model.encode_first(read)
-    assert found.shape == (len(LENGTHS), 1, 72) and len(runs) == 1
-    torch.testing.assert_close(found, model.encode(read)[:, :1], rtol=0, atol=0)
+@pytest.mark.parametrize("name", ["distilbert", "bert, wide heads", "roberta, wide heads"])
+def test_the_first_position_alone(use, runs, two_threads, name, weights):
+    """Where heads end with a panel of the matrix, the last layer computes no other."""
+    model, read = prepare(made(name), weights), texts()
+    width = model.config.d_model
+    for kind in ("fast", "older", "plain"):
+        use(kind)
+        runs.clear()
+        found = model.encode_first(read)
+        assert found.shape == (len(LENGTHS), 1, width) and runs == [True]
+        torch.testing.assert_close(found, model.encode(read)[:, :1], rtol=0, atol=0)
+    programs = [program for key, program in model.blocks.programs.items() if True in key]
+    assert any(programs) is ("wide" in name)
 
 
 def test_looking_silencing_and_learning_take_the_slow_path(runs):

@@ -123,32 +123,37 @@ inline Spread packed(Spread from, int64_t count, int64_t wide, float* to) {
   return {to, wide};
 }
 
-// One head of one text: rows of queries, keys and values side by side (count, 3 * inner) become
-// contexts (count, inner). The lanes are queries, so that each is by itself. Whole lanes are read,
-// also behind `width` numbers.
-void attend_text(const float* joined, float* context, int64_t count, int64_t inner, int64_t width,
-                 float scale) {
+// What one head reads of one text: so many queries, all keys and values.
+struct Head {
+  Spread queries, keys, values;
+  int64_t asked, count, width;
+  float scale;
+};
+
+// Contexts (asked, width), which lie `inner` apart. The lanes are queries, so that each is by itself.
+// Whole lanes are read, also behind `width` numbers.
+void attend_text(const Head& head, float* context, int64_t inner) {
   static thread_local std::vector<float> kept;
-  const int64_t wide = filled_up(width), step = 3 * inner;
+  const int64_t count = head.count, width = head.width, wide = filled_up(width);
   float* queries = scratch(kept, LANES * (wide + count) + 2 * count * wide + LANES * LANES);
   float *scores = queries + LANES * wide, *room = scores + LANES * count;
   float* tile = room + 2 * count * wide;
-  Spread keys{joined + inner, step}, values{joined + 2 * inner, step};
+  Spread keys = head.keys, values = head.values;
   if (count > FAR) {
     keys = packed(keys, count, wide, room);
     values = packed(values, count, wide, room + count * wide);
   }
-  for (int64_t first = 0; first < count; first += LANES) {
-    const int64_t here = std::min(LANES, count - first);
+  for (int64_t first = 0; first < head.asked; first += LANES) {
+    const int64_t here = std::min(LANES, head.asked - first);
     for (int64_t d = 0; d < width; d += LANES) {
       float* to = queries + d * LANES;
       for (int64_t q = 0; q < LANES; q++) {  // behind the end the last one again
-        lanes(to + q * LANES) = lanes(joined + (first + std::min(q, here - 1)) * step + d);
+        lanes(to + q * LANES) = lanes(head.queries[first + std::min(q, here - 1)] + d);
       }
       turn(to);
     }
     score(queries, keys, count, width, scores);
-    const Lanes sum = weigh(scores, count, scale);
+    const Lanes sum = weigh(scores, count, head.scale);
     for (int64_t d = 0; d < width; d += LANES) {
       mix(scores, {values.first + d, values.step}, count, sum, tile);
       turn(tile);
@@ -170,7 +175,9 @@ struct Texts {
   const int64_t *ids, *segments, *starts;
   int64_t count;
 
-  int64_t rows() const { return starts[count] - starts[0]; }
+  int64_t start(int64_t text) const { return starts[text] - starts[0]; }
+
+  int64_t rows() const { return start(count); }
 
   Texts part(int64_t first, int64_t last) const {
     const int64_t at = starts[first] - starts[0];
@@ -203,14 +210,53 @@ struct Together {
     room = room_for(rows(), program->widest);
   }
 
+  // Queries, keys and values lie side by side; or the queries, of each text's first token alone, by
+  // themselves, and keys and values side by side.
   void attention(const Op& op, Worker& worker) const {
     const int64_t inner = (int64_t)op.heads * op.head_dim;
     worker.share(texts.count * op.heads, [&](int64_t piece) {
       const int64_t text = piece / op.heads, at = piece % op.heads * op.head_dim;
-      const int64_t *start = texts.starts + text, first = *start - *texts.starts;
-      const int64_t count = start[1] - *start;
-      attend_text(registers[op.source] + first * 3 * inner + at,
-                  registers[op.target] + first * inner + at, count, inner, op.head_dim, op.number);
+      const int64_t first = texts.start(text), count = texts.start(text + 1) - first;
+      if (op.kind == SELF) {
+        const float* joined = registers[op.source] + first * 3 * inner + at;
+        const Spread queries{joined, 3 * inner}, keys{joined + inner, 3 * inner};
+        const Spread values{joined + 2 * inner, 3 * inner};
+        attend_text({queries, keys, values, count, count, op.head_dim, op.number},
+                    registers[op.target] + first * inner + at, inner);
+      } else {
+        const float* joined = registers[op.other] + first * 2 * inner + at;
+        const Spread queries{registers[op.source] + text * inner + at, inner};
+        const Spread keys{joined, 2 * inner}, values{joined + inner, 2 * inner};
+        attend_text({queries, keys, values, std::min<int64_t>(1, count), count, op.head_dim,
+                     op.number},
+                    registers[op.target] + text * inner + at, inner);
+      }
+    });
+  }
+
+  // The first row of each text; zeros where it has none.
+  void first_rows(const Op& op, Worker& worker) const {
+    const int64_t width = program->widths[op.source];
+    worker.share(1, [&](int64_t) {
+      for (int64_t text = 0; text < texts.count; text++) {
+        const bool some = texts.start(text + 1) > texts.start(text);
+        const float* x = registers[op.source] + texts.start(text) * width;
+        float* y = registers[op.target] + text * width;
+        some ? (void)std::copy_n(x, width, y) : (void)std::fill_n(y, width, 0.0f);
+      }
+    });
+  }
+
+  // A line for each text goes to where the text's first row is. The last goes first, since none
+  // moves up.
+  void put_first(Worker& worker) const {
+    const int64_t width = program->widths[0];
+    worker.share(1, [&](int64_t) {
+      for (int64_t text = texts.count - 1; text >= 0; text--) {
+        if (texts.start(text) == rows()) continue;  // without tokens, behind the end
+        std::memmove(hidden + texts.start(text) * width, hidden + text * width,
+                     width * sizeof(float));
+      }
     });
   }
 
@@ -219,11 +265,13 @@ struct Together {
     const int64_t* asked = op.heads ? texts.segments : texts.ids;
     const int64_t width = program->widths[op.target];
     worker.share(texts.count, [&](int64_t text) {
-      const int64_t first = texts.starts[text] - *texts.starts;
-      const int64_t end = texts.starts[text + 1] - *texts.starts;
+      const int64_t first = texts.start(text), end = texts.start(text + 1);
+      int64_t tokens = 0;  // but for padding
       for (int64_t row = first; row < end; row++) {
         float* y = registers[op.target] + row * width;
-        const int64_t at = op.kind == PLACES ? row - first : asked ? asked[row] : 0;
+        int64_t at = asked ? asked[row] : 0;
+        if (op.kind == PLACES) at = row - first;
+        if (op.kind == COUNTED) at = at == op.layer ? op.layer : op.layer + ++tokens;
         if (op.kind == LINES) {
           line_of(*op.matrix, at, y);
         } else {
@@ -233,10 +281,10 @@ struct Together {
     });
   }
 
-  void rowwise(const Op& op, Worker& worker) const {
-    const int64_t width = program->widths[op.source], pieces = worker.pieces(rows(), 8);
+  void rowwise(const Op& op, int64_t rows, Worker& worker) const {
+    const int64_t width = program->widths[op.source], pieces = worker.pieces(rows, 8);
     worker.share(pieces, [&](int64_t piece) {
-      const Share share(rows(), piece, pieces);
+      const Share share(rows, piece, pieces);
       for (int64_t row = share.begin; row < share.end; row++) {
         const float* x = registers[op.source] + row * width;
         float* y = registers[op.target] + row * width;
@@ -255,20 +303,26 @@ struct Together {
   }
 
   void pass(Worker& worker) const {
+    std::vector<bool> few(registers.size());  // those that have a line for each text
     for (int64_t i = 0; i < program->count; i++) {
       const Op& op = program->ops[i];
+      few[op.target] = op.kind == FIRST || (op.source >= 0 && few[op.source]);
+      const int64_t lines = few[op.target] ? texts.count : rows();
       if (op.kind == LINEAR) {
         const float* add = op.other < 0 ? nullptr : registers[op.other];
-        product(*op.matrix, registers[op.source], rows(),
+        product(*op.matrix, registers[op.source], lines,
                 {registers[op.target], op.activation, add}, room, worker);
-      } else if (op.kind == SELF) {
+      } else if (op.kind == SELF || op.kind == SELF_FIRST) {
         attention(op, worker);
+      } else if (op.kind == FIRST) {
+        first_rows(op, worker);
       } else if (op.source < 0) {
         look_up(op, worker);
       } else {
-        rowwise(op, worker);
+        rowwise(op, lines, worker);
       }
     }
+    if (few[0]) put_first(worker);
   }
 };
 

@@ -15,9 +15,12 @@
 
 extern "C" {
 
-// LINES and TABLE begin with the ids of tokens, PLACES with their positions.
+// LINES and TABLE begin with the ids of tokens, PLACES with their positions. In encoders alone:
+// COUNTED begins with positions behind `layer`, where what has that id stands; FIRST is the first
+// token of each text, and SELF_FIRST what it reads of keys and values, which lie side by side.
 enum Kind {
-  NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, LINES = 5, TABLE = 6, PLACES = 7, SCALED = 8
+  NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, LINES = 5, TABLE = 6, PLACES = 7, SCALED = 8,
+  COUNTED = 9, FIRST = 10, SELF_FIRST = 11
 };
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
