@@ -15,6 +15,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.native.memory import zeros
+
+SPARE = 128  # positions that are made room for since they are expected
+
 
 @dataclass
 class State:
@@ -42,6 +46,10 @@ class State:
             raise TypeError(f"{type(self).__name__} cannot forget the last tokens that it read.")
 
         return self._map(stuck, lambda state: state.rewind(count))
+
+    def expecting(self, count: int) -> Self:
+        """The same, told that up to `count` tokens will follow: room is made for them at once."""
+        return self._map(lambda tensor: tensor, lambda state: state.expecting(count))
 
     def detach(self) -> Self:
         """The same values, cut off from the graph (truncated back-propagation through time)."""
@@ -119,6 +127,7 @@ class KeyValueCache(State):
     longest: int = 0
     even: bool = True
     origin: Tensor | None = None  # (B, C)
+    expected: int = 0  # positions that may be filled in the end, if somebody has said so
 
     @classmethod
     def empty(
@@ -134,14 +143,24 @@ class KeyValueCache(State):
         return self.lengths.size(0)
 
     def reserve(self, count: int) -> KeyValueCache:
-        """With room for `count` further positions; it grows by a quarter."""
-        room = self.keys.size(3)
-        if self.longest + count <= room:
+        """With room for `count` further positions; it grows by a quarter, or to what is expected,
+        unless that is far away."""
+        room, needed = self.keys.size(3), self.longest + count
+        if needed <= room:
             return self
-        extra = max(16, room // 4, self.longest + count - room)
-        grow = self.keys.new_zeros(*self.keys.shape[:3], extra, self.keys.size(4))
-        keys, values = (torch.cat([old, grow], 3) for old in (self.keys, self.values))
+        room = max(room + max(16, room // 4), needed, min(self.expected, 2 * needed + SPARE))
+        keys, values = (self._wider(old, room) for old in (self.keys, self.values))
         return replace(self, keys=keys, values=values)._through(self.origin)
+
+    def expecting(self, count: int) -> KeyValueCache:
+        """See `State.expecting`."""
+        return replace(self, expected=self.longest + count)
+
+    def _wider(self, old: Tensor, room: int) -> Tensor:
+        """The same with so many positions."""
+        wide = zeros((*old.shape[:3], room, old.size(4)), old)
+        wide[:, :, :, : self.longest] = old[:, :, :, : self.longest]
+        return wide
 
     def positions(self, count: int) -> Tensor:
         """Where the next `count` tokens of each row stand: (B, T)."""

@@ -183,6 +183,24 @@ def test_room_grows_by_a_quarter_so_that_little_is_copied():
     assert cache.reserve(1000).keys.size(3) == 1110
 
 
+def test_what_is_expected_has_room_at_once_unless_it_is_far_away():
+    cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1)).reserve(10).advance(10)
+    assert cache.expecting(90).reserve(11).keys.size(3) == 100
+    assert cache.expecting(5000).reserve(11).keys.size(3) == 2 * 21 + 128
+    assert cache.expecting(3).reserve(30).keys.size(3) == 40
+
+
+def test_a_larger_room_holds_the_same():
+    like = torch.zeros(1, dtype=torch.float16)
+    cache = KeyValueCache.empty(2, 3, 4, 128, room=8, like=like)
+    cache.keys.normal_(), cache.values.normal_()
+    cache = cache.advance(6)
+    wide = cache.reserve(2000)  # so large that the system makes its zeros
+    assert torch.equal(wide.keys[:, :, :, :6], cache.keys[:, :, :, :6])
+    assert torch.equal(wide.values[:, :, :, :6], cache.values[:, :, :, :6])
+    assert not wide.keys[:, :, :, 6:].any() and wide.keys.data_ptr() % 64 == 0
+
+
 def test_a_search_copies_no_keys_until_most_of_them_are_idle():
     cache = KeyValueCache.empty(8, 1, 1, 2, like=torch.zeros(1)).advance(3)
     beam = cache.select(torch.tensor([1, 1, 0, 5, 4, 4, 4, 7]))

@@ -15,6 +15,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Relative, limits
 from regard.decoding.steps import begin, check, evaluating, normalized
 from regard.native import graphs
+from regard.state import State
 
 # scores (R, V), what is written, row numbers (R,) -> tokens (R,) and their log-probabilities (R,),
 # which are minus infinity where the filters allow none, and no numbers where the scores are none
@@ -96,6 +97,8 @@ def walk(
             state, tokens = state.select(numbers // copies), tokens[numbers // copies]
         eos = getattr(model.config, "eos", None)
         rows = [Row(number, most) for number, most in enumerate(room.tolist())]
+        if rows and isinstance(state, State):
+            state = state.expecting(max(row.room for row in rows))
         written, begun = Written(tokens, eos), tokens.size(1)
         fed = tokens[:, -1:].contiguous()
         while rows:

@@ -1,4 +1,5 @@
-"""Memory for weights that are read from end to end at every step, on pages as large as there are.
+"""Memory for what is read from end to end at every step, on pages as large as there are: weights,
+and what a decoder remembers.
 
 The processor looks up the address of each page that it reads. Of the usual 4 KB there are so many
 that a sweep over all weights waits for that; of 2 MB there are few.
@@ -7,7 +8,9 @@ that a sweep over all weights waits for that; of 2 MB there are few.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -15,6 +18,7 @@ from torch import Tensor
 PAGE = 2 << 20  # bytes of a large page
 BLOCK = 32 << 20  # bytes that are reserved at once; those that nobody writes to take no memory
 ALIGNMENT = 64
+LEAST = 4 << 20  # bytes for which pages of their own are asked
 
 
 @dataclass
@@ -37,6 +41,20 @@ def settled(tensor: Tensor) -> Tensor:
     place = torch.frombuffer(block.room, dtype=torch.uint8, count=size, offset=block.used)
     block.used += size + -size % ALIGNMENT
     return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Zeros of the type of `like`, on its device; where they are many, the system makes them when
+    somebody first writes nearby."""
+    size = prod(shape) * like.element_size()
+    if like.device.type != "cpu" or size < LEAST:
+        return like.new_zeros(shape)
+    try:
+        block = _reserve(size + PAGE)
+    except (AttributeError, OSError):
+        return like.new_zeros(shape)
+    place = torch.frombuffer(block.room, dtype=torch.uint8, count=size, offset=block.used)
+    return place.view(like.dtype).view(shape)
 
 
 def _block_with(size: int) -> _Block | None:
