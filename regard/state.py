@@ -7,11 +7,11 @@ cells, key/value caches and source memories with the same `select(rows)`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -213,8 +213,8 @@ class KeyValueCache(State):
 
     def cut(self, lengths: Tensor) -> KeyValueCache:
         """Keep only the first `lengths[b]` positions of row b (prompts of different lengths)."""
-        longest = int(lengths.max()) if lengths.numel() else 0
-        even = bool((lengths == longest).all())
+        shortest, longest = extremes(lengths)
+        even = shortest == longest
         lines = replace(self)
         if not even:
             lines.settle()
@@ -225,7 +225,7 @@ class KeyValueCache(State):
         """Forget the last `count` positions of every row, or (B,) of each row its own number."""
         if isinstance(count, Tensor):
             return self.cut(self.lengths - count.to(self.lengths))
-        shortest = int(self.lengths.min()) if self.lengths.numel() else self.longest
+        shortest = self.longest if self.even else extremes(self.lengths)[0]
         if not 0 <= count <= shortest:
             raise ValueError(
                 f"`count` must be from 0 to the shortest row's {shortest} positions, "
@@ -257,6 +257,14 @@ class KeyValueCache(State):
         return copied(self.keys), copied(self.values)
 
 
+def extremes(lengths: Tensor) -> tuple[int, int]:
+    """The least and the greatest, in one look at the device; 0 and 0 where there are none."""
+    if not lengths.numel():
+        return 0, 0
+    least, most = torch.stack(lengths.aminmax()).tolist()
+    return least, most
+
+
 @dataclass
 class SourceMemory(State):
     """Keys and values of a source, computed once, read by cross-attention at every step.
@@ -283,18 +291,20 @@ class SourceMemory(State):
         return self.keys[:, layer, :heads], self.values[:, layer, :heads]
 
     def select(self, rows: Tensor) -> SourceMemory:
-        sentences, counts = torch.unique_consecutive(rows // self.sharing, return_counts=True)
-        sharing = math.gcd(*counts.tolist()) or 1
-        sentences = sentences.repeat_interleave(counts // sharing)
-        everybody = torch.arange(self.lengths.size(0), device=sentences.device)
-        if torch.equal(sentences, everybody):
+        read = rows.cpu().numpy() // self.sharing  # one look at the device
+        starts = np.flatnonzero(np.diff(read, prepend=-1))
+        counts = np.diff(starts, append=len(read))
+        sharing = int(np.gcd.reduce(counts)) or 1
+        chosen = read[starts].repeat(counts // sharing)
+        if np.array_equal(chosen, np.arange(self.lengths.size(0))):
             return replace(self, sharing=sharing)
+        sentences = torch.from_numpy(chosen).to(rows.device)
         lengths = self.lengths.index_select(0, sentences)
         origin = sentences if self.origin is None else self.origin.index_select(0, sentences)
-        chosen = replace(self, lengths=lengths, sharing=sharing, origin=origin)
+        memory = replace(self, lengths=lengths, sharing=sharing, origin=origin)
         if origin.size(0) <= self.keys.size(0) // 2:
-            chosen.settle()
-        return chosen
+            memory.settle()
+        return memory
 
     def settle(self) -> None:
         """Each sentence in an entry of its own, in their order: `origin` is no longer needed."""

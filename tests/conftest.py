@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
+import torch  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).parents[2] / "shared"))
 
 # How fast examples come says something about the machine, and nothing about the code.
@@ -30,3 +33,35 @@ def shared():
         pytest.skip(f"real data {name} is not on this machine (set REGARD_SHARED)")
 
     return find
+
+
+LOOKS = {
+    *("item", "tolist", "cpu", "numpy", "__array__", "equal", "allclose", "is_nonzero"),
+    *("__bool__", "__int__", "__float__", "__index__", "nonzero", "argwhere", "masked_select"),
+    *("unique", "unique_consecutive", "repeat_interleave", "bincount"),
+}
+
+
+class Looks(TorchFunctionMode):
+    """Counts, by name, what waits until a device has computed the numbers of a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in LOOKS or (name in ("__getitem__", "__setitem__") and by_boolean(args[1])):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def by_boolean(index) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) and part.dtype == torch.bool for part in parts)
+
+
+@pytest.fixture
+def looks():
+    """`with looks() as seen:` fills `seen.found` with the names of what looked at numbers."""
+    return Looks

@@ -417,7 +417,9 @@ class AdaptiveSoftmax(nn.Module):
         ]
         return torch.cat([short[..., : self.first], *tails], -1)
 
-    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
         if smoothing:
             raise ValueError(f"`smoothing` must be 0 for an adaptive softmax, but is {smoothing}.")
         counted = targets != IGNORE

@@ -20,6 +20,13 @@ from regard.errors import RegardError
 IGNORE = -100  # a target with this value is not predicted: no loss, no count
 
 
+def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """On another device. From pinned memory a GPU fetches it while the processor goes on."""
+    if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass(frozen=True, eq=False)
 class Sequences:
     """Rows of token ids, padded on the right: `ids` (B, T) int64, `lengths` (B,) int64.
@@ -88,8 +95,8 @@ class Sequences:
 
     def to(self, device: torch.device | str) -> Sequences:
         """The same rows on another device."""
-        segments = None if self.segments is None else self.segments.to(device)
-        return Sequences(self.ids.to(device), self.lengths.to(device), segments)
+        segments = None if self.segments is None else moved(self.segments, device)
+        return Sequences(moved(self.ids, device), moved(self.lengths, device), segments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +148,8 @@ class StreamBatch:
 
     def to(self, device: torch.device | str) -> StreamBatch:
         """The same window on another device; the count goes along, so that nobody waits for it."""
-        moved = StreamBatch(self.tokens.to(device), self.targets.to(device), self.fresh)
-        return _with_count(moved, self.count)
+        tokens, targets = moved(self.tokens, device), moved(self.targets, device)
+        return _with_count(StreamBatch(tokens, targets, self.fresh), self.count)
 
 
 class Batches(Protocol):

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from regard.data.batches import Sequences
+from regard.data.batches import Sequences, moved
 from regard.data.buckets import Buckets, PaddedBatches, sorted_batches
 from regard.data.pieces import MIXING, with_segments
 from regard.data.store import Tokens
@@ -42,13 +42,13 @@ class GroupBatch:
 
     def summed(self, vectors: Tensor) -> Tensor:
         """The sum over the rows of each example: (R, D) -> (B, D)."""
-        owners = torch.arange(len(self)).repeat_interleave(self.sizes).to(vectors.device)
+        owners = moved(torch.arange(len(self)).repeat_interleave(self.sizes), vectors.device)
         return vectors.new_zeros(len(self), vectors.size(1)).index_add(0, owners, vectors)
 
     def side_by_side(self, scores: Tensor) -> Tensor:
         """The scores of an example's rows in one line: (R,) -> (B, C), -inf where it has fewer."""
         most = int(self.sizes.max()) if len(self) else 0
-        places = (torch.arange(most) < self.sizes[:, None]).to(scores.device)
+        places = moved(torch.arange(most) < self.sizes[:, None], scores.device)
         laid = scores.new_full(places.shape, -torch.inf)
         return laid.masked_scatter(places, scores)
 

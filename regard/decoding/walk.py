@@ -104,10 +104,11 @@ def walk(
         while rows:
             scores, state = graphs.step(model, fed, state)
             token, log_prob = choose(scores[:, -1], written, numbers)
-            fed, found = token[:, None], log_prob.tolist()
+            fed = token[:, None]
+            words, found = together(token, log_prob)
             check(found, begun + written.new)
             written.add(fed)
-            chosen = zip(rows, token.tolist(), found, strict=True)
+            chosen = zip(rows, words, found, strict=True)
             step = [row.take(word, gain, written.new, eos) for row, word, gain in chosen]
             yield step
             going = [at for at, decided in enumerate(step) if not decided.last]
@@ -117,6 +118,12 @@ def walk(
                 numbers, fed = numbers[keep], fed[keep]
                 written.select(keep)
                 state = state.select(keep) if rows else state
+
+
+def together(token: Tensor, log_prob: Tensor) -> tuple[list[int], list[float]]:
+    """Two columns (R,) as numbers, in one look at the device."""
+    words, found = torch.stack([token.double(), log_prob.double()]).tolist()
+    return list(map(int, words)), found
 
 
 def picking(filters: Sequence[Filter], pick: Pick) -> Chooser:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import IGNORE, Sequences
+from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
-from regard.layers.output import Softmax
+from regard.layers.output import Softmax, counted
 
 Place = Callable[[Tensor, Sequences], Tensor]
 
@@ -124,9 +124,14 @@ class MaskedWords(nn.Module):
         """(..., D) -> (..., V)"""
         return self.softmax.logits(self.norm(self.inner(hidden)))
 
-    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
-        """Sum of the losses over (N, D) hidden states, and how many targets counted."""
-        kept = targets != IGNORE
-        # Only the hidden states of masked words pass the head: about one in seven.
-        read = self.norm(self.inner(hidden[kept]))
-        return self.softmax.loss(read, targets[kept], smoothing)
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
+        """Sum of the losses over (N, D) hidden states, and how many targets counted; see
+        `Softmax.loss`.
+        """
+        places = counted(targets, count)
+        if places is not None:  # the hidden states of masked words alone pass: about one in seven
+            hidden, targets = hidden.index_select(0, places), targets[places]
+        read = self.norm(self.inner(hidden))
+        return self.softmax.loss(read, targets, smoothing, targets.numel())

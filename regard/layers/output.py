@@ -40,7 +40,9 @@ class Softmax(nn.Module):
         """(..., D) -> (..., V)"""
         return linear(hidden, self.weight, self.bias)
 
-    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted.
 
         Args:
@@ -48,15 +50,23 @@ class Softmax(nn.Module):
             targets: (N,) word ids; -100 does not count.
             smoothing: share e of the target's probability spread evenly over all words
                 (Szegedy et al. 2016, section 7): (1 - e) * -log p(target) + e * mean(-log p).
+            count: how many targets count, where that is known: then nobody waits for the device.
         """
-        counted = targets != IGNORE
-        if not bool(counted.all()):
-            hidden, targets = hidden[counted], targets[counted]
+        places = counted(targets, count)
+        if places is not None:
+            hidden, targets = hidden.index_select(0, places), targets[places]
         learning = torch.is_grad_enabled()  # inside the function it is always off
         total = _SlicedCrossEntropy.apply(
             hidden, self.weight, self.bias, targets, smoothing, learning
         )
         return total, targets.numel()
+
+
+def counted(targets: Tensor, count: int | None = None) -> Tensor | None:
+    """Which of the targets (N,) count, `count` of them, (M,); None: all do."""
+    kept = targets != IGNORE
+    count = int(kept.sum()) if count is None else count
+    return None if count == targets.numel() else torch.nonzero_static(kept, size=count)[:, 0]
 
 
 class _SlicedCrossEntropy(torch.autograd.Function):

@@ -175,7 +175,9 @@ class NarrowSoftmax(nn.Module):
         """(..., D) -> (..., V)"""
         return self.matrix(hidden, self.bias)
 
-    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
         total = hidden.new_zeros((), dtype=torch.float64)
         step = max(SLICE // self.matrix.lines, 64)
@@ -189,4 +191,5 @@ class NarrowSoftmax(nn.Module):
                 label_smoothing=smoothing,
                 reduction="sum",
             )
-        return total.to(torch.float32), int((targets != IGNORE).sum())
+        count = int((targets != IGNORE).sum()) if count is None else count
+        return total.to(torch.float32), count

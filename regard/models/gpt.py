@@ -29,7 +29,7 @@ from regard.masks import Allowed, causal
 from regard.models.bert import begin, no_head
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
-from regard.state import KeyValueCache
+from regard.state import KeyValueCache, extremes
 from regard.text.templates import Template
 
 Words = Literal["tied", "own", "none"]
@@ -159,15 +159,16 @@ class GPT(nn.Module):
         head_dim = config.d_model // config.heads
         cache = self.blocks.cache(len(source), config.heads, head_dim, like)
         read = (source.lengths - 1).clamp(min=0)
-        longest = int(read.max()) if len(source) else 0
-        if longest:
-            state: Any = self(source.ids[:, :longest], cache).state
+        shortest, longest = extremes(source.lengths)
+        if longest > 1:
+            state: Any = self(source.ids[:, : longest - 1], cache).state
             cache = state.cut(read)
         # One column more, so that a batch of empty prompts has a last token too.
         ids = nn.functional.pad(source.ids, (0, 1), value=config.pad or 0)
         first = ids.gather(1, read[:, None])
-        empty = source.lengths[:, None] == 0
-        return cache, first.masked_fill(empty, self._first()) if bool(empty.any()) else first
+        if len(source) == 0 or shortest:
+            return cache, first
+        return cache, first.masked_fill(source.lengths[:, None] == 0, self._first())
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
@@ -284,6 +285,8 @@ class NoWords(nn.Module):
             "tied to the embedding. It can encode texts, but not continue them."
         )
 
-    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
         """Refuses."""
         raise AssertionError(self.logits(hidden))

@@ -40,8 +40,12 @@ class Head(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor: ...
 
-    def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
-        """Sum of the losses over (N, D) hidden states, and how many targets counted."""
+    def loss(
+        self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
+        """Sum of the losses over (N, D) hidden states, and how many targets counted: `count`, where
+        that is known, so that nobody waits for a device.
+        """
         ...
 
 

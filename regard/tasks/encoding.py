@@ -231,7 +231,10 @@ class EncoderTask(Answering, ABC):
         scores = self.scores_of(hidden, here).float()
         found = {"loss": self.loss(scores, here, self._parts().train.targets)}
         if self.next_words is not None:
-            found["language_modeling"] = self.next_words.loss(hidden, here.texts)
+            # What lies on the CPU is counted there, so that nobody waits for a device.
+            here_already = batch.texts.lengths.device.type != "cpu"
+            count = None if here_already else self.next_words.count(batch.texts)
+            found["language_modeling"] = self.next_words.loss(hidden, here.texts, count)
         return found, None
 
     @abstractmethod
@@ -301,11 +304,16 @@ class NextWords:
         """The pieces that are predicted: all but the first of each row."""
         return int((texts.lengths - 1).clamp(min=0).sum())
 
-    def loss(self, hidden: Tensor, texts: Sequences) -> tuple[Tensor, int]:
-        """The weighted sum of -log p(next piece) in nats, and the number of pieces."""
+    def loss(
+        self, hidden: Tensor, texts: Sequences, count: int | None = None
+    ) -> tuple[Tensor, int]:
+        """The weighted sum of -log p(next piece) in nats, and the number of pieces: `count`, where
+        that is known.
+        """
         targets = texts.ids[:, 1:].masked_fill(~texts.keep[:, 1:], IGNORE)
-        total, count = self.head.loss(hidden[:, :-1].flatten(0, 1), targets.flatten())
-        return self.weight * total, count
+        read = hidden[:, :-1].flatten(0, 1)
+        total, counted = self.head.loss(read, targets.flatten(), count=count)
+        return self.weight * total, counted
 
 
 def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None) -> Pieces:

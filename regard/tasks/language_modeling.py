@@ -225,7 +225,8 @@ class LanguageModeling(Embeds):
         """Cross-entropy of the next token, in nats; a state goes on to the next window."""
         batch = batch.to(device_of(self.model))
         output = self.model(batch.tokens, None if batch.fresh else carry)
-        loss = self.model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
+        hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()
+        loss = self.model.head.loss(hidden, targets, count=batch.count)
         return {"loss": loss}, None if output.state is None else output.state.detach()
 
     def validate(self) -> dict[str, float]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.batches import Sequences
+from regard.data.batches import Sequences, moved
 from regard.data.choices import Choice, read_choices
 from regard.data.groups import GroupBatch, Groups
 from regard.data.records import Records
@@ -217,7 +217,7 @@ class MultipleChoice(EncoderTask):
 
     def loss(self, scores: Tensor, batch: GroupBatch, targets: Any) -> tuple[Tensor, int]:
         """Cross-entropy over the choices, in nats."""
-        wanted = targets[batch.numbers.cpu()].to(scores.device)
+        wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return F.cross_entropy(scores, wanted, reduction="sum"), len(batch)
 
     def validate(self) -> dict[str, float]:

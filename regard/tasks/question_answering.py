@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import Question, Records, read_squad
+from regard.data.batches import moved
 from regard.data.pieces import Encoded, RowBatch
 from regard.data.store import Report
 from regard.data.strides import Context, ContextRows, joined
@@ -190,7 +191,7 @@ class QuestionAnswering(EncoderTask):
 
     def loss(self, scores: Tensor, batch: RowBatch, targets: Tensor) -> tuple[Tensor, int]:
         """The mean of the cross-entropies, in nats, of the first and of the last place."""
-        wanted = targets[batch.numbers.cpu()].to(scores.device)  # (B, 2)
+        wanted = moved(targets[batch.numbers.cpu()], scores.device)  # (B, 2)
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
         return F.cross_entropy(inside, wanted, reduction="sum") / 2, len(batch)
 

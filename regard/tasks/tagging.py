@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import Cursor, Records, Sentence, Tokens, read_conll
-from regard.data.batches import IGNORE
+from regard.data.batches import IGNORE, moved
 from regard.data.pieces import RowBatch
 from regard.data.store import Report
 from regard.data.strides import WordRows
@@ -189,7 +189,7 @@ class Tagging(EncoderTask):
     def loss(self, scores: Tensor, batch: RowBatch, targets: Tagged) -> tuple[Tensor, int]:
         """Cross-entropy in nats, over the words that the rows answer for."""
         rows = batch.numbers.cpu().numpy()
-        wanted = targets.labels.padded(rows, IGNORE).ids.to(scores.device)
+        wanted = moved(targets.labels.padded(rows, IGNORE).ids, scores.device)
         read = at_places(scores, targets.places.padded(rows, 0).ids)
         value = F.cross_entropy(read.flatten(0, 1), wanted.flatten(), reduction="sum")
         return value, int(targets.places.lengths[rows].sum())
@@ -364,7 +364,7 @@ class Reading:
 
 def at_places(scores: Tensor, places: Tensor) -> Tensor:
     """(B, T, O) scores and (B, W) places -> (B, W, O)."""
-    wanted = places.to(scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
+    wanted = moved(places, scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
     return scores.gather(1, wanted)
 
 

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from regard.data import Rows, read
+from regard.data.batches import moved
 from regard.data.benchmarks import Glue, read_glue
 from regard.data.groups import GroupBatch, Groups
 from regard.data.pieces import Encoded
@@ -225,7 +226,7 @@ class TextTask(EncoderTask):
 
     def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """The sum of the losses of a batch, and the number of its examples."""
-        wanted = targets[batch.numbers.cpu()].to(scores.device)
+        wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return self.errors(scores, wanted).sum(), len(batch)
 
     def validate(self) -> dict[str, float]:

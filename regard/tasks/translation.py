@@ -301,7 +301,8 @@ class Translation:
         lengths = (batch.target.lengths - 1).clamp(min=0)
         output = self.model(batch.source, ids[:, :-1], lengths)
         targets = ids[:, 1:].masked_fill(~keep[:, 1:], IGNORE)
-        return self.model.head.loss(output.hidden.flatten(0, 1), targets.flatten(), smoothing)
+        hidden, targets = output.hidden.flatten(0, 1), targets.flatten()
+        return self.model.head.loss(hidden, targets, smoothing, batch.count)
 
     @torch.no_grad()
     def _total_loss(self, examples: Examples) -> tuple[float, int]:

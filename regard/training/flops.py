@@ -59,7 +59,9 @@ def _without_targets(head: Any, words: int) -> Iterator[None]:
     from.
     """
 
-    def loss(hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    def loss(
+        hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
+    ) -> tuple[Tensor, int]:
         return head.logits(hidden[:words]).sum(), words
 
     if head is None:

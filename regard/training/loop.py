@@ -24,7 +24,7 @@ from regard.training.folder import RunFolder
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 from regard.training.limits import epochs_done, fraction, reason_to_end
 from regard.training.memory import Counters, isolated_random
-from regard.training.optimizers import clip, optimizer, trained
+from regard.training.optimizers import clip, gradient_norm, optimizer, trained
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.progress import Progress
@@ -135,8 +135,8 @@ class Loop:
         divisors = self.divisors(totals, len(batches))
         with keeping_narrow(self.narrow):
             losses = [self.backward(batch, divisors) for batch in batches]
-            norm = clip(self.optimizer, self.options.optimizer.clip)
-            self.refuse_non_finite(losses, norm)
+            self.refuse_non_finite(losses, gradient_norm(self.optimizer))
+            clip(self.optimizer, self.norm, self.options.optimizer.clip)
             self.advance(totals)
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -181,10 +181,10 @@ class Loop:
         return {name: value.detach() for name, value in sums.items()}
 
     def refuse_non_finite(self, losses: list[dict[str, Tensor]], norm: Tensor) -> None:
-        """One look at the device in an update: the gradient's norm and the losses together."""
+        """The one look at the device in an update: the gradient's norm and the losses together."""
         everything = norm + sum(value for one in losses for value in one.values())
-        self.norm = float(norm)
-        if everything.isfinite():
+        self.norm, total = torch.stack([norm.to(everything), everything]).tolist()
+        if math.isfinite(total):
             return
         what, index = f"the norm of the gradient is {self.norm}", len(losses) - 1
         for i, one in reversed(list(enumerate(losses))):

@@ -69,7 +69,7 @@ class Adam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update by the gradients that there are."""
-        parameters = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
+        parameters = _learning(self)
         scale, self.gradient_scale = self.gradient_scale, 1.0
         if not native.fits(parameters) or any(g["amsgrad"] for g in self.param_groups):
             _scale(parameters, scale)
@@ -129,24 +129,30 @@ def _updated(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any])
     )
 
 
-def clip(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
-    """Have the gradient scaled down to a joint norm of `limit` (0: left); gives the norm before.
-
-    Waits for the device once, which the loop needs anyway to refuse a gradient that is not finite;
-    a gradient within the limit is then not touched at all.
-    """
-    parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
+    """The joint norm of all gradients, on their device: nobody waits for it here."""
+    parameters = _learning(optimizer)
     if native.fits(parameters):
-        norm = torch.tensor(native.square_sum(parameters), dtype=torch.float64).sqrt().float()
+        return torch.tensor(native.square_sum(parameters), dtype=torch.float64).sqrt().float()
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
+    """Have a gradient of this norm scaled down to one of `limit` (0: left); one within the limit is
+    not touched at all.
+    """
+    if not limit or not norm > limit:
+        return
+    scale = limit / (norm + TINY)
+    if isinstance(optimizer, Adam):
+        optimizer.gradient_scale = scale
     else:
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-    if limit and norm > limit:
-        scale = float(limit / (norm + TINY))
-        if isinstance(optimizer, Adam):
-            optimizer.gradient_scale = scale
-        else:
-            _scale(parameters, scale)
-    return norm
+        _scale(_learning(optimizer), scale)
+
+
+def _learning(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The parameters that have a gradient."""
+    return [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
 
 
 def _scale(parameters: Iterable[Tensor], scale: float) -> None:

@@ -378,3 +378,18 @@ def test_a_gpu_finds_the_same(monkeypatch, build, name):
     assert graphs._replays[model].places
     for one in found:
         assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in r] for r in wanted]
+
+
+@pytest.mark.parametrize("build", [gpt2, transformer])
+@pytest.mark.parametrize("method", [Greedy(max_tokens=40), Sampling(max_tokens=40)])
+def test_a_step_looks_at_the_device_once(replays, looks, build, method):
+    model, source = build(), Sequences.of(PROMPTS, 0)
+    object.__setattr__(model.config, "eos", None)  # so that no row ends
+    steps = method.walk(model, source)
+    for _ in range(8):
+        next(steps)  # what is read, drawn and recorded before
+    for _ in range(10):
+        with looks() as seen:
+            next(steps)
+        assert seen.found == ["tolist"]
+    assert len(replays) > 10

@@ -1,0 +1,138 @@
+"""Who waits for the device: one look in an update, and none in a model or its loss.
+
+A tensor on the meta device has no numbers, so that every look at one is an error there; and what a
+CPU does for itself alone is not done there, as it is not on a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from toy import Toy, options
+
+from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
+from regard.data.groups import GroupBatch
+from regard.models.headed import Headed
+from regard.native import build as kernels
+from regard.tasks.encoding import NextWords
+from regard.training import ValidationOptions, train
+from regard.training.loop import Loop
+
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+from test_registry import (  # noqa: E402
+    ENCODERS,
+    SPEAKERS,
+    TRANSLATORS,
+    build,
+    ids,
+    name_of,
+    source,
+)
+
+
+class Counted(Toy):
+    """Batches lie on the CPU, and what is counted there is no look at a device."""
+
+    def counts(self, batch):
+        with torch._C.DisableTorchFunction():
+            return super().counts(batch)
+
+
+@pytest.fixture(params=["adam", "sgd"])
+def updates(request, monkeypatch, looks, tmp_path):
+    """What looked, update by update."""
+    found, update = [], Loop.update
+
+    def watched(loop):
+        with looks() as seen:
+            update(loop)
+        found.append(seen.found)
+
+    monkeypatch.setattr(Loop, "update", watched)
+    for asked in ("kernels", "loaded"):  # which are for the CPU
+        monkeypatch.setattr(kernels, asked, lambda: None)
+    chosen = options(updates=6, log_every=100, validation=ValidationOptions(every=3))
+    object.__setattr__(chosen.optimizer, "name", request.param)
+    object.__setattr__(chosen.optimizer, "clip", 1e-3)
+    train(Counted(), chosen, tmp_path, show="none")
+    return found
+
+
+def test_an_update_looks_once(updates):
+    assert updates == [["tolist"]] * 6
+
+
+# ---- models and losses -------------------------------------------------------------------------
+
+
+def learn(head, hidden, targets, count):
+    loss, counted = head.loss(hidden.flatten(0, 1), targets.flatten(), 0.1, count)
+    loss.backward()
+    assert counted == count
+
+
+@pytest.mark.parametrize("case", SPEAKERS, ids=name_of)
+def test_a_language_model_learns_unseen(case):
+    model = build(case).to("meta").train()
+    targets = ids(3, 7)
+    targets[1, 5:] = IGNORE
+    batch = StreamBatch(ids(3, 7), targets, fresh=True).to("meta")
+    learn(model.head, model(batch.tokens, None).hidden, batch.targets, batch.count)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("case", TRANSLATORS, ids=name_of)
+def test_a_translator_learns_unseen(case):
+    model = build(case).to("meta").train()
+    batch = PairBatch(source(), Sequences(ids(3, 6), torch.tensor([6, 4, 2]))).to("meta")
+    targets = batch.target.ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
+    hidden = model(batch.source, batch.target.ids[:, :-1]).hidden
+    learn(model.head, hidden, targets, batch.count)
+
+
+@pytest.mark.parametrize("case", ENCODERS, ids=name_of)
+def test_an_encoder_learns_unseen(case):
+    encoder = build(case)
+    heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
+    model = Headed(encoder, heads).to("meta").train()
+    texts = source(7).to("meta")
+    for kind in heads:
+        model.scores(kind, texts).square().sum().backward()
+    groups = GroupBatch(source(7), torch.tensor([2, 1]), torch.arange(2)).to("meta")
+    scores = model.scores("classes", groups.texts)
+    groups.summed(scores).sum().backward(retain_graph=True)
+    groups.side_by_side(scores[:, 0]).softmax(-1).sum().backward()
+    if getattr(encoder, "continues", False):
+        words = NextWords(encoder.head, 0.5)
+        words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
+
+
+def test_masked_words_that_are_counted_are_not_looked_for():
+    encoder = build(("bert", 0))
+    head = encoder.new_head("words").to("meta")
+    targets = torch.full((3, 7), IGNORE)
+    targets[0, 2] = targets[2, 4] = 5
+    learn(head, torch.zeros(3, 7, 8, device="meta", requires_grad=True), targets.to("meta"), 2)
+
+
+# ---- batches -----------------------------------------------------------------------------------
+
+
+def test_a_batch_goes_to_a_gpu_from_pinned_memory(monkeypatch):
+    calls = []
+
+    def to(tensor, *where, **how):
+        calls.append(("to", *where, how))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: calls.append("pinned") or t)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batch = PairBatch(source(), source())
+    batch.to(torch.device("cuda", 1))
+    assert calls == ["pinned", ("to", torch.device("cuda", 1), {"non_blocking": True})] * 4
+    calls.clear()
+    moved(batch.source.ids, "cpu")
+    assert calls == [("to", "cpu", {})]
