@@ -25,7 +25,7 @@ def best(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor
     """
     width, vocabulary = log_probs.shape[1:]
     count = min(count, width * vocabulary)
-    bits = _bits(width, vocabulary, count)
+    bits = place_bits(width, vocabulary, count)
     if width * vocabulary <= count * CHUNK:
         sums = (log_probs + running[..., None]).flatten(1)  # (A, W, V) -> (A, W * V)
         index = _first(sums, count, bits)
@@ -52,7 +52,7 @@ def best_of(
     """
     (sentences, width), count = running.shape, words.size(1)
     sums = (log_probs.view(sentences, width, count) + running[..., None]).flatten(1)
-    place = _first(sums, count, _bits(width, vocabulary, count))  # (A, N) of (A, W * N)
+    place = _first(sums, count, place_bits(width, vocabulary, count))  # (A, N) of (A, W * N)
     word = words.view(sentences, -1).gather(1, place)
     return sums.gather(1, place), place // count * vocabulary + word
 
@@ -66,7 +66,7 @@ def _maxima(log_probs: Tensor) -> Tensor:
     return torch.cat([maxima, log_probs[..., whole:].amax(-1, keepdim=True)], -1)
 
 
-def _bits(width: int, vocabulary: int, count: int) -> int:
+def place_bits(width: int, vocabulary: int, count: int) -> int:
     """How many hold an index. All rankings round alike, or equal values would be ranked in two
     ways."""
     if width * vocabulary <= count * CHUNK:

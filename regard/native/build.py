@@ -147,6 +147,8 @@ def load(path: Path) -> ctypes.CDLL:
         *(number, pointer, pointer, number),
     ]
     library.regard_run_leading.restype = number
+    library.regard_beams.argtypes = [pointer] * 4 + [number] * 4
+    library.regard_beams.restype = number
     library.regard_encode.argtypes = [pointer] * 5 + [number, number]
     library.regard_encode.restype = None
     library.regard_recur.argtypes = [

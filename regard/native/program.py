@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.native.beams import Found, Plan, search
 from regard.native.products import WEIGHTS, pointer, threads_for
 from regard.native.recorder import ABSENT, COUNTED, LINEAR, PLACES, CannotRecord, Op, Recording
 from regard.native.words import Leaders
@@ -132,6 +133,23 @@ class Program:
         if wrong > 0:
             raise IndexError(NO_TOKEN)
         return None if wrong else Leaders(words, log_probs, self.width)
+
+    def beams(
+        self, library: Any, tokens: Tensor, cache: KeyValueCache, source: SourceMemory, plan: Plan
+    ) -> Found | None:
+        """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
+        cache tells the size of keys and values, and stays as it is.
+        """
+        if not self._scores or self.width <= PART * (2 * plan.size - 1) or self.end < plan.most:
+            return None
+        _, layers, heads, _, width = cache.keys.shape
+        read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
+
+        def call(beams: Any) -> int:
+            given = (self._address, beams, tokens.data_ptr(), ctypes.byref(read))
+            return library.regard_beams(*given, NUMBERS[cache.keys.dtype], *sizes)
+
+        return search(plan, self.width, self._work, call)
 
     def _run(
         self,

@@ -19,6 +19,7 @@ from regard.attention.tap import listening
 from regard.layers.blocks import Blocks
 from regard.layers.quantized import NarrowSoftmax
 from regard.native import build
+from regard.native.beams import Found, Plan
 from regard.native.program import Program, readable
 from regard.native.recorder import (
     POSITIONS,
@@ -112,6 +113,18 @@ class Step:
         them, as `words.leading` finds them among the scores of a step; None where it cannot.
         """
         return self._found(tokens, state, Program.leading, count)
+
+    def beams(self, tokens: Tensor, state: Any, plan: Plan) -> Found | None:
+        """A whole search from the first tokens (A, 1) on, which have read a source; None where that
+        cannot be done in one call.
+        """
+        cache, source = _memories(state)
+        few = tokens.numel() * plan.size <= MOST and tokens.numel() > 0
+        if not few or source is None or source.sharing > 1 or cache.longest:
+            return None
+        library = build.kernels() if self._simple(tokens, (cache, source)) else None
+        program = None if library is None else self._program(state)
+        return None if program is None else program.beams(library, tokens, cache, source, plan)
 
     def _found(
         self, tokens: Tensor, state: Any, call: Callable[..., Any], *more: int

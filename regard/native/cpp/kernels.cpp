@@ -1,5 +1,6 @@
 // Decoding at the speed at which weights can be read: what Python calls.
 
+#include "beams.h"
 #include "encoder.h"
 #include "lstm.h"
 #include "output.h"
@@ -51,6 +52,15 @@ int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t r
   const bool done = find_leaders(*last.matrix, call.registers[last.source], room,
                                  {count, best, log_prob}, threads);
   return done ? 0 : -1;
+}
+
+// A whole search from the first tokens (A,) on. Keys and values of the decoder are (rows, layers,
+// heads, positions, width) of this type. Gives whether all is found.
+int64_t regard_beams(const Program* program, const Beams* beams, const int64_t* first,
+                     const Memory* source, int64_t numbers, int64_t layers, int64_t heads,
+                     int64_t width) {
+  Cache cache(numbers, beams->sentences * beams->size, layers, heads, width);
+  return Search(*beams, *program, *source, cache, first).run();
 }
 
 // hidden (tokens, width), out, and in where there are no ids: texts end to end, text i from row
