@@ -11,6 +11,7 @@ _HOME = {
     "Buckets": "buckets",
     "Choice": "choices",
     "Column": "store",
+    "Columns": "streams",
     "Cursor": "cursor",
     "Examples": "store",
     "IGNORE": "batches",

@@ -63,6 +63,51 @@ class Streams(Sequence[Any]):
         return {"data": f"{self.text.checksum:08x}", "rows": self.rows, "steps": self.steps}
 
 
+class Columns(Sequence[Any]):
+    """A text read in `rows` places at once, each of them begun `lead` tokens early.
+
+    A model with a state that forgets what stood so many tokens ago then knows at each place what it
+    would know had it read the whole text up to there. Row b predicts part b of what follows the
+    first `lead` tokens, in parts of one length, the last one shorter; before that it reads the
+    `lead` tokens that precede. Those that precede the first row are the beginning of the text, and
+    are predicted too: so every token is, once.
+
+    It is a sequence of windows of `steps` tokens at most; the first is `fresh`, and the first
+    `leading` of them are those before the parts.
+    """
+
+    def __init__(self, text: Tokens, *, rows: int, steps: int, lead: int):
+        self.text, self.rows, self.steps, self.lead = text, rows, steps, lead
+        _check(text, rows, steps)
+        self.predicted = len(text.ids) - 1
+        self.length = -(-(self.predicted - lead) // rows)  # of a part
+        if lead < 1 or (rows - 1) * self.length >= self.predicted - lead:
+            raise ConfigError(
+                f"`rows` and `lead` must leave each row a part of the {self.predicted} tokens, but "
+                f"are {rows} and {lead}."
+            )
+        self._starts = np.arange(rows) * self.length  # where the rows begin to read
+        self.leading = -(-lead // steps)
+
+    def __len__(self) -> int:
+        """The number of windows."""
+        return self.leading + -(-self.length // self.steps)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Window number `index`: tokens and targets (B, T)."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"window must be from 0 to {len(self) - 1}, but is {index}")
+        early = index < self.leading
+        first = index * self.steps if early else self.lead + (index - self.leading) * self.steps
+        end = min(first + self.steps, self.lead if early else self.lead + self.length)
+        starts = self._starts + first
+        lengths = np.clip(self.predicted - starts, 0, end - first)
+        batch = _window(self.text, starts, lengths, fresh=index == 0)
+        if early:
+            batch.targets[1:] = IGNORE
+        return batch
+
+
 class Blocks:
     """A text in blocks of `steps` tokens, shuffled, `rows` at a time, for models without a state.
 

@@ -8,6 +8,7 @@ slope of so few tokens that it is smaller than the gradients is kept instead of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.data.batches import IGNORE
 from regard.layers.linear import compute_type, linear, narrowed, outer, product, sum_rows
+from regard.native.words import surprise
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
 
@@ -56,6 +58,8 @@ class Softmax(nn.Module):
         if places is not None:
             hidden, targets = hidden.index_select(0, places), targets[places]
         learning = torch.is_grad_enabled()  # inside the function it is always off
+        if not learning and not smoothing:
+            return surprise_of(hidden, targets, self.logits, self.weight.size(0)), targets.numel()
         total = _SlicedCrossEntropy.apply(
             hidden, self.weight, self.bias, targets, smoothing, learning
         )
@@ -67,6 +71,18 @@ def counted(targets: Tensor, count: int | None = None) -> Tensor | None:
     kept = targets != IGNORE
     count = int(kept.sum()) if count is None else count
     return None if count == targets.numel() else torch.nonzero_static(kept, size=count)[:, 0]
+
+
+def surprise_of(
+    hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
+) -> Tensor:
+    """The sum of -log p(target), slice by slice and without a gradient: (N, D) and (N,) -> ()."""
+    total = hidden.new_zeros((), dtype=torch.float64)
+    rows = max(SLICE // vocab_size, 64)
+    for start in range(0, targets.numel(), rows):
+        part = slice(start, start + rows)
+        total += surprise(logits(hidden[part]), targets[part]).sum()
+    return total.to(_widen(hidden).dtype)
 
 
 class _SlicedCrossEntropy(torch.autograd.Function):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batches import IGNORE
-from regard.layers.output import SLICE, Softmax
+from regard.layers.output import SLICE, Softmax, counted, surprise_of
 from regard.layers.recurrent import RecurrentLayer, Swept
 from regard.native.memory import settled
 from regard.native.products import PANEL, pack, product
@@ -179,6 +178,11 @@ class NarrowSoftmax(nn.Module):
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
+        places = counted(targets, count)
+        if places is not None:
+            hidden, targets = hidden.index_select(0, places), targets[places]
+        if not smoothing:
+            return surprise_of(hidden, targets, self.logits, self.matrix.lines), targets.numel()
         total = hidden.new_zeros((), dtype=torch.float64)
         step = max(SLICE // self.matrix.lines, 64)
         for start in range(0, targets.numel(), step):
@@ -187,9 +191,7 @@ class NarrowSoftmax(nn.Module):
             total += F.cross_entropy(
                 logits,
                 targets[part],
-                ignore_index=IGNORE,
                 label_smoothing=smoothing,
                 reduction="sum",
             )
-        count = int((targets != IGNORE).sum()) if count is None else count
-        return total.to(torch.float32), count
+        return total.to(torch.float32), targets.numel()

@@ -163,6 +163,8 @@ def load(path: Path) -> ctypes.CDLL:
     library.regard_lines.restype = number
     library.regard_best.argtypes = [pointer, number, number, pointer, pointer, number]
     library.regard_best.restype = None
+    library.regard_surprise.argtypes = [pointer, number, number, pointer, pointer, number]
+    library.regard_surprise.restype = None
     library.regard_leading.argtypes = [
         *(pointer, number, number, number),
         *(pointer, pointer, number),

@@ -1,4 +1,4 @@
-"""Both ends of a decoder: rows of an embedding, and the best of all words."""
+"""Both ends of a decoder: rows of an embedding, and how probable words are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.native import build
 from regard.native.products import WEIGHTS, pointer, rows_of, threads_for
@@ -52,6 +53,21 @@ def best(scores: Tensor) -> tuple[Tensor, Tensor]:
         threads_for(rows * words * A_SCORES_WORK),
     )
     return word, log_prob
+
+
+def surprise(scores: Tensor, words: Tensor) -> Tensor:
+    """Minus the log-probability of one word of each row: (R, V) and (R,) -> (R,) float64."""
+    plain = scores.dtype == torch.float32 and scores.device.type == "cpu" and scores.numel()
+    library = build.kernels() if plain else None
+    if library is None:
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return F.cross_entropy(wide, words, reduction="none").double()
+    scores, words = scores.contiguous(), words.contiguous()
+    rows, known = scores.shape
+    found = torch.empty(rows, dtype=torch.float64)
+    threads = threads_for(rows * known * A_SCORES_WORK)
+    library.regard_surprise(pointer(scores), rows, known, pointer(words), pointer(found), threads)
+    return found
 
 
 class Leaders(NamedTuple):

@@ -38,6 +38,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of
+from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
@@ -364,7 +365,7 @@ class LanguageModeling(Embeds):
                 yield text
 
         ids = self._encoded(counted(), self._before())
-        nats, tokens = self._total_loss(self._parts(ids, 1, protocol.window, protocol.stride))
+        nats, tokens = self._nats(ids, protocol)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         meter.add(nats, tokens if self.unit == "token" else units, unknown)
         return meter.result()
@@ -412,6 +413,13 @@ class LanguageModeling(Embeds):
     @property
     def _tokenization(self) -> str:
         return f"{self.tokenizer.kind}-{self._size}"
+
+    def _nats(self, text: Tokens, protocol: Protocol) -> tuple[float, int]:
+        """Sum of the losses of a whole text, and how many tokens were predicted."""
+        if protocol.window is not None:
+            return self._total_loss(self._parts(text, 1, protocol.window, protocol.stride))
+        with evaluating(self.model):
+            return carried_loss(self.model, text)
 
     @torch.no_grad()
     def _total_loss(self, batches: Sequence[StreamBatch]) -> tuple[float, int]:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import IGNORE, Blocks, Cursor, StreamBatch, Streams, Tokens, Windows
+from regard.data import IGNORE, Blocks, Columns, Cursor, StreamBatch, Streams, Tokens, Windows
 from regard.errors import CheckpointError, ConfigError
 
 X = IGNORE
@@ -42,6 +42,40 @@ def test_three_streams_that_do_not_divide():
 def test_one_stream_is_the_text():
     windows = [grid(window) for window in Streams(text(4), rows=1, steps=10)]
     assert windows == [([[0, 1, 2]], [[1, 2, 3]], True)]
+
+
+def test_columns_begin_early():
+    columns = Columns(text(11), rows=3, steps=2, lead=3)
+    assert (columns.leading, columns.length) == (2, 3)
+    assert [grid(window) for window in columns] == [
+        ([[0, 1], [3, 4], [6, 7]], [[1, 2], [X, X], [X, X]], True),
+        ([[2], [5], [8]], [[3], [X], [X]], False),
+        ([[3, 4], [6, 7], [9, 9]], [[4, 5], [7, 8], [10, X]], False),
+        ([[5], [8], [9]], [[6], [9], [X]], False),
+    ]
+
+
+@given(st.integers(2, 80), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+def test_columns_predict_every_token_once_behind_the_right_ones(length, rows, steps, lead):
+    part = -(-(length - 1 - lead) // rows)
+    if (rows - 1) * part >= length - 1 - lead:
+        with pytest.raises(ConfigError, match="leave each row a part"):
+            Columns(text(length), rows=rows, steps=steps, lead=lead)
+        return
+    columns, predicted = Columns(text(length), rows=rows, steps=steps, lead=lead), []
+    windows = list(columns)
+    for window in windows:
+        real = window.targets != IGNORE
+        assert (window.targets - window.tokens)[real].eq(1).all()
+        predicted += window.targets[real].tolist()
+        assert window.tokens.size(1) <= steps
+    assert sorted(predicted) == list(range(1, length))
+    assert [window.fresh for window in windows] == [True] + [False] * (len(windows) - 1)
+    read = torch.cat([window.tokens for window in windows], 1)
+    for row in range(rows):
+        first = row * columns.length
+        there = min(columns.lead + columns.length, length - 1 - first)
+        assert read[row, :there].tolist() == list(range(first, first + there))
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9))

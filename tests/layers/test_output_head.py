@@ -37,6 +37,8 @@ def compare(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) ->
     expected = judge(head, hidden, targets, smoothing)
     assert count == int((targets != -100).sum()) and isinstance(count, int)
     torch.testing.assert_close(total, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(head.loss(hidden, targets, smoothing), (expected, count))
     # Scaled as accumulation scales it: gradients must be multiplied, not merely kept.
     ours = torch.autograd.grad(total * 0.3, wanted)
     torch.testing.assert_close(ours, torch.autograd.grad(expected * 0.3, wanted))

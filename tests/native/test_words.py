@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.layers.quantized import Narrow
-from regard.native.words import best
+from regard.native.words import best, surprise
 
 KINDS = ["fast", "older", "plain"]
 
@@ -65,3 +65,27 @@ def test_what_is_no_number_has_no_probability(use, wrong):
     for kind in [None, *KINDS]:
         use(kind)
         assert best(scores)[1].isnan().tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_how_improbable_a_word_is(use, monkeypatch, words, threads):
+    monkeypatch.setattr("regard.native.words.threads_for", lambda work: threads)
+    scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
+    scores[1] -= 1000
+    scores[2, : words // 2] = -math.inf
+    asked = torch.tensor([0, words - 1, words - 1, words // 2, words // 3])
+    wanted = -scores.double().log_softmax(-1).gather(1, asked[:, None])[:, 0]
+    for kind in [None, *KINDS]:
+        use(kind)
+        found = surprise(scores, asked)
+        assert found.dtype == torch.float64
+        assert torch.allclose(found, wanted, atol=2e-6, rtol=1e-6)
+        half = scores.bfloat16()
+        assert torch.allclose(surprise(half, asked), surprise(half.float(), asked), atol=2e-6)
+    assert surprise(scores[:0], asked[:0]).shape == (0,)
+    scores[0, 0], scores[1] = math.nan, -math.inf
+    for kind in [None, *KINDS]:
+        use(kind)
+        assert not surprise(scores, asked)[:2].isfinite().any()
+        assert surprise(scores, asked)[2:].isfinite().all()

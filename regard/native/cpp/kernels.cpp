@@ -113,6 +113,13 @@ void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best
   run(threads, choose_all, &choice);
 }
 
+// Scores (rows, words), a word of each row -> minus its log-probability.
+void regard_surprise(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
+                     double* found, int64_t threads) {
+  Surprise surprise{scores, rows, words, asked, found};
+  run(threads, surprise_all, &surprise);
+}
+
 // Scores (rows, words) -> the best words of each row, and their log-probabilities: (rows, count).
 // Gives whether there are words enough for that.
 int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t count,

@@ -98,6 +98,30 @@ void choose_all(void* data, Worker worker) {
   });
 }
 
+// Minus the log-probability of a word of each row.
+struct Surprise {
+  const float* scores;
+  int64_t rows, words;
+  const int64_t* asked;
+  double* found;
+};
+
+void surprise_all(void* data, Worker worker) {
+  const Surprise& c = *(Surprise*)data;
+  constexpr int64_t SOME = 512;  // scores whose sum is one of float32
+  worker.share(c.rows, [&](int64_t row) {
+    const float* scores = c.scores + row * c.words;
+    double most = -FLT_MAX, sum = 0.0;
+    for (int64_t at = 0; at < c.words; at += SOME) {
+      const Peak here = peak(scores + at, std::min(SOME, c.words - at));
+      const double higher = std::max(most, (double)here.most);
+      sum = sum * std::exp(most - higher) + here.sum * std::exp(here.most - higher);
+      most = higher;
+    }
+    c.found[row] = std::log(sum) + most - scores[c.asked[row]];
+  });
+}
+
 // The best words of a row are found part by part, while its scores pass by.
 constexpr int64_t PART = 512;  // scores that are looked at together
 
