@@ -71,7 +71,7 @@ class Cache {
   void reserve(int64_t length) {
     if (length < places) return;
     const int64_t room = places + std::max<int64_t>(16, places / 2);
-    const int64_t size = (numbers == FLOAT16 ? 2 : 4) * width, strips = lines * layers * heads;
+    const int64_t size = (numbers == FLOAT16 ? 2 : 4) * heads * width, strips = layers * lines;
     for (auto* part : {&keys, &values}) {
       std::unique_ptr<char[]> grown(new char[strips * room * size]);
       for (int64_t i = 0; i < strips && length; i++) {
@@ -91,8 +91,8 @@ class Cache {
   Memory of(int64_t rows, int64_t length) {
     lengths.assign(rows, length);
     for (int64_t row = 0; row < rows; row++) origin[row * places + length] = row;
-    const int64_t head = places * width, layer = heads * head;
-    return {keys.get(), values.get(),   numbers, layers * layer, layer,         head,   width,
+    const int64_t position = heads * width, line = places * position;
+    return {keys.get(), values.get(),   numbers, line,   lines * line,  width, position,
             lengths.data(), 1, length, origin.data(), places, 1};
   }
 
