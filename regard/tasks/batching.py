@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 
 from regard import decoding
@@ -23,6 +25,7 @@ Answers = list[list[Hypothesis]]
 PLACES = {"cpu": 2560}  # source tokens times hypotheses that are decoded at once: what caches hold
 ELSEWHERE = 8192
 BESIDE = 2  # batches that narrow weights meet at the same time
+FEWEST = 4  # sentences for which the weights are still read
 
 
 class Latest(Generic[Made]):
@@ -87,6 +90,8 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
     budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
     pads = (model.config.pad,)
     batches = sorted_batches((rows,), pads, budget=budget, make=lambda sources: sources)
+    if beside > 1:
+        batches = replace(batches, rows=smaller_at_the_end(batches.rows, beside))
 
     def decode(batch: Sequences) -> Answers:
         return decoding.generate(model, batch.to(device), method)
@@ -95,6 +100,20 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
         for numbers, answers in zip(batches.rows, _answers(decode, batches, beside), strict=True):
             for number, hypotheses in zip(numbers, answers, strict=True):
                 found[number] = hypotheses
+    return found
+
+
+def smaller_at_the_end(batches: Sequence[np.ndarray], beside: int) -> list[np.ndarray]:
+    """The same rows in the same order, in smaller and smaller batches at the end, of which whoever
+    is free takes the next: all who decode beside each other are done at about the same time.
+    """
+    left = np.concatenate(batches[-2 * beside :])
+    found = list(batches[: -2 * beside])
+    most = max(map(len, batches))
+    while len(left):
+        count = min(most, max(FEWEST, -(-len(left) // (2 * beside))))
+        found.append(left[:count])
+        left = left[count:]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,3 +89,15 @@ def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
     with pytest.raises(ValueError, match="this one"):
         decode_in_order(model, Tokens.of(ROWS), decoding.options(beams=4))
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("count", [1, 3, 17, 200, 1000])
+def test_batches_are_smaller_at_the_end(count):
+    rows = np.random.default_rng(0).permutation(count)
+    batches = [rows[start : start + 30] for start in range(0, count, 30)]
+    found = batching.smaller_at_the_end(batches, 2)
+    assert np.array_equal(np.concatenate(found), rows)
+    sizes = [len(batch) for batch in found]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 30 and min(sizes) > 0
+    # Whoever is late by a batch is late by little.
+    assert sizes[-1] <= batching.FEWEST
