@@ -296,11 +296,12 @@ inline float dot(const bfloat16* x, const bfloat16* y, int64_t width) {
   return sum_of(sum);
 }
 
-// Of a block of queries, transposed: (keys, BLOCK).
+// Of a block of queries, transposed: (keys, wide).
 struct Transposed {
+  int64_t wide;  // queries, up to a multiple of the lanes
   float *scores, *weight_slopes;
   bfloat16 *weights, *slopes;  // dropped weights, and slopes of scores
-  Pair* joined;                // slopes of scores in pairs of keys, (keys / 2, BLOCK)
+  Pair* joined;                // slopes of scores in pairs of keys, (keys / 2, wide)
   uint8_t* seen;
   uint16_t (*drawn)[BLOCK];
 };
@@ -314,9 +315,9 @@ void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, c
   const int64_t draws = head.draws(1) - head.draws(0);
   const bool each = job.allowed && job.allowed_query;
   if (each) {
-    for (int64_t i = 0; i < BLOCK; i++) {
+    for (int64_t i = 0; i < t.wide; i++) {
       const uint8_t* seen = head.seen(first + std::min(i, count - 1));
-      for (int64_t s = 0; s < keys; s++) t.seen[s * BLOCK + i] = i < count && seen[s];
+      for (int64_t s = 0; s < keys; s++) t.seen[s * t.wide + i] = i < count && seen[s];
     }
   }
   for (int64_t s = 0; s < up(keys, 16); s++) {
@@ -324,14 +325,14 @@ void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, c
       uint64_t some[BLOCK];
       const uint64_t from = head.draws(first) + s / A_DRAW;
 #pragma omp simd
-      for (int64_t i = 0; i < BLOCK; i++) some[i] = draw(job.drop.seed, from + i * draws);
+      for (int64_t i = 0; i < t.wide; i++) some[i] = draw(job.drop.seed, from + i * draws);
       for (int64_t j = 0; j < A_DRAW; j++) {
 #pragma omp simd
-        for (int64_t i = 0; i < BLOCK; i++) t.drawn[j][i] = (uint16_t)(some[i] >> 16 * j);
+        for (int64_t i = 0; i < t.wide; i++) t.drawn[j][i] = (uint16_t)(some[i] >> 16 * j);
       }
     }
     const bool hidden = s >= keys || (job.allowed && !each && !head.seen(0)[s]);
-    for (int64_t i = 0; i < BLOCK; i += LANES) {
+    for (int64_t i = 0; i < t.wide; i += LANES) {
       Lanes weight = {}, slope = {}, dropped = {};
       if (!hidden) {
         const Whole query = Whole{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} +
@@ -340,11 +341,11 @@ void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, c
         if (job.causal) seen &= query >= (int32_t)s;
         if (each) {
           seen &= (Whole)_mm512_cvtepu8_epi32(
-                      _mm_loadu_si128((const __m128i*)(t.seen + s * BLOCK + i))) != 0;
+                      _mm_loadu_si128((const __m128i*)(t.seen + s * t.wide + i))) != 0;
         }
-        weight = exponential(load(t.scores + s * BLOCK + i, LANES) * job.scale - load(norms + i, LANES));
+        weight = exponential(load(t.scores + s * t.wide + i, LANES) * job.scale - load(norms + i, LANES));
         weight = seen ? weight : Lanes{};
-        slope = load(t.weight_slopes + s * BLOCK + i, LANES);
+        slope = load(t.weight_slopes + s * t.wide + i, LANES);
         dropped = weight;
         if (DROP) {
           const Whole kept = keeping.kept(t.drawn[s % A_DRAW] + i);
@@ -353,11 +354,11 @@ void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, c
         }
         slope = weight * (slope - load(sums + i, LANES)) * job.scale;
       }
-      store(dropped, t.weights + s * BLOCK + i, LANES);
-      store(slope, t.slopes + s * BLOCK + i, LANES);
+      store(dropped, t.weights + s * t.wide + i, LANES);
+      store(slope, t.slopes + s * t.wide + i, LANES);
     }
   }
-  join_lines((const Pair*)t.slopes, keys, BLOCK / 2, t.joined, up(keys, 16) / 2);
+  join_lines((const Pair*)t.slopes, keys, t.wide / 2, t.joined, up(keys, 16) / 2);
 }
 
 template <bool DROP>
@@ -396,7 +397,8 @@ void attend_head_back(const Head& head, Room& room) {
   for (int64_t first = 0; first < head.queries.count; first += BLOCK) {
     const int64_t count = std::min(BLOCK, head.queries.count - first);
     const int64_t some = head.keys_until(first + count), lines = up(some, 16);
-    for (int64_t i = 0; i < BLOCK; i++) {
+    const int64_t wide = t.wide = up(count, LANES);
+    for (int64_t i = 0; i < wide; i++) {
       const bool real = i < count;
       norms[i] = real ? head.norms[first + i] : INFINITY;
       sums[i] = real ? dot(head.at_query(job.context, first + i),
@@ -407,24 +409,24 @@ void attend_head_back(const Head& head, Room& room) {
                query, pairs);
     copy_lines(head.at_query(job.context_slope, first), job.context_slope.position, count,
                job.width, slope, pairs);
-    transpose_pairs(query, count, pairs, right, BLOCK);
-    small_product<false>(key, pairs, right, BLOCK, t.scores, BLOCK, some, BLOCK, pairs);
-    transpose_pairs(slope, count, pairs, right, BLOCK);
-    small_product<false>(value, pairs, right, BLOCK, t.weight_slopes, BLOCK, some, BLOCK, pairs);
+    transpose_pairs(query, count, pairs, right, wide);
+    small_product<false>(key, pairs, right, wide, t.scores, wide, some, wide, pairs);
+    transpose_pairs(slope, count, pairs, right, wide);
+    small_product<false>(value, pairs, right, wide, t.weight_slopes, wide, some, wide, pairs);
     soften_back<DROP>(head, first, count, some, norms, sums, t);
-    join_lines(slope, count, pairs, right, BLOCK / 2);
-    small_product<true>((Pair*)t.weights, BLOCK / 2, right, columns, value_slope, columns, some,
-                        columns, BLOCK / 2);
-    join_lines(query, count, pairs, right, BLOCK / 2);
-    small_product<true>((Pair*)t.slopes, BLOCK / 2, right, columns, key_slope, columns, some, columns,
-                        BLOCK / 2);
-    small_product<false>(turned, keys / 2, t.joined, BLOCK, turned_slope, BLOCK, job.width, BLOCK,
+    join_lines(slope, count, pairs, right, wide / 2);
+    small_product<true>((Pair*)t.weights, wide / 2, right, columns, value_slope, columns, some,
+                        columns, wide / 2);
+    join_lines(query, count, pairs, right, wide / 2);
+    small_product<true>((Pair*)t.slopes, wide / 2, right, columns, key_slope, columns, some, columns,
+                        wide / 2);
+    small_product<false>(turned, keys / 2, t.joined, wide, turned_slope, wide, job.width, wide,
                          lines / 2);
     for (int64_t i = 0; i < count; i++) {
       bfloat16* out = head.at_query(job.query_slope, first + i);
       by_lanes(job.width, [&](int64_t k, int64_t few) {
         Lanes x = {};
-        for (int64_t j = 0; j < few; j++) x[j] = turned_slope[(k + j) * BLOCK + i];
+        for (int64_t j = 0; j < few; j++) x[j] = turned_slope[(k + j) * wide + i];
         store(x, out + k, few);
       });
     }
