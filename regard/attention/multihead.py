@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.attention.attend import FREE, SCALED, Score, attend, attend_joined
 from regard.attention.gates import gate_of
 from regard.attention.learning import apart
-from regard.attention.packing import first_of, seen_by_first
+from regard.attention.packing import First, Some
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear, linear
@@ -83,21 +83,18 @@ class SelfAttention(nn.Module):
         key, value = remember(key, value)
         return self._read(query, key, value, allowed, gate)
 
-    def first(self, hidden: Tensor, allowed: Allowed = FREE) -> Tensor:
-        """What `first_of` each row reads, and no other: (B, T, D) -> (B, 1, D)."""
+    def at(self, some: First | Some, hidden: Tensor, allowed: Allowed = FREE) -> Tensor:
+        """What some positions read, and no other: (B, T, D) -> (B, 1, D), or as `some` says."""
         projection, width = self.query_key_value, self.heads * self.head_dim
         if not isinstance(projection, Joined):  # weights in another form, which cannot be cut
-            return first_of(self(hidden, allowed), allowed)
+            return some.of(self(hidden, allowed))
         weight, bias = projection.weight, projection.bias
         query = split_heads(
-            linear(first_of(hidden, allowed), weight[:width], bias[:width]),
-            self.heads,
-            self.head_dim,
+            linear(some.of(hidden), weight[:width], bias[:width]), self.heads, self.head_dim
         )
         joined = linear(hidden, weight[width:], bias[width:])
         key, value = split_heads(joined, 2 * self.heads, self.head_dim).chunk(2, dim=1)
-        seen = seen_by_first(allowed)
-        return self._read(query, key, value, seen, gate_of(self, hidden))
+        return self._read(query, key, value, some.seeing(allowed), gate_of(self, hidden))
 
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Allowed, gate: Tensor | None

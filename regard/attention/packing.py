@@ -24,15 +24,15 @@ MULTIPLE = 16  # of tokens: products of few different sizes are prepared but onc
 class Packing:
     """How the tokens of padded rows (B, T) lie end to end.
 
-    places: (N,) where each stands in the padded batch. So that N is a multiple of 16, some places
-    of padding come last; they are a row of their own, which nobody reads.
+    tokens: where each stands in the padded batch. places: (N,) these, and so that N is a multiple,
+    some places of padding; they are a row of their own, which nobody reads.
     """
 
-    def __init__(self, lengths: Tensor, width: int):
+    def __init__(self, lengths: Tensor, width: int, multiple: int = MULTIPLE):
         keep = torch.arange(width) < lengths[:, None]
         tokens, gaps = (part.flatten().nonzero()[:, 0] for part in (keep, ~keep))
-        self.lengths, self.width = lengths, width
-        self.places = torch.cat([tokens, gaps[: -len(tokens) % MULTIPLE]])
+        self.lengths, self.width, self.tokens = lengths, width, tokens
+        self.places = torch.cat([tokens, gaps[: -len(tokens) % multiple]])
 
     @cached_property
     def extent(self) -> Extent:
@@ -50,14 +50,45 @@ class Packing:
         shape = len(self.lengths), self.width
         return _Move.apply(x[0], self.places, shape[0] * shape[1]).unflatten(0, shape)
 
+    def at(self, places: Tensor) -> Some:
+        """Some places (B, T), boolean; none of padding."""
+        numbers = torch.searchsorted(self.tokens, places.flatten().nonzero()[:, 0])
+        counts = places.sum(1)
+        return Some(numbers, Packing(counts, max(counts.tolist(), default=0), multiple=1))
 
-class Firsts(Packing):
-    """Of these rows, none of which is empty, the first tokens alone, (1, B, ...)."""
+    def firsts(self) -> Some:
+        """The first tokens of rows, none of which is empty."""
+        starts = self.extent.starts[:-2]
+        return Some(starts, Packing(torch.ones_like(starts), 1, multiple=1))
 
-    def __init__(self, packing: Packing):
-        starts = packing.extent.starts[:-2]
-        self.lengths, self.width = torch.ones_like(starts), 1
-        self.places = torch.arange(len(starts))
+
+class First:
+    """Of padded rows, the first position alone."""
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) -> (B, 1, D)"""
+        return hidden[:, :1]
+
+    def seeing(self, allowed: Allowed) -> Allowed:
+        """What it may see, where all queries of a row may see the same."""
+        return allowed
+
+
+@dataclass(frozen=True)
+class Some:
+    """Some tokens of rows end to end: their numbers (M,) in ascending order, and their rows."""
+
+    tokens: Tensor
+    packing: Packing
+
+    def of(self, hidden: Tensor) -> Tensor:
+        """(1, N, D) -> (1, M, D)"""
+        return _Move.apply(hidden[0], self.tokens, None)[None]
+
+    def seeing(self, allowed: Allowed) -> Allowed:
+        """The rows that they stand in."""
+        assert allowed.packed is not None
+        return Allowed(packed=Packed(self.packing, allowed.packed.keys))
 
 
 class _Move(torch.autograd.Function):
@@ -108,32 +139,17 @@ class Packed:
         return self.queries.extent, self.keys.extent
 
 
-def first_of(hidden: Tensor, allowed: Allowed) -> Tensor:
-    """The first position of each row: (B, T, D) -> (B, 1, D), or (1, N, D) -> (1, B, D)."""
-    if allowed.packed is None:
-        return hidden[:, :1]
-    starts = allowed.packed.queries.extent.starts[:-2]
-    return _Move.apply(hidden[0], starts, None)[None]
-
-
-def seen_by_first(allowed: Allowed) -> Allowed:
-    """What the first positions see; of padded rows all queries see the same."""
-    packed = allowed.packed
-    if packed is None:
-        return allowed
-    return Allowed(packed=Packed(Firsts(packed.queries), packed.keys))
-
-
-def packings_of(*padded: tuple[Tensor, int]) -> tuple[Packing, ...] | None:
+def packings_of(*padded: tuple[Tensor, int], least: int = MULTIPLE) -> tuple[Packing, ...] | None:
     """For rows of lengths (B,) that are padded to a width; None where padded rows are as good.
 
-    They are where there is little padding; where somebody looks at rows or weighs their heads; and
-    on other devices than a CPU, which would have to wait for the number of tokens.
+    They are where there are less places of padding than `least`; where somebody looks at rows or
+    weighs their heads; and on other devices than a CPU, which would have to wait for the number of
+    tokens.
     """
     on_cpu = all(lengths.device.type == "cpu" for lengths, _ in padded)
     if not on_cpu or listening.get() is not None or gating.get() is not None:
         return None
-    if not any(len(n) * width - int(n.sum()) >= MULTIPLE for n, width in padded):
+    if not any(len(n) * width - int(n.sum()) >= least for n, width in padded):
         return None
     return tuple(Packing(lengths, width) for lengths, width in padded)
 

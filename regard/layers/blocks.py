@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import FREE
-from regard.attention.packing import Packed, Packing, packings_of, within
+from regard.attention.packing import (
+    MULTIPLE,
+    First,
+    Packed,
+    Packing,
+    Some,
+    packings_of,
+    within,
+)
 from regard.data.batches import Sequences
 from regard.masks import Allowed, causal, padding
 from regard.state import KeyValueCache, SourceMemory
@@ -147,8 +155,9 @@ class Stack(nn.ModuleList):
             pass
         return hidden
 
-    def _packing(self, texts: Sequences) -> Packing | None:
-        found = packings_of((texts.lengths, texts.ids.size(1))) if self.training else None
+    def _packing(self, texts: Sequences, least: int = MULTIPLE) -> Packing | None:
+        rows = texts.lengths, texts.ids.size(1)
+        found = packings_of(rows, least=least) if self.training else None
         return None if found is None else found[0]
 
     def _packed(self, hidden: Tensor, packing: Packing, blocks: int) -> Tensor:
@@ -160,15 +169,30 @@ class Stack(nn.ModuleList):
 
     def first(self, embed: Embed, texts: Sequences) -> Tensor:
         """That for the first position alone, (B, 1, D): the last block computes no other."""
-        block: Any = self[-1]
         packing = self._packing(texts)
         if packing and int(texts.lengths.min()):
-            hidden = self._packed(packing.flat(embed(texts)), packing, len(self) - 1)
-            return block.first(hidden, within(packing)).transpose(0, 1)
+            return self._some(embed(texts), packing, packing.firsts()).transpose(0, 1)
+        block: Any
         hidden, allowed = embed(texts), source_words(texts.lengths, texts.ids.size(1))
-        for before in self[:-1]:
-            hidden = before(hidden, allowed)
-        return block.first(hidden, allowed)
+        for block in self[:-1]:
+            hidden = block(hidden, allowed)
+        block = self[-1]
+        return block.at(First(), hidden, allowed)
+
+    def at(self, embed: Embed, texts: Sequences, places: Tensor) -> Tensor:
+        """That for some places (B, T) of all rows, end to end: (M, D). See `Stacked.encode_at`."""
+        if bool((places & ~texts.keep).any()):
+            raise ValueError("`places` are asked for where rows have ended.")
+        packing = self._packing(texts, least=0)
+        if packing is None:
+            return self.read(embed, texts)[places]
+        return self._some(embed(texts), packing, packing.at(places))[0]
+
+    def _some(self, hidden: Tensor, packing: Packing, some: Some) -> Tensor:
+        """For some tokens alone, (B, T, D) -> (1, M, D)."""
+        hidden = self._packed(packing.flat(hidden), packing, len(self) - 1)
+        block: Any = self[-1]
+        return block.at(some, hidden, within(packing))
 
     def chosen(self, embed: Embed, texts: Sequences, choice: Chosen) -> Tensor:
         """What is chosen of `layers`, for the words of all rows, end to end: (N, D)."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
-from regard.attention.packing import first_of
+from regard.attention.packing import First, Some
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.blocks import Chosen, Stack
@@ -101,9 +101,9 @@ class BertBlock(nn.Module):
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
 
-    def first(self, hidden: Tensor, allowed: Allowed) -> Tensor:
-        """The same for the first position of each row alone, see `first_of`."""
-        return self._after(first_of(hidden, allowed), self.attention.first(hidden, allowed))
+    def at(self, some: First | Some, hidden: Tensor, allowed: Allowed) -> Tensor:
+        """The same for some positions alone."""
+        return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
 
     def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden, attended)
@@ -135,6 +135,17 @@ class Stacked(nn.Module, ABC):
     def encode_first(self, texts: Sequences) -> Tensor:
         """That of the first token alone, (B, 1, D): the last layer computes no other."""
         return self.blocks.first(self.embed, texts)
+
+    def encode_at(self, texts: Sequences, places: Tensor) -> Tensor:
+        """Those of some tokens alone, row by row: places (B, T), boolean -> (M, D).
+
+        In training on a CPU the last layer computes no other: where one word in seven is predicted,
+        that spares seven tenths of it.
+
+        Raises:
+            ValueError: places of padding are asked for.
+        """
+        return self.blocks.at(self.embed, texts, places)
 
     def chosen(self, texts: Sequences, choice: Chosen) -> Tensor:
         """What is chosen of all layers for the tokens of all rows, end to end, (N, D)."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
-from regard.attention.packing import first_of
+from regard.attention.packing import First, Some
 from regard.data.batches import Sequences
 from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
@@ -85,9 +85,9 @@ class DistilBertBlock(nn.Module):
     def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
 
-    def first(self, hidden: Tensor, allowed: Allowed) -> Tensor:
-        """The same for the first position of each row alone, see `first_of`."""
-        return self._after(first_of(hidden, allowed), self.attention.first(hidden, allowed))
+    def at(self, some: First | Some, hidden: Tensor, allowed: Allowed) -> Tensor:
+        """The same for some positions alone."""
+        return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
 
     def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden, attended)

@@ -10,11 +10,10 @@ import regard
 from regard.attention.attend import attend
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packing import (
+    First,
     Packed,
     Packing,
-    first_of,
     packings_of,
-    seen_by_first,
     within,
 )
 from regard.masks import Allowed, padding
@@ -113,15 +112,49 @@ def test_first_tokens_see_their_row(kind, probability):
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, slope = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
     grid = padding(packing.lengths).resolve(1, 30, rows=4)
-    wanted = passed(attention, hidden, slope, narrow, lambda x: attention.first(x, grid))
+    wanted = passed(attention, hidden, slope, narrow, lambda x: attention.at(First(), x, grid))
 
     def run(x):
-        return attention.first(packing.flat(x), within(packing)).transpose(0, 1)
+        return attention.at(packing.firsts(), packing.flat(x), within(packing)).transpose(0, 1)
 
     near(passed(attention, hidden, slope, narrow, run), wanted, kind)
     flat = packing.flat(hidden)
-    assert torch.equal(first_of(flat, within(packing))[0], first_of(hidden, grid)[:, 0])
-    assert seen_by_first(grid) is grid
+    assert torch.equal(packing.firsts().of(flat)[0], First().of(hidden)[:, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lengths", [[3, 30, 1, 0, 5], [30, 30], [29, 30, 30]])
+def test_some_tokens_see_their_row(kind, lengths):
+    """As many of each row as it happens, of some none."""
+    packing, narrow = packed(lengths, 30), kind == torch.bfloat16
+    attention = SelfAttention(24, 3, kind="encoder")
+    hidden = torch.randn(len(lengths), 30, 24)
+    keep = real(packing)[..., 0].bool()
+    places = (torch.rand(len(lengths), 30) < 0.3) & keep
+    places[1] = False
+    slope = torch.randn(int(places.sum()), 24)
+    grid = padding(packing.lengths).resolve(1, 30, rows=len(lengths))
+    wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, grid)[places])
+
+    def run(x):
+        return attention.at(packing.at(places), packing.flat(x), within(packing))[0]
+
+    found = passed(attention, hidden, slope, narrow, run)
+    torch.testing.assert_close(found[0], wanted[0], atol=1e-6 if not narrow else 5e-3, rtol=0)
+    for one, other in zip(found[1:], wanted[1:], strict=True):
+        scale = float(other.abs().max())
+        torch.testing.assert_close(
+            one / scale, other / scale, atol=2e-2 if narrow else 1e-5, rtol=0
+        )
+
+
+def test_what_is_no_token_cannot_be_chosen():
+    packing = packed([3, 30])
+    places = torch.zeros(2, 30, dtype=torch.bool)
+    assert packing.at(places).tokens.numel() == 0
+    places[0, 3] = True
+    with pytest.raises(ValueError, match="where rows have ended"):
+        packing.at(places)
 
 
 @pytest.mark.parametrize("kind", KINDS)

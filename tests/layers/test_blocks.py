@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard.attention.gates import gated
-from regard.data import Sequences
+from regard.data import IGNORE, Sequences
 from regard.layers import blocks
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
@@ -67,13 +67,13 @@ def both(monkeypatch, model, run, narrow):
     """Packed, and padded."""
     calls = []
 
-    def asked(*given, before=blocks.packings_of):
-        calls.append(before(*given))
+    def asked(*given, before=blocks.packings_of, **least):
+        calls.append(before(*given, **least))
         return calls[-1]
 
     monkeypatch.setattr(blocks, "packings_of", asked)
     found = passed(model, run, narrow)
-    monkeypatch.setattr(blocks, "packings_of", lambda *_: None)
+    monkeypatch.setattr(blocks, "packings_of", lambda *_, **__: None)
     return found, passed(model, run, narrow), [one for one in calls if one is not None]
 
 
@@ -113,6 +113,41 @@ def test_first_words_are_read_as_of_padded_rows(name, lengths, narrow, monkeypat
     alike(found, wanted, narrow)
 
 
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_loss_of_masked_words_needs_no_other_states(name, lengths, narrow):
+    """Also where rows are full: the last layer computes some places alone."""
+    model, given = assembled(encoder(name), {"words": 1}).train(), texts(LENGTHS[lengths])
+    masked = (torch.rand(given.ids.shape) < 0.3) & given.keep
+    targets = given.ids.masked_fill(~masked, IGNORE)
+    assert masked.any()
+
+    def few():
+        hidden = model.encoder.encode_at(given, masked)
+        assert hidden.shape == (int(masked.sum()), 32)
+        return model.heads["words"].loss(hidden, targets[masked])[0]
+
+    def all_places():
+        hidden = model.encoder.encode(given).flatten(0, 1)
+        return model.heads["words"].loss(hidden, targets.flatten())[0]
+
+    found, wanted = passed(model, few, narrow), passed(model, all_places, narrow)
+    torch.testing.assert_close(found[0], wanted[0], rtol=2e-3 if narrow else 1e-6, atol=0)
+    alike((found[0] * 0, found[1]), (wanted[0] * 0, wanted[1]), narrow)
+    model.eval()
+    with torch.no_grad():
+        states = model.encoder.encode(given)[masked]
+        assert torch.equal(model.encoder.encode_at(given, masked), states)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_place_of_padding_has_no_state(training):
+    model, given = encoder("bert").train(training), texts(LENGTHS["some"])
+    with pytest.raises(ValueError, match="where rows have ended"):
+        model.encode_at(given, ~given.keep)
+
+
 def test_only_training_on_whole_rows_is_packed(monkeypatch):
     model, given = encoder("bert"), texts(LENGTHS["some"])
 
@@ -142,7 +177,7 @@ def test_dropout_drops_as_often(monkeypatch):
         return many.mean(0), many.std(0)
 
     found, spread = mean()
-    monkeypatch.setattr(blocks, "packings_of", lambda *_: None)
+    monkeypatch.setattr(blocks, "packings_of", lambda *_, **__: None)
     wanted, other = mean()
     error = ((found - wanted).abs() / (spread + 1e-3)).max()
     assert error < 6 / 400**0.5
