@@ -66,9 +66,10 @@ def _masked(asked: Asked) -> Work:
 
 
 def flops(sizes: dict[str, int], rows: int, length: int) -> float:
-    """Of the matrix products of one update, the head at the masked words alone."""
-    width, inner, layers = sizes["d_model"], sizes["d_ff"], sizes["layers"]
-    weights = layers * (4 * width**2 + 2 * width * inner)
+    """Of the matrix products of one update; behind the last layer's keys at masked words alone."""
+    width, inner = sizes["d_model"], sizes["d_ff"]
+    layers = sizes["layers"] - 1 + MASKED
+    weights = layers * (4 * width**2 + 2 * width * inner) + (1 - MASKED) * 2 * width**2
     scores = layers * 2 * length * width  # queries with keys, weights with values
     head = MASKED * (width**2 + width * sizes["vocab_size"])
     return 6.0 * rows * length * (weights + scores + head)
@@ -119,14 +120,16 @@ class OurMaskedWords:
         threads: int,
     ):
         from benchmarks.updates import Updates
+        from regard.data import IGNORE
         from regard.models.bert import Bert, BertConfig
         from regard.models.headed import assembled
         from regard.training.options import OptimizerOptions, TrainingOptions
 
         class Task(Updates):
             def loss(self, batch: Masked, carry: None) -> Any:
-                hidden = self.model.encoder.encode(batch.texts).flatten(0, 1)
-                return self.model.heads["words"].loss(hidden, batch.targets.flatten()), None
+                masked = batch.targets != IGNORE
+                hidden = self.model.encoder.encode_at(batch.texts, masked)
+                return self.model.heads["words"].loss(hidden, batch.targets[masked]), None
 
         rule = OptimizerOptions(
             "adamw", RATE, (0.9, 0.999), eps=1e-8, weight_decay=DECAY, clip=CLIP

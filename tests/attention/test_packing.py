@@ -148,15 +148,6 @@ def test_some_tokens_see_their_row(kind, lengths):
         )
 
 
-def test_what_is_no_token_cannot_be_chosen():
-    packing = packed([3, 30])
-    places = torch.zeros(2, 30, dtype=torch.bool)
-    assert packing.at(places).tokens.numel() == 0
-    places[0, 3] = True
-    with pytest.raises(ValueError, match="where rows have ended"):
-        packing.at(places)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 @pytest.mark.parametrize("sources", [[7, 2, 20, 4], [0, 20, 1, 0], [20, 20, 20, 20]])

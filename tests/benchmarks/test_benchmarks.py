@@ -127,9 +127,12 @@ def test_the_report_tells_medians_goals_and_who_is_left_out(tmp_path):
 def test_the_operations_of_an_update_are_those_of_its_products():
     sizes = {"vocab_size": 50, "d_model": 8, "d_ff": 32, "heads": 2, "layers": 3}
     rows, length = 2, 10
-    products = 3 * (4 * 8 * 8 + 2 * 8 * 32) * rows * length  # projections and feed-forward
-    products += 3 * 2 * rows * length * length * 8  # scores and sums
-    products += 0.15 * rows * length * (8 * 8 + 8 * 50)  # the head where words are masked
+    masked = 0.15 * rows * length
+    products = 2 * (4 * 8 * 8 + 2 * 8 * 32) * rows * length  # projections and feed-forward
+    products += 2 * 2 * rows * length * length * 8  # scores and sums
+    products += 2 * 8 * 8 * rows * length  # the last layer's keys and values
+    products += masked * (2 * 8 * 8 + 2 * 8 * 32 + 2 * length * 8)  # the rest of it where words are
+    products += masked * (8 * 8 + 8 * 50)  # masked, and the head
     assert flops(sizes, rows, length) == pytest.approx(3 * 2 * products)
 
 
