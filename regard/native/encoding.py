@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from regard.attention.gates import gating
 from regard.attention.multihead import SelfAttention
+from regard.attention.packing import First
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.layers.blocks import Chosen, Embed, Stack
@@ -35,7 +36,6 @@ from regard.native.recorder import (
     SELF_FIRST,
     TABLE,
     CannotRecord,
-    Given,
     GivenTokens,
     InputRecorder,
     Recorded,
@@ -61,19 +61,12 @@ class GivenTexts:
     segments: GivenTokens
 
 
-class GivenWords(Given):
-    """Which positions are words."""
-
-    packed = None  # as a model sees it, each text has a row of its own
-
-
 class TextRecorder(InputRecorder):
     """Of blocks that read whole texts and remember nothing, and of what comes before them."""
 
     def __init__(self, width: int):
         super().__init__(width)
         self.remember: Any = None
-        self.allowed = GivenWords()
         self.texts = GivenTexts(GivenTokens(), GivenTokens())
 
     def of_texts(self, embed: Any, blocks: Several[Any], *, first: bool) -> Recording:
@@ -92,7 +85,7 @@ class TextRecorder(InputRecorder):
         hidden = self.blocks(whole, hidden, cross=False)
         if first:
             with symbols_alone():
-                hidden = self.twin(blocks[-1]).first(hidden, self.allowed)
+                hidden = self.twin(blocks[-1]).at(First(), hidden, self.allowed)
         return self.finished(hidden)
 
     def given(self, cross: bool) -> tuple[Any, ...]:
@@ -105,7 +98,7 @@ class TextRecorder(InputRecorder):
             return StandIn(self._unknown, of=partial(self._counted, module))
         if type(module) is SelfAttention:
             call = partial(self.self_attention, module)
-            return StandIn(call, first=partial(self._attention_of_first, module))
+            return StandIn(call, at=partial(self._attention_at, module))
         return super().stand_in(module)
 
     def which(self, asked: Any) -> int:
@@ -133,11 +126,13 @@ class TextRecorder(InputRecorder):
         table = readable_table(table_of(positions))
         return self.write(COUNTED, table.size(1), table=table, heads=IDS, layer=positions.pad)
 
-    def _attention_of_first(self, attention: SelfAttention, hidden: Any, allowed: Any) -> Symbol:
-        if allowed is not self.allowed:
-            raise CannotRecord("a mask of its own")
+    def _attention_at(
+        self, attention: SelfAttention, some: Any, hidden: Any, allowed: Any
+    ) -> Symbol:
+        if not isinstance(some, First) or allowed is not self.allowed:
+            raise CannotRecord("tokens or a mask of its own")
         projection, width = attention.query_key_value, attention.heads * attention.head_dim
-        query = self.lines(projection, 0, width, self.chosen(hidden, ONE))
+        query = self.lines(projection, 0, width, some.of(hidden))
         joined = self.lines(projection, width, 3 * width, hidden)
         return self.attend(SELF_FIRST, attention, query, attention.score, other=joined.register)
 
