@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("cpp")
@@ -176,6 +176,9 @@ def load(path: Path) -> ctypes.CDLL:
     if runtime is not None:
         functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads)
         library.regard_threads(*(ctypes.cast(function, pointer) for function in functions))
+        # A forked process has the runtime's tables of threads, but none of the threads.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=partial(library.regard_threads, None, None, None))
     return library
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import time
 
 import pytest
 import torch
@@ -155,6 +158,25 @@ def test_threads_share_the_work(use, monkeypatch):
     monkeypatch.setattr("regard.native.program.threads_for", lambda *work: 2)
     monkeypatch.setattr("regard.native.products.threads_for", lambda *work: 2)
     assert torch.equal(scores(model, inputs(model)), alone)
+
+
+def test_a_forked_process_waits_for_no_thread_that_it_lacks(use, monkeypatch):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    monkeypatch.setattr("regard.native.program.threads_for", lambda *work: 2)
+    wanted = scores(model, inputs(model))
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)  # torch's own operations would wait
+        os._exit(0 if torch.equal(scores(model, inputs(model)), wanted) else 1)
+    for _ in range(1000):
+        if (ended := os.waitpid(child, os.WNOHANG))[0]:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
 
 
 def test_looking_shows_the_attention_of_the_same_weights(use, runs):
