@@ -16,6 +16,7 @@ from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.headed import Headed
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.native import build, stored
@@ -63,6 +64,10 @@ TASKS = {
     "recurrent": lambda t: LanguageModeling(
         RecurrentLanguageModel(RecurrentConfig(t.vocab_size, d_model=64, layers=2)), t
     ),
+    "recurrent, tied": lambda t: LanguageModeling(
+        RecurrentLanguageModel(RecurrentConfig(t.vocab_size, "gru", 64, tied=True)), t
+    ),
+    "seq2seq": lambda t: Translation(Seq2Seq(Seq2SeqConfig(t.vocab_size, 64, 2)), t),
     "transformer": lambda t: Translation(Transformer(TransformerConfig(t.vocab_size, **PAIR)), t),
     "pre-norm": lambda t: Translation(
         PreNormTransformer(TransformerConfig(t.vocab_size, **PAIR)), t

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -50,8 +51,8 @@ class Latest(Generic[Made]):
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where the weights are."""
-    return next(model.parameters()).device
+    """Where the weights are; narrow ones are no parameters."""
+    return next(chain(model.parameters(), model.buffers())).device
 
 
 def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tokens:
