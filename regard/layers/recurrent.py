@@ -135,6 +135,14 @@ def _fits(*tensors: Tensor) -> bool:
     return plain and compute_type(tensors[0]) == torch.bfloat16
 
 
+class LSTMStep(nn.Module):
+    """`LSTM.step` as a part of a model."""
+
+    def forward(self, gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LSTM.step`."""
+        return LSTM.step(gates, more, cell)
+
+
 class _LSTMStep(torch.autograd.Function):
     """One node of the graph, where torch's own operations would make eleven."""
 

@@ -17,16 +17,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attend import Score, attend
-from regard.attention.multihead import share, unshare
+from regard.attention.attend import Score
+from regard.attention.looking import Looking
 from regard.attention.scores import PLAIN, Additive, General
-from regard.attention.tap import Laid, Tap
+from regard.attention.tap import Tap
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
-from regard.layers.recurrent import LSTM, BidirectionalStack, Stack
-from regard.masks import padding
+from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
 from regard.models.interfaces import Output
 from regard.state import Cells, SourceMemory, State
 
@@ -99,7 +98,7 @@ class AttentionDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.score = score
         self.combine = Linear(2 * width, width, bias=False)
-        self.tap = Tap("cross")
+        self.tap, self.look, self.cell = Tap("cross"), Looking(), LSTMStep()
         for linear in (self.words, *gates):
             for parameter in linear.parameters():
                 nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
@@ -117,7 +116,8 @@ class AttentionDecoder(nn.Module):
         words = self.words(embedded.transpose(0, 1).contiguous()).to(fed.dtype).unbind()
         shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
         products = [linear.repeated() for linear in self.gates]
-        combine, look = self.combine.repeated(), self._looking_at(state.source)
+        combine = self.combine.repeated()
+        look = self.look(state.source, self.score, self.tap)
         hiddens, cells = list(state.cells.hidden.unbind(1)), list(state.cells.cell.unbind(1))
         outputs = []
         for word in words:
@@ -125,26 +125,12 @@ class AttentionDecoder(nn.Module):
             for n, shift in enumerate([word, *shifts]):
                 x = self.dropout(x) if n else x
                 gates = products[n](torch.cat([x, hiddens[n]], 1))
-                x, cells[n] = LSTM.step(shift, gates, cells[n])
+                x, cells[n] = self.cell(shift, gates, cells[n])
                 hiddens[n] = x
             fed = torch.tanh(combine(torch.cat([look(x), x], 1)))
             outputs.append(fed)
         after = Cells(torch.stack(hiddens, 1), torch.stack(cells, 1))
         return torch.stack(outputs, 1), FedState(after, fed, state.source)
-
-    def _looking_at(self, source: SourceMemory) -> Callable[[Tensor], Tensor]:
-        keys, values = source.layer(0)  # (N, H=1, S, K)
-        count, longest = keys.size(0), keys.size(2)
-        allowed = padding(source.lengths).resolve(1, longest, rows=count, device=keys.device)
-
-        def look(hidden: Tensor) -> Tensor:
-            rows = hidden.size(0)
-            query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
-            tap = Laid(self.tap, lambda weights: unshare(weights, rows))
-            context = attend(query, keys, values, score=self.score, allowed=allowed, tap=tap)
-            return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
-
-        return look
 
 
 class Seq2Seq(nn.Module):

@@ -139,11 +139,11 @@ def load(path: Path) -> ctypes.CDLL:
     ]
     library.regard_linear.restype = None
     library.regard_run.argtypes = [
-        *(pointer, pointer, pointer, number, number, pointer, pointer, number)
+        *(pointer, pointer, pointer, number, number, pointer, pointer, pointer, number)
     ]
     library.regard_run.restype = number
     library.regard_run_leading.argtypes = [
-        *(pointer, pointer, number, number, pointer, pointer),
+        *(pointer, pointer, number, number, pointer, pointer, pointer),
         *(number, pointer, pointer, number),
     ]
     library.regard_run_leading.restype = number

@@ -95,7 +95,7 @@ class TextRecorder(InputRecorder):
     def stand_in(self, module: nn.Module) -> StandIn:
         """See `Recorder.stand_in`."""
         if isinstance(module, CountedPositions):
-            return StandIn(self._unknown, of=partial(self._counted, module))
+            return StandIn(self.unknown, of=partial(self._counted, module))
         if type(module) is SelfAttention:
             call = partial(self.self_attention, module)
             return StandIn(call, at=partial(self._attention_at, module))

@@ -27,6 +27,7 @@ from regard.layers.quantized import (
 from regard.layers.recurrent import RecurrentLayer
 from regard.native import build
 from regard.native.encoding import FastStack
+from regard.native.recurring import RecurrentStep
 from regard.native.stepping import FastBlocks, Step
 from regard.suggest import nearest
 
@@ -65,6 +66,10 @@ def replaced(model: nn.Module, weights: Weights) -> nn.Module:
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
     _replace(model, weights, tied, shared)
+    for part in list(model.modules()):
+        recurrent = any(isinstance(layer, NarrowRecurrent) for layer in part.modules())
+        if recurrent and hasattr(part, "step"):
+            part.__dict__["step"] = part.compiled = RecurrentStep(part)
     model.eval().requires_grad_(False)
     return model.float()
 

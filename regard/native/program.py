@@ -48,6 +48,13 @@ class _Memory(ctypes.Structure):
     ]
 
 
+class Part(ctypes.Structure):
+    """Of a recurrent state: where it is, and where what follows it shall be."""
+
+    _fields_ = [("before", ctypes.c_void_p), ("before_step", ctypes.c_int64)]
+    _fields_ += [("after", ctypes.c_void_p), ("after_step", ctypes.c_int64)]
+
+
 class _Program(ctypes.Structure):
     _fields_ = [
         ("ops", ctypes.c_void_p),
@@ -97,15 +104,22 @@ class Program:
         return out
 
     def step(
-        self, library: Any, tokens: Tensor, cache: KeyValueCache, source: SourceMemory | None
+        self,
+        library: Any,
+        tokens: Tensor,
+        cache: KeyValueCache | None,
+        source: SourceMemory | None,
+        parts: Any = None,
     ) -> Tensor:
         """Tokens (R, T) -> scores (R, T, V); keys and values go into the cache.
+
+        parts: an array of `Part`, where the state is recurrent.
 
         Raises:
             IndexError: there is no such token.
         """
         out = torch.empty(*tokens.shape, self.width)
-        if self._run(library, out, tokens.data_ptr(), cache, source):
+        if self._run(library, out, tokens.data_ptr(), cache, source, parts):
             raise IndexError(NO_TOKEN)
         return out
 
@@ -113,9 +127,10 @@ class Program:
         self,
         library: Any,
         tokens: Tensor,
-        cache: KeyValueCache,
+        cache: KeyValueCache | None,
         source: SourceMemory | None,
         count: int,
+        parts: Any = None,
     ) -> Leaders | None:
         """The `count` most probable words after each of the tokens (R, 1), as `words.leading` finds
         them among the scores, but nobody stores those. None where that cannot be done.
@@ -129,7 +144,7 @@ class Program:
         log_probs = torch.empty(words.shape)
         found = (count, words.data_ptr(), log_probs.data_ptr())
         run = library.regard_run_leading
-        wrong = self._call(run, tokens.shape, (tokens.data_ptr(),), found, cache, source)
+        wrong = self._call(run, tokens.shape, (tokens.data_ptr(),), found, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)
         return None if wrong else Leaders(words, log_probs, self.width)
@@ -156,13 +171,14 @@ class Program:
         library: Any,
         out: Tensor,
         tokens: int | None,
-        cache: KeyValueCache,
+        cache: KeyValueCache | None,
         source: SourceMemory | None,
+        parts: Any = None,
     ) -> int:
         if not out.numel():
             return 0
         given = (out.data_ptr(), tokens)
-        return self._call(library.regard_run, out.shape[:2], given, (), cache, source)
+        return self._call(library.regard_run, out.shape[:2], given, (), cache, source, parts)
 
     def _call(
         self,
@@ -170,8 +186,9 @@ class Program:
         shape: torch.Size,
         given: tuple[int | None, ...],
         found: tuple[int, ...],
-        cache: KeyValueCache,
+        cache: KeyValueCache | None,
         source: SourceMemory | None,
+        parts: Any,
     ) -> int:
         rows, count = shape
         read = None
@@ -179,9 +196,9 @@ class Program:
             read = _memory(source, source.keys.size(3), rows // source.lengths.size(0))
         return run(
             *(self._address, *given, rows, count),
-            ctypes.byref(_memory(cache, cache.longest, 1)),
+            None if cache is None else ctypes.byref(_memory(cache, cache.longest, 1)),
             None if read is None else ctypes.byref(read),
-            *found,
+            *(parts, *found),
             threads_for(rows * count * self._work),
         )
 

@@ -36,7 +36,7 @@ from regard.positions import LearnedPositions, SinusoidalPositions
 
 # The numbers that programs.h gives them.
 NORM, LINEAR, SELF, CROSS, ADD, LINES, TABLE, PLACES, SCALED = range(9)
-COUNTED, FIRST, SELF_FIRST = range(9, 12)
+COUNTED, FIRST, SELF_FIRST, BEFORE, AFTER, JOINED, STATE = range(9, 16)
 POSITIONS = LearnedPositions, SinusoidalPositions
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
@@ -176,6 +176,8 @@ def symbols_alone() -> Iterator[None]:
 class Recorder:
     """Writes down what is done to hidden states, each time into a new register."""
 
+    symbol = Symbol  # what it gives to layers
+
     def __init__(self, width: int):
         self.layer = 0
         self.ops: list[Op] = []
@@ -218,7 +220,7 @@ class Recorder:
         target = len(self.widths) - 1
         read = ABSENT if source is None else self.register(source)
         self.ops.append(Op(kind, target, read, **{"layer": self.layer} | details))
-        return Symbol(self, target)
+        return self.symbol(self, target)
 
     def chosen(self, symbol: Symbol, places: Any) -> Symbol:
         """Some of the tokens: `symbol[places]`."""
@@ -250,10 +252,11 @@ class Recorder:
             NarrowLinear: self.linear,
             Dropout: lambda module, hidden: hidden,
         }
-        known = kinds.get(type(module), self._unknown)
+        known = kinds.get(type(module), self.unknown)
         return StandIn(lambda *arguments: known(module, *arguments))
 
-    def _unknown(self, module: nn.Module, *arguments: Any) -> Symbol:
+    def unknown(self, module: nn.Module, *arguments: Any) -> Any:
+        """What a layer gives that has no operation of its own."""
         raise CannotRecord(f"{type(module).__name__} is not known")
 
     def _norm(self, norm: nn.LayerNorm, hidden: Any) -> Symbol:

@@ -220,12 +220,12 @@ class StepRecorder(InputRecorder):
     def stand_in(self, module: nn.Module) -> StandIn:
         """See `Recorder.stand_in`."""
         if isinstance(module, Blocks):
-            return StandIn(self._unknown, decode=partial(self._decode, module))
+            return StandIn(self.unknown, decode=partial(self._decode, module))
         if isinstance(module, POSITIONS):
             call, at = partial(self.places, module), partial(self._places_at, module)
             return StandIn(call, at=at)
         if isinstance(module, NarrowSoftmax):
-            return StandIn(self._unknown, logits=partial(self.linear, module))
+            return StandIn(self.unknown, logits=partial(self.linear, module))
         return super().stand_in(module)
 
     def _decode(self, blocks: Blocks, hidden: Any, cache: Any, source: Any = None) -> Symbol:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
+import regard
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
@@ -13,6 +16,7 @@ from regard.layers.recurrent import CELLS
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.native.engine import prepare
+from regard.native.program import Program
 
 WORDS, WIDTH = 101, 72
 PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
@@ -115,3 +119,84 @@ def test_every_matrix_of_a_step_is_narrow(use, name):
     wide = {key for key, value in model.state_dict().items() if value.dtype == torch.float32}
     matrices = {key for key in wide if model.state_dict()[key].dim() > 1}
     assert matrices <= {"decoder.score.weigh.weight"}  # one line
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """One for each call of a whole step."""
+    calls = []
+    for name in ("step", "leading"):
+        run = getattr(Program, name)
+
+        def counted(*arguments, run=run):
+            calls.append(run)
+            return run(*arguments)
+
+        monkeypatch.setattr(Program, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_is_one_call_where_the_score_of_the_attention_is_a_product(use, steps, name):
+    use("fast")
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    scores(model)
+    assert len(steps) == (0 if "additive" in name else 3)  # one of the four has several tokens
+    steps.clear()
+    found = Beam(size=3, max_tokens=4).run(model, Sequences.of(PROMPTS, 0))
+    assert len(steps) >= (0 if "additive" in name else 2)
+    use(None)
+    wanted = Beam(size=3, max_tokens=4).run(model, Sequences.of(PROMPTS, 0))
+    assert [each[0].tokens for each in found] == [each[0].tokens for each in wanted]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", ["lstm", "gru", "seq2seq, general"])
+def test_a_state_goes_on_where_another_way_began_it(use, name, size):
+    """Step by step it is the same whether kernels have taken the steps before or not."""
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    state, tokens = model.start(Sequences.of(PROMPTS, 0))
+    rows = torch.arange(3).repeat_interleave(size)
+    state, tokens = state.select(rows), tokens[rows]
+    with torch.no_grad():
+        for kind in ("fast", None, "plain", "fast"):
+            use(None)
+            wanted, after = model.step(tokens, state)
+            use(kind)
+            found, state = model.step(tokens, state)
+            assert type(state) is type(after)
+            for key, part in after.tensors().items():
+                assert torch.allclose(state.tensors()[key], part, atol=0.02)
+            assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+            tokens = (tokens * 5 + 3) % WORDS
+
+
+def test_a_step_knows_when_it_cannot_be_one_call(use, steps):
+    use("fast")
+    model = prepare(spread(MODELS["seq2seq, dot"]()), "bfloat16")
+    state, tokens = model.start(Sequences.of(PROMPTS, 0))
+    whole, _ = model.step(tokens, state)
+    steps.clear()
+    with regard.look(model) as seen:
+        looked, _ = model.step(tokens, state)
+    assert not steps and seen.views
+    assert (looked - whole).abs().max() < 0.05 * whole.abs().max()
+    with pytest.raises(IndexError):
+        model.step(tokens + WORDS, state)
+
+
+def test_copies_and_weights_that_are_given_away(use, steps):
+    use("fast")
+    model = prepare(spread(MODELS["seq2seq, general"]()), "bfloat16")
+    state, tokens = model.start(Sequences.of(PROMPTS, 0))
+    before, _ = model.step(tokens, state)
+    other = copy.deepcopy(model)
+    other.head.bias[5] += 3.0
+    assert torch.allclose(model.step(tokens, state)[0], before)
+    difference = other.step(tokens, state)[0] - before
+    assert torch.allclose(difference[..., 5], torch.tensor(3.0), atol=1e-5)
+    given = {key: value.clone() for key, value in model.state_dict().items()}
+    given["head.bias"] -= 1.0
+    model.load_state_dict(given, assign=True)
+    assert torch.allclose(model.step(tokens, state)[0], before - 1.0, atol=1e-5)
+    assert len(steps) == 4

@@ -26,10 +26,12 @@ void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, cons
 }
 
 // Register 0 (rows, tokens, width), in and out, behind what the cache holds; or ids (rows, tokens)
-// in and register 0 out. `ids` and `source` may be null. Gives how many ids there are not.
+// in and register 0 out. `ids`, `cache`, `source` and `parts` may be null. Gives how many ids there
+// are not.
 int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, int64_t rows,
-                   int64_t tokens, const Memory* cache, const Memory* source, int64_t threads) {
-  Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0};
+                   int64_t tokens, const Memory* cache, const Memory* source, const Part* parts,
+                   int64_t threads) {
+  Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
   if (const int64_t count = missing(call)) return count;
   reserve(call, hidden, threads);
   execute(call, threads);
@@ -41,10 +43,11 @@ int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, in
 // be missing.
 int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t rows,
                            int64_t tokens, const Memory* cache, const Memory* source,
-                           int64_t count, int64_t* best, float* log_prob, int64_t threads) {
+                           const Part* parts, int64_t count, int64_t* best, float* log_prob,
+                           int64_t threads) {
   Program inner = *program;
   const Op& last = inner.ops[--inner.count];
-  Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0};
+  Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
   if (const int64_t none = missing(call)) return none;
   reserve(call, nullptr, threads);
   execute(call, threads);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "cells.h"
 #include "products.h"
 #include "words.h"
 
@@ -17,10 +18,12 @@ extern "C" {
 
 // LINES and TABLE begin with the ids of tokens, PLACES with their positions. In encoders alone:
 // COUNTED begins with positions behind `layer`, where what has that id stands; FIRST is the first
-// token of each text, and SELF_FIRST what it reads of keys and values, which lie side by side.
+// token of each text, and SELF_FIRST what it reads of keys and values, which lie side by side. In steps
+// of recurrent layers alone: BEFORE is part `layer` of the state, which AFTER puts anew; JOINED lays two
+// registers side by side; STATE is what `next_state` gives for the kind `activation`.
 enum Kind {
   NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, LINES = 5, TABLE = 6, PLACES = 7, SCALED = 8,
-  COUNTED = 9, FIRST = 10, SELF_FIRST = 11
+  COUNTED = 9, FIRST = 10, SELF_FIRST = 11, BEFORE = 12, AFTER = 13, JOINED = 14, STATE = 15
 };
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
@@ -32,6 +35,14 @@ struct Op {
   const Matrix* matrix;
   const float *gain, *bias;  // of a norm
   const float* table;
+};
+
+// A part of a recurrent state before a step and after it: rows that lie so many numbers apart.
+struct Part {
+  const float* before;
+  int64_t before_step;
+  float* after;
+  int64_t after_step;
 };
 
 struct Program {
@@ -53,6 +64,7 @@ struct Call {
   Rows room;
   float* weights;  // of attention, for each thread
   int64_t most;    // positions
+  const Part* parts;
 
   int64_t lines() const { return rows * tokens; }
 
@@ -98,8 +110,16 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
 void first_line(const Op& op, const Call& call, int64_t line, float* y) {
   const int64_t width = call.program->widths[op.target];
   if (op.kind == LINES) return line_of(*op.matrix, call.ids[line], y);
-  const int64_t place = call.cache->lengths[line / call.tokens] + line % call.tokens;
-  const int64_t at = op.kind == TABLE ? call.ids[line] : place;
+  if (op.kind == BEFORE) {
+    const Part& part = call.parts[op.layer];
+    return (void)std::copy_n(part.before + line * part.before_step, width, y);
+  }
+  int64_t at;
+  if (op.kind == TABLE) {
+    at = call.ids[line];
+  } else {
+    at = call.cache->lengths[line / call.tokens] + line % call.tokens;
+  }
   std::memcpy(y, op.table + at * width, width * sizeof(float));
 }
 
@@ -111,8 +131,19 @@ void rowwise(const Op& op, const Call& call, Share share) {
       first_line(op, call, line, y);
       continue;
     }
-    const float* x = call.registers[op.source] + line * width;
-    if (op.kind == NORM) {
+    const int64_t wide = call.program->widths[op.source];
+    const float* x = call.registers[op.source] + line * wide;
+    if (op.kind == AFTER) {
+      const Part& part = call.parts[op.layer];
+      std::copy_n(x, width, part.after + line * part.after_step);
+    } else if (op.kind == JOINED) {
+      std::copy_n(x, wide, y);
+      std::copy_n(call.registers[op.other] + line * (width - wide), width - wide, y + wide);
+    } else if (op.kind == STATE) {
+      const int64_t more = op.activation == GATED ? 4 * width : width;
+      const float* state = op.other < 0 ? nullptr : call.registers[op.other] + line * more;
+      next_state(op.activation, x, state, width, y);
+    } else if (op.kind == NORM) {
       normalize(x, y, width, op.gain, op.bias, op.number);
     } else if (op.kind == SCALED) {
 #pragma omp simd
@@ -215,7 +246,8 @@ void reserve(Call& call, float* hidden, int64_t threads) {
     call.registers.push_back(next);
     next += program.widths[i] * call.lines();
   }
-  call.most = std::max(call.cache->longest + call.tokens, call.source ? call.source->longest : 0);
+  const int64_t own = call.cache ? call.cache->longest + call.tokens : 0;
+  call.most = std::max(own, call.source ? call.source->longest : 0);
   call.most += BLOCK;
   call.weights = scratch(weights, READERS * call.most * threads);
   call.room = room_for(call.lines(), program.widest);

@@ -4,19 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "elementwise.h"
+#include "cells.h"
 #include "products.h"
 #include "threads.h"
 
-extern "C" {
-
-// Gates lie side by side: of an LSTM input, forget, new, output; of a GRU reset, update, new.
-enum Cell { PLAIN = 0, GATED = 1, LONG_SHORT = 2 };
-}
-
 namespace {
-
-inline float tangent(float x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
 
 // `gates` come from a token, `again` from the hidden state (width), which changes, as does `cell`.
 void remember(int kind, const float* gates, const float* again, int64_t width, float* hidden,
@@ -26,15 +18,13 @@ void remember(int kind, const float* gates, const float* again, int64_t width, f
   if (kind == LONG_SHORT) {
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
-      const float kept = sigmoid(b[i] + f[i]) * cell[i];
-      cell[i] = kept + sigmoid(a[i] + e[i]) * tangent(c[i] + g[i]);
-      hidden[i] = sigmoid(d[i] + h[i]) * tangent(cell[i]);
+      cell[i] = long_short(a[i] + e[i], b[i] + f[i], c[i] + g[i], cell[i]);
+      hidden[i] = leaving(d[i] + h[i], cell[i]);
     }
   } else if (kind == GATED) {
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
-      const float fresh = tangent(c[i] + sigmoid(a[i] + e[i]) * g[i]);
-      hidden[i] = fresh + sigmoid(b[i] + f[i]) * (hidden[i] - fresh);
+      hidden[i] = gated(a[i] + e[i], b[i] + f[i], c[i], g[i], hidden[i]);
     }
   } else {
 #pragma omp simd

@@ -1,0 +1,32 @@
+"""Attention that a decoder pays to its source step by step, one query a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from regard.attention.attend import Score, attend
+from regard.attention.multihead import share, unshare
+from regard.attention.tap import Laid, Tap
+from regard.masks import padding
+from regard.state import SourceMemory
+
+
+class Looking(nn.Module):
+    """With one head, and without projections: the memory's first layer is what is read."""
+
+    def forward(self, source: SourceMemory, score: Score, tap: Tap) -> Callable[[Tensor], Tensor]:
+        """What hidden states (B, D) find in the source, (B, D): for the steps of one loop."""
+        keys, values = source.layer(0)  # (N, H=1, S, K)
+        count, longest = keys.size(0), keys.size(2)
+        allowed = padding(source.lengths).resolve(1, longest, rows=count, device=keys.device)
+
+        def look(hidden: Tensor) -> Tensor:
+            rows = hidden.size(0)
+            query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
+            laid = Laid(tap, lambda weights: unshare(weights, rows))
+            context = attend(query, keys, values, score=score, allowed=allowed, tap=laid)
+            return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
+
+        return look
