@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,23 @@ def test_perplexity_names_its_protocol(runs):
     assert said.startswith("perplexity = ") and "unit:word|tok:words-" in said
     said = refused("evaluate", runs["language"], "--beams", 2)
     assert "Perplexity decodes nothing" in said
+
+
+@pytest.mark.parametrize("name", ["transformer", "language"])
+def test_evaluation_shows_a_bar_on_a_terminal_and_nothing_in_a_pipe(runs, name):
+    pty = pytest.importorskip("pty")
+    command = [sys.executable, "-m", "regard.cli", "evaluate", str(runs[name])]
+    ours, theirs = pty.openpty()
+    on_terminal = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    in_pipe = subprocess.run(command, capture_output=True, text=True)
+    os.close(theirs)
+    said = b""
+    with suppress(OSError):  # a terminal that nobody writes to any more
+        while part := os.read(ours, 4096):
+            said += part
+    assert on_terminal.communicate()[0] == in_pipe.stdout != ""
+    assert b"evaluating" in said and b"100%" in said
+    assert "evaluating" not in in_pipe.stderr and "\r" not in in_pipe.stderr
 
 
 @pytest.mark.parametrize(

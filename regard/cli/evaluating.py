@@ -14,7 +14,6 @@ from regard.cli.using import refuse_decoding, report, unfinished
 from regard.errors import ConfigError
 
 Part = Literal["valid", "test"]
-CHUNK = 256  # sentences between two looks at the progress
 
 
 @with_decoding
@@ -50,6 +49,7 @@ def evaluate(
     Each score stands with the signature under which it may be compared.
     """
     task, files = loaded(model, weights=weights), [*(data or ()), *(more or ())]
+    from regard.tasks.batching import watching
     from regard.tasks.language_modeling import LanguageModeling
 
     chosen: list[int | str] = [
@@ -62,15 +62,16 @@ def evaluate(
     windows = {name: n for name, n in (("window", window), ("stride", stride)) if n is not None}
     if windows and (last_word or not isinstance(task, LanguageModeling)):
         raise ConfigError("--window and --stride are for the perplexity of a language model.")
-    if last_word or isinstance(task, LanguageModeling):
-        refuse_decoding("Perplexity", decoding)
-        scores, counts = _likelihood(task, files, last_word, windows), Counter[str]()
-    elif task.decodes:
-        scores, counts = _answers(task, files, chosen or [0, 1], decoding)
-        report(counts, task.model.config.max_length)
-    else:
-        refuse_decoding(task.name, decoding)
-        scores, files, counts = *_headed(task, model, files, chosen, part), Counter[str]()
+    with watching(lambda batches: tracked(batches, "evaluating")):
+        if last_word or isinstance(task, LanguageModeling):
+            refuse_decoding("Perplexity", decoding)
+            scores, counts = _likelihood(task, files, last_word, windows), Counter[str]()
+        elif task.decodes:
+            scores, counts = _answers(task, files, chosen or [0, 1], decoding)
+            report(counts, task.model.config.max_length)
+        else:
+            refuse_decoding(task.name, decoding)
+            scores, files, counts = *_headed(task, model, files, chosen, part), Counter[str]()
     keys = ("name", "value", "signature", "count")
     plain = [{key: getattr(score, key) for key in keys} for score in scores]
     facts = {"model": model, "data": files, "scores": plain, **counts}
@@ -116,10 +117,8 @@ def _answers(
     from regard.tasks.translation import pairs_of
 
     sources, references = map(list, zip(*pairs_of(files, columns), strict=True))
-    long, found = task.long_ones(sources), []
-    for start in tracked(range(0, len(sources), CHUNK), "evaluating"):
-        part = sources[start : start + CHUNK]
-        found += task.hypotheses(part, too_long="truncate", **decoding)
+    long = task.long_ones(sources)
+    found = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [words[0] for words in task.spelled(sources, found)]
     counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(found)}
     return task.scores(best, references), Counter(counts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Generic, Literal, TypeVar
@@ -23,10 +24,29 @@ from regard.native.stepping import FastBlocks
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
 Answers = list[list[Hypothesis]]
+Watcher = Callable[[Sequence[Any]], Iterator[Any]]
 PLACES = {"cpu": 2560}  # source tokens times hypotheses that are decoded at once: what caches hold
 ELSEWHERE = 8192
 BESIDE = 2  # batches that narrow weights meet at the same time
 FEWEST = 4  # sentences for which the weights are still read
+
+
+_watcher: ContextVar[Watcher] = ContextVar("watcher", default=iter)
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Inside, `watcher` hands on the batches of long work one by one, and so sees how far it is."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def watched(batches: Sequence[Made]) -> Iterator[Made]:
+    """The batches one by one; see `watching`."""
+    return _watcher.get()(batches)
 
 
 class Latest(Generic[Made]):
@@ -98,7 +118,8 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
         return decoding.generate(model, batch.to(device), method)
 
     with evaluating(model):
-        for numbers, answers in zip(batches.rows, _answers(decode, batches, beside), strict=True):
+        found_ones = _answers(decode, batches, beside)
+        for numbers, answers in zip(watched(batches.rows), found_ones, strict=True):
             for number, hypotheses in zip(numbers, answers, strict=True):
                 found[number] = hypotheses
     return found

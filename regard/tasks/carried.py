@@ -17,7 +17,7 @@ import torch
 
 from regard.data import Columns, StreamBatch, Streams, Tokens
 from regard.state import State
-from regard.tasks.batching import device_of
+from regard.tasks.batching import device_of, watched
 
 ALONE = 256  # tokens at a time of one row
 TOGETHER = 64  # and of several
@@ -58,7 +58,7 @@ def carried_loss(model: Any, text: Tokens) -> tuple[float, int]:
             return total, count
         lead *= 2
     total, count, state = 0.0, 0, None
-    for batch in Streams(text, rows=1, steps=ALONE):
+    for batch in watched(Streams(text, rows=1, steps=ALONE)):
         loss, tokens, state = _read(model, batch, state)
         total, count = total + loss, count + tokens
     return total, count
@@ -75,7 +75,7 @@ def _read_together(model: Any, columns: Columns) -> tuple[float, int, float]:
     """Loss and tokens, and how far a row's last memory is from that with which the next began."""
     total, count, state, began = 0.0, 0, None, None
     rows = torch.arange(columns.rows - 1, device=device_of(model))
-    for number, batch in enumerate(columns, 1):
+    for number, batch in enumerate(watched(columns), 1):
         loss, tokens, state = _read(model, batch, state)
         total, count = total + loss, count + tokens
         if number == columns.leading:

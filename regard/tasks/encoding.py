@@ -27,7 +27,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models.headed import Headed
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import Latest, device_of
+from regard.tasks.batching import Latest, device_of, watched
 from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
@@ -118,7 +118,8 @@ class Answering(Embeds):
         if not len(rows):
             return
         with torch.no_grad(), evaluating(self.model):
-            for batch in rows.in_order(self.pieces.pad, tokens=places_of(self.model.encoder)):
+            most = places_of(self.model.encoder)
+            for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = batch.to(device_of(self.model))

@@ -37,7 +37,7 @@ from regard.decoding.streaming import Spelling, Streaming
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import TooLong, decode_in_order, device_of
+from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader
 from regard.tasks.last_words import last_words
@@ -426,7 +426,7 @@ class LanguageModeling(Embeds):
         """Sum of the losses in nats, and how many tokens were predicted."""
         total, count, carry = 0.0, 0, None
         with evaluating(self.model):
-            for batch in batches:
+            for batch in watched(batches):
                 losses, carry = self.losses(batch, carry)
                 loss, tokens = losses["loss"]
                 total, count = total + float(loss), count + tokens

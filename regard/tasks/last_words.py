@@ -19,7 +19,7 @@ from regard.data import Sequences, Tokens, sorted_batches
 from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Score
-from regard.tasks.batching import device_of
+from regard.tasks.batching import device_of, watched
 from regard.text import Tokenizer
 
 PLACES = 8192  # tokens that pass the model at once
@@ -50,7 +50,7 @@ def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> lis
     nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
     batches = sorted_batches((rows,), (model.config.pad,), budget=PLACES, make=lambda one: one)
     with evaluating(model):
-        for numbers, batch in zip(batches.rows, batches, strict=True):
+        for numbers, batch in zip(batches.rows, watched(batches), strict=True):
             lasts = torch.from_numpy(counts[numbers])
             nats[numbers], right[numbers] = _scores(model, batch, lasts)
     cut = sum(len(ids) > most for ids, _ in split)

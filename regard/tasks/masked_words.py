@@ -19,7 +19,7 @@ from regard.data.pieces import Encoded
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
 from regard.models.headed import Headed
-from regard.tasks.batching import TooLong, device_of
+from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.encoding import Answering, finite
 from regard.tasks.features import places_of
 from regard.tasks.next_sentence import NextSentence
@@ -176,7 +176,8 @@ class MaskedWords(Answering):
             return
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
-            for batch in rows.in_order(self.pieces.pad, tokens=places_of(self.model.encoder)):
+            most = places_of(self.model.encoder)
+            for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
                 here = batch.to(device_of(self.model))
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)

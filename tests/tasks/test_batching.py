@@ -13,7 +13,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.native import build
 from regard.native.engine import prepare
 from regard.tasks import batching
-from regard.tasks.batching import decode_in_order
+from regard.tasks.batching import decode_in_order, watched, watching
 
 ROWS = [[3 + (7 * i + j) % 90 for j in range(1 + i % 9)] + [2] for i in range(40)]
 
@@ -101,3 +101,16 @@ def test_batches_are_smaller_at_the_end(count):
     assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 30 and min(sizes) > 0
     # Whoever is late by a batch is late by little.
     assert sizes[-1] <= batching.FEWEST
+
+
+def test_who_watches_sees_every_batch_once():
+    seen = []
+
+    def watcher(batches):
+        seen.append(len(batches))
+        yield from batches
+
+    assert list(watched([1, 2])) == [1, 2] and seen == []
+    with watching(watcher):
+        assert list(watched([1, 2])) == [1, 2]
+    assert list(watched([3])) == [3] and seen == [2]
