@@ -118,8 +118,8 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
         return decoding.generate(model, batch.to(device), method)
 
     with evaluating(model):
-        found_ones = _answers(decode, batches, beside)
-        for numbers, answers in zip(watched(batches.rows), found_ones, strict=True):
+        decoded = _answers(decode, batches, beside)
+        for numbers, answers in zip(watched(batches.rows), decoded, strict=True):
             for number, hypotheses in zip(numbers, answers, strict=True):
                 found[number] = hypotheses
     return found
