@@ -173,7 +173,7 @@ class Search {
     words.resize(rows * count), log_probs.resize(rows * count);
     const Leaders to{count, words.data(), log_probs.data()};
     const float* x = call.registers[output.source];
-    if (!find_leaders(*output.matrix, x, call.room, to, threads)) return false;
+    if (!find_leaders(*output.matrix, x, call.rooms[0], to, threads)) return false;
     return std::all_of(log_probs.begin(), log_probs.end(), [](float x) { return x > NEVER; });
   }
 

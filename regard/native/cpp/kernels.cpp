@@ -51,7 +51,7 @@ int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t r
   if (const int64_t none = missing(call)) return none;
   reserve(call, nullptr, threads);
   execute(call, threads);
-  Rows room = call.room;
+  Rows room = call.rooms[0];
   const bool done = find_leaders(*last.matrix, call.registers[last.source], room,
                                  {count, best, log_prob}, threads);
   return done ? 0 : -1;

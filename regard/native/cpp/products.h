@@ -250,22 +250,32 @@ void round_together(const Matrix& w, const float* x, Rows room, Worker& worker) 
                [&](int64_t piece) { round_rows(w, x, room, Share(groups, piece, pieces)); });
 }
 
-// The product of rows that lie rounded in `room`; see `Worker::share`.
-template <class After>
-void multiply(const Matrix& w, const Result& to, Rows room, Worker& worker, After after) {
-  const int64_t pairs = ((w.n + PANEL - 1) / PANEL + PANELS - 1) / PANELS, tiles = room.tiles();
+// The product of rows that lie rounded in `room`; see `Worker::share`. `made` is told of rows and of
+// GROUPs of columns that are there.
+template <class Made, class After>
+void multiply(const Matrix& w, const Result& to, Rows room, Worker& worker, Made made,
+              After after) {
+  constexpr int64_t UNIT = GROUP / PANEL;
+  const int64_t panels = (w.n + PANEL - 1) / PANEL, units = (panels + UNIT - 1) / UNIT;
+  const int64_t tiles = room.tiles();
   // A matrix that is read once comes in long streams; one that is read often may be cut finer.
-  const int64_t across = worker.pieces(pairs, std::max((int64_t)1, 6 / tiles));
+  const int64_t least = std::max((int64_t)1, 6 / tiles * PANELS / UNIT);
+  const int64_t across = worker.pieces(units, least);
   const int64_t along = std::max((int64_t)1, worker.pieces(tiles, PASS) / across);
   worker.share(
       across * along,
       [&](int64_t piece) {
-        Share panels(pairs, piece / along, across);
-        panels.begin *= PANELS;
-        panels.end = std::min(panels.end * PANELS, (w.n + PANEL - 1) / PANEL);
-        Sweep{w, room, to, panels}.run(Share(tiles, piece % along, along));
+        const Share columns(units, piece / along, across), rows(tiles, piece % along, along);
+        const Share mine(columns.begin * UNIT, std::min(columns.end * UNIT, panels));
+        Sweep{w, room, to, mine}.run(rows);
+        made(Share(room.first(rows.begin), room.first(rows.end)), columns);
       },
       after);
+}
+
+template <class After>
+void multiply(const Matrix& w, const Result& to, Rows room, Worker& worker, After after) {
+  multiply(w, to, room, worker, [](Share, Share) {}, after);
 }
 
 // The whole product. `room` is for so many narrow rows, at least.

@@ -61,18 +61,43 @@ struct Call {
   int64_t rows, tokens;  // tokens of each row
   const Memory *cache, *source;
   std::vector<float*> registers;
-  Rows room;
+  Rows rooms[2];   // for narrow rows, of every other operation
   float* weights;  // of attention, for each thread
   int64_t most;    // positions
   const Part* parts;
 
   int64_t lines() const { return rows * tokens; }
 
+  // For what a product reads.
+  const Rows& room(const Op& op) const { return rooms[(&op - program->ops) % 2]; }
+
+  // The product that alone reads what an operation gives, in whole groups of numbers; or null.
+  const Op* reader(const Op& op) const {
+    const Op* next = &op + 1;
+    if (next == program->ops + program->count || next->kind != LINEAR) return nullptr;
+    if (op.kind == AFTER) return nullptr;
+    if ((op.kind == SELF || op.kind == CROSS) && op.head_dim % GROUP != 0) return nullptr;
+    return next->source == op.target ? next : nullptr;
+  }
+
+  // Rounds some groups of some lines for a product, if there is one.
+  void round(const Op* op, Share lines, Share groups) const {
+    if (!op) return;
+    const Matrix& w = *op->matrix;
+    round_part(w.weights == INT8, registers[op->source], w.k, room(*op), lines, groups.begin,
+               groups.end);
+  }
+
   float* room_of(int thread) const { return weights + thread * READERS * most; }
 };
 
 // Item i of an attention's heads of rows, or of memories.
 Place place_of(const Op& op, int64_t i) { return {op.layer, i / op.heads, i % op.heads}; }
+
+Share groups_of_head(const Op& op, Place place) {
+  const int64_t count = op.head_dim / GROUP;
+  return {place.head * count, (place.head + 1) * count};
+}
 
 // One head of one row: all keys and values go into the cache, then each token reads those before it.
 void self_attention(const Op& op, const Call& call, Share share, int thread) {
@@ -89,6 +114,7 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
     float* context = call.registers[op.target] + line * inner + place.head * width;
     attend({cache, place, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
             call.room_of(thread), call.most, {context, inner, call.tokens}});
+    call.round(call.reader(op), {line, line + call.tokens}, groups_of_head(op, place));
   }
 }
 
@@ -103,6 +129,8 @@ void cross_attention(const Op& op, const Call& call, Share share, int thread) {
     attend({source, place, next, {call.registers[op.source] + at, inner, readers},
             source.lengths[place.row], 0, width, op.number, call.room_of(thread), call.most,
             {call.registers[op.target] + at, inner, readers}});
+    const int64_t line = place.row * readers;
+    call.round(call.reader(op), {line, line + readers}, groups_of_head(op, place));
   }
 }
 
@@ -156,14 +184,22 @@ void rowwise(const Op& op, const Call& call, Share share) {
   }
 }
 
+// Whole lines, and their rounding.
+void pass_lines(const Op& op, const Call& call, Share share) {
+  rowwise(op, call, share);
+  if (const Op* reader = call.reader(op)) call.round(reader, share, {0, groups_of(reader->matrix->k)});
+}
+
 // Sharing a stage of so few numbers takes longer than its work.
 constexpr int64_t FEW = 8192;
 
 bool few(const Call& call, int64_t width) { return call.lines() * width <= FEW; }
 
-// Whether one thread rounds what a product reads.
-bool rounds_alone(const Op& op, const Call& call) {
-  return op.kind == LINEAR && few(call, op.matrix->k);
+// Whether what a product reads is rounded when it begins: by whom it was made, or, since it is
+// little, by one thread.
+bool rounded_before(const Op& op, const Call& call) {
+  const bool made = &op > call.program->ops && call.reader((&op)[-1]);
+  return made || few(call, op.matrix->k);
 }
 
 bool is_small(const Op& op, const Call& call) {
@@ -174,25 +210,27 @@ bool is_small(const Op& op, const Call& call) {
 // The small operations from `op` on, and the rounding of what comes behind them, where it is small
 // too. Gives what comes behind them.
 const Op* next_stage(const Op* op, const Call& call, bool run) {
-  const Op* end = call.program->ops + call.program->count;
+  const Op *begin = call.program->ops, *end = begin + call.program->count;
   for (; op < end && is_small(*op, call); op++) {
-    if (run) rowwise(*op, call, Share(call.lines(), 0, 1));
+    if (run) pass_lines(*op, call, {0, call.lines()});
   }
-  if (run && op < end && rounds_alone(*op, call)) {
-    const int64_t groups = call.lines() * groups_of(op->matrix->k);
-    round_rows(*op->matrix, call.registers[op->source], call.room, Share(groups, 0, 1));
+  if (run && op < end && op->kind == LINEAR && few(call, op->matrix->k)) {
+    const bool made = op > begin && call.reader(op[-1]);
+    if (!made) call.round(op, {0, call.lines()}, {0, groups_of(op->matrix->k)});
   }
   return op;
 }
 
 template <class After>
 void stage(const Op& op, const Call& call, Worker& worker, After after) {
+  const Op* reader = call.reader(op);
   if (op.kind == LINEAR) {
     const float* x = call.registers[op.source];
     const float* add = op.other < 0 ? nullptr : call.registers[op.other];
-    if (!rounds_alone(op, call)) round_together(*op.matrix, x, call.room, worker);
+    if (!rounded_before(op, call)) round_together(*op.matrix, x, call.room(op), worker);
     const Result to{call.registers[op.target], op.activation, add};
-    return multiply(*op.matrix, to, call.room, worker, after);
+    auto made = [&](Share lines, Share groups) { call.round(reader, lines, groups); };
+    return multiply(*op.matrix, to, call.room(op), worker, made, after);
   }
   int64_t parts = call.lines();  // those of operations on whole lines
   if (op.kind == SELF) parts = call.rows * op.heads;
@@ -205,7 +243,7 @@ void stage(const Op& op, const Call& call, Worker& worker, After after) {
     } else if (op.kind == CROSS) {
       cross_attention(op, call, share, worker.thread);
     } else {
-      rowwise(op, call, share);
+      pass_lines(op, call, share);
     }
   };
   worker.share(pieces, work, after);
@@ -250,7 +288,8 @@ void reserve(Call& call, float* hidden, int64_t threads) {
   call.most = std::max(own, call.source ? call.source->longest : 0);
   call.most += BLOCK;
   call.weights = scratch(weights, READERS * call.most * threads);
-  call.room = room_for(call.lines(), program.widest);
+  call.rooms[0] = room_for(call.lines(), program.widest);
+  call.rooms[1] = room_for<1>(call.lines(), program.widest);
 }
 
 // The whole program.

@@ -96,6 +96,24 @@ inline void shorten(const float* x, int64_t count, int8_t* to) {
   }
 }
 
+// A group, of which there are `left` numbers, of row m of a tile of so many. It is number `at` of
+// all groups, as they lie.
+inline void round_group(bool bytes, const float* from, int64_t left, const Rows& room, int64_t at,
+                        int64_t m, int64_t height) {
+  float padded[GROUP] = {};
+  if (left < GROUP) {
+    std::memcpy(padded, from, left * sizeof(float));
+    from = padded;
+  }
+  if (bytes) {
+    quantize(from, room.data + at * STRETCH, room.scale + at, room.start + at);
+  } else {
+    int8_t* to = room.data + (2 * at - m) * STRETCH;  // stretch 2 g of row m
+    shorten(from, GROUP / 2, to);
+    shorten(from + GROUP / 2, GROUP / 2, to + height * STRETCH);
+  }
+}
+
 // Some groups of rows (count, K) into `room`, counted as they lie there: threads that write side by
 // side would wait for each other.
 inline void round_groups(bool bytes, const float* x, int64_t k, const Rows& room, Share share) {
@@ -107,23 +125,27 @@ inline void round_groups(bool bytes, const float* x, int64_t k, const Rows& room
     for (; at < std::min(share.end, (first + height) * groups); at++) {
       const int64_t g = (at - first * groups) / height, m = (at - first * groups) % height;
       const float* from = x + (first + m) * k + g * GROUP;
-      float padded[GROUP] = {};
-      if (k - g * GROUP < GROUP) {
-        std::memcpy(padded, from, (k - g * GROUP) * sizeof(float));
-        from = padded;
-      }
-      if (bytes) {
-        quantize(from, room.data + at * STRETCH, room.scale + at, room.start + at);
-      } else {
-        int8_t* to = room.data + (2 * at - m) * STRETCH;  // stretch 2 g of row m
-        shorten(from, GROUP / 2, to);
-        shorten(from + GROUP / 2, GROUP / 2, to + height * STRETCH);
-      }
+      round_group(bytes, from, k - g * GROUP, room, at, m, height);
     }
   }
 }
 
-// Room for so many narrow rows, of the calling thread.
+// The groups from one to before another, of some rows (count, K).
+inline void round_part(bool bytes, const float* x, int64_t k, const Rows& room, Share rows,
+                       int64_t begin, int64_t end) {
+  const int64_t groups = groups_of(k);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    const int64_t tile = room.tile(row), first = room.first(tile), m = row - first;
+    const int64_t height = room.first(tile + 1) - first;
+    for (int64_t g = begin; g < end; g++) {
+      const float* from = x + row * k + g * GROUP;
+      round_group(bytes, from, k - g * GROUP, room, first * groups + g * height + m, m, height);
+    }
+  }
+}
+
+// Room for so many narrow rows, of the calling thread, which has two such rooms.
+template <int WHICH = 0>
 Rows room_for(int64_t rows, int64_t k) {
   static thread_local std::vector<int8_t> data;
   static thread_local std::vector<float> scale;

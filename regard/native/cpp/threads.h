@@ -126,9 +126,10 @@ void run(int64_t threads, void (*what)(void*, Worker), void* data) {
   }
 }
 
-// The items of one piece.
+// The items of one piece, or from one to before another.
 struct Share {
   int64_t begin, end;
+  Share(int64_t begin, int64_t end) : begin(begin), end(end) {}
   Share(int64_t count, int64_t piece, int64_t pieces)
       : begin(count * piece / pieces), end(count * (piece + 1) / pieces) {}
 };
