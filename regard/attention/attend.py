@@ -136,7 +136,7 @@ FEW_KEYS = 256
 
 
 def _fusible(query: Tensor, key: Tensor, dropout: float) -> bool:
-    if query.is_cuda:
+    if query.is_cuda or torch.compiler.is_compiling():
         return True
     # The CPU has no fused kernel with dropout; the explicit path's own dropout is faster.
     return dropout == 0.0 and not (query.dtype == torch.bfloat16 and key.size(-2) <= FEW_KEYS)

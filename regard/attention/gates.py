@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import Tensor, nn
 
 # The gates of an attention, (H) or (B, H), for the rows (B, T, D) that it reads; None: all are 1.
@@ -23,7 +24,8 @@ gating: ContextVar[Gates | None] = ContextVar("gating", default=None)
 
 def gate_of(attention: nn.Module, hidden: Tensor) -> Tensor | None:
     """What multiplies weights or context (B, H, T, ·) of an attention: (..., H, 1, 1), or None."""
-    gates = gating.get()
+    # Blocks are compiled for when nobody weighs heads; see regard/training/compiling.py.
+    gates = None if torch.compiler.is_compiling() else gating.get()
     found = None if gates is None else gates(attention, hidden)
     return None if found is None else found[..., None, None]
 

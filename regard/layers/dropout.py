@@ -41,7 +41,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         check_probability(probability)
         return F.dropout(x, probability)
     return _Drop.apply(x, decide(probability))

@@ -133,6 +133,7 @@ def _is_narrowed(x: Tensor, weight: Tensor) -> bool:
     """Whether autocast on a CPU turns this product of float32 weights into one of bfloat16."""
     return (
         x.device.type == "cpu"
+        and not torch.compiler.is_compiling()
         and weight.dtype == torch.float32
         and x.dtype in (torch.float32, torch.bfloat16)
         and torch.is_autocast_enabled("cpu")
@@ -209,4 +210,5 @@ class _Use(torch.autograd.Function):
 
 
 def _has_fast_path(x: Tensor) -> bool:
-    return _onednn is not None and x.dtype == torch.float32 and x.device.type == "cpu"
+    plain = x.dtype == torch.float32 and x.device.type == "cpu"
+    return plain and _onednn is not None and not torch.compiler.is_compiling()

@@ -27,8 +27,9 @@ class AddNorm(nn.LayerNorm):
     def forward(self, hidden: Tensor, update: Tensor) -> Tensor:  # type: ignore[override]
         """(..., D) and (..., D) -> (..., D)"""
         probability = self.dropout if self.training else 0.0
-        kind = compute_type(update)
-        if torch.is_grad_enabled() and self.weight.dtype == torch.float32:
+        usual = update.device.type == "cpu" and self.weight.dtype == torch.float32
+        if usual and torch.is_grad_enabled():
+            kind = compute_type(update)
             hidden, update = hidden.to(kind).contiguous(), update.to(kind).contiguous()
             if native.fit(hidden, update):
                 decision = decide(probability)

@@ -79,8 +79,13 @@ class _Attention(ctypes.Structure):
 
 
 def fit(*tensors: Tensor) -> bool:
-    """Whether there are kernels for these: on the CPU, of one type that they know, not empty."""
+    """Whether there are kernels for these: on the CPU, of one type that they know, not empty.
+
+    Not inside what torch compiles, which cannot see through them.
+    """
     one = tensors[0]
+    if one.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
     alike = all(t.dtype == one.dtype and t.device.type == "cpu" for t in tensors)
     return alike and one.dtype in NUMBERS and one.numel() > 0 and build.available()
 
@@ -158,12 +163,12 @@ def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
     side_by_side = all(x.stride(-1) == 1 for x in (query, key, value))
     return (
         query.dtype == torch.bfloat16
+        and fit(query, key, value)
         and query.dim() == 4
         and alike
         and side_by_side
         and query.size(-1) == key.size(-1)
-        and min(query.numel(), key.numel()) > 0
-        and fit(query, key, value)
+        and key.numel() > 0
         and bool(build.kernels().regard_attention_is_fast())  # type: ignore[union-attr]
     )
 

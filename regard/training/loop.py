@@ -20,6 +20,7 @@ from regard.checkpoints import load_weights, read_folder
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.layers.linear import Copies, keeping_narrow
 from regard.training.averaging import average
+from regard.training.compiling import Compiled, compiled_blocks, compiling
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 from regard.training.limits import epochs_done, fraction, reason_to_end
@@ -95,7 +96,7 @@ class Loop:
         self.optimizer = optimizer(self.model, options.optimizer)
         self.device = self.parameters[0].device
         self.narrow = Copies()  # of the weights, for products in bfloat16
-        self.recomputed = blocks_of(self.model) if options.recompute else []
+        self.recomputed, self.compiled = self.blocks()
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
         self.saver = Saver(place, options.checkpoints, lambda: gather(self), progress.warn)
@@ -103,6 +104,13 @@ class Loop:
         self.scores: dict[str, float] = {}
         self.carry: Any = None
         self.learning_rate = self.norm = 0.0
+
+    def blocks(self) -> tuple[list[nn.Module], list[Compiled]]:
+        """Those that are computed anew for the backward pass, and those that are compiled."""
+        again = self.options.recompute
+        if self.options.compile:
+            return [], compiled_blocks(self.model, self.device, recompute=again)
+        return blocks_of(self.model) if again else [], []
 
     def run(self) -> dict[str, Any]:
         """Update after update until a limit is reached; gives what result.json holds.
@@ -173,7 +181,8 @@ class Loop:
 
     def backward(self, batch: Any, divisors: Mapping[str, float]) -> dict[str, Tensor]:
         """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
-        with casting(self.precision, self.device), recomputing(self.recomputed):
+        casts = casting(self.precision, self.device)
+        with casts, compiling(self.compiled), recomputing(self.recomputed):
             losses, self.carry = self.task.losses(batch, self.carry)
         sums = {name: value for name, (value, _) in losses.items()}
         objective = sum(value / divisors[name] for name, value in sums.items())

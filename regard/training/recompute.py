@@ -7,9 +7,10 @@ every bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -18,8 +19,8 @@ from regard.errors import ConfigError
 from regard.layers.blocks import Blocks, Stack
 
 
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks whose inner states need not be kept.
+def blocks_of(model: nn.Module, option: str = "recompute") -> list[nn.Module]:
+    """The blocks that an option of [training] is about.
 
     Raises:
         ConfigError: the model has none.
@@ -28,7 +29,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     found = [block for stack in stacks for block in stack]
     if not found:
         raise ConfigError(
-            f"[training] `recompute` is for models that are made of blocks, such as bert, gpt2 or "
+            f"[training] `{option}` is for models that are made of blocks, such as bert, gpt2 or "
             f"transformer, but {type(model).__name__} has none. Leave it out."
         )
     return found
@@ -37,11 +38,25 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 @contextmanager
 def recomputing(blocks: Iterable[nn.Module]) -> Iterator[None]:
     """Forward passes inside keep what enters these blocks, and nothing of what they compute."""
-    blocks = list(blocks)
-    for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    with replaced({block: anew(block) for block in blocks}):
+        yield
+
+
+def anew(block: nn.Module) -> Callable[..., Any]:
+    """What a block computes, of which only what enters is kept."""
+    return partial(checkpoint, block.forward, use_reentrant=False)
+
+
+@contextmanager
+def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, these are called in the place of the modules' own `forward`."""
+    before = {module: vars(module).get("forward") for module in calls}
+    for module, call in calls.items():
+        module.forward = call
     try:
         yield
     finally:
-        for block in blocks:
-            del block.forward  # that of the class comes to light again
+        for module, own in before.items():
+            del module.forward  # that of the class comes to light again
+            if own is not None:
+                module.forward = own

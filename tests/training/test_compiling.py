@@ -1,0 +1,167 @@
+"""Compiled blocks: what a GPU computes can be traced as a whole, and nothing but the speed changes.
+
+On the meta device nothing is done that is for a CPU alone, as on a GPU. On the CPU what torch
+compiles keeps away from the kernels that it cannot see through.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from test_memory_and_rate import MODELS, hidden_of, texts
+
+import regard
+from regard.attention import attend
+from regard.attention.heads import heads_masked
+from regard.data import Cursor, PairBatch
+from regard.errors import ConfigError
+from regard.models.transformer import TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+from regard.training import CheckpointOptions, TrainingOptions, compiling, resume, train
+from regard.training.recompute import blocks_of
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def anywhere(monkeypatch):
+    """Compiling is allowed on a CPU, by something that is quick."""
+    monkeypatch.setattr(compiling, "OWN", ())
+    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+
+
+def traced(model, device, backend):
+    """A pass forward and back through blocks, none of which may fall apart."""
+    model = model.to(device).train()
+    for block in blocks_of(model):
+        block.forward = torch.compile(block.forward, backend=backend, fullgraph=True)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_blocks_are_traced_as_a_whole(monkeypatch, name):
+    monkeypatch.setattr(attend, "_fusible", lambda *heads: True)  # as on a GPU
+    model = traced(MODELS[name]().train(), "meta", "eager")
+    given = texts().to("meta")
+    monkeypatch.setitem(hidden_of.__globals__, "texts", lambda: given)
+    hidden_of(model).square().sum().backward()
+    assert all(p.grad is not None for block in blocks_of(model) for p in block.parameters())
+
+
+def without_dropout(model):
+    for part in model.modules():
+        for name in ("dropout", "probability"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+    return model.train()
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_gradients_are_the_same(anywhere, name):
+    torch.manual_seed(0)
+    model = without_dropout(MODELS[name]())
+    found = []
+    for compiled, recompute in ((False, False), (True, False), (True, True)):
+        here = torch.device("cpu")
+        used = compiling.compiled_blocks(model, here, recompute=recompute) if compiled else []
+        model.zero_grad()
+        with compiling.compiling(used):
+            hidden_of(model).square().sum().backward()
+        found.append([p.grad for p in model.parameters() if p.grad is not None])
+        assert all("forward" not in vars(block) for block in blocks_of(model))
+    for grads in found[1:]:
+        for one, other in zip(found[0], grads, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_who_looks_sees(anywhere):
+    model = MODELS["gpt2"]().train()
+    compiled = compiling.compiled_blocks(model, torch.device("cpu"))
+    with regard.look(model) as seen, compiling.compiling(compiled):
+        model(texts().ids)
+    assert len(seen.views[0].sites) == 3
+    with heads_masked(model, {1: [1]}), compiling.compiling(compiled):
+        assert all("forward" not in vars(block) for block in blocks_of(model))
+
+
+SMALL = dict(d_model=8, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2)
+
+
+class Translating:
+    """Batches of one text, which is the same in every epoch; dropout is not."""
+
+    goal = ("loss", "min")
+
+    def __init__(self):
+        torch.manual_seed(1)
+        self.model = PreNormTransformer(TransformerConfig(31, **SMALL))
+
+    def train_batches(self):
+        return Cursor(self)
+
+    def epoch(self, number):
+        return [PairBatch(texts(seed), texts(seed + 1)) for seed in range(3)]
+
+    def identity(self):
+        return {}
+
+    def counts(self, batch):
+        return {"loss": batch.target.ids[:, 1:].numel()}
+
+    def losses(self, batch, carry):
+        hidden = self.model(batch.source, batch.target.ids[:, :-1]).hidden.flatten(0, 1)
+        return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
+
+    def validate(self):
+        return {}
+
+
+def trained(folder, updates, begin=train, **changes):
+    chosen = TrainingOptions(updates=updates, log_every=1, **changes)
+    task = Translating()
+    begin(task, chosen, folder, show="none")
+    return task.model.state_dict()
+
+
+def test_a_run_with_compiled_blocks_resumes_in_every_bit(anywhere, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    kept = CheckpointOptions(every=2, seconds=0, keep=9)
+    whole = trained(tmp_path / "a", 4, compile=True, checkpoints=kept)
+    assert whole.keys() == Translating().model.state_dict().keys()
+    assert not any("_orig_mod" in name for name in whole)
+    for path in (tmp_path / "a" / "checkpoints").iterdir():
+        if path.name > "step-000002":
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+    (tmp_path / "a" / "result.json").unlink()
+    torch.manual_seed(77)
+    again = trained(tmp_path / "a", 4, resume, compile=True, checkpoints=kept)
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    events = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").open()]
+    assert [event["update"] for event in events if "train/loss" in event] == [1, 2, 3, 4]
+
+
+def test_where_it_does_not_pay_it_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="`compile` is for a GPU, .* Leave it out: compile=false"):
+        trained(tmp_path / "a", 1, compile=True)
+    with pytest.raises(ConfigError, match="`compile` is for models that are made of blocks"):
+        compiling.compiled_blocks(torch.nn.Linear(2, 2), torch.device("cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+def test_a_gpu_learns_the_same(tmp_path):
+    losses = []
+    for compile in (False, True):
+        torch.manual_seed(0)
+        model = without_dropout(MODELS["gpt2"]()).cuda()
+        here = torch.device("cuda")
+        used = compiling.compiled_blocks(model, here) if compile else []
+        with compiling.compiling(used):
+            losses.append(model(texts().ids.cuda()).hidden.square().mean())
+    torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)
