@@ -21,6 +21,8 @@ struct Output {
   Candidates* all;  // of each piece: (pieces, rows)
   int64_t* done;    // of each row: whether no word is missing
 
+  static constexpr int64_t MOST = 96 / ROWS;  // tiles whose scores stay in the cache
+
   int64_t parts() const { return parts_of(w.n); }
   int64_t panels() const { return (w.n + PANEL - 1) / PANEL; }
 
@@ -47,12 +49,13 @@ struct Output {
 
   void some_parts(int64_t piece) const {
     static thread_local std::vector<float> kept;
-    float* scores = scratch(kept, PASS * ROWS * PART);
+    const int64_t tiles = rows.tiles(), blocks = (tiles + MOST - 1) / MOST;
+    float* scores = scratch(kept, MOST * ROWS * PART);
     const Share mine(parts(), piece, pieces);
     for (int64_t row = 0; row < rows.count; row++) all[piece * rows.count + row].clear();
     for (int64_t part = mine.begin; part < mine.end; part++) {
-      for (int64_t tile = 0; tile < rows.tiles(); tile += PASS) {
-        look(piece, part, between(tile, std::min(tile + PASS, rows.tiles())), scores);
+      for (int64_t block = 0; block < blocks; block++) {
+        look(piece, part, Share(tiles, block, blocks), scores);
       }
     }
   }

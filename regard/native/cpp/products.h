@@ -43,7 +43,7 @@ constexpr int64_t PANEL = 16;          // lines of a matrix that lie together
 constexpr int PARTS = PANEL / VECTOR;   // vectors that hold the sums of a panel
 constexpr int64_t SLICE = STEPS * 64;  // bytes of a panel that meet a stretch of a row
 constexpr int PANELS = WIDE ? 2 : 1;   // of a tile, at most
-constexpr int64_t PASS = 96 / ROWS;    // tiles that stay in the cache while the matrix passes by
+constexpr int64_t PASS = 192 / ROWS;    // tiles that stay in the cache while the matrix passes by
 constexpr int64_t FOLLOWED = 2;        // rows so fast that the processor sees streams by itself
 
 inline int64_t stretches_of(const Matrix& w) {
