@@ -12,13 +12,13 @@ Sentences whose search is over leave the batch, so that the work shrinks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding.at_once import search_at_once
 from regard.decoding.filters import Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit, limits
@@ -30,21 +30,13 @@ from regard.decoding.settings import (
     stopping_settings,
 )
 from regard.decoding.steps import begin, check, evaluating, leading_after, normalized
-from regard.decoding.stopping import (
-    BeamFinished,
-    CurrentLength,
-    ExactBound,
-    Standing,
-    Stopping,
-)
-from regard.decoding.topk import best, best_of, place_bits
+from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
+from regard.decoding.topk import best, best_of
 from regard.errors import ConfigError
 from regard.native import graphs
-from regard.native.beams import BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND, Plan
 from regard.native.words import Leaders, leading
 
 NEVER = float("-inf")
-RULES = {BeamFinished: BEAM_FINISHED, CurrentLength: CURRENT_LENGTH, ExactBound: EXACT_BOUND}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +113,18 @@ class Beam:
             state, tokens = begin(model, source)
             room = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
             eos = getattr(model.config, "eos", None)
-            if listener is SILENCE and (found := self._at_once(model, state, tokens, room, eos)):
-                return found
+            if listener is SILENCE and not self.filters:
+                found = search_at_once(
+                    model,
+                    (state, tokens),
+                    room,
+                    size=self.size,
+                    n_best=self.n_best,
+                    penalty=self.length_penalty,
+                    stopping=_rule(self),
+                )
+                if found is not None:
+                    return found
             search = _Search(self, tokens, room, eos, listener)
             while search.sentences.numel():
                 step, state = search.look(model, state)
@@ -130,19 +132,6 @@ class Beam:
                 if rows.numel():
                     state = state.select(rows)
         return search.results
-
-    def _at_once(
-        self, model: Any, state: Any, tokens: Tensor, room: Tensor, eos: int | None
-    ) -> list[list[Hypothesis]] | None:
-        """The same as below, where it can be done without a look between the steps."""
-        beams, rule = getattr(model.step, "beams", None), RULES.get(type(_rule(self)))
-        if beams is None or rule is None or self.filters or tokens.size(1) > 1:
-            return None
-        bits = partial(place_bits, count=2 * self.size)
-        plan = Plan(self.size, self.n_best, eos, rule, room, self.length_penalty, bits)
-        found = beams(tokens, state, plan)
-        rows = None if found is None else found.rows(self.n_best)
-        return rows and [[Hypothesis(*parts) for parts in several] for several in rows]
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding.at_once import search_at_once
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit
+from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit, limits
 from regard.decoding.settings import Settings, common_settings, refuse_sampling
+from regard.decoding.steps import begin, evaluating
+from regard.decoding.stopping import BeamFinished
 from regard.decoding.walk import Chooser, Collector, Decided, picking, walk
 from regard.native.words import best
 
@@ -34,10 +38,29 @@ class Greedy:
 
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """One hypothesis a sentence."""
+        with torch.no_grad(), evaluating(model):
+            begun = begin(model, source)
+            at_once = None if self.filters else self._at_once(model, source, begun)
+        if at_once is not None:
+            return at_once
         found = self.collector(model)
-        for step in self.walk(model, source):
+        steps = walk(model, source, self._chooser, max_tokens=self.max_tokens, begun=begun)
+        for step in steps:
             found.add(step)
         return found.results()
+
+    def _at_once(
+        self, model: Any, source: Sequences | None, begun: tuple[Any, Tensor]
+    ) -> list[list[Hypothesis]] | None:
+        return search_at_once(
+            model,
+            begun,
+            limits(self.max_tokens, model, source, begun[1].size(0)),
+            size=1,
+            n_best=1,
+            penalty=self.length_penalty,
+            stopping=BeamFinished(),
+        )
 
     def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
         """Token by token, as they are decided."""

@@ -82,14 +82,16 @@ def walk(
     *,
     max_tokens: int | Relative = 256,
     copies: int = 1,
+    begun: tuple[Any, Tensor] | None = None,
 ) -> Iterator[list[Decided]]:
     """Step after step, what was decided for each row that still goes on.
 
     `chooser` is given the limits (R,) of the rows and returns the function that chooses tokens. The
     rows of sentence b are b * copies … b * copies + copies - 1. Rows that end leave the batch.
+    begun: what `begin` gave, where somebody has asked already.
     """
     with evaluating(model):
-        state, tokens = begin(model, source)
+        state, tokens = begun or begin(model, source)
         numbers = torch.arange(tokens.size(0) * copies, device=tokens.device)
         room = limits(max_tokens, model, source, tokens.size(0)).repeat_interleave(copies)
         choose = chooser(room)
@@ -99,14 +101,14 @@ def walk(
         rows = [Row(number, most) for number, most in enumerate(room.tolist())]
         if rows and isinstance(state, State):
             state = state.expecting(max(row.room for row in rows))
-        written, begun = Written(tokens, eos), tokens.size(1)
+        written, read = Written(tokens, eos), tokens.size(1)
         fed = tokens[:, -1:].contiguous()
         while rows:
             scores, state = graphs.step(model, fed, state)
             token, log_prob = choose(scores[:, -1], written, numbers)
             fed = token[:, None]
             words, found = together(token, log_prob)
-            check(found, begun + written.new)
+            check(found, read + written.new)
             written.add(fed)
             chosen = zip(rows, words, found, strict=True)
             step = [row.take(word, gain, written.new, eos) for row, word, gain in chosen]

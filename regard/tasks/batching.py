@@ -16,6 +16,7 @@ import torch
 from regard import decoding
 from regard.data import Column, Sequences, Tokens, sorted_batches
 from regard.decoding.beam import Beam
+from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.errors import RegardError
@@ -107,7 +108,8 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
         return found
     device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
-    beside = BESIDE if width > 1 and _narrow(model) else 1
+    searches = isinstance(method, Beam | Greedy) and not getattr(model, "continues", False)
+    beside = BESIDE if searches and _narrow(model) else 1
     budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
     pads = (model.config.pad,)
     batches = sorted_batches((rows,), pads, budget=budget, make=lambda sources: sources)

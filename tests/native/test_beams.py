@@ -20,14 +20,14 @@ from regard.native.stepping import Step
 SOURCES = [[3 + (7 * i + j) % 90 for j in range(1 + i % 7)] + [2] for i in range(12)]
 
 
-def ending(kind=Transformer, words=9001, spread=0.35):
+def ending(kind=Transformer, words=9001, often=17.0):
     """A model whose hypotheses end at different places."""
     torch.manual_seed(5)
     sizes = dict(d_model=64, d_ff=64, heads=2, encoder_layers=1, decoder_layers=2, max_length=60)
     model = kind(TransformerConfig(words, **sizes)).eval()
-    model.embedding.weight.data.normal_(std=spread)
+    model.embedding.weight.data.normal_(std=0.35)
     model.head.bias = torch.nn.Parameter(torch.zeros(words))
-    model.head.bias.data[2] = 17.0  # `</s>` comes often
+    model.head.bias.data[2] = often  # `</s>`
     return model
 
 
@@ -44,13 +44,13 @@ def searches(monkeypatch):
     return found
 
 
-def both(beam, model, monkeypatch, sources=SOURCES):
+def both(method, model, monkeypatch, sources=SOURCES):
     """What is found in one call, and step by step."""
     source = Sequences.of(sources, 0)
-    at_once = beam.run(model, source)
+    at_once = method.run(model, source)
     with monkeypatch.context() as change:
         change.setattr(Step, "beams", lambda *asked: None)
-        return at_once, beam.run(model, source)
+        return at_once, method.run(model, source)
 
 
 @pytest.mark.parametrize("rule", STOPPING)
@@ -78,6 +78,15 @@ def test_on_every_processor(use, searches, monkeypatch, kind, weights):
     assert alone == found
 
 
+@pytest.mark.parametrize("penalty", [Power(1.0), GNMT(0.9)])
+def test_greedy_search_too(use, searches, monkeypatch, penalty):
+    use("fast")
+    model = prepare(ending(often=14.0))
+    found, wanted = both(Greedy(penalty, max_tokens=Relative(3.0, 2)), model, monkeypatch)
+    assert found == wanted and searches[-1] is not None
+    assert len({len(one.tokens) for several in found for one in several}) > 2
+
+
 def test_without_an_end(use, searches, monkeypatch):
     use("fast")
     model = prepare(ending())
@@ -93,7 +102,7 @@ def test_what_is_left_to_python(use, searches, monkeypatch):
     source = Sequences.of(SOURCES, 0)
     Beam(4, filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
     Beam(4, max_tokens=5).run(model, source, Heard())
-    Greedy(max_tokens=5).run(model, source)
+    Greedy(filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
     assert not searches
     Beam(4, max_tokens=5).run(prepare(ending(words=3000)), source)  # too few words
     many = Sequences.of(SOURCES * 12, 0)

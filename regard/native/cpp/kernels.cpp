@@ -112,7 +112,7 @@ void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best
                  int64_t threads) {
   static thread_local std::vector<Peak> peaks;
   Choice choice{scores, rows, words, best, log_prob, nullptr};
-  choice.peaks = scratch(peaks, rows * choice.chunks());
+  choice.peaks = scratch(peaks, rows * choice.parts());
   run(threads, choose_all, &choice);
 }
 

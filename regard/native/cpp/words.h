@@ -33,9 +33,11 @@ void line_of(const Matrix& w, int64_t line, float* y) {
   }
 }
 
-constexpr int64_t CHUNK = 4096;  // scores that stay in the cache of a core
+constexpr int64_t PART = 512;  // scores that are looked at together
 
-// Of a chunk: its best score, and the sum of e^(score - most).
+inline int64_t parts_of(int64_t words) { return (words + PART - 1) / PART; }
+
+// Of a part: its best score, and the sum of e^(score - most).
 struct Peak {
   float most;
   double sum;
@@ -55,20 +57,19 @@ struct Choice {
   int64_t rows, words;
   int64_t* best;
   float* log_prob;
-  Peak* peaks;  // of every chunk
+  Peak* peaks;  // of every part
 
-  int64_t chunks() const { return (words + CHUNK - 1) / CHUNK; }
-  int64_t width(int64_t chunk) const { return std::min(CHUNK, words - chunk * CHUNK); }
+  int64_t parts() const { return parts_of(words); }
 };
 
 // Of words that are equally probable, once log-probabilities are rounded, the first.
 void choose(const Choice& c, int64_t row) {
   const float* scores = c.scores + row * c.words;
-  const Peak* peaks = c.peaks + row * c.chunks();
+  const Peak* peaks = c.peaks + row * c.parts();
   float most = -FLT_MAX;
-  for (int64_t i = 0; i < c.chunks(); i++) most = std::max(most, peaks[i].most);
+  for (int64_t i = 0; i < c.parts(); i++) most = std::max(most, peaks[i].most);
   double sum = 0.0;
-  for (int64_t i = 0; i < c.chunks(); i++) {
+  for (int64_t i = 0; i < c.parts(); i++) {
     sum += peaks[i].sum * std::exp((double)peaks[i].most - most);
   }
   const float norm = (float)std::log(sum);
@@ -77,20 +78,20 @@ void choose(const Choice& c, int64_t row) {
   c.log_prob[row] = wrong ? std::numeric_limits<float>::quiet_NaN() : -norm;
   c.best[row] = 0;
   if (wrong) return;
-  int64_t chunk = 0, i = 0;
-  while (log_prob(peaks[chunk].most) < -norm) chunk++;
-  for (const float* here = scores + chunk * CHUNK; !(log_prob(here[i]) >= -norm);) i++;
-  c.best[row] = chunk * CHUNK + i;
+  int64_t part = 0, i = 0;
+  while (log_prob(peaks[part].most) < -norm) part++;
+  for (const float* here = scores + part * PART; !(log_prob(here[i]) >= -norm);) i++;
+  c.best[row] = part * PART + i;
 }
 
 void choose_all(void* data, Worker worker) {
   const Choice& c = *(Choice*)data;
-  const int64_t parts = c.rows * c.chunks(), pieces = worker.pieces(parts, 2);
+  const int64_t parts = c.rows * c.parts(), pieces = worker.pieces(parts, 2);
   auto work = [&](int64_t piece) {
     const Share share(parts, piece, pieces);
     for (int64_t i = share.begin; i < share.end; i++) {
-      const int64_t row = i / c.chunks(), chunk = i % c.chunks();
-      c.peaks[i] = peak(c.scores + row * c.words + chunk * CHUNK, c.width(chunk));
+      const int64_t row = i / c.parts(), first = i % c.parts() * PART;
+      c.peaks[i] = peak(c.scores + row * c.words + first, std::min(PART, c.words - first));
     }
   };
   worker.share(pieces, work, [&] {
@@ -123,10 +124,6 @@ void surprise_all(void* data, Worker worker) {
 }
 
 // The best words of a row are found part by part, while its scores pass by.
-constexpr int64_t PART = 512;  // scores that are looked at together
-
-inline int64_t parts_of(int64_t words) { return (words + PART - 1) / PART; }
-
 // Which of 16 scores are not below the least: a bit for each.
 inline uint32_t reaching(const float* scores, float least) {
 #if WIDE
