@@ -67,6 +67,22 @@ class FastBlocks(Recorded, Blocks):
             cache = cache.advance(part.size(1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
+    def read(
+        self, hidden: Tensor, lengths: Tensor, source: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """See `Blocks.read`; some rows after the other, so that what they make stays in caches."""
+        if source is not None or not hidden.numel():
+            return super().read(hidden, lengths, source)
+        attentions: list[Any] = [block.attention for block in self]
+        heads, head_dim = max(one.heads for one in attentions), attentions[0].head_dim
+        parts = []
+        for part in hidden.split(max(1, MOST // hidden.size(1))):
+            cache = self.cache(part.size(0), heads, head_dim, part).reserve(part.size(1))
+            if not self._simple(part, cache, None) or not self._program(part.size(-1), False):
+                return super().read(hidden, lengths)
+            parts.append(self.decode(part, cache))
+        return torch.cat(parts)
+
     def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
         return (
             hidden.dtype == torch.float32

@@ -39,7 +39,7 @@ from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
-from regard.tasks.features import Embeds, Reader
+from regard.tasks.features import Embeds, Reader, places_of
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
@@ -49,7 +49,6 @@ from regard.text.templates import template_of
 Unit = Literal["word", "token", "character", "byte"]
 SAMPLES = 6  # lines that a run's report continues
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
-PLACES = 8192  # tokens in windows side by side, where nothing is learned
 
 
 class TextData(Options):
@@ -438,7 +437,8 @@ class LanguageModeling(Embeds):
         """A text to be measured: in windows, or in `rows` streams where there is no window."""
         if window is None:
             return Streams(text, rows=rows, steps=VALID_STEPS)
-        return Windows(text, window=window, stride=stride, rows=max(1, PLACES // window))
+        rows = max(1, places_of(self.model) // window)
+        return Windows(text, window=window, stride=stride, rows=rows)
 
     # ---- prompts
 

@@ -20,9 +20,8 @@ from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Score
 from regard.tasks.batching import device_of, watched
+from regard.tasks.features import places_of
 from regard.text import Tokenizer
-
-PLACES = 8192  # tokens that pass the model at once
 
 
 @torch.no_grad()
@@ -48,7 +47,8 @@ def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> lis
             f"model's context is {limit}."
         )
     nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
-    batches = sorted_batches((rows,), (model.config.pad,), budget=PLACES, make=lambda one: one)
+    places, pads = places_of(model), (model.config.pad,)
+    batches = sorted_batches((rows,), pads, budget=places, make=lambda one: one)
     with evaluating(model):
         for numbers, batch in zip(batches.rows, watched(batches), strict=True):
             lasts = torch.from_numpy(counts[numbers])
