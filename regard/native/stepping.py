@@ -71,7 +71,7 @@ class FastBlocks(Recorded, Blocks):
         self, hidden: Tensor, lengths: Tensor, source: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
         """See `Blocks.read`; some rows after the other, so that what they make stays in caches."""
-        if source is not None or not hidden.numel():
+        if source is not None or not hidden.numel() or build.kernels() is None:
             return super().read(hidden, lengths, source)
         attentions: list[Any] = [block.attention for block in self]
         heads, head_dim = max(one.heads for one in attentions), attentions[0].head_dim
