@@ -125,18 +125,20 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load(path: str | Path, *, weights: Weights | None = None) -> Any:
+def load(path: str | Path, *, weights: Weights | None = None, device: str | None = None) -> Any:
     """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
 
     A folder that another library wrote is the task that its heads are for. Weights are mapped, not
     copied, where they lie as the model wants them: the file must stay as it is meanwhile.
 
-    weights: "int8" or "bfloat16" answer faster on a CPU and learn no more; see
+    weights: "int8" (on a CPU alone) or "bfloat16" answer faster and learn no more; see
         `regard.native.engine.prepare`. A folder with narrow weights has them in any case.
+    device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
 
     Raises:
         CheckpointError: a file is missing, or weights and configuration do not fit.
-        ConfigError: there are no such weights, or the folder has others.
+        ConfigError: there are no such weights, or the folder has others; there is no such device,
+            or such weights are not for it.
     """
     if weights is not None:
         known_weights(weights)
@@ -148,14 +150,51 @@ def load(path: str | Path, *, weights: Weights | None = None) -> Any:
             f"{folder} holds {stored} weights, and {weights} ones cannot be made of them. Convert "
             "the folder that they come from, or leave `weights` out."
         )
-    model = _prepared(config, folder) if stored else _read_model(config, folder)
     narrow = weights or stored
-    made = _task_of(config, folder, model.to(device() if narrow is None else "cpu").eval())
-    if weights is not None and stored is None:
+    place = _device_for(narrow, device)
+    model = _opened(config, folder, stored, place)
+    made = _task_of(config, folder, model.to(place).eval())
+    if narrow is not None and (stored is None or place.type != "cpu"):
         from regard.native.engine import prepare
 
-        prepare(made.model, weights)
+        prepare(made.model, narrow)
     return made
+
+
+def _device_for(narrow: Weights | None, asked: str | None) -> torch.device:
+    """Where a model with such weights is put.
+
+    Raises:
+        ConfigError: there is no such device, or such weights are not for it.
+    """
+    if asked is None:
+        return torch.device("cpu" if narrow == "int8" else device())
+    try:
+        place = torch.device(asked)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).split("\n")[0]
+        raise ConfigError(
+            f'`device` must be like "cpu", "cuda" or "cuda:1", and be there: {asked!r} is not. '
+            f"{said}"
+        ) from None
+    if narrow == "int8" and place.type != "cpu":
+        raise ConfigError(
+            f'int8 weights are for the CPU, but `device` is {asked!r}. Give device="cpu" or, with '
+            'the folder that they come from, weights="bfloat16".'
+        )
+    return place
+
+
+def _opened(
+    config: dict[str, Any], folder: Path, stored: Weights | None, place: torch.device
+) -> nn.Module:
+    """The model of a folder; narrow weights are put into the kernels' form for the CPU alone."""
+    if stored is None:
+        return _read_model(config, folder)
+    if place.type == "cpu":
+        return _prepared(config, folder)
+    return stored_form.widened(lambda: _built(config, folder), read_weights(folder))
 
 
 def known_weights(weights: str) -> None:

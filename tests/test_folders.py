@@ -19,7 +19,7 @@ from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.native import build, stored
+from regard.native import build, engine, stored
 from regard.tasks.classification import Classification
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling
@@ -207,6 +207,29 @@ def test_wrong_uses_say_what_to_do(places, tmp_path):
     with pytest.raises(CheckpointError, match="narrow weights, and nothing publishes such"):
         folders.save(regard.load(narrow), tmp_path / "published")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_is_put_where_it_is_asked_for(places, monkeypatch):
+    monkeypatch.setattr(folders, "device", lambda: "meta")  # as if it were a GPU
+    monkeypatch.setattr(engine, "GPUS", {"meta"})
+    plain, stored = places / "gpt2", places / "gpt2-bfloat16"
+
+    def weight(folder, **asked):
+        return next(regard.load(folder, **asked).model.parameters(), None)
+
+    assert weight(plain).is_meta and weight(plain).dtype == torch.float32
+    assert weight(plain, device="cpu").device.type == "cpu"
+    for found in (weight(plain, weights="bfloat16"), weight(stored)):
+        assert found.is_meta and found.dtype == torch.bfloat16
+    narrow = regard.load(plain, weights="int8").model
+    assert {t.device.type for t in narrow.state_dict().values()} == {"cpu"}
+    with pytest.raises(ConfigError, match="int8 weights are for the CPU, but `device` is 'meta'"):
+        regard.load(plain, weights="int8", device="meta")
+    with pytest.raises(ConfigError, match="'gpu' is not"):
+        regard.load(plain, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="`device` must be .* 'cuda' is not"):
+            regard.load(plain, device="cuda")
 
 
 def test_a_kind_of_weights_from_elsewhere_is_named(places, tmp_path):

@@ -20,6 +20,7 @@ from regard.layers.linear import compute_type, linear, narrowed, outer, product,
 from regard.native.words import surprise
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
+SLICES = {"cuda": 2**26}  # 256 MB: products large enough to keep a GPU busy
 
 
 class Softmax(nn.Module):
@@ -73,12 +74,17 @@ def counted(targets: Tensor, count: int | None = None) -> Tensor | None:
     return None if count == targets.numel() else torch.nonzero_static(kept, size=count)[:, 0]
 
 
+def slice_on(device: torch.device) -> int:
+    """How many logits exist at one moment on a device."""
+    return SLICES.get(device.type, SLICE)
+
+
 def surprise_of(
     hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
 ) -> Tensor:
     """The sum of -log p(target), slice by slice and without a gradient: (N, D) and (N,) -> ()."""
     total = hidden.new_zeros((), dtype=torch.float64)
-    rows = max(SLICE // vocab_size, 64)
+    rows = max(slice_on(hidden.device) // vocab_size, 64)
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
         total += surprise(logits(hidden[part]), targets[part]).sum()
@@ -101,7 +107,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         ctx.learning = learning and any(ctx.needs_input_grad)
         ctx.kinds = hidden.dtype, weight.dtype
         # Each slice also passes over the weight's gradient, which pays from about D/2 tokens on.
-        rows = max(SLICE // weight.size(0), weight.size(1) // 2, 1)
+        rows = max(slice_on(weight.device) // weight.size(0), weight.size(1) // 2, 1)
         total = hidden.new_zeros((), dtype=torch.float64)
         # The slope of few tokens is smaller than the gradient, and scaled with less work.
         ctx.few = 0 < hidden.size(0) <= min(rows, weight.size(1))

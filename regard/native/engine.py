@@ -8,8 +8,10 @@ silenced heads. What the compiled kernels cannot do runs block by block on the s
 
 from __future__ import annotations
 
+import warnings
 from typing import get_args
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
@@ -31,6 +33,8 @@ from regard.native.recurring import RecurrentStep
 from regard.native.stepping import FastBlocks, Step
 from regard.suggest import nearest
 
+GPUS = {"cuda"}
+
 
 def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
     """Narrow the weights of a model, in place, and decode with compiled kernels where they are.
@@ -41,8 +45,10 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
     any more, be pruned, or be saved as other libraries publish it. Where no kernels can be compiled
     it stays as it is, and a warning says so.
 
+    On a GPU "bfloat16" is torch's own: see `halved`.
+
     Raises:
-        ConfigError: no such kind of weights, or the model is not on the CPU.
+        ConfigError: no such kind of weights, or 8-bit ones of a model that is not on the CPU.
     """
     kinds = get_args(Weights)
     if weights not in kinds:
@@ -50,14 +56,34 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
             f"`weights` must be {' or '.join(kinds)}, but is {weights!r}. {nearest(weights, kinds)}"
         )
     devices = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
+    if devices and devices <= GPUS and weights == "bfloat16":
+        return halved(model)
     if devices:
         raise ConfigError(
-            f"Narrow weights are for the CPU, but the model is on {', '.join(sorted(devices))}. "
-            'Give device="cpu", or leave `weights` out.'
+            f"{weights} weights are for the CPU, but the model is on "
+            f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, weights="bfloat16".'
         )
     if not build.available():
         return model.eval().requires_grad_(False)
     return replaced(model, weights)
+
+
+def halved(model: nn.Module) -> nn.Module:
+    """A model that computes in bfloat16 by torch's own operations, in place.
+
+    Norms, softmax and log-probabilities are float32 inside. Recurrent layers add up their state in
+    it from token to token, for which 8 bits are too few: a model with such layers stays as it is,
+    and a warning says so.
+    """
+    model.eval().requires_grad_(False)
+    if any(isinstance(module, RecurrentLayer) for module in model.modules()):
+        warnings.warn(
+            f"{type(model).__name__} keeps its float32 weights: on a GPU recurrent layers are not "
+            "narrowed",
+            stacklevel=3,
+        )
+        return model
+    return model.to(torch.bfloat16)
 
 
 def replaced(model: nn.Module, weights: Weights) -> nn.Module:

@@ -21,6 +21,8 @@ from regard.layers.linear import product
 from regard.training.flops import count, twin
 from regard.training.memory import isolated_random
 
+PRODUCT = (1024, 1024, 2048)  # rows, and columns and lines of a matrix, to measure a rate
+PRODUCTS = {"cuda": (8192, 4096, 8192)}  # half a TFLOP
 SHAPES = 3  # of batches whose FLOPs are counted; those of others follow by the number of places
 # Dense products of bfloat16 in TFLOP/s, by what is in the device's name; the makers' data sheets.
 RATES = {
@@ -31,6 +33,7 @@ RATES = {
     "H100": 989,
     "A100": 312,
     "L40S": 362,
+    "L40": 181,
     "L4": 121,
     "A10G": 70,
     "A10": 125,
@@ -126,8 +129,8 @@ def rate_of(device: torch.device, precision: str) -> float:
 
 
 def _measured(device: torch.device, precision: str) -> float:
-    """The best of several products of 1,024 rows with a matrix of 1,024 x 2,048."""
-    rows, width, lines = 1024, 1024, 2048
+    """The best of several products, large enough for what a device starts with each."""
+    rows, width, lines = PRODUCTS.get(device.type, PRODUCT)
     kind = getattr(torch, precision)
     x = torch.ones(rows, width, dtype=kind, device=device)
     weight = torch.ones(lines, width, dtype=kind, device=device)

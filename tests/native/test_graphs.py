@@ -21,6 +21,7 @@ from regard.masks import Allowed, Padding
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.native import graphs
+from regard.native.engine import halved
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from test_registry import CASES, begin, build, ids, name_of, reads_source  # noqa: E402
@@ -209,6 +210,19 @@ def test_what_was_read_may_be_forgotten_at_once(replays, monkeypatch):
         wanted = said()
     for one in found:
         torch.testing.assert_close(one, wanted, **CLOSE)
+
+
+def test_in_bfloat16(replays, use, monkeypatch):
+    use(None)  # compiled kernels are no operations that could be recorded
+    model = halved(gpt2())
+    source, tokens = Sequences.of([[3, 4], [5]], 0), ids(2, 40)
+    state = model.start(source)[0]
+    assert state.keys.dtype == torch.bfloat16
+    found = walked(model, state, tokens)[0]
+    with ordinary(monkeypatch):
+        wanted = walked(model, model.start(source)[0], tokens)[0]
+    torch.testing.assert_close(found, wanted, atol=0.05 * float(wanted.abs().max()), rtol=0)
+    assert len(replays) > 30
 
 
 # ---- places ------------------------------------------------------------------------------------

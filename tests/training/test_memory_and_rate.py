@@ -135,6 +135,13 @@ def test_the_rate_is_measured_or_known(monkeypatch):
     assert 1e8 < rate_of(torch.device("cpu"), "float32") < 1e15
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     assert rate_of(torch.device("cuda"), "bfloat16") == 312e12
+    for name, rate in (("NVIDIA L40", 181e12), ("NVIDIA L4", 121e12), ("NVIDIA L40S", 362e12)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert rate_of(torch.device("cuda"), "bfloat16") == rate
+    measured = []
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of tomorrow")
+    monkeypatch.setattr(utilization, "_measured", lambda *asked: measured.append(asked) or 5e12)
+    assert rate_of(torch.device("cuda"), "bfloat16") == 5e12 and len(measured) == 1
 
 
 def test_it_is_shown_where_it_is_known():
