@@ -6,6 +6,7 @@ Works by name; all of them without one:
     training     masked words with a BERT base; fine-tuning MiniLM
     encoding     sentences to vectors with MiniLM
     recurrent    an LSTM language model: training and decoding
+    evaluation   the perplexity of a text, by an LSTM and by a GPT-2
     tokenizing   100 MB of text
     startup      imports, and the first answer of the command line
 
@@ -35,6 +36,7 @@ NAMES = (
     "training",
     "encoding",
     "recurrent",
+    "evaluation",
     "tokenizing",
     "startup",
 )

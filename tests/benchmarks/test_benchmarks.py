@@ -30,7 +30,9 @@ def run_here(condition: Condition):
     return one.turn()
 
 
-@pytest.mark.parametrize("name", ["decoding", "translation", "training", "recurrent", "tokenizing"])
+@pytest.mark.parametrize(
+    "name", ["decoding", "translation", "training", "recurrent", "evaluation", "tokenizing"]
+)
 def test_our_side_runs_on_tiny_shapes(name, asked):
     threads = torch.get_num_threads()
     works = list(importlib.import_module(f"benchmarks.{name}").works(asked))
@@ -53,6 +55,13 @@ def test_all_decoders_find_the_same_tokens(asked):
     found = {name: run_here(condition) for name, condition in sides.items()}
     assert found["regard float32"] == found["transformers float32"]
     assert all(len(rows[0]) == 8 for rows in found.values())
+
+
+def test_all_sides_find_the_same_perplexity(asked):
+    for work in importlib.import_module("benchmarks.evaluation").works(asked):
+        sides = [c for c in work.conditions if not c.missing and "float32" in c.name]
+        found = [run_here(condition) for condition in sides]
+        assert len(found) == 2 and found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 def test_a_worker_answers_and_says_what_went_wrong():
