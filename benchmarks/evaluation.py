@@ -52,7 +52,7 @@ def works(asked: Asked) -> Iterator[Work]:
     )
     shape = Shape(64, 2, 2, 96, 64) if asked.quick else Shape()
     stride = shape.length // 2
-    tokens = stride * 9
+    tokens = stride * 5
     given = {
         "folder": str(shape.folder(asked.cache)),
         "shape": shape.settings(),
