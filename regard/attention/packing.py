@@ -142,7 +142,7 @@ class Packed:
 def packings_of(*padded: tuple[Tensor, int], least: int = MULTIPLE) -> tuple[Packing, ...] | None:
     """For rows of lengths (B,) that are padded to a width; None where padded rows are as good.
 
-    They are where there are less places of padding than `least`; where somebody looks at rows or
+    They are where there are fewer places of padding than `least`; where somebody looks at rows or
     weighs their heads; and on other devices than a CPU, which would have to wait for the number of
     tokens.
     """
