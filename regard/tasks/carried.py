@@ -30,13 +30,13 @@ CHECKED = 32  # tokens between two looks there
 BEFORE = 4 * CHECKED  # tokens that were read before the first
 LONGEST = 2048  # tokens, for which it is tried
 SAME = 1e-3  # memories that differ by less are one
-COARSEST = 2e-2  # where roundings alone make them differ: of weights of 8 bits, for instance
+COARSEST = 1e-2  # where roundings alone make them differ: of weights of 8 bits, for instance
 NUDGE = 2.0**-18
 
 
 @dataclass(frozen=True)
 class Forgetting:
-    """After how many tokens two memories are one, and how far apart they may be even then."""
+    """After how many tokens two memories are one, and how far apart any two may be even then."""
 
     tokens: int
     apart: float
@@ -111,11 +111,11 @@ def forgetting(model: Any, text: Tokens) -> Forgetting | None:
         one = warm.select(rows)
         noise = max(noise, apart(warm.select(rows + PLACES), one))
         gaps.append(apart(cold, one))
-        if gaps[-1] <= max(SAME, 2 * noise) <= COARSEST:
-            return Forgetting(first + CHECKED, max(SAME, 2 * noise))
-        looks = len(gaps) - 1
+        same, looks = max(SAME, 2 * noise), len(gaps) - 1
+        if gaps[-1] <= same <= COARSEST:
+            return Forgetting(first + CHECKED, 2 * same)  # other places differ by more than a few
         hopeless = looks % 8 == 0 and gaps[looks] > gaps[looks // 2] / 2
-        if hopeless or 2 * noise > COARSEST:
+        if hopeless or same > COARSEST:
             return None
     return None
 
