@@ -15,7 +15,6 @@ from regard.native.recorder import ABSENT, COUNTED, LINEAR, PLACES, CannotRecord
 from regard.native.words import Leaders
 from regard.state import KeyValueCache, SourceMemory
 
-PART = 512  # words that are looked at together; see words.h
 NO_TOKEN = "a token is not in the vocabulary"
 NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
 
@@ -138,7 +137,7 @@ class Program:
         Raises:
             IndexError: there is no such token.
         """
-        if not self._scores or self.width <= PART * (count - 1):
+        if not self._scores or self.width < count:
             return None
         words = torch.empty(tokens.size(0), count, dtype=torch.int64)
         log_probs = torch.empty(words.shape)
@@ -155,7 +154,7 @@ class Program:
         """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
         cache tells the size of keys and values, and stays as it is.
         """
-        if not self._scores or self.width <= PART * (2 * plan.size - 1) or self.end < plan.most:
+        if not self._scores or self.width < 2 * plan.size or self.end < plan.most:
             return None
         _, layers, heads, _, width = cache.keys.shape
         read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)

@@ -82,7 +82,8 @@ class Leaders(NamedTuple):
 
 
 def leading(scores: Tensor, count: int) -> Leaders | None:
-    """The `count` most probable words of each row (R, V); None where no kernels are, or few words.
+    """The `count` most probable words of each row (R, V); None where no kernels are, or not so many
+    words.
 
     Of words that are equally probable the first comes first. Where scores are no numbers, neither
     are the log-probabilities.

@@ -53,18 +53,19 @@ def both(method, model, monkeypatch, sources=SOURCES):
         return at_once, method.run(model, source)
 
 
+@pytest.mark.parametrize("words", [99, 9001])
 @pytest.mark.parametrize("rule", STOPPING)
 @pytest.mark.parametrize("penalty", [Power(0.0), Power(1.0), Power(0.6), GNMT(0.9)])
-def test_the_same_hypotheses_and_scores(use, searches, monkeypatch, rule, penalty):
+def test_the_same_hypotheses_and_scores(use, searches, monkeypatch, words, rule, penalty):
     use("fast")
-    model = prepare(ending())
+    model = prepare(ending(words=words, often=17.0 if words > 99 else 14.0))
     lengths = set()
     for size, n_best, limit in [(1, 1, 15), (2, 1, 1), (4, 4, Relative(2.0, 3)), (5, 2, 30)]:
         beam = Beam(size, n_best, penalty, STOPPING[rule], max_tokens=limit)
         found, wanted = both(beam, model, monkeypatch)
         assert found == wanted and searches[-1] is not None
         lengths |= {len(one.tokens) for several in found for one in several if one.finished}
-    assert len(lengths) > 2  # the batch shrank
+    assert len(lengths) > 1  # the batch shrank
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
@@ -104,7 +105,8 @@ def test_what_is_left_to_python(use, searches, monkeypatch):
     Beam(4, max_tokens=5).run(model, source, Heard())
     Greedy(filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
     assert not searches
-    Beam(4, max_tokens=5).run(prepare(ending(words=3000)), source)  # too few words
+    few = Sequences.of(SOURCES[:3], 0)
+    Beam(50, max_tokens=5).run(prepare(ending(words=99)), few)  # too few words
     many = Sequences.of(SOURCES * 12, 0)
     Beam(4, max_tokens=5).run(model, many)
     assert searches == [None, None]

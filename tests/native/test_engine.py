@@ -66,13 +66,19 @@ def inputs(model) -> Sequences:
 @pytest.fixture
 def runs(monkeypatch):
     """Of each program that ran, how wide its result was."""
-    calls, run = [], Program._run
+    calls = []
 
-    def counted(program, *arguments):
-        calls.append(program.width)
-        return run(program, *arguments)
+    def listen(name):
+        run = getattr(Program, name)
 
-    monkeypatch.setattr(Program, "_run", counted)
+        def counted(program, *arguments):
+            calls.append(program.width)
+            return run(program, *arguments)
+
+        monkeypatch.setattr(Program, name, counted)
+
+    for name in ("_run", "leading", "beams"):
+        listen(name)
     return calls
 
 

@@ -24,7 +24,9 @@ def by_sorting(scores, count):
     return order, scores.double().log_softmax(-1).gather(1, order).float()
 
 
-@pytest.mark.parametrize("words, count", [(512, 1), (4000, 8), (4097, 8), (32_000, 8), (9_000, 18)])
+@pytest.mark.parametrize(
+    "words, count", [(512, 1), (10, 8), (101, 8), (600, 8), (4097, 8), (32_000, 8), (9_000, 600)]
+)
 @pytest.mark.parametrize("grain", [None, 1.0])
 def test_the_best_words_of_each_row(use, words, count, grain):
     scores = torch.randn(7, words, generator=torch.Generator().manual_seed(words)) * 4
@@ -64,7 +66,7 @@ def test_scores_that_are_no_numbers(use, wrong):
 
 def test_few_words_or_no_kernels_are_left_to_torch(use):
     use("fast")
-    assert leading(torch.zeros(2, 1000), 3) is None
+    assert leading(torch.zeros(2, 2), 3) is None
     assert leading(torch.zeros(2, 9000, dtype=torch.float64), 3) is None
     use(None)
     assert leading(torch.zeros(2, 9000), 3) is None
@@ -105,7 +107,13 @@ def begun(model, rows):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
     monkeypatch.setattr("regard.native.program.threads_for", lambda *work: threads)
-    for words, rows, count in [(9001, 5, 8), (5120, 130, 8), (9001, 1, 1), (9300, 3, 18)]:
+    for words, rows, count in [
+        (9001, 5, 8),
+        (5120, 130, 8),
+        (9001, 1, 1),
+        (9300, 3, 18),
+        (101, 4, 8),
+    ]:
         model = prepare(decoder(words), weights)
         for kind in KINDS:
             use(kind)
@@ -123,7 +131,7 @@ def test_where_scores_are_needed(use):
     use("fast")
     model = prepare(decoder())
     state, tokens = begun(model, 3)
-    assert model.step.leading(tokens, state, 30) is None  # of few words so many
+    assert model.step.leading(tokens, state, 9002) is None  # so many words there are not
     with pytest.raises(IndexError):
         model.step.leading(tokens + 9001, state, 2)
     model.head.bias = torch.full((9001,), -math.inf)

@@ -127,7 +127,7 @@ void regard_surprise(const float* scores, int64_t rows, int64_t words, const int
 // Gives whether there are words enough for that.
 int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t count,
                        int64_t* best, float* log_prob, int64_t threads) {
-  if (parts_of(words) < count) return 0;
+  if (words < count) return 0;
   Scores all{scores, rows, words, {count, best, log_prob}};
   run(threads, lead_all, &all);
   return 1;
