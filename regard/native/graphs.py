@@ -63,21 +63,24 @@ _lock = threading.Lock()
 # ------------------------------------------------------------------------------------- recording
 
 
-def recorded(run: Run) -> tuple[Callable[[], None], Tensor, dict[str, Tensor]]:
-    """What repeats the work of `run`, and where its results then lie.
+def recorded(
+    run: Run, device: torch.device
+) -> tuple[Callable[[], None], Tensor, dict[str, Tensor]]:
+    """What repeats the work of `run` on a GPU, and where its results then lie.
 
     Raises:
         RuntimeError: something in it cannot be recorded.
     """
-    stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
-    stream.wait_stream(here)
-    with torch.cuda.stream(stream):
-        for _ in range(WARM):
-            run()
-    here.wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        scores, left = run()
+    with torch.cuda.device(device):
+        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            for _ in range(WARM):
+                run()
+        here.wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            scores, left = run()
     return graph.replay, scores, left
 
 
@@ -405,7 +408,7 @@ class Replays:
             scores, after = model.step(mine, with_parts(state, fixed))
             return scores, _left(fixed, parts_of(after), place.room)
 
-        start, scores, left = recorded(run)
+        start, scores, left = recorded(run, tokens.device)
         replay = Replay(mine, fixed, list(model.buffers()), start, scores, left)
         replay.start()
         worst = (replay.scores[:rows] - wanted).abs().max()

@@ -35,7 +35,7 @@ def replays(monkeypatch):
     """Steps are replayed on the CPU; counts how often, by rows and tokens."""
     counts = []
 
-    def recorded(run):
+    def recorded(run, device):
         start, scores, left = recording.recorded(run)
         counts.append("recorded")
         return lambda: (counts.append(tuple(scores.shape[:2])), start()), scores, left
