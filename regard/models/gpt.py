@@ -26,6 +26,7 @@ from regard.layers.heads import Answers, everywhere, last
 from regard.layers.linear import compute_type
 from regard.layers.output import Softmax
 from regard.masks import Allowed, causal
+from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
@@ -152,12 +153,10 @@ class GPT(nn.Module):
         Raises:
             ConfigError: a prompt is empty and the vocabulary has neither of the two.
         """
-        config, weight = self.config, self.positions.vectors.weight
+        config = self.config
         if source is None:
-            source = Sequences.of([[]], config.pad).to(weight.device)
-        like = weight.new_empty(0, dtype=compute_type(weight))
-        head_dim = config.d_model // config.heads
-        cache = self.blocks.cache(len(source), config.heads, head_dim, like)
+            source = Sequences.of([[]], config.pad).to(self.positions.vectors.weight.device)
+        cache = self.empty(len(source))
         read = (source.lengths - 1).clamp(min=0)
         shortest, longest = extremes(source.lengths)
         if longest > 1:
@@ -178,8 +177,13 @@ class GPT(nn.Module):
     # ---- an encoder
 
     def encode(self, texts: Sequences) -> Tensor:
-        """Hidden states of the last layer, (B, T, D)."""
-        return self.finish(self.blocks.read(self.embed(texts), texts.lengths))
+        """Hidden states of the last layer, (B, T, D). Where rows begin alike, that is read once."""
+        found = read_once(self, texts)
+        return (
+            found
+            if found is not None
+            else self.finish(self.blocks.read(self.embed(texts), texts.lengths))
+        )
 
     def layers(self, texts: Sequences) -> Iterator[Tensor]:
         """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them.
@@ -245,6 +249,12 @@ class GPT(nn.Module):
         return Template.around(*((mark,) for mark in marks))
 
     # ---- parts
+
+    def empty(self, rows: int) -> KeyValueCache:
+        """The state before any token."""
+        config, weight = self.config, self.positions.vectors.weight
+        like = weight.new_empty(0, dtype=compute_type(weight))
+        return self.blocks.cache(rows, config.heads, config.d_model // config.heads, like)
 
     def _places(self, cache: KeyValueCache, count: int) -> Tensor:
         """Vectors of the positions behind the cache: (T, D), or (B, T, D) where they differ."""
