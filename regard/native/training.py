@@ -54,6 +54,11 @@ class _Sums(ctypes.Structure):
     _fields_ += [("rows", _count), ("width", _count)]
 
 
+class _Entropy(ctypes.Structure):
+    _fields_ = [(name, _address) for name in ("scores", "targets", "losses")]
+    _fields_ += [("rows", _count), ("words", _count), ("smoothing", ctypes.c_double)]
+
+
 class _Place(ctypes.Structure):
     _fields_ = [("data", _address), ("row", _count), ("position", _count), ("head", _count)]
 
@@ -146,6 +151,23 @@ def gelu(x: Tensor, slope: Tensor | None = None, *, tanh: bool) -> Tensor:
     out = torch.empty_like(x)
     _run("regard_gelu", x, _Gelu(pointer(x), pointer(slope), pointer(out), x.numel(), tanh))
     return out
+
+
+def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """The losses (n,) of scores (n, V), in float64; the scores become their slope.
+
+    Raises:
+        IndexError: there is no such target.
+    """
+    rows, words = scores.shape
+    targets = targets.contiguous()
+    least, most = map(int, targets.aminmax())
+    if least < 0 or most >= words:
+        raise IndexError(f"targets are {least} to {most}, but must be 0 to {words - 1}")
+    losses = scores.new_empty(rows, dtype=torch.float64)
+    job = _Entropy(*map(pointer, (scores, targets, losses)), rows, words, smoothing)
+    _run("regard_entropy", scores, job)
+    return losses
 
 
 def sum_rows(x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def compare(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) ->
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 def test_it_is_torchs_cross_entropy(monkeypatch, rows_a_slice, smoothing, bias):
-    monkeypatch.setattr(output, "SLICE", rows_a_slice * V)
+    monkeypatch.setattr(output, "LEARNED", rows_a_slice * V)
     for n in (1, 7, 8, 20):
         head, _, hidden, targets = case(n, bias=bias)
         compare(head, hidden, targets, smoothing)
@@ -150,7 +150,7 @@ def test_bfloat16_under_autocast_and_in_the_weights():
 
 def test_the_logits_are_never_all_there(monkeypatch):
     """The largest piece of logits is one slice, in training and in evaluation."""
-    monkeypatch.setattr(output, "SLICE", 5 * V)
+    monkeypatch.setattr(output, "LEARNED", 5 * V)
     largest, real = [], output._loss
     monkeypatch.setattr(output, "_loss", lambda *a: largest.append(len(a[0])) or real(*a))
     head, _, hidden, targets = case(23, bias=True)
@@ -182,7 +182,7 @@ def test_a_target_that_is_no_word_is_an_error(target):
 
 
 def test_a_slice_is_at_least_one_row(monkeypatch):
-    monkeypatch.setattr(output, "SLICE", 1)
+    monkeypatch.setattr(output, "LEARNED", 1)
     for n, bias in itertools.product((1, 4), (False, True)):
         head, _, hidden, targets = case(n, bias=bias)
         compare(head, hidden, targets, 0.1)

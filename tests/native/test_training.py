@@ -191,6 +191,37 @@ def test_sums_over_rows(use, kernels):
         torch.testing.assert_close(native.sum_rows(x), x.double().sum(0).float())
 
 
+# ---- the loss of words
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_losses_and_their_slopes(use, kernels, kind):
+    use(kernels)
+    for (rows, words), smoothing in itertools.product([(5, 3), (1, 1), (7, 10_007)], (0.0, 0.1)):
+        scores = (torch.randn(rows, words) * 6).to(kind)
+        scores[0, 0] = -torch.inf if smoothing == 0.0 and words > 1 else 0.0
+        targets = torch.randint(min(1, words - 1), words, (rows,))
+        (exact,) = in_float64(scores)
+        wanted = F.cross_entropy(exact, targets, reduction="none", label_smoothing=smoothing)
+        (slope,) = torch.autograd.grad(wanted.sum(), exact)
+        found = native.cross_entropy(scores, targets, smoothing)
+        torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+        torch.testing.assert_close(scores.double(), slope, **NUMBERS[kind])
+    for wrong in (-1, words):
+        with pytest.raises(IndexError, match=f"must be 0 to {words - 1}"):
+            native.cross_entropy(scores, torch.full((rows,), wrong), 0.0)
+
+
+@pytest.mark.parametrize("place", [3, 20])
+def test_scores_that_are_no_numbers_have_no_loss(use, place):
+    use("fast")
+    scores = torch.zeros(3, 21)
+    scores[1, place], scores[2] = torch.nan, -torch.inf
+    found = native.cross_entropy(scores, torch.tensor([1, 2, 3]), 0.0)
+    assert found.isnan().tolist() == scores.isnan().any(1).tolist() == [False, True, True]
+
+
 # ---- attention
 
 MASKS = {

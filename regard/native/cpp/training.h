@@ -13,6 +13,7 @@
 #include "adam.h"
 #include "lanes.h"
 #include "learning_attention.h"
+#include "loss.h"
 #include "threads.h"
 
 namespace learning {
@@ -320,6 +321,10 @@ void regard_add_norm_back(int64_t numbers, int64_t threads, AddNorm* job) {
 
 void regard_gelu(int64_t numbers, int64_t threads, Gelu* job) {
   run_as(numbers, threads, gelu_all<float>, gelu_all<bfloat16>, job);
+}
+
+void regard_entropy(int64_t numbers, int64_t threads, Entropy* job) {
+  run_as(numbers, threads, entropy<float>, entropy<bfloat16>, job);
 }
 
 void regard_sum_rows(int64_t numbers, int64_t threads, Sums* job) {
