@@ -85,4 +85,5 @@ def evaluating(model: Any) -> Iterator[None]:
         yield
     finally:
         if training:
+            graphs.forget(model)
             model.train()

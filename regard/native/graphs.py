@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -30,6 +31,7 @@ DEVICES = ("cuda",)  # where steps are replayed
 FEW = 8  # tokens of a row: what speculative decoding reads at once; more are read as ever
 ROOM = 32  # positions of the smallest place
 PLACES = 12  # that are kept for a model
+OWN = 4  # steps of a shape that the model makes itself: to record one takes longer than these
 WARM = 2  # passes before a recording, in which libraries choose their kernels
 # How far a replayed step may be from the model's own, of the greatest score.
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -54,6 +56,12 @@ def step(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model not in _replays:
             _replays[model] = Replays()
     return _replays[model].step(model, tokens, state)
+
+
+def forget(model: Any) -> None:
+    """Give up the memory of recorded steps, as for a training that goes on."""
+    if isinstance(model, nn.Module) and model in _replays:
+        _replays[model].places.clear()
 
 
 _replays: weakref.WeakKeyDictionary[nn.Module, Replays] = weakref.WeakKeyDictionary()
@@ -283,14 +291,14 @@ class Place:
 class Replays:
     """The recorded steps of one model.
 
-    A shape is recorded when it is asked for the second time, after a step that the model makes
-    itself; what was recorded must give the same.
+    A shape is recorded when it comes again and again, after some steps that the model makes itself;
+    what was recorded must give the same.
     """
 
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.refused: str | None = None  # why nothing is recorded any more
-        self._asked: set[Any] = set()
+        self._asked: Counter[Any] = Counter()
         self._weights: Any = None
         self._lock = threading.Lock()
 
@@ -356,8 +364,8 @@ class Replays:
         lines = _rounded(tokens.size(0) // sharing) * sharing
         shape = (lines, room) if here is None else (here.lines, here.room)
         asked = _kind(parts, tokens), *shape, key
-        if asked not in self._asked:
-            self._asked.add(asked)
+        self._asked[asked] += 1
+        if self._asked[asked] <= OWN:
             return None
         if self._renewed(model) or here is None:
             return self._free_place(_kind(parts, tokens), cache, *shape)
@@ -370,8 +378,13 @@ class Replays:
         idle = [place for place in self.places if place.free]
         for place in idle[: max(0, len(self.places) + 1 - PLACES)]:
             self.places.remove(place)
-        self.places.append(Place(kind, cache, lines, room))
-        return self.places[-1]
+        try:
+            made = Place(kind, cache, lines, room)
+        except torch.OutOfMemoryError:
+            self.places = [place for place in self.places if not place.free]
+            made = Place(kind, cache, lines, room)
+        self.places.append(made)
+        return made
 
     def _renewed(self, model: nn.Module) -> bool:
         """Whether nothing holds that was recorded, since the weights lie elsewhere now.
@@ -418,12 +431,11 @@ class Replays:
 
     def _refuse(self, model: nn.Module, error: Exception) -> None:
         """From now on the model's own steps do; this is told once."""
-        said = str(error).strip().split("\n")[0] or type(error).__name__
-        self.refused = said
+        self.refused = str(error).strip().split("\n")[0] or type(error).__name__
         self.places.clear()
         warnings.warn(
             f"steps of {type(model).__name__} cannot be recorded as CUDA graphs and take longer: "
-            f"{said:.200}",
+            f"{self.refused:.200}",
             stacklevel=4,
         )
 
@@ -464,9 +476,8 @@ def _kind(parts: Parts, tokens: Tensor) -> Any:
 
 def _step_key(tokens: Tensor, cache: KeyValueCache | None, source: SourceMemory | None) -> Any:
     """What steps have in common that have one recording."""
-    table = cache is not None and cache.origin is not None
-    width = None if source is None else _rounded(source.keys.size(3), ROOM)
-    return tokens.size(1), table, width, None if source is None else source.sharing
+    read = None if source is None else (_rounded(source.keys.size(3), ROOM), source.sharing)
+    return tokens.size(1), cache is not None and cache.origin is not None, read
 
 
 def _left(fixed: Parts, after: Parts, room: int) -> dict[str, Tensor]:

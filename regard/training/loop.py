@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard.checkpoints import load_weights, read_folder
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.layers.linear import Copies, keeping_narrow
+from regard.native import graphs
 from regard.training.averaging import average
 from regard.training.compiling import Compiled, compiled_blocks, compiling
 from regard.training.folder import RunFolder
@@ -245,6 +246,7 @@ class Loop:
             with isolated_random(), torch.no_grad(), self.interruption.leaving_at_once():
                 return self.task.validate()
         finally:
+            graphs.forget(self.model)
             self.model.train()
 
     def validate(self) -> None:

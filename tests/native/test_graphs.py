@@ -17,6 +17,7 @@ import regard
 from regard.attention.heads import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding import Beam, Greedy, NGrams, Sampling, SmallModel, Speculative, TopK
+from regard.decoding.steps import evaluating
 from regard.masks import Allowed, Padding
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
@@ -41,6 +42,7 @@ def replays(monkeypatch):
         return lambda: (counts.append(tuple(scores.shape[:2])), start()), scores, left
 
     monkeypatch.setattr(graphs, "DEVICES", ("cpu",))
+    monkeypatch.setattr(graphs, "OWN", 1)  # the second step of a shape is recorded
     monkeypatch.setattr(graphs, "recorded", recorded)
     # What a CPU looks at, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
@@ -260,6 +262,40 @@ def test_places_that_nobody_needs_are_given_up(replays, monkeypatch):
     for rows in (1, 2, 3, 5, 9):
         walked(model, model.start(Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
     assert [place.lines for place in graphs._replays[model].places] == [8, 16]
+
+
+def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
+    model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
+    walked(model, model.start(source)[0], ids(2, 40))
+    made, full = graphs.Place.__init__, [True]
+
+    def place(one, *shape):
+        if full:
+            full.clear()
+            raise torch.OutOfMemoryError("no more")
+        made(one, *shape)
+
+    monkeypatch.setattr(graphs.Place, "__init__", place)
+    walked(model, model.start(None)[0], ids(1, 4))
+    assert [one.lines for one in graphs._replays[model].places] == [1]
+
+
+def test_a_model_that_goes_on_learning_gets_its_memory_back(replays):
+    model, source = gpt2().train(), Sequences.of(PROMPTS, 0)
+    with evaluating(model):
+        METHODS["greedy"].run(model, source)
+        assert graphs._replays[model].places
+    assert model.training and not graphs._replays[model].places
+
+
+def test_few_steps_are_not_worth_a_recording(replays, monkeypatch):
+    monkeypatch.setattr(graphs, "OWN", 4)
+    model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
+    for _ in range(3):
+        walked(model, model.start(source)[0], ids(2, 1))
+    assert not replays
+    walked(model, model.start(source)[0], ids(2, 3))
+    assert replays == ["recorded", (2, 1), (2, 1)]
 
 
 def test_what_is_not_a_number_stays_with_its_text(replays, monkeypatch):
