@@ -21,6 +21,9 @@ from regard.native import training as native
 from regard.native.words import surprise
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
+# Where no gradient is asked for, twice as many; rows of them that pay for reading the weight.
+WORTH = 128  # on a CPU, and
+ELSEWHERE = 1024
 SLICES = {"cuda": 2**26}  # 256 MB: products large enough to keep a GPU busy
 # In training, 16 MB in bfloat16: each slice also passes over the weight's gradient, so that all of
 # this takes 0.6 times as long as with slices of 2**21 (700 tokens, 10,000 words, 650 wide).
