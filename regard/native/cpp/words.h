@@ -43,13 +43,40 @@ struct Peak {
   double sum;
 };
 
+#if WIDE
+// e^x where x is not above 0, to 3e-7 where it counts in a sum with 1; NaN stays NaN. The powers of
+// 2 were fitted for the least error from -1/2 to 1/2.
+inline Floats powers(Floats x) {
+  const Floats bits = _mm512_mul_ps(x, filled(1.44269504f));
+  const Floats whole = _mm512_roundscale_ps(bits, 0), rest = _mm512_sub_ps(bits, whole);
+  Floats p = filled(1.327647069e-3f);
+  for (float c : {9.675541324e-3f, 5.550713278e-2f, 2.402211972e-1f, 6.931469671e-1f, 1.0f}) {
+    p = times_plus(p, rest, filled(c));
+  }
+  return _mm512_scalef_ps(p, whole);
+}
+#endif
+
 Peak peak(const float* scores, int64_t count) {
   float most = -FLT_MAX, sum = 0.0f;  // a score of minus infinity is no number to subtract
+  int64_t i = 0;
 #pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < count; i++) most = scores[i] > most ? scores[i] : most;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; i++) sum += exponential(scores[i] - most);
-  return {most, sum};
+  for (int64_t j = 0; j < count; j++) most = scores[j] > most ? scores[j] : most;
+#if WIDE
+  constexpr int SIDE = 4;  // sums that grow side by side
+  Floats sums[SIDE] = {};
+  for (; i + SIDE * VECTOR <= count; i += SIDE * VECTOR) {
+    EACH(j, SIDE) {
+      const Floats x = load(scores + i + j * VECTOR);
+      sums[j] = plus(sums[j], powers(_mm512_sub_ps(x, filled(most))));
+    }
+  }
+  sum = _mm512_reduce_add_ps(plus(plus(sums[0], sums[1]), plus(sums[2], sums[3])));
+#endif
+  float rest = 0.0f;
+#pragma omp simd reduction(+ : rest)
+  for (int64_t j = i; j < count; j++) rest += exponential(scores[j] - most);
+  return {most, sum + rest};
 }
 
 struct Choice {
