@@ -21,9 +21,7 @@ from regard.native import training as native
 from regard.native.words import surprise
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
-# Where no gradient is asked for, twice as many; rows of them that pay for reading the weight.
-WORTH = 128  # on a CPU, and
-ELSEWHERE = 1024
+WORTH = 128  # rows of them that pay for reading the weight, where no gradient is asked for
 SLICES = {"cuda": 2**26}  # 256 MB: products large enough to keep a GPU busy
 # In training, 16 MB in bfloat16: each slice also passes over the weight's gradient, so that all of
 # this takes 0.6 times as long as with slices of 2**21 (700 tokens, 10,000 words, 650 wide).
@@ -91,7 +89,7 @@ def surprise_of(
 ) -> Tensor:
     """The sum of -log p(target), slice by slice and without a gradient: (N, D) and (N,) -> ()."""
     total = hidden.new_zeros((), dtype=torch.float64)
-    rows = max(slice_on(hidden.device) // vocab_size, 64)
+    rows = max(slice_on(hidden.device) // vocab_size, WORTH)
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
         total += surprise(logits(hidden[part]), targets[part]).sum()
