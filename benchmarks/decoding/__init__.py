@@ -54,6 +54,7 @@ SHORT = (
     "transformers bfloat16",
 )
 BYTES = {"int8": 1, "Q8_0": 34 / 32, "blocks": 36 / 32, "bfloat16": 2, "BF16": 2, "float32": 4}
+RATES = {2: "int8 GOP/s", 4: "bfloat16 GFLOP/s", 8: "float32 GFLOP/s"}  # of fewer bytes a number
 GOALS = {"llama.cpp Q8_0": 1.5, "CTranslate2 int8": 4.0, "transformers bfloat16": 6.0}
 TINY = Shape(width=64, heads=2, layers=2, vocab_size=96, length=64, prompt=4, new=8)
 
@@ -70,6 +71,8 @@ def works(asked: Asked) -> Iterator[Work]:
     yield _work("GPT-2 124M, 8 sequences", eight, tuple(SIDES), asked, goals)
     long = replace(small, length=1152, prompt=1000)
     yield _work("GPT-2 124M, a prompt of 1,000", long, SHORT, asked)
+    first = replace(long, new=1)
+    yield _work("GPT-2 124M, the first token behind a prompt of 1,000", first, SHORT, asked)
     if asked.full:
         shapes = {
             "6 layers": replace(small, layers=6),
@@ -89,22 +92,31 @@ def _work(
     goals: dict[str, float] | None = None,
 ) -> Work:
     folder = shape.folder(asked.cache)
-    least = {}
-    for side in sides:
-        width = next(size for kind, size in BYTES.items() if kind in side.split())
-        small = width * shape.matrices < 2**28
-        ceiling = "read 128 MB again GB/s" if small else "read GB/s"
-        least[side] = (ceiling, shape.new * width * shape.matrices / 1e9)
+    alone = shape.new == 1  # then the prompt is what takes time
+    read, new = shape.rows * shape.prompt, "one new one" if alone else f"{shape.new} new ones each"
     return Work(
         name,
-        "tokens/s",
-        shape.tokens,
+        "tokens of prompts/s" if alone else "tokens/s",
+        read if alone else shape.tokens,
         conditions(folder, shape, sides),
         goals or {},
-        {} if asked.quick else least,
+        {} if asked.quick else {side: _least(side, shape, alone) for side in sides},
         judge=lambda results: measured(asked, tuple(results)),
-        note=f"prompts of {shape.prompt} tokens, {shape.new} new ones each, greedy",
+        note=f"prompts of {shape.prompt} tokens, {new}, greedy",
     )
+
+
+def _least(side: str, shape: Shape, prompt: bool) -> tuple[str, float]:
+    """The ceiling of a side, and how much of it a turn takes: multiplications and additions of a
+    prompt in the layers, or bytes of weights for each new token.
+    """
+    width = next(size for kind, size in BYTES.items() if kind in side.split())
+    if prompt:
+        fastest = next(rate for size, rate in RATES.items() if width < size)
+        return fastest, 24 * shape.layers * shape.width**2 * shape.rows * shape.prompt / 1e9
+    small = width * shape.matrices < 2**28
+    ceiling = "read 128 MB again GB/s" if small else "read GB/s"
+    return ceiling, shape.new * width * shape.matrices / 1e9
 
 
 def conditions(folder: Path, shape: Shape, sides: tuple[str, ...]) -> list[Condition]:
