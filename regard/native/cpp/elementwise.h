@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "vectors.h"
+
 namespace {
 
 // e^x by 2^n times a polynomial, without a branch; NaN stays NaN.
@@ -56,7 +58,58 @@ inline void each(float* x, int64_t count, F f) {
   for (int64_t i = 0; i < count; i++) x[i] = f(x[i]);
 }
 
+#if WIDE
+
+// 1 / (1 + e^-x), to 3e-7: compilers divide, and clamp, with more instructions.
+inline Floats sigmoid(Floats x) {
+  Floats power = _mm512_mul_ps(x, filled(-1.44269504f));
+  power = _mm512_min_ps(filled(126.0f), _mm512_max_ps(filled(-126.0f), power));  // NaN stays NaN
+  const Floats whole = _mm512_roundscale_ps(power, 0), part = _mm512_sub_ps(power, whole);
+  // 2^part by least squares at Chebyshev's points of -1/2 ... 1/2
+  Floats sum = filled(1.326697064e-03f);
+  for (float c : {9.675459936e-03f, 5.550742522e-02f, 2.402212173e-01f, 6.931469440e-01f, 1.0f}) {
+    sum = times_plus(sum, part, filled(c));
+  }
+  const Floats below = plus(_mm512_scalef_ps(sum, whole), filled(1.0f));
+  const Floats nearly = _mm512_rcp14_ps(below);
+  const Floats error = _mm512_fnmadd_ps(below, nearly, filled(1.0f));
+  return times_plus(nearly, error, nearly);
+}
+
+// x sigmoid(w(x))
+template <class F>
+inline void each_gated(float* x, int64_t count, F w) {
+  for (int64_t i = 0; i < count; i += VECTOR) {
+    const Floats v = load_some(x + i, count - i);
+    store_some(x + i, _mm512_mul_ps(v, sigmoid(w(v))), count - i);
+  }
+}
+
+// The activations that are gates of themselves. Gives whether this is one.
+inline bool activate_gated(int kind, float* x, int64_t count) {
+  if (kind == GELU_TANH) {  // 0.5 (1 + tanh u) is sigmoid(2 u)
+    each_gated(x, count, [](Floats v) {
+      const Floats square = _mm512_mul_ps(v, v);
+      return _mm512_mul_ps(v, times_plus(square, filled(0.0713548163f), filled(1.5957691216f)));
+    });
+  } else if (kind == QUICK_GELU) {
+    each_gated(x, count, [](Floats v) { return _mm512_mul_ps(v, filled(1.702f)); });
+  } else if (kind == SWISH) {
+    each_gated(x, count, [](Floats v) { return v; });
+  } else {
+    return false;
+  }
+  return true;
+}
+
+#else
+
+inline bool activate_gated(int, float*, int64_t) { return false; }
+
+#endif
+
 void activate(int kind, float* x, int64_t count) {
+  if (activate_gated(kind, x, count)) return;
   switch (kind) {
     case RELU: return each(x, count, [](float v) { return v < 0.0f ? 0.0f : v; });
     case GELU:

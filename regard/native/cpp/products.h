@@ -267,8 +267,11 @@ void multiply(const Matrix& w, const Result& to, Rows room, Worker& worker, Made
       [&](int64_t piece) {
         const Share columns(units, piece / along, across), rows(tiles, piece % along, along);
         const Share mine(columns.begin * UNIT, std::min(columns.end * UNIT, panels));
-        Sweep{w, room, to, mine}.run(rows);
-        made(Share(room.first(rows.begin), room.first(rows.end)), columns);
+        for (int64_t first = rows.begin; first < rows.end; first += PASS) {
+          const Share some(first, std::min(first + PASS, rows.end));
+          Sweep{w, room, to, mine}.run(some);
+          made(Share(room.first(some.begin), room.first(some.end)), columns);
+        }
       },
       after);
 }
