@@ -121,6 +121,10 @@ class Blocks(nn.ModuleList):
             hidden = block(hidden, allowed, *memory, partial(cache.write, layer))
         return hidden
 
+    def fill(self, hidden: Tensor, cache: KeyValueCache) -> None:
+        """As `decode`, where only what the cache takes is wanted."""
+        self.decode(hidden, cache)
+
     def _memories(self, source: SourceMemory, hidden: Tensor) -> Iterator[Memory]:
         """Of each layer, in the type of the hidden states."""
         words = source_words(source.lengths, source.keys.size(3))

@@ -140,9 +140,15 @@ class GPT(nn.Module):
             return Output(self.encode(Sequences(ids, ids.new_full(ids.shape[:1], ids.size(1)))))
         count = ids.size(1)
         cache = state.reserve(count)
-        hidden = self.dropout(self.embedding(ids) + self._places(cache, count))
-        hidden = self.blocks.decode(hidden, cache)
+        hidden = self.blocks.decode(self._embedded(ids, cache), cache)
         return Output(self.finish(hidden), cache.advance(count))
+
+    def fill(self, ids: Tensor, state: KeyValueCache) -> KeyValueCache:
+        """The state behind the ids (B, T), whose hidden states nobody wants."""
+        count = ids.size(1)
+        cache = state.reserve(count)
+        self.blocks.fill(self._embedded(ids, cache), cache)
+        return cache.advance(count)
 
     def start(self, source: Sequences | None) -> tuple[KeyValueCache, Tensor]:
         """The state before the last token of each prompt, and that token: (B, 1).
@@ -160,8 +166,7 @@ class GPT(nn.Module):
         read = (source.lengths - 1).clamp(min=0)
         shortest, longest = extremes(source.lengths)
         if longest > 1:
-            state: Any = self(source.ids[:, : longest - 1], cache).state
-            cache = state.cut(read)
+            cache = self.fill(source.ids[:, : longest - 1], cache).cut(read)
         # One column more, so that a batch of empty prompts has a last token too.
         ids = nn.functional.pad(source.ids, (0, 1), value=config.pad or 0)
         first = ids.gather(1, read[:, None])
@@ -255,6 +260,10 @@ class GPT(nn.Module):
         config, weight = self.config, self.positions.vectors.weight
         like = weight.new_empty(0, dtype=compute_type(weight))
         return self.blocks.cache(rows, config.heads, config.d_model // config.heads, like)
+
+    def _embedded(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
+        """Token + position behind the cache, (B, T, D)."""
+        return self.dropout(self.embedding(ids) + self._places(cache, ids.size(1)))
 
     def _places(self, cache: KeyValueCache, count: int) -> Tensor:
         """Vectors of the positions behind the cache: (T, D), or (B, T, D) where they differ."""

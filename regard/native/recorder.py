@@ -36,7 +36,7 @@ from regard.positions import LearnedPositions, SinusoidalPositions
 
 # The numbers that programs.h gives them.
 NORM, LINEAR, SELF, CROSS, ADD, LINES, TABLE, PLACES, SCALED = range(9)
-COUNTED, FIRST, SELF_FIRST, BEFORE, AFTER, JOINED, STATE = range(9, 16)
+COUNTED, FIRST, SELF_FIRST, BEFORE, AFTER, JOINED, STATE, KEEP = range(9, 17)
 POSITIONS = LearnedPositions, SinusoidalPositions
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
@@ -102,6 +102,19 @@ class Recording:
             return False
         pairs = zip(self.ops, other.ops, strict=True)
         return all(one.key == two.key for one, two in pairs)
+
+
+def keeping(recording: Recording) -> Recording:
+    """What of it is needed to fill a cache; nothing comes out.
+
+    Raises:
+        CannotRecord: it fills none.
+    """
+    places = [place for place, op in enumerate(recording.ops) if op.kind == SELF]
+    if not places:
+        raise CannotRecord("nothing that reads a cache")
+    ops = recording.ops[: places[-1]]
+    return Recording([*ops, replace(recording.ops[places[-1]], kind=KEEP)], recording.widths)
 
 
 class Symbol:

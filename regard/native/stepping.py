@@ -32,6 +32,7 @@ from regard.native.recorder import (
     Recording,
     StandIn,
     Symbol,
+    keeping,
     symbols_alone,
     table_of,
 )
@@ -57,15 +58,37 @@ class FastBlocks(Recorded, Blocks):
         self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
     ) -> Tensor:
         """See `Blocks.decode`."""
-        library = build.kernels() if self._simple(hidden, cache, source) else None
-        program = None if library is None else self._program(hidden.size(-1), source is not None)
-        if program is None:
+        parts = self._parts(hidden, cache, source, _whole)
+        if parts is None:
             return super().decode(hidden, cache, source)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def fill(self, hidden: Tensor, cache: KeyValueCache) -> None:
+        """See `Blocks.fill`."""
+        if self._parts(hidden, cache, None, keeping) is None:
+            super().fill(hidden, cache)
+
+    def _parts(
+        self,
+        hidden: Tensor,
+        cache: KeyValueCache,
+        source: SourceMemory | None,
+        part_of: Callable[[Recording], Recording],
+    ) -> list[Tensor] | None:
+        """What a part of the blocks' program makes of the hidden states, some tokens after the
+        other; None where there is no program.
+        """
+        library = build.kernels() if self._simple(hidden, cache, source) else None
+        program = None
+        if library is not None:
+            program = self._program(hidden.size(-1), source is not None, part_of)
+        if program is None:
+            return None
         parts = []
         for part in hidden.split(max(1, MOST // max(1, hidden.size(0))), dim=1):
             parts.append(program.decode(library, part, cache, source))
             cache = cache.advance(part.size(1))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return parts
 
     def read(
         self, hidden: Tensor, lengths: Tensor, source: tuple[Tensor, Tensor] | None = None
@@ -78,7 +101,9 @@ class FastBlocks(Recorded, Blocks):
         parts = []
         for part in hidden.split(max(1, MOST // hidden.size(1))):
             cache = self.cache(part.size(0), heads, head_dim, part).reserve(part.size(1))
-            if not self._simple(part, cache, None) or not self._program(part.size(-1), False):
+            if not self._simple(part, cache, None):
+                return super().read(hidden, lengths)
+            if self._program(part.size(-1), False, _whole) is None:
                 return super().read(hidden, lengths)
             parts.append(self.decode(part, cache))
         return torch.cat(parts)
@@ -91,10 +116,17 @@ class FastBlocks(Recorded, Blocks):
             and plain(self, cache, source)
         )
 
-    def _program(self, width: int, cross: bool) -> Program | None:
-        return self.recorded(
-            (width, cross), lambda: Program(Recorder(width).of_blocks(self, cross=cross))
-        )
+    def _program(
+        self, width: int, cross: bool, part_of: Callable[[Recording], Recording]
+    ) -> Program | None:
+        def record() -> Program:
+            return Program(part_of(Recorder(width).of_blocks(self, cross=cross)))
+
+        return self.recorded((width, cross, part_of), record)
+
+
+def _whole(recording: Recording) -> Recording:
+    return recording
 
 
 def plain(blocks: nn.Module, cache: KeyValueCache, source: SourceMemory | None) -> bool:

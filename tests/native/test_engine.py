@@ -142,6 +142,22 @@ def test_several_tokens_of_a_row_are_read_at_once(use, runs, monkeypatch, name):
         assert len(runs) == calls(model, 6)
 
 
+@pytest.mark.parametrize("kind", ["fast", "plain", None])
+@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned"])
+def test_a_prompt_leaves_the_same_state_whether_its_hidden_states_are_wanted_or_not(
+    use, name, kind
+):
+    use(kind)
+    model = prepare(spread(MODELS[name]())) if kind else spread(MODELS[name]())
+    ids = torch.randint(WORDS, (2, 40))
+    empty = model.empty(2)
+    with torch.no_grad():
+        found, wanted = model.fill(ids, empty), model(ids, empty).state
+    assert found.longest == wanted.longest == 40
+    for one, other in ((found.keys, wanted.keys), (found.values, wanted.values)):
+        assert one[:, :, :, :40].any() and torch.equal(one[:, :, :, :40], other[:, :, :, :40])
+
+
 @pytest.mark.parametrize("name", ["gpt2", "gpt", "transformer", "pre-norm"])
 def test_whole_generations_are_the_same(use, runs, name):
     model = prepare(spread(MODELS[name]()), "bfloat16")

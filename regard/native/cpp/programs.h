@@ -20,10 +20,12 @@ extern "C" {
 // COUNTED begins with positions behind `layer`, where what has that id stands; FIRST is the first
 // token of each text, and SELF_FIRST what it reads of keys and values, which lie side by side. In steps
 // of recurrent layers alone: BEFORE is part `layer` of the state, which AFTER puts anew; JOINED lays two
-// registers side by side; STATE is what `next_state` gives for the kind `activation`.
+// registers side by side; STATE is what `next_state` gives for the kind `activation`. KEEP is what SELF
+// does to the cache, and nothing more.
 enum Kind {
   NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, LINES = 5, TABLE = 6, PLACES = 7, SCALED = 8,
-  COUNTED = 9, FIRST = 10, SELF_FIRST = 11, BEFORE = 12, AFTER = 13, JOINED = 14, STATE = 15
+  COUNTED = 9, FIRST = 10, SELF_FIRST = 11, BEFORE = 12, AFTER = 13, JOINED = 14, STATE = 15,
+  KEEP = 16
 };
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
@@ -111,6 +113,7 @@ void self_attention(const Op& op, const Call& call, Share share, int thread) {
       const float* key = query + t * 3 * inner + inner;
       keep(cache, place, before + t, key, key + inner, width);
     }
+    if (op.kind == KEEP) continue;
     float* context = call.registers[op.target] + line * inner + place.head * width;
     attend({cache, place, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
             call.room_of(thread), call.most, {context, inner, call.tokens}});
@@ -203,8 +206,8 @@ bool rounded_before(const Op& op, const Call& call) {
 }
 
 bool is_small(const Op& op, const Call& call) {
-  const bool whole = op.kind == LINEAR || op.kind == SELF || op.kind == CROSS;
-  return !whole && few(call, call.program->widths[op.target]);
+  const bool heads = op.kind == SELF || op.kind == CROSS || op.kind == KEEP;
+  return !heads && op.kind != LINEAR && few(call, call.program->widths[op.target]);
 }
 
 // The small operations from `op` on, and the rounding of what comes behind them, where it is small
@@ -233,12 +236,12 @@ void stage(const Op& op, const Call& call, Worker& worker, After after) {
     return multiply(*op.matrix, to, call.room(op), worker, made, after);
   }
   int64_t parts = call.lines();  // those of operations on whole lines
-  if (op.kind == SELF) parts = call.rows * op.heads;
+  if (op.kind == SELF || op.kind == KEEP) parts = call.rows * op.heads;
   if (op.kind == CROSS) parts = call.rows / call.source->sharing * op.heads;
   const int64_t pieces = worker.pieces(parts, 1);
   auto work = [&](int64_t piece) {
     const Share share(parts, piece, pieces);
-    if (op.kind == SELF) {
+    if (op.kind == SELF || op.kind == KEEP) {
       self_attention(op, call, share, worker.thread);
     } else if (op.kind == CROSS) {
       cross_attention(op, call, share, worker.thread);
