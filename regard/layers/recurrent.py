@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from regard.layers.dropout import Dropout
 from regard.layers.linear import compute_type, linear, narrowed, product
 from regard.native import lstm as compiled
+from regard.native import training as native
 from regard.state import Cells
 
 Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
@@ -148,6 +149,11 @@ class _LSTMStep(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.compiled = cell.dtype == torch.float32 and native.fit(cell, gates, more)
+        if ctx.compiled:
+            hidden, after, gates = native.lstm_step(gates, more, cell)
+            ctx.save_for_backward(gates, cell, after)
+            return hidden, after
         gates = gates + more
         width = cell.size(1)
         gates[:, : 2 * width].sigmoid_()
@@ -164,6 +170,9 @@ class _LSTMStep(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         d_hidden, d_cell = grads
         gates, cell, squashed = ctx.saved_tensors
+        if ctx.compiled:
+            d_gates, d_before = native.lstm_step_back((d_hidden, d_cell), gates, cell, squashed)
+            return d_gates, d_gates, d_before
         enter, keep, new, leave = gates.chunk(4, 1)
         d_cell = d_cell.addcmul(d_hidden * leave, 1 - squashed * squashed)
         slopes = gates - gates * gates  # sigmoid' = s (1 - s); below, tanh' = 1 - t^2

@@ -59,6 +59,13 @@ class _Entropy(ctypes.Structure):
     _fields_ += [("rows", _count), ("words", _count), ("smoothing", ctypes.c_double)]
 
 
+class _Step(ctypes.Structure):
+    _fields_ = [("sums", _address), ("more", _address), ("step", _count)]
+    _fields_ += [(name, _address) for name in ("before", "gates", "hidden", "after")]
+    _fields_ += [(name, _address) for name in ("d_hidden", "d_after", "d_sums", "d_before")]
+    _fields_ += [("rows", _count), ("width", _count)]
+
+
 class _Place(ctypes.Structure):
     _fields_ = [("data", _address), ("row", _count), ("position", _count), ("head", _count)]
 
@@ -168,6 +175,31 @@ def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     job = _Entropy(*map(pointer, (scores, targets, losses)), rows, words, smoothing)
     _run("regard_entropy", scores, job)
     return losses
+
+
+def lstm_step(sums: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden state and cell (B, D) after a step whose gates are sums + more, (B, 4D), and those.
+
+    All are float32; rows of `sums` may be one and the same.
+    """
+    more, cell = more.contiguous(), cell.contiguous()
+    sums = sums if sums.stride(1) == 1 else sums.contiguous()
+    gates, hidden, after = torch.empty_like(more), torch.empty_like(cell), torch.empty_like(cell)
+    read = (pointer(sums), pointer(more), sums.stride(0))
+    made = map(pointer, (cell, gates, hidden, after))
+    _run("regard_lstm_step", more, _Step(*read, *made, None, None, None, None, *cell.shape))
+    return hidden, after, gates
+
+
+def lstm_step_back(
+    slopes: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The slopes of the sums (B, 4D) and of the cell before, from those of both results."""
+    d_hidden, d_after = (slope.contiguous() for slope in slopes)
+    cell, d_sums, d_before = cell.contiguous(), torch.empty_like(gates), torch.empty_like(after)
+    known = map(pointer, (cell, gates, None, after, d_hidden, d_after, d_sums, d_before))
+    _run("regard_lstm_step_back", gates, _Step(None, None, 0, *known, *after.shape))
+    return d_sums, d_before
 
 
 def sum_rows(x: Tensor) -> Tensor:

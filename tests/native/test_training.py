@@ -17,6 +17,7 @@ from regard.layers import dropout as dropping
 from regard.layers.feedforward import FeedForward, activated, gelu_tanh
 from regard.layers.linear import Copies, Linear, keeping_narrow, narrowed
 from regard.layers.norm import AddNorm
+from regard.layers.recurrent import LSTM
 from regard.masks import Allowed, causal, given, padding
 from regard.native import build
 from regard.native import training as native
@@ -220,6 +221,26 @@ def test_scores_that_are_no_numbers_have_no_loss(use, place):
     scores[1, place], scores[2] = torch.nan, -torch.inf
     found = native.cross_entropy(scores, torch.tensor([1, 2, 3]), 0.0)
     assert found.isnan().tolist() == scores.isnan().any(1).tolist() == [False, True, True]
+
+
+# ---- a step of an LSTM
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("rows, width", [(1, 1), (3, 16), (5, 37), (2, 200)])
+def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
+    use(kernels)
+    gates, more, cell = leaf(rows, 4 * width), leaf(rows, 4 * width), leaf(rows, width)
+    shared = leaf(4 * width)  # a bias, which all rows have
+    exact = in_float64(gates, more, cell, shared)
+    found = LSTM.step(gates, more, cell)
+    found += LSTM.step(shared.expand(rows, -1), more, found[1])
+    assert found[0].grad_fn.compiled
+    wanted = LSTM.step(*exact[:3])
+    wanted += LSTM.step(exact[3].expand(rows, -1), exact[1], wanted[1])
+    alike(found, wanted, torch.float32)
+    slopes = gradients(torch.cat(found, 1), gates, more, cell, shared)
+    alike(slopes, gradients(torch.cat(wanted, 1), *exact), torch.float32)
 
 
 # ---- attention

@@ -14,6 +14,7 @@
 #include "lanes.h"
 #include "learning_attention.h"
 #include "loss.h"
+#include "lstm_step.h"
 #include "threads.h"
 
 namespace learning {
@@ -325,6 +326,12 @@ void regard_gelu(int64_t numbers, int64_t threads, Gelu* job) {
 
 void regard_entropy(int64_t numbers, int64_t threads, Entropy* job) {
   run_as(numbers, threads, entropy<float>, entropy<bfloat16>, job);
+}
+
+void regard_lstm_step(int64_t, int64_t threads, LstmStep* job) { run(threads, lstm_step, job); }
+
+void regard_lstm_step_back(int64_t, int64_t threads, LstmStep* job) {
+  run(threads, lstm_step_back, job);
 }
 
 void regard_sum_rows(int64_t numbers, int64_t threads, Sums* job) {
