@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.asked import Asked
+from benchmarks.kept import kept
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
 
@@ -219,10 +220,11 @@ class OnnxRuntime(Transformers):
 
         super().__init__(encoder, texts, cache, threads, "float32", batch=64, sort=True)
         del self.model
-        place = Path(cache) / f"minilm-onnx-{weights}" / "model.onnx"
-        if not place.exists():
-            convert(encoder, place, weights)
-        self.session = session(place, threads)
+        place = kept(
+            Path(cache) / f"minilm-onnx-{weights}",
+            lambda made: convert(encoder, made / "model.onnx", weights),
+        )
+        self.session = session(place / "model.onnx", threads)
 
     def hidden(self, given: Any) -> Any:
         """(B, T, D)"""
@@ -247,9 +249,11 @@ class CTranslate2(Transformers):
 
         super().__init__(encoder, texts, cache, threads, "float32", batch=64, sort=True)
         del self.model
-        place = Path(cache) / f"minilm-ctranslate2-{weights}"
-        if not place.exists():
-            TransformersConverter(encoder).convert(str(place), quantization=weights)
+        converter = TransformersConverter(encoder)
+        place = kept(
+            Path(cache) / f"minilm-ctranslate2-{weights}",
+            lambda made: converter.convert(str(made), quantization=weights),
+        )
         self.encoder = ctranslate2.Encoder(
             str(place), device="cpu", compute_type=weights, intra_threads=threads
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.asked import Asked
+from benchmarks.kept import kept
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
 
@@ -100,8 +101,7 @@ def _folder(asked: Asked) -> Path:
     """A small GPT-2 with random weights and the bench's tokenizer."""
     from benchmarks.tokenizing import tokenizer_folder
 
-    place = asked.cache / "small-gpt2"
-    if not (place / "config.json").exists():
+    def write(place: Path) -> None:
         import torch
         from tokenizers import Tokenizer
         from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -118,4 +118,5 @@ def _folder(asked: Asked) -> Path:
         )
         GPT2LMHeadModel(config).save_pretrained(place)
         PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(place)
-    return place
+
+    return kept(asked.cache / "small-gpt2", write)

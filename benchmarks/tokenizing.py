@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.asked import Asked
+from benchmarks.kept import kept
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
 
@@ -41,8 +42,8 @@ def works(asked: Asked) -> Iterator[Work]:
 
 def _text(asked: Asked, size: int) -> Path:
     """A file of that many bytes, or one line more."""
-    place = asked.cache / f"text-{size}.txt"
-    if not place.exists():
+
+    def write(place: Path) -> None:
         source = asked.file("wikitext2", "wiki.test.raw") or asked.file(
             "tiny_shakespeare", "input.txt"
         )
@@ -57,16 +58,17 @@ def _text(asked: Asked, size: int) -> Path:
         whole = "".join(lines)
         parts = size // len(whole.encode()) + 1
         place.write_bytes((whole * parts).encode()[:size].rpartition(b"\n")[0] + b"\n")
-    return place
+
+    return kept(asked.cache / f"text-{size}.txt", write)
 
 
 def tokenizer_folder(asked: Asked) -> Path:
     """GPT-2's vocabulary where it is, else one learned from the text."""
-    place = asked.cache / "tokenizer"
-    if not (place / "tokenizer.json").exists():
+
+    def write(place: Path) -> None:
         from tokenizers.implementations import ByteLevelBPETokenizer
 
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir()
         vocabulary = asked.file("vocab", "gpt2", "encoder.json")
         if vocabulary is not None:
             made = ByteLevelBPETokenizer(
@@ -76,7 +78,8 @@ def tokenizer_folder(asked: Asked) -> Path:
             made = ByteLevelBPETokenizer()
             made.train([str(_text(asked, 100_000))], vocab_size=1000)
         made.save(str(place / "tokenizer.json"))
-    return place
+
+    return kept(asked.cache / "tokenizer", write)
 
 
 class Ours:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.asked import Asked
+from benchmarks.kept import kept
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
 
@@ -114,8 +115,8 @@ def _rows(asked: Asked, vocab_size: int) -> list[list[int]]:
 
 def _folder(cache: Path, sizes: dict[str, int]) -> Path:
     """Random weights in the published format, written once by the library itself."""
-    place = cache / f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}"
-    if not (place / "config.json").exists():
+
+    def write(place: Path) -> None:
         import torch
 
         from regard.checkpoints import write_tensors
@@ -128,10 +129,12 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
         config = TransformerConfig(**given, **layers, dropout=0.0)
         published = to_published(Transformer(config))
         assert published is not None
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir()
         write_tensors(place / "model.safetensors", published[1])
         (place / "config.json").write_text(json.dumps(published[0], indent=1))
-    return place
+
+    name = f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}"
+    return kept(cache / name, write)
 
 
 # ------------------------------------------------------------------------------------- sides
@@ -215,9 +218,9 @@ class CTranslate2:
     ):
         import ctranslate2
 
-        place = Path(folder) / f"ctranslate2-{weights}"
-        if not place.exists():
-            _convert(folder, place, weights)
+        place = kept(
+            Path(folder) / f"ctranslate2-{weights}", lambda made: _convert(folder, made, weights)
+        )
         self.model = ctranslate2.Translator(
             str(place),
             device="cpu",

@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
+from benchmarks.kept import kept
 
 
 class CTranslate2:
@@ -16,9 +17,9 @@ class CTranslate2:
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         self.shape = Shape(**shape)
-        place = Path(folder) / f"ctranslate2-{weights}"
-        if not place.exists():
-            convert(folder, place, weights)
+        place = kept(
+            Path(folder) / f"ctranslate2-{weights}", lambda made: convert(folder, made, weights)
+        )
         self.model = ctranslate2.Generator(
             str(place), device="cpu", compute_type=weights, intra_threads=threads, inter_threads=1
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
+from benchmarks.kept import kept
 
 LAYER = {  # transformers -> GGUF
     "ln_1": "attn_norm",
@@ -31,9 +32,10 @@ class Llama:
         self, folder: str, shape: dict[str, int], weights: str, threads: int, flash: bool = True
     ):
         self.shape = Shape(**shape)
-        place = Path(folder) / f"llama-{weights}.gguf"
-        if not place.exists():
-            convert(folder, self.shape, place, weights)
+        place = kept(
+            Path(folder) / f"llama-{weights}.gguf",
+            lambda made: convert(folder, self.shape, made, weights),
+        )
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(
             str(place).encode(), llama.llama_model_default_params()

@@ -14,6 +14,7 @@ import onnxruntime
 
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
+from benchmarks.kept import kept
 from benchmarks.onnx_graph import FUSED, Graph, session, value
 
 EPS = 1e-5
@@ -24,10 +25,11 @@ class OnnxRuntime:
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         self.shape = Shape(**shape)
-        place = Path(folder) / f"onnx-{weights}" / "model.onnx"
-        if not place.exists():
-            convert(folder, self.shape, place, weights)
-        self.session = session(place, threads)
+        place = kept(
+            Path(folder) / f"onnx-{weights}",
+            lambda made: convert(folder, self.shape, made / "model.onnx", weights),
+        )
+        self.session = session(place / "model.onnx", threads)
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.asked import Asked
+from benchmarks.kept import kept
 from benchmarks.workers import ROOT, Condition, Failed, Worker
 
 EXACT = "regard float32"
@@ -80,11 +81,11 @@ def _trained(asked: Asked) -> Path | None:
     text = asked.file("tiny_shakespeare", "input.txt")
     if text is None:
         return None
-    place = asked.cache / ("shakespeare-quick" if asked.quick else "shakespeare")
-    if not (place / "run" / "result.json").exists():
+
+    def train(place: Path) -> None:
         written = text.read_text(encoding="utf-8")
         end = int(len(written) * 0.9)
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir()
         (place / "train.txt").write_text(written[:end], encoding="utf-8")
         (place / "valid.txt").write_text(written[end:], encoding="utf-8")
         recipe = str(ROOT / "recipes" / "shakespeare-char-cpu.toml")
@@ -94,6 +95,8 @@ def _trained(asked: Asked) -> Path | None:
         subprocess.run(
             [sys.executable, *command, *changes], check=True, env=environment, capture_output=True
         )
+
+    place = kept(asked.cache / ("shakespeare-quick" if asked.quick else "shakespeare"), train)
     return place / "run" / "model"
 
 

@@ -6,6 +6,8 @@ import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.kept import kept
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -44,10 +46,7 @@ class Shape:
     def folder(self, cache: Path) -> Path:
         """Weights of this shape, written once by `transformers`."""
         name = f"gpt2-{self.width}x{self.layers}-{self.vocab_size}-{self.length}"
-        place = cache / name
-        if not (place / "config.json").exists():
-            _write(self, place)
-        return place
+        return kept(cache / name, lambda made: _write(self, made))
 
 
 def _write(shape: Shape, place: Path) -> None:
