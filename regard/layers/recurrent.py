@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -111,7 +113,11 @@ class LSTM(RecurrentLayer):
                 x, hidden[0], cell[0], *weights[:3], torch.is_grad_enabled()
             )
             return hiddens, (hidden[None], cell[None])
-        hiddens, hidden, cell = torch.lstm(x, (hidden, cell), weights, *_options(x))
+        narrow = not _is_narrowed(x) or _sweeps_bfloat16()
+        if not narrow:
+            x, hidden, cell = x.float(), hidden.float(), cell.float()
+        with nullcontext() if narrow else torch.autocast("cpu", enabled=False):
+            hiddens, hidden, cell = torch.lstm(x, (hidden, cell), weights, *_options(x))
         return hiddens, (hidden, cell)
 
     def _one(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
@@ -128,6 +134,25 @@ class LSTM(RecurrentLayer):
         For loops whose next input depends on the last output.
         """
         return _LSTMStep.apply(gates, more, cell)
+
+
+def _is_narrowed(x: Tensor) -> bool:
+    """Whether autocast on a CPU asks for bfloat16."""
+    on = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    return on and torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+@cache
+def _sweeps_bfloat16() -> bool:
+    """Whether oneDNN has an LSTM in bfloat16 for this processor: not for all that lack AVX-512."""
+    x, state = torch.zeros(1, 2, 1), torch.zeros(1, 1, 1)
+    weights = [torch.zeros(4, 1), torch.zeros(4, 1), torch.zeros(4), torch.zeros(4)]
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.lstm(x, (state, state), weights, *_options(x))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _fits(*tensors: Tensor) -> bool:

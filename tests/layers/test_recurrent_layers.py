@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -202,3 +206,27 @@ def test_bfloat16_products_keep_the_cells_in_float32():
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match="rnn, gru, lstm, but is 'qrnn'"):
         cell_class("qrnn")
+
+
+UNDER_AUTOCAST = """
+import torch
+from regard.layers.recurrent import LSTM
+from regard.native import build
+
+build.kernels = lambda: None
+torch.manual_seed(0)
+layer, x = LSTM(8, 8), torch.randn(2, 5, 8, requires_grad=True)
+for given in (x, x.bfloat16()):
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(given, *layer.empty(2, x))[0]
+    found.sum().backward()
+    assert found.dtype == given.dtype
+    assert torch.allclose(found.float(), layer(x, *layer.empty(2, x))[0], atol=1e-2)
+assert x.grad.isfinite().all()
+"""
+
+
+@pytest.mark.parametrize("processor", ["AVX2", "AVX512_CORE"])
+def test_bfloat16_where_the_processor_does_not_multiply_it(processor):
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": processor}
+    subprocess.run([sys.executable, "-c", UNDER_AUTOCAST], env=environment, check=True)
