@@ -305,11 +305,8 @@ class LanguageModeling(Embeds):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
         source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
         steps, spelling = Streaming(self.model, source, method), Spelling(self.tokenizer, ids)
-        for _, token in steps:
-            if part := spelling.add(token):
-                yield part
-        if part := spelling.rest():
-            yield part
+        yield from filter(None, (spelling.add(token) for _, token in steps))
+        yield from filter(None, [spelling.rest()])
         tell_ends([row], [one[0] for one in steps.results], self.context, method)
 
     def reader(self) -> Reader:
@@ -406,12 +403,8 @@ class LanguageModeling(Embeds):
         return size.get(self.unit, 0) + line
 
     @property
-    def _size(self) -> int:
-        return self.tokenizer.vocab_size
-
-    @property
     def _tokenization(self) -> str:
-        return f"{self.tokenizer.kind}-{self._size}"
+        return f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
 
     def _nats(self, text: Tokens, protocol: Protocol) -> tuple[float, int]:
         """Sum of the losses of a whole text, and how many tokens were predicted."""
