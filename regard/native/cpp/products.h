@@ -206,14 +206,15 @@ struct Sweep {
   const Result& to;
   Share panels;
 
+  // Tiles begin and end at these rows.
   template <int P>
-  void pass(Share tiles, int64_t panel, int64_t apart) const {
-    const int64_t size = stretches_of(w) * SLICE, count = tiles.end - tiles.begin;
-    const bool begins = panel == panels.begin, ends = panel + P >= panels.end;
+  void pass(const int64_t* edges, int64_t count, int64_t panel, int64_t apart) const {
+    const int64_t size = stretches_of(w) * SLICE, all = (w.n + PANEL - 1) / PANEL;
+    const bool begins = panel == panels.begin, ends = panel + 2 * P > all;
     const int64_t askers = begins ? count - 1 : count;
     const int64_t lines = ends || !askers ? 0 : (4 + askers - 1) / askers;
     for (int64_t t = 0; t < count; t++) {
-      const int64_t first = rows.first(tiles.begin + t), end = rows.first(tiles.begin + t + 1);
+      const int64_t first = edges[t], end = edges[t + 1];
       const int64_t part = (begins ? t - 1 : t) * lines;  // in quarters of a panel
       Ahead ahead{P * size + part * size / 4, part < 4 ? lines : 0};
       if (count == 1 || part < 0) ahead = {4096, end - first > FOLLOWED ? 4 : 0};
@@ -223,16 +224,17 @@ struct Sweep {
 
   void run(Share tiles) const {
     for (int64_t first = tiles.begin; first < tiles.end; first += PASS) {
-      Share some = tiles;
-      some.begin = first, some.end = std::min(first + PASS, tiles.end);
+      const int64_t count = std::min(PASS, tiles.end - first);
+      int64_t edges[PASS + 1];
+      for (int64_t t = 0; t <= count; t++) edges[t] = rows.first(first + t);
       const int64_t pairs = (panels.end - panels.begin) / PANELS;
-      const bool alone = some.end - some.begin == 1;
+      const bool alone = count == 1;
       for (int64_t i = 0; i < pairs; i++) {
         const int64_t panel = panels.begin + (alone ? i : i * PANELS);
-        pass<PANELS>(some, panel, alone ? pairs : 1);
+        pass<PANELS>(edges, count, panel, alone ? pairs : 1);
       }
       for (int64_t panel = panels.begin + pairs * PANELS; panel < panels.end; panel++) {
-        pass<1>(some, panel, 1);
+        pass<1>(edges, count, panel, 1);
       }
     }
   }
