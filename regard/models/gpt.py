@@ -30,7 +30,7 @@ from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
-from regard.state import KeyValueCache, extremes
+from regard.state import SPARE, KeyValueCache, extremes
 from regard.text.templates import Template
 
 Words = Literal["tied", "own", "none"]
@@ -166,7 +166,8 @@ class GPT(nn.Module):
         read = (source.lengths - 1).clamp(min=0)
         shortest, longest = extremes(source.lengths)
         if longest > 1:
-            cache = self.fill(source.ids[:, : longest - 1], cache).cut(read)
+            expecting = cache.expecting(longest + SPARE)  # else the first new token copies all
+            cache = self.fill(source.ids[:, : longest - 1], expecting).cut(read)
         # One column more, so that a batch of empty prompts has a last token too.
         ids = nn.functional.pad(source.ids, (0, 1), value=config.pad or 0)
         first = ids.gather(1, read[:, None])
