@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,14 @@ def test_the_first_rows_of_a_batch():
     tokens = torch.arange(6).view(2, 3)
     window = first_rows(StreamBatch(tokens, tokens, fresh=True), 1)
     assert window.fresh and window.tokens.tolist() == [[0, 1, 2]]
+
+
+def test_the_memory_of_a_token_is_told_in_kilobytes(monkeypatch):
+    monkeypatch.delenv("WMT14", raising=False)
+    found = estimate(RECIPES / "wmt14-transformer-base.toml", measure=False)
+    kept = found.memory | {"activations": 300_000 * found.places}
+    told = replace(found, memory=kept).text().splitlines()
+    assert ["a", "token", "300.0", "KB"] in [line.split() for line in told]
 
 
 def test_a_machine_that_is_too_small_is_told(monkeypatch, tmp_path):

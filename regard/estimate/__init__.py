@@ -161,7 +161,9 @@ def _number(value: float | None) -> str:
 
 def _bytes(value: float | None) -> str:
     value = value or 0.0
-    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:,.1f} MB"
+    if value >= 1e9:
+        return f"{value / 1e9:.2f} GB"
+    return f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} KB"
 
 
 def _duration(seconds: float | None) -> str:
