@@ -103,7 +103,7 @@ def resume(
         place.sweep()
         found = place.newest(shown.warn)
         if found:
-            _refuse_changes(found[2]["identity"], now)
+            _refuse_changes(_with_defaults(found[2]["identity"]), now)
         if place.result.exists():
             shown.say(f"{place.path} is finished: there is nothing to resume.")
             return Result(**json.loads(place.result.read_bytes()))
@@ -131,6 +131,17 @@ def _whole(
 ) -> dict[str, Any]:
     whole = {**(identity or {}), "training": asdict(options), "seed": seed}
     return json.loads(json.dumps(whole, default=str))
+
+
+def _with_defaults(before: dict[str, Any]) -> dict[str, Any]:
+    """With the options that there are only since: the run had what is their default now."""
+
+    def filled(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+        inner = {k: filled(v, defaults[k]) for k, v in options.items() if isinstance(v, dict)}
+        return {**defaults, **options, **inner}
+
+    defaults = json.loads(json.dumps(asdict(TrainingOptions(updates=1))))
+    return {**before, "training": filled(before["training"], defaults)}
 
 
 def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -19,7 +19,15 @@ from toy import KINDS, Toy, options
 
 from regard import checkpoints
 from regard.errors import CheckpointError, ConfigError
-from regard.training import CheckpointOptions, Interrupted, ValidationOptions, resume, train
+from regard.training import (
+    CheckpointOptions,
+    Interrupted,
+    OptimizerOptions,
+    ValidationOptions,
+    resume,
+    train,
+)
+from regard.training import run as starting
 from regard.training.interrupt import Stopped
 from regard.training.loop import Loop
 from regard.training.record import TIMING
@@ -325,3 +333,19 @@ def test_the_best_that_could_not_be_kept_is_not_the_best(tmp_path, monkeypatch):
     )
     shutil.rmtree(tmp_path / "a")
     assert train(Toy(), chosen, tmp_path / "a", show="none").best_update == 13
+
+
+def test_a_run_from_before_an_option_was_there_goes_on(tmp_path, monkeypatch):
+    def without_options(identity, options, seed):
+        whole = real(identity, options, seed)
+        del whole["training"]["compile"], whole["training"]["optimizer"]["clip"]
+        return whole
+
+    real = starting._whole
+    with monkeypatch.context() as earlier:
+        earlier.setattr(starting, "_whole", without_options)
+        train(Toy(), options(), tmp_path / "run", show="none")
+    assert resume(Toy(), options(), tmp_path / "run", show="none").update
+    changed = options(optimizer=OptimizerOptions("adam", 0.01, clip=0.5))
+    with pytest.raises(ConfigError, match="training.optimizer.clip: was "):
+        resume(Toy(), changed, tmp_path / "run", show="none")
