@@ -217,7 +217,7 @@ def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
 
     Raises:
         ConfigError: a layer or a head does not exist or is gone already, or the model's
-            configuration cannot remember it.
+            configuration cannot remember it, or its weights are narrow.
     """
     layers = attentions(model, kind)
     heads = _checked(heads, layers)
@@ -225,6 +225,11 @@ def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
     if not owners:
         raise ConfigError(
             f"{_called(model)} cannot be pruned: its configuration has no field `pruned`."
+        )
+    if not all(isinstance(one.output, nn.Linear) for one in layers.values()):
+        raise ConfigError(
+            f"{_called(model)} has narrow weights, which cannot be cut. Load it without `weights`, "
+            "prune it, save it, and load that with `weights`."
         )
     for layer, numbers in heads.items():
         _cut(layers[layer], {number - 1 for number in numbers})

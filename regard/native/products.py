@@ -96,7 +96,10 @@ def _by_torch(
     weight = unpack(packed, *shape).to(x.dtype)
     if scale is None:
         return F.linear(x.to(torch.bfloat16).to(x.dtype), weight, bias)
-    found = F.linear(rounded(x), weight) * scale.to(x.dtype)
+    near = rounded(x)
+    if x.requires_grad:  # rounding has a slope of zero, but what is rounded has that of x
+        near = x + (near - x).detach()
+    found = F.linear(near, weight) * scale.to(x.dtype)
     return found if bias is None else found + bias
 
 

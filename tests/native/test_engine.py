@@ -220,6 +220,28 @@ def test_looking_shows_the_attention_of_the_same_weights(use, runs):
     assert len(runs) == 4 and not torch.allclose(masked, plain, atol=1e-2)
 
 
+def test_heads_of_narrow_weights_stay(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    with pytest.raises(ConfigError, match="narrow weights, which cannot be cut. Load it without"):
+        regard.prune_heads(model, {1: [2]})
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_heads_are_as_important_as_those_of_wide_weights(use, weights):
+    use("fast")
+    wide, model = (spread(MODELS["gpt2"]()) for _ in range(2))
+    prepare(model, weights)
+
+    def importance(model):
+        def losses(texts):
+            return model(texts).hidden.pow(2).mean((1, 2))
+
+        return regard.head_importance(model, [torch.arange(24).view(2, 12)], losses)
+
+    assert torch.allclose(importance(model), importance(wide), rtol=0.2, atol=0.03)
+
+
 class Halves(GPT2Block):
     """Does something that no program knows."""
 
