@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.native.beams import Found, Plan, search
+from regard.native.pace import Pace
 from regard.native.products import WEIGHTS, pointer, threads_for
 from regard.native.recorder import ABSENT, COUNTED, LINEAR, PLACES, CannotRecord, Op, Recording
 from regard.native.words import Leaders
@@ -89,6 +90,7 @@ class Program:
             max((matrix.columns for matrix in linears), default=0),
         )
         self._address = ctypes.addressof(self._program)
+        self._paces: dict[Any, Pace] = {}
         work = sum(matrix.weight.numel() for matrix in linears)
         self._work = work // max(len(linears), 1)
         last = ops[-1]
@@ -193,12 +195,15 @@ class Program:
         read = None
         if source is not None:
             read = _memory(source, source.keys.size(3), rows // source.lengths.size(0))
-        return run(
+        arguments = (
             *(self._address, *given, rows, count),
             None if cache is None else ctypes.byref(_memory(cache, cache.longest, 1)),
             None if read is None else ctypes.byref(read),
             *(parts, *found),
-            threads_for(rows * count * self._work),
+        )
+        pace = self._paces.setdefault((run.__name__, (rows * count).bit_length()), Pace())
+        return pace.timed(
+            threads_for(rows * count * self._work), lambda threads: run(*arguments, threads)
         )
 
 
