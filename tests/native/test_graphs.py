@@ -21,6 +21,7 @@ from regard.decoding.steps import evaluating
 from regard.masks import Allowed, Padding
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.native import build as native
 from regard.native import graphs
 from regard.native.engine import halved
 
@@ -44,6 +45,8 @@ def replays(monkeypatch):
     monkeypatch.setattr(graphs, "DEVICES", ("cpu",))
     monkeypatch.setattr(graphs, "OWN", 1)  # the second step of a shape is recorded
     monkeypatch.setattr(graphs, "recorded", recorded)
+    for asked in ("kernels", "loaded"):  # which no GPU runs, and no recording sees
+        monkeypatch.setattr(native, asked, lambda: None)
     # What a CPU looks at, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
     monkeypatch.setattr(Allowed, "idle", property(lambda a: None if a.grid is None or a.is_causal
