@@ -19,7 +19,7 @@ from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.sentences import Pooling
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import Answering, headed
+from regard.tasks.encoding import Answering, headed, several
 from regard.tasks.features import Reader
 from regard.text import Tokenizer
 
@@ -63,7 +63,8 @@ class Embedding(Answering):
 
     def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Answer]:
         """The vector of each text."""
-        return [Answer(tuple(row)) for row in self.predict(list(texts), too_long=too_long).tolist()]
+        vectors = self.predict(list(several(texts)), too_long=too_long)
+        return [Answer(tuple(row)) for row in vectors.tolist()]
 
     # ---- scores
 

@@ -147,9 +147,10 @@ class Answering(Embeds):
         """Texts or pairs of texts, as a user gives them.
 
         Raises:
-            RegardError: a text is longer than the model reads and `too_long` is "error".
+            RegardError: a text is longer than the model reads and `too_long` is "error"; it is one
+                text and no list.
         """
-        rows = self._kept_rows([as_texts(one) for one in texts])
+        rows = self._kept_rows([as_texts(one) for one in several(texts)])
         long = self.pieces.long_ones(rows)
         if long and too_long == "error":
             raise longer_than_read(rows[long[0]], long[0], self.pieces)
@@ -373,6 +374,17 @@ def is_one(given: Any) -> bool:
     """Whether this is one text, or one pair as a tuple, and not several of them."""
     pair = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
     return isinstance(given, str) or pair
+
+
+def several(texts: Sequence[Any]) -> Sequence[Any]:
+    """The texts.
+
+    Raises:
+        RegardError: it is one text, of which every letter would be read as a text.
+    """
+    if isinstance(texts, str):
+        raise RegardError(f"Give a list of texts, [text], not one text alone: {texts!r:.80}.")
+    return texts
 
 
 def as_texts(given: Any) -> Texts:

@@ -20,7 +20,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong, device_of, watched
-from regard.tasks.encoding import Answering, finite
+from regard.tasks.encoding import Answering, finite, several
 from regard.tasks.features import places_of
 from regard.tasks.next_sentence import NextSentence
 from regard.text import Tokenizer
@@ -108,7 +108,7 @@ class MaskedWords(Answering):
 
     def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Filled]:
         """Texts with their masks filled, and the best candidates."""
-        return self._filled(list(texts), 5, None, too_long)
+        return self._filled(list(several(texts)), 5, None, too_long)
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
         """The probability that the second text follows the first.

@@ -35,6 +35,7 @@ from regard.tasks.encoding import (
     RowsData,
     headed,
     labelled,
+    several,
 )
 from regard.text import Tokenizer
 from regard.text.splitting import Words
@@ -230,7 +231,7 @@ class Tagging(EncoderTask):
         A word of which the pieces alone are more than the model reads is tagged by as many as it
         reads; a warning says in how many texts there are such.
         """
-        given = [Words.of(text) for text in texts]
+        given = [Words.of(text) for text in several(texts)]
         found = WordRows.of([one.words for one in given], self.pieces)
         if found.cut:
             warnings.warn(

@@ -99,6 +99,13 @@ def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
 
 
+def test_one_text_is_not_read_letter_by_letter(place):
+    task = runs.load(classifier(place))
+    with pytest.raises(RegardError, match=r"Give a list of texts, \[text\].*'a red car'"):
+        task.answers("a red car")
+    assert task.predict("a red car") in task.labels
+
+
 # ---- labels ------------------------------------------------------------------------------------
 
 

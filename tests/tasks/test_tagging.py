@@ -78,6 +78,11 @@ def test_roberta_and_gpt2_read_words_as_transformers_does(tmp_path):
             assert task.predict(words) == [TAGS[i] for i in wanted.argmax(-1)]
 
 
+def test_one_text_is_not_read_letter_by_letter(folder):
+    with pytest.raises(RegardError, match="Give a list of texts"):
+        regard.load(folder).answers("Ada met Bob")
+
+
 def test_a_word_without_pieces_is_the_unknown_one(folder):
     task = both(folder)[0]
     for nothing in ("\u200b", "\ufe0f\u200d", "", "\x00"):
