@@ -56,7 +56,11 @@ def best(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def surprise(scores: Tensor, words: Tensor) -> Tensor:
-    """Minus the log-probability of one word of each row: (R, V) and (R,) -> (R,) float64."""
+    """Minus the log-probability of one word of each row: (R, V) and (R,) -> (R,) float64.
+
+    Raises:
+        IndexError: there is no such word.
+    """
     plain = scores.dtype == torch.float32 and scores.device.type == "cpu" and scores.numel()
     library = build.kernels() if plain else None
     if library is None:
@@ -64,6 +68,9 @@ def surprise(scores: Tensor, words: Tensor) -> Tensor:
         return F.cross_entropy(wide, words, reduction="none").double()
     scores, words = scores.contiguous(), words.contiguous()
     rows, known = scores.shape
+    least, most = map(int, words.aminmax())
+    if least < 0 or most >= known:
+        raise IndexError(f"words must be from 0 to {known - 1}, but are {least} to {most}.")
     found = torch.empty(rows, dtype=torch.float64)
     threads = threads_for(rows * known * A_SCORES_WORK)
     library.regard_surprise(pointer(scores), rows, known, pointer(words), pointer(found), threads)

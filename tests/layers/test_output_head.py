@@ -177,8 +177,20 @@ def test_saved_for_the_backward_pass_are_gradients_and_no_logits():
 def test_a_target_that_is_no_word_is_an_error(target):
     head, _, hidden, targets = case(3, bias=False)
     targets[1] = target
-    with pytest.raises((RuntimeError, IndexError)):
-        head.loss(hidden, targets)
+    for learning in (True, False):
+        with torch.set_grad_enabled(learning), pytest.raises((RuntimeError, IndexError)):
+            head.loss(hidden, targets)
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+def test_without_a_gradient_slices_are_one_loss(monkeypatch, n):
+    monkeypatch.setattr(output, "SLICE", 1)
+    monkeypatch.setattr(output, "WORTH", 4)
+    head, _, hidden, targets = case(n, bias=True)
+    with torch.no_grad():
+        total, count = head.loss(hidden, targets)
+    assert count == n
+    torch.testing.assert_close(total, judge(head, hidden, targets, 0.0).detach())
 
 
 def test_a_slice_is_at_least_one_row(monkeypatch):
