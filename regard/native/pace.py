@@ -23,18 +23,18 @@ class Pace:
 
     def __init__(self) -> None:
         self.alone = False  # what is thought to be faster
-        self.seconds: list[float] = []  # of the last calls in this way
+        self.seconds: list[float] = []  # for each unit of size, of the last calls in this way
         self.other: list[float] = []  # of those in the other way, while the two are compared
         self.left, self.rest = 2 * TRIED, OFTEN  # calls until the next comparison, and from then on
 
-    def timed(self, threads: int, call: Callable[[int], Found]) -> Found:
-        """`call` with so many threads, or with one."""
+    def timed(self, threads: int, call: Callable[[int], Found], size: int = 1) -> Found:
+        """`call` with so many threads, or with one. size: what its seconds grow with."""
         if threads == 1:
             return call(1)
         trying = self.left <= 0
         began = perf_counter()
         found = call(1 if self.alone != trying else threads)
-        self._seen(perf_counter() - began, trying)
+        self._seen((perf_counter() - began) / size, trying)
         return found
 
     def _seen(self, seconds: float, trying: bool) -> None:

@@ -202,9 +202,8 @@ class Program:
             *(parts, *found),
         )
         pace = self._paces.setdefault((run.__name__, (rows * count).bit_length()), Pace())
-        return pace.timed(
-            threads_for(rows * count * self._work), lambda threads: run(*arguments, threads)
-        )
+        threads = threads_for(rows * count * self._work)
+        return pace.timed(threads, lambda some: run(*arguments, some), size=rows * count)
 
 
 def _positions(op: Op) -> int:

@@ -56,3 +56,16 @@ def test_growing_calls_are_no_late_ones(clock):
 
 def test_one_thread_is_not_timed(clock):
     assert Pace().timed(1, lambda threads: (threads, "found")) == (1, "found")
+
+def test_calls_of_other_sizes_are_no_slower_ones(clock):
+    """Prompts of 513 tokens beside some of 1,000, at rest: two threads share them."""
+    one, found = Pace(), []
+    for number in range(2000):
+        size = 1000 if number // 3 % 2 else 513
+
+        def call(threads: int, size: int = size) -> int:
+            clock.now += size * QUIET[threads]
+            return threads
+
+        found.append(one.timed(2, call, size=size))
+    assert found.count(1) < len(found) / 50
