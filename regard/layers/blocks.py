@@ -138,8 +138,8 @@ class Stack(nn.ModuleList):
     """Blocks in which every position sees every word of its row: `block(hidden, allowed)`.
 
     `embed` gives what the first one reads, (B, T, D): it is a method of the model. places: of a
-    padded batch whose states stay in the caches of a CPU. In training `read` and `first` pass the
-    words of all rows end to end, so that nothing is computed of padding.
+    padded batch whose states stay in the caches of a CPU. In training the words of all rows lie end
+    to end, so that nothing is computed of padding.
     """
 
     places = 1024
