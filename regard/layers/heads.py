@@ -17,7 +17,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
-from regard.layers.output import Softmax, counted
+from regard.layers.output import Softmax, counting
 
 Place = Callable[[Tensor, Sequences], Tensor]
 
@@ -130,8 +130,7 @@ class MaskedWords(nn.Module):
         """Sum of the losses over (N, D) hidden states, and how many targets counted; see
         `Softmax.loss`.
         """
-        places = counted(targets, count)
-        if places is not None:  # the hidden states of masked words alone pass: about one in seven
-            hidden, targets = hidden.index_select(0, places), targets[places]
+        # The hidden states of masked words alone pass the head: about one in seven.
+        hidden, targets = counting(hidden, targets, count)
         read = self.norm(self.inner(hidden))
         return self.softmax.loss(read, targets, smoothing, targets.numel())

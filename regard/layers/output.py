@@ -60,9 +60,7 @@ class Softmax(nn.Module):
                 (Szegedy et al. 2016, section 7): (1 - e) * -log p(target) + e * mean(-log p).
             count: how many targets count, where that is known: then nobody waits for the device.
         """
-        places = counted(targets, count)
-        if places is not None:
-            hidden, targets = hidden.index_select(0, places), targets[places]
+        hidden, targets = counting(hidden, targets, count)
         learning = torch.is_grad_enabled()  # inside the function it is always off
         if not learning and not smoothing:
             return surprise_of(hidden, targets, self.logits, self.weight.size(0)), targets.numel()
@@ -72,11 +70,14 @@ class Softmax(nn.Module):
         return total, targets.numel()
 
 
-def counted(targets: Tensor, count: int | None = None) -> Tensor | None:
-    """Which of the targets (N,) count, `count` of them, (M,); None: all do."""
+def counting(hidden: Tensor, targets: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
+    """The hidden states (N, D) and targets (N,) that count, `count` of them; None: look."""
     kept = targets != IGNORE
     count = int(kept.sum()) if count is None else count
-    return None if count == targets.numel() else torch.nonzero_static(kept, size=count)[:, 0]
+    if count == targets.numel():
+        return hidden, targets
+    places = torch.nonzero_static(kept, size=count)[:, 0]
+    return hidden.index_select(0, places), targets[places]
 
 
 def slice_on(device: torch.device) -> int:

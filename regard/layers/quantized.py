@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.layers.output import SLICE, Softmax, counted, surprise_of
+from regard.layers.output import SLICE, Softmax, counting, surprise_of
 from regard.layers.recurrent import RecurrentLayer, Swept
 from regard.native.memory import settled
 from regard.native.products import PANEL, pack, product
@@ -178,9 +178,7 @@ class NarrowSoftmax(nn.Module):
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
-        places = counted(targets, count)
-        if places is not None:
-            hidden, targets = hidden.index_select(0, places), targets[places]
+        hidden, targets = counting(hidden, targets, count)
         if not smoothing:
             return surprise_of(hidden, targets, self.logits, self.matrix.lines), targets.numel()
         total = hidden.new_zeros((), dtype=torch.float64)
