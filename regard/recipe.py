@@ -35,6 +35,7 @@ from pydantic import (
 )
 
 from regard.errors import ConfigError, DataError
+from regard.schema import either, refusal
 from regard.suggest import nearest
 
 COMMAND_LINE = "command line"
@@ -276,20 +277,6 @@ def _value_at(tables: Any, key: str) -> Any:
 
 # ------------------------------------------------------------------------------ refusing
 
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "a string",
-    "path_type": "a path (a string)",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a section",
-    "model_type": "a section",
-    "dataclass_type": "a section",
-}
-
 
 def _names(section: Any) -> dict[str, Any]:
     """The options of a section, with their types: of `Options` or of a dataclass."""
@@ -327,7 +314,7 @@ def _unknown(schema: Any, key: str) -> str:
     elsewhere = [
         f"[{other}]" for other in _names(schema) if name in _names(_plain(_option(schema, other)))
     ]
-    hint = f"It belongs to {_either(elsewhere)}." if elsewhere else nearest(name, names)
+    hint = f"It belongs to {either(elsewhere)}." if elsewhere else nearest(name, names)
     return f"{where} has no `{name}`. {hint}"
 
 
@@ -363,24 +350,14 @@ def _refusal(key: str, errors: Sequence[Any]) -> str:
     if first["type"] in ("value_error", "assertion_error"):
         said = str(first["ctx"]["error"])
         return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
-    expected = [
-        _EXPECTED.get(e["type"], re.sub("^Input should (be )?|^Value error, ", "", e["msg"]))
-        for e in errors
-    ]
-    text = f"`{key}{index}` must be {_either(dict.fromkeys(expected))}, but is"
     hint = ""
     if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    return f"{text} {_toml(first['input'])}. {hint}".rstrip()
+    return f"{refusal(key + index, errors, _toml)} {hint}".rstrip()
 
 
 def _index(error: Any) -> str:
     return "".join(f"[{part}]" for part in error["loc"] if isinstance(part, int))
-
-
-def _either(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _line_of(text: str, key: str) -> int | None:

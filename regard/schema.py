@@ -1,0 +1,209 @@
+"""JSON and TOML files from outside, read through a typed schema.
+
+    config = read_json(folder / "config.json", ModelConfig, error=ConfigError)
+
+A file is opened only if it is a regular file of a reasonable size. It must be UTF-8, must not name
+a key twice, and every number in it must be finite and fit into 64 bits. A schema is any type that
+pydantic validates. Whatever is wrong is reported with the file and the field, all fields at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from regard.errors import CheckpointError, DataError, RegardError
+
+ErrorOf = Callable[[str], RegardError]
+
+LARGEST = 64 * 2**20  # bytes of a JSON file; the largest published tokenizer.json has about 20 MB
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may leave half a character
+
+
+class Fields(BaseModel):
+    """Base of the schemas of files that other programs write: strict types, other fields kept."""
+
+    model_config = ConfigDict(
+        strict=True, extra="allow", frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+def read_json(path: Path, schema: Any = dict[str, Any], *, error: ErrorOf = CheckpointError) -> Any:
+    """The contents of a JSON file, validated by `schema` (a pydantic model or any type).
+
+    error: makes the exception from its message: `CheckpointError`, `ConfigError`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RegardError: of the kind that `error` makes. The file is not a regular file, is too large,
+            is not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
+    """
+    return checked(parse_json(read_text(path, error=error), str(path), error), schema, path, error)
+
+
+def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
+    """The text of a small regular file, strictly UTF-8. Raises as `read_json` does."""
+    if not path.exists():
+        raise FileNotFoundError(2, "there is no such file", str(path))
+    if not path.is_file():  # opening a named pipe would wait for ever
+        raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
+    if (size := path.stat().st_size) > most:
+        raise error(f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file.")
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        line = data.count(b"\n", 0, wrong.start) + 1
+        raise error(
+            f"{path}:{line}: byte 0x{data[wrong.start]:02x} is not UTF-8. Save the file as UTF-8."
+        ) from None
+
+
+def parse_json(text: str, where: str, error: ErrorOf = CheckpointError) -> Any:
+    """The value of a JSON text; `where` is named in errors. Raises as `read_json` does."""
+
+    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) < len(items):
+            names = [name for name, _ in items]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise error(f"{where}: {twice!r} is given twice. Remove one of them.")
+        return found
+
+    def finite(number: str) -> float:
+        if not math.isfinite(value := float(number)):
+            raise error(f"{where}: {number} is not a finite number.")
+        return value
+
+    def whole(number: str) -> int:
+        if len(number) > 20 or not -(2**63) <= int(number) < 2**63:
+            raise error(f"{where}: {number:.40} does not fit into 64 bits.")
+        return int(number)
+
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=unique,
+            parse_float=finite,
+            parse_int=whole,
+            parse_constant=finite,
+        )
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as wrong:
+        raise error(
+            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
+        ) from None
+    except UnicodeEncodeError:
+        raise error(f"{where}: a \\u escape is half of a character (a lone surrogate).") from None
+    except RecursionError:
+        raise error(f"{where}: lists or objects are nested too deeply.") from None
+    return value
+
+
+def checked(
+    value: Any, schema: Any, where: str | Path, error: ErrorOf = CheckpointError, field: str = ""
+) -> Any:
+    """`value` validated by `schema`, strictly: "3" is no number and 1 is no boolean.
+
+    where: the file that errors name. field: the dotted name of `value` in it, "" for the whole.
+
+    Raises:
+        RegardError: of the kind that `error` makes, naming every field that is wrong.
+    """
+    try:
+        return _adapter(schema).validate_python(value, strict=True)
+    except ValidationError as wrong:
+        problems = [f"{where}: {problem}" for problem in _problems(wrong, field)]
+    raise error("\n".join(problems))
+
+
+@lru_cache(maxsize=128)
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
+
+
+def _problems(refused: ValidationError, field: str) -> Iterator[str]:
+    """What is wrong with each field; the members of a union are one problem."""
+    by_name: dict[str, list[Any]] = {}
+    for problem in refused.errors():
+        by_name.setdefault(_name_of(problem, field), []).append(problem)
+    for name, several in by_name.items():
+        if several[0]["type"] in ("missing", "missing_argument"):
+            yield f"`{name}` is missing."
+        elif several[0]["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            yield f"`{name}` is not a known field."
+        else:
+            yield refusal(name or "the content", several, _shown)
+
+
+def _name_of(problem: Any, field: str) -> str:
+    """The dotted name of a field; pydantic adds the names of a union's members, with brackets."""
+    parts = [str(part) for part in problem["loc"]]
+    tags = {"int", "float", "str", "bool", "none", "dict", "list", "tuple"}
+    named = [part for part in parts if part not in tags and not re.search(r"[\[({-]", part)]
+    return ".".join([*([field] if field else []), *named])
+
+
+# ------------------------------------------------------------------------------- messages
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "path_type": "a path (a string)",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a section",
+    "model_type": "a section",
+    "model_attributes_type": "a section",
+    "dataclass_type": "a section",
+    "none_required": "null",
+}
+
+
+def refusal(name: str, errors: Sequence[Any], shown: Callable[[Any], str]) -> str:
+    """ "`name` must be ..., but is ...", from pydantic's errors for one field.
+
+    shown: how a value is written in the notation of the file.
+    """
+    expected = [
+        _EXPECTED.get(e["type"], re.sub("^Input should (be )?|^Value error, ", "", e["msg"]))
+        for e in errors
+    ]
+    return (
+        f"`{name}` must be {either(dict.fromkeys(expected))}, but is {shown(errors[0]['input'])}."
+    )
+
+
+def either(names: Iterable[str]) -> str:
+    """ "a", "a or b", "a, b or c"."""
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=True)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def data_error(path: Path) -> ErrorOf:
+    """For `error`: makes a `DataError` of a file, from a message that names it already."""
+
+    def made(message: str) -> RegardError:
+        return DataError(path, None, message.removeprefix(f"{path}: "))
+
+    return made

@@ -1,0 +1,125 @@
+"""JSON from outside: what is wrong is named by file and field, and nothing else is raised."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.schema import Fields, checked, data_error, parse_json, read_json
+
+
+class Sizes(Fields):
+    d_model: int
+    dropout: float = 0.1
+    names: list[str] | None = None
+    inner: dict[str, int] = {}
+
+
+def refused(tmp_path, content, schema=Sizes, **options):
+    path = tmp_path / "config.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(RegardError) as error:
+        read_json(path, schema, **options)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_valid_file_becomes_the_schema_and_keeps_further_fields(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"d_model": 8, "dropout": 0, "other": [1]}')
+    found = read_json(path, Sizes)
+    assert (found.d_model, found.dropout, found.other) == (8, 0.0, [1])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"d_model": "8"}', '`d_model` must be a whole number, but is "8"'),
+        ('{"d_model": 8.0}', "`d_model` must be a whole number, but is 8.0"),
+        ('{"d_model": true}', "`d_model` must be a whole number, but is true"),
+        ('{"d_model": null}', "`d_model` must be a whole number, but is null"),
+        ('{"d_model": 8, "names": "a"}', "`names` must be a list, but is"),
+        ('{"d_model": 8, "names": ["a", 3]}', "`names.1` must be a string, but is 3"),
+        ('{"d_model": 8, "inner": {"x": []}}', "`inner.x` must be a whole number, but is []"),
+        ("{}", "`d_model` is missing"),
+        ("[]", "must be"),
+        ('{"d_model": 8, "d_model": 9}', "'d_model' is given twice"),
+        ('{"d_model": 8, "dropout": NaN}', "NaN is not a finite number"),
+        ('{"d_model": 8, "dropout": 1e999}', "1e999 is not a finite number"),
+        ('{"d_model": 99999999999999999999}', "does not fit into 64 bits"),
+        ('{"d_model": ' + "9" * 5000 + "}", "does not fit into 64 bits"),
+        ('{"d_model": 8, "x": "\\ud800"}', "lone surrogate"),
+        ('{"d_model": 8,\n}', ":2: is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        (b'{"d_model": 8,\n "x": "\xff"}', ":2: byte 0xff is not UTF-8"),
+        ("", "is not JSON"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, content, said):
+    assert said in refused(tmp_path, content)
+
+
+def test_all_wrong_fields_are_named_at_once(tmp_path):
+    said = refused(tmp_path, '{"d_model": "8", "dropout": "x"}')
+    assert "d_model" in said and "dropout" in said
+
+
+def test_the_kind_of_error_is_chosen_by_the_caller(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text("[")
+    for kind in (CheckpointError, ConfigError):
+        with pytest.raises(kind):
+            read_json(path, error=kind)
+    with pytest.raises(DataError) as error:
+        read_json(path, error=data_error(path))
+    assert error.value.path == str(path)
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("pipe.json", ""):
+        with pytest.raises(CheckpointError, match="must be a file"):
+            read_json(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "absent.json")
+    (tmp_path / "link.json").symlink_to(tmp_path / "there.json")
+    (tmp_path / "there.json").write_text("{}")
+    assert read_json(tmp_path / "link.json") == {}
+
+
+def test_a_file_too_large_is_not_read(tmp_path):
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(65 * 2**20)
+    with pytest.raises(CheckpointError, match="68,157,440 bytes"):
+        read_json(tmp_path / "config.json")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from(["d_model", "dropout", "names", "inner", "x"]), values))
+def test_any_value_is_read_or_refused_with_an_error_of_ours(drawn):
+    try:
+        value = parse_json(json.dumps(drawn), "config.json")
+        found = checked(value, Sizes, "config.json")
+    except RegardError as error:
+        assert "config.json" in str(error)
+    else:
+        assert type(found.d_model) is int
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text() | st.binary().map(lambda b: b.decode("utf-8", "replace")))
+def test_any_text_is_parsed_or_refused(text):
+    try:
+        parse_json(text, "f")
+    except RegardError:
+        pass
