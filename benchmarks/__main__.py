@@ -11,8 +11,9 @@ Works by name; all of them without one:
     startup      imports, and the first answer of the command line
 
 In turn, each condition in a process of its own which sleeps between its turns; medians, and ratios
-round by round. Peers that are not installed are left out by name. Into FOLDER go report.md,
-report.json and report.svg.
+round by round. Peers that are not installed are left out by name. With --load N, N other programs
+compute and read memory all the while. The ceilings are measured before and after each work, and
+again when a condition exceeds one. Into FOLDER go report.md, report.json and report.svg.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ NAMES = (
     "tokenizing",
     "startup",
 )
+CEILING_TRIES = 5
 ROOT = Path(__file__).parents[1]
 
 
@@ -51,9 +53,18 @@ def main() -> None:
     found: dict[str, Any] = {
         "machine": machine.described(asked.threads),
         "rounds": given.rounds,
+        "load": given.load,
         "ceilings": _ceilings(asked),
         "works": [],
     }
+    with machine.load(given.load):
+        _measure(given, asked, found)
+    tables.write(found, given.out)
+    print(f"written: {given.out / 'report.md'}")
+
+
+def _measure(given: argparse.Namespace, asked: Asked, found: dict[str, Any]) -> None:
+    """Measure the works that were asked for, and write the report after each."""
     for name in given.names or NAMES:
         for work in importlib.import_module(f"benchmarks.{name}").works(asked):
             if given.only and given.only not in work.name:
@@ -62,13 +73,19 @@ def main() -> None:
                 ours, *others = work.conditions
                 kept = [one for one in others if any(part in one.name for part in given.beside)]
                 work = replace(work, conditions=[ours, *kept])
-            found["works"].append(_measured(work, asked, given.rounds, found["ceilings"]))
-            print(tables.table(found["works"][-1]), flush=True)
+            found["works"].append(_measured(work, asked, given.rounds))
+            _raise_ceilings(found, asked)
+            print(tables.table(found["works"][-1], found["ceilings"]), flush=True)
             tables.write(found, given.out)
-    later = _ceilings(asked)  # other programs may have slowed the machine the first time
-    found["ceilings"] = {k: max(v, later[k]) for k, v in found["ceilings"].items()}
-    tables.write(found, given.out)
-    print(f"written: {given.out / 'report.md'}")
+
+
+def _raise_ceilings(found: dict[str, Any], asked: Asked) -> None:
+    """Measure the ceilings again, and further when one is exceeded: the best of all counts."""
+    for _ in range(CEILING_TRIES):
+        later = _ceilings(asked)
+        found["ceilings"] = {k: max(v, later[k]) for k, v in found["ceilings"].items()}
+        if not tables.exceeded(found["works"][-1], found["ceilings"]):
+            return
 
 
 def _arguments() -> argparse.Namespace:
@@ -81,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     data = ROOT.parent / "shared" / "data"
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--load", type=int, default=0, help="other programs that run meanwhile")
     parser.add_argument("--quick", action="store_true", help="tiny shapes: does everything run?")
     parser.add_argument("--full", action="store_true", help="further shapes too")
     parser.add_argument("--only", help="works whose name contains this")
@@ -99,18 +117,18 @@ def _ceilings(asked: Asked) -> dict[str, float]:
     sizes = {"megabytes": 8, "size": 128} if asked.quick else {}
     with Worker(Condition("ceilings", "benchmarks.machine:Ceilings", sizes), asked.threads) as one:
         one.make()
-        found: dict[str, float] = one.call("turn")[1]
+        found: dict[str, float] = one.call("turn").result
         return found
 
 
-def _measured(work: Work, asked: Asked, rounds: int, ceilings: dict[str, float]) -> dict[str, Any]:
+def _measured(work: Work, asked: Asked, rounds: int) -> dict[str, Any]:
     measured = measure(work, rounds, asked.threads, lambda line: print(line, file=sys.stderr))
     return {
         "name": work.name,
         "unit": work.unit,
         "note": work.note,
         "amount": work.amount,
-        "rows": measured.rows(ceilings),
+        "rows": measured.rows(),
         "left out": measured.left_out,
     }
 

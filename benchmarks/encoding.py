@@ -60,6 +60,7 @@ SIDES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("ctranslate2", "transformers"),
     ),
 }
+WRITERS = {"Ours": "write_ours", "OnnxRuntime": "write_onnx", "CTranslate2": "write_ct2"}
 GOALS = {
     "transformers bfloat16, 32 unsorted": 1.8,
     "transformers bfloat16, sorted": 1.2,
@@ -79,7 +80,13 @@ def works(asked: Asked) -> Iterator[Work]:
     given.write_text(json.dumps(texts))
     common = {"encoder": str(asked.encoder), "texts": str(given), "cache": str(asked.cache)}
     conditions = [
-        Condition(name, f"{__name__}:{kind}", common | settings, needs)
+        Condition(
+            name,
+            f"{__name__}:{kind}",
+            common | settings,
+            needs,
+            prepare=f"{__name__}:{WRITERS[kind]}" if kind in WRITERS else "",
+        )
         for name, (kind, settings, needs) in SIDES.items()
     ]
 
@@ -119,8 +126,20 @@ def _correlation(rows: list[list[float]], wanted: list[float]) -> str:
 # ------------------------------------------------------------------------------------- sides
 
 
+def write_ours(encoder: str, texts: str, cache: str, weights: str | None = None) -> None:
+    """The quantized folder, as `regard convert` writes it."""
+    import regard
+
+    if weights is not None:
+        kept(_ours(cache, weights), lambda made: regard.convert(encoder, made, weights))
+
+
+def _ours(cache: str, weights: str) -> Path:
+    return Path(cache) / f"minilm-regard-{weights}"
+
+
 class Ours:
-    """`regard.load(encoder).embed(texts)`."""
+    """`regard.load(folder).embed(texts)`; the folder holds float32 or quantized weights."""
 
     def __init__(
         self, encoder: str, texts: str, cache: str, threads: int, weights: str | None = None
@@ -130,7 +149,7 @@ class Ours:
         import regard
 
         torch.set_num_threads(threads)
-        self.task = regard.load(encoder, weights=weights)  # type: ignore[arg-type]
+        self.task = regard.load(encoder if weights is None else _ours(cache, weights))
         self.texts = json.loads(Path(texts).read_text())
 
     def turn(self) -> list[list[float]]:
@@ -156,10 +175,17 @@ class Transformers:
 
         torch.set_num_threads(threads)
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
-        kind = getattr(torch, dtype)
-        self.model = transformers.AutoModel.from_pretrained(encoder, dtype=kind).eval()
         self.texts = json.loads(Path(texts).read_text())
         self.batch, self.sort = batch, sort
+        self.open(encoder, dtype)
+
+    def open(self, encoder: str, dtype: str) -> None:
+        """Open the model; other engines that read these batches open their own."""
+        import torch
+        import transformers
+
+        kind = getattr(torch, dtype)
+        self.model = transformers.AutoModel.from_pretrained(encoder, dtype=kind).eval()
 
     def turn(self) -> list[list[float]]:
         """The vectors."""
@@ -211,20 +237,28 @@ class SentenceTransformers:
         return found.float().tolist()
 
 
+def write_onnx(encoder: str, texts: str, cache: str, weights: str) -> None:
+    """The graph."""
+    from benchmarks.onnx_encoder import convert
+
+    kept(_onnx(cache, weights), lambda made: convert(encoder, made / "model.onnx", weights))
+
+
+def _onnx(cache: str, weights: str) -> Path:
+    return Path(cache) / f"minilm-onnx-{weights}"
+
+
 class OnnxRuntime(Transformers):
     """The encoder in the runtime's fused operators, batches of 64 sorted by length."""
 
     def __init__(self, encoder: str, texts: str, cache: str, threads: int, weights: str):
-        from benchmarks.onnx_encoder import convert
-        from benchmarks.onnx_graph import session
+        from benchmarks.onnx_session import session
 
+        self.session = session(_onnx(cache, weights) / "model.onnx", threads)
         super().__init__(encoder, texts, cache, threads, "float32", batch=64, sort=True)
-        del self.model
-        place = kept(
-            Path(cache) / f"minilm-onnx-{weights}",
-            lambda made: convert(encoder, made / "model.onnx", weights),
-        )
-        self.session = session(place / "model.onnx", threads)
+
+    def open(self, encoder: str, dtype: str) -> None:
+        """The session is open already."""
 
     def hidden(self, given: Any) -> Any:
         """(B, T, D)"""
@@ -240,23 +274,31 @@ class OnnxRuntime(Transformers):
         return torch.from_numpy(self.session.run(["hidden"], feed)[0])
 
 
+def write_ct2(encoder: str, texts: str, cache: str, weights: str) -> None:
+    """The folder in its format."""
+    from ctranslate2.converters import TransformersConverter
+
+    converter = TransformersConverter(encoder)
+    kept(_ct2(cache, weights), lambda made: converter.convert(str(made), quantization=weights))
+
+
+def _ct2(cache: str, weights: str) -> Path:
+    return Path(cache) / f"minilm-ctranslate2-{weights}"
+
+
 class CTranslate2(Transformers):
     """Its own encoder, converted once, batches of 64 sorted by length."""
 
     def __init__(self, encoder: str, texts: str, cache: str, threads: int, weights: str):
         import ctranslate2
-        from ctranslate2.converters import TransformersConverter
 
-        super().__init__(encoder, texts, cache, threads, "float32", batch=64, sort=True)
-        del self.model
-        converter = TransformersConverter(encoder)
-        place = kept(
-            Path(cache) / f"minilm-ctranslate2-{weights}",
-            lambda made: converter.convert(str(made), quantization=weights),
-        )
         self.encoder = ctranslate2.Encoder(
-            str(place), device="cpu", compute_type=weights, intra_threads=threads
+            str(_ct2(cache, weights)), device="cpu", compute_type=weights, intra_threads=threads
         )
+        super().__init__(encoder, texts, cache, threads, "float32", batch=64, sort=True)
+
+    def open(self, encoder: str, dtype: str) -> None:
+        """The encoder is open already."""
 
     def hidden(self, given: Any) -> Any:
         """(B, T, D)"""

@@ -72,6 +72,7 @@ def works(asked: Asked) -> Iterator[Work]:
                 f"{__name__}:{kind}",
                 given | settings,
                 needs=("transformers",) if kind == "TheirWindows" else (),
+                prepare=f"{__name__}:write_ours" if kind == "OurWindows" else "",
             )
             for name, (kind, settings) in WINDOWS.items()
         ],
@@ -181,6 +182,13 @@ class TheirCarried:
         return nats / last
 
 
+def write_ours(folder: str, shape: dict[str, int], tokens: int, stride: int, weights: str) -> None:
+    """The quantized folder."""
+    from benchmarks.decoding.ours import prepare
+
+    prepare(folder, shape, weights)
+
+
 class OurWindows:
     """The library's perplexity of a text by a model with a context."""
 
@@ -193,17 +201,12 @@ class OurWindows:
         weights: str,
         threads: int,
     ):
-        import torch
 
+        from benchmarks.decoding.ours import Ours
         from regard.data import Tokens, Windows
-        from regard.native.engine import prepare
-        from regard.runs import read_model
         from regard.tasks.features import places_of
 
-        torch.set_num_threads(threads)
-        self.model: Any = read_model(folder).eval()
-        if weights != "float32":
-            prepare(self.model, weights)  # type: ignore[arg-type]
+        self.model: Any = Ours(folder, shape, weights, threads).model
         text = Tokens.of([_text(tokens, shape["vocab_size"])], shape["vocab_size"])
         window = shape["length"]
         rows = max(1, places_of(self.model) // window)

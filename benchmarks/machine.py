@@ -8,9 +8,11 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,30 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@contextmanager
+def load(count: int) -> Iterator[None]:
+    """So many other programs meanwhile, each of which reads memory on one core without a pause."""
+    program = [sys.executable, "-c", _READS_MEMORY]
+    running = [subprocess.Popen(program) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+_READS_MEMORY = """
+import ctypes, os
+ctypes.CDLL(None).prctl(1, 9)  # ends with its parent
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy
+numbers = numpy.ones(2**25)
+while True:
+    numbers.sum()
+"""
 
 
 class Ceilings:

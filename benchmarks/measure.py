@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from benchmarks.workers import Condition, Failed, Worker
+from benchmarks.workers import Condition, Failed, Turn, Worker, prepare
 
 Tell = Callable[[str], None]
 
@@ -42,28 +42,32 @@ class Work:
 
 @dataclass
 class Measured:
-    """Seconds of each round by condition, and what else was seen."""
+    """Seconds of each round by condition, and what else was seen.
+
+    others: of the same rounds, the cores that other programs used.
+    """
 
     work: Work
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    others: dict[str, list[float]] = field(default_factory=dict)
     made: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float | None] = field(default_factory=dict)
     quality: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def rows(self, ceilings: dict[str, float]) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """One for each condition that ran, fastest first."""
-        return sorted(
-            (self._row(name, ceilings) for name in self.seconds), key=lambda row: -row["rate"]
-        )
+        return sorted((self._row(name) for name in self.seconds), key=lambda row: -row["rate"])
 
-    def _row(self, name: str, ceilings: dict[str, float]) -> dict[str, Any]:
+    def _row(self, name: str) -> dict[str, Any]:
         seconds, first = self.seconds[name], self.work.conditions[0].name
         ours = self.seconds.get(first)
         row: dict[str, Any] = {
             "condition": name,
+            "amount": self.work.of(name),
             "rate": self.work.of(name) / median(seconds),
             "seconds": seconds,
+            "others": self.others.get(name, []),
             "memory MB": self.memory.get(name),
             "quality": self.quality.get(name, ""),
             "goal": self.work.goals.get(name),
@@ -71,11 +75,9 @@ class Measured:
         if ours and ours is not seconds:
             part = self.work.of(first) / self.work.of(name)
             ratios = [part * theirs / own for own, theirs in zip(ours, seconds, strict=True)]
-            row |= {"ratio": median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-        ceiling, amount = self.work.least.get(name, ("", 0.0))
-        if ceiling in ceilings:
-            row["share"] = amount / ceilings[ceiling] / median(seconds)
-            row["ceiling"] = ceiling
+            row |= {"ratios": ratios}
+        if name in self.work.least:
+            row["ceiling"], row["least"] = self.work.least[name]
         return row
 
 
@@ -91,13 +93,14 @@ def measure(work: Work, rounds: int, threads: int, tell: Tell) -> Measured:
         for name in list(workers):
             done = _try(found, workers, name, tell)
             if done is not None:
-                results[name] = done[1]
+                results[name] = done.result
         for _ in range(rounds):
             for name in list(workers):
                 done = _try(found, workers, name, tell)
                 if done is not None:
-                    found.seconds.setdefault(name, []).append(done[0])
-                    results[name] = done[1]
+                    found.seconds.setdefault(name, []).append(done.seconds)
+                    found.others.setdefault(name, []).append(done.others)
+                    results[name] = done.result
         for name, worker in workers.items():
             found.memory[name] = worker.peak()
     found.seconds = {name: found.seconds[name] for name in workers if name in found.seconds}
@@ -116,8 +119,9 @@ def _made(
             tell(f"{work.name}: {name} is left out: {found.left_out[name]}")
             continue
         tell(f"{work.name}: making {name}")
-        worker = stack.enter_context(Worker(condition, threads))
         try:
+            prepare(condition, threads)
+            worker = stack.enter_context(Worker(condition, threads))
             found.made[name] = worker.make()
         except Failed as error:
             _leave_out(found, name, error, tell)
@@ -126,12 +130,10 @@ def _made(
     return workers
 
 
-def _try(
-    found: Measured, workers: dict[str, Worker], name: str, tell: Tell
-) -> tuple[float, Any] | None:
+def _try(found: Measured, workers: dict[str, Worker], name: str, tell: Tell) -> Turn | None:
     try:
         done = workers[name].call("turn")
-        tell(f"{found.work.name}: {name}, {done[0]:.3g} s")
+        tell(f"{found.work.name}: {name}, {done.seconds:.3g} s, others {done.others:.2f} cores")
         return done
     except Failed as error:
         _leave_out(found, name, error, tell)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 FUSED = "com.microsoft"
@@ -95,10 +94,3 @@ class Graph:
 def value(name: str, kind: str, sizes: list[Any]) -> Any:
     """An input or output."""
     return helper.make_tensor_value_info(name, KINDS[kind], sizes)
-
-
-def session(place: Path, threads: int) -> Any:
-    """The graph, ready to run."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    return onnxruntime.InferenceSession(str(place), options, providers=["CPUExecutionProvider"])

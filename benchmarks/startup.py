@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,15 +87,25 @@ class Process:
     def __init__(self, command: list[str], threads: int):
         self.command = [sys.executable, *command]
         self.seconds: list[float] = []
+        self.most = 0.0
 
     def turn(self) -> float:
         """From its start to its end; the median of the seconds so far."""
         began = time.perf_counter()
-        done = subprocess.run(self.command, capture_output=True, text=True, env=os.environ)
-        if done.returncode:
-            raise RuntimeError(done.stderr[-500:])
-        self.seconds.append(time.perf_counter() - began)
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(self.command, stdout=said, stderr=said)
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.seconds.append(time.perf_counter() - began)
+            if process.returncode:
+                said.seek(0)
+                raise RuntimeError(said.read()[-500:].decode(errors="replace"))
+        self.most = max(self.most, used.ru_maxrss / 1024)
         return median(self.seconds)
+
+    def peak(self) -> float:
+        """The most resident memory of the commands, in MB."""
+        return self.most
 
 
 def _folder(asked: Asked) -> Path:

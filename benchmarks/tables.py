@@ -12,6 +12,7 @@ from regard.visual.canvas import save_png
 from regard.visual.drawing import Drawing, Label, Rect, Shape, clip, stack
 from regard.visual.drawing import Path as Line
 
+AT_REST = 0.1  # cores that other programs may use in a turn at rest
 WORDS = ("condition", "quality")
 
 
@@ -20,21 +21,25 @@ def markdown(found: dict[str, Any], level: str = "##") -> str:
     machine, ceilings = found["machine"], found["ceilings"]
     parts = [
         "; ".join(f"{name} {value}" for name, value in machine.items()) + ".\n",
-        f"{found['rounds']} rounds in turn; medians, and ratios round by round with their range.\n",
+        f"{found['rounds']} rounds in turn; medians, and ratios round by round with their range"
+        + (f"; {load} other programs ran meanwhile" if (load := found["load"]) else "")
+        + ".\n",
         "Ceilings: "
         + ", ".join(f"{name} {value:,.0f}" for name, value in ceilings.items())
         + ".\n",
     ]
-    return "\n".join([*parts, *(table(work, level) for work in found["works"])])
+    return "\n".join([*parts, *(table(work, ceilings, level) for work in found["works"])])
 
 
-def table(work: dict[str, Any], level: str = "##") -> str:
-    """One work: the fastest condition first. A column that nothing stands in is left out."""
-    rows = [_cells(row, work["unit"]) for row in work["rows"]]
+def table(work: dict[str, Any], ceilings: dict[str, float], level: str = "##") -> str:
+    """One work: the fastest condition first. An empty column is left out."""
+    rows = [_cells(row, work["unit"], ceilings) for row in work["rows"]]
     columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     lines = [f"{level} {work['name']}\n"]
     if work["note"]:
         lines += [work["note"] + "\n"]
+    if said := disturbance(work):
+        lines += [said + "\n"]
     lines += ["| " + " | ".join(columns) + " |"]
     lines += ["|" + "|".join("---" if name in WORDS else "---:" for name in columns) + "|"]
     lines += ["| " + " | ".join(row[name] for name in columns) + " |" for row in rows]
@@ -42,20 +47,47 @@ def table(work: dict[str, Any], level: str = "##") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: dict[str, Any], unit: str) -> dict[str, str]:
-    ratio = goal = share = ""
-    if "ratio" in row:
-        ratio = f"{row['ratio']:.2f} ({row['lowest']:.2f}-{row['highest']:.2f})"
-        if row["goal"]:
-            goal = f"{row['goal']:g} " + ("✓" if row["ratio"] >= row["goal"] else "✗")
-    if "share" in row:
-        share = f"{row['share']:.0%} of {row['ceiling'].rsplit(' ', 1)[0]}"
+def disturbance(work: dict[str, Any]) -> str:
+    """How many turns other programs disturbed; empty where there were none."""
+    turns = [others for row in work["rows"] for others in row["others"]]
+    disturbed = [others for others in turns if others > AT_REST]
+    if not disturbed:
+        return ""
+    return (
+        f"Other programs used more than {AT_REST:g} of a core in {len(disturbed)} of {len(turns)} "
+        f"turns, {median(disturbed):.2f} cores in the median of these."
+    )
+
+
+def share(row: dict[str, Any], ceilings: dict[str, float]) -> float | None:
+    """How much of its ceiling a condition reaches; None where it has none."""
+    if row.get("ceiling") not in ceilings:
+        return None
+    return row["least"] / ceilings[row["ceiling"]] / median(row["seconds"])
+
+
+def exceeded(work: dict[str, Any], ceilings: dict[str, float]) -> list[str]:
+    """The conditions that are faster than their ceiling: it was measured too low."""
+    return [row["condition"] for row in work["rows"] if (share(row, ceilings) or 0) > 1]
+
+
+def _ratio(ratios: list[float]) -> str:
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else ""
+
+
+def _cells(row: dict[str, Any], unit: str, ceilings: dict[str, float]) -> dict[str, str]:
+    rest, loaded = row.get("ratios", []), row.get("ratios under load", [])
+    goal, reached = "", share(row, ceilings)
+    if row["goal"] and rest:
+        met = all(median(ratios) >= row["goal"] for ratios in (rest, loaded) if ratios)
+        goal = f"{row['goal']:g} " + ("✓" if met else "✗")
     return {
         "condition": row["condition"],
         unit: number(shown(row, unit)),
-        "ours is faster by": ratio,
+        "ours is faster by": _ratio(rest),
+        "under load": _ratio(loaded),
         "goal": goal,
-        "of the ceiling": share,
+        "of the ceiling": f"{reached:.0%} of {row['ceiling'].rsplit(' ', 1)[0]}" if reached else "",
         "memory": f"{row['memory MB']:,.0f} MB" if row["memory MB"] else "",
         "quality": row["quality"],
     }

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.asked import Asked
+from benchmarks.decoding.shape import write_numbers
 from benchmarks.kept import kept
 from benchmarks.measure import Work
 from benchmarks.workers import Condition
@@ -46,6 +47,7 @@ SIDES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "transformers bfloat16": ("Transformers", {"dtype": "bfloat16"}, ("transformers",)),
     "transformers float32": ("Transformers", {"dtype": "float32"}, ("transformers",)),
 }
+WRITERS = {"Ours": "write_ours", "CTranslate2": "write_ct2"}
 GOALS = {"CTranslate2 int8": 1.3, "transformers float32": 8.0, "transformers bfloat16": 8.0}
 BASE = {"vocab_size": 32000, "d_model": 512, "d_ff": 2048, "heads": 8, "layers": 6}
 TINY = {"vocab_size": 60, "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2}
@@ -71,7 +73,13 @@ def _work(
     given.write_text(json.dumps(rows))
     common = {"folder": str(folder), "rows": str(given), "limit": limit}
     conditions = [
-        Condition(name, f"{__name__}:{kind}", common | settings, needs)
+        Condition(
+            name,
+            f"{__name__}:{kind}",
+            common | settings,
+            needs,
+            prepare=f"{__name__}:{WRITERS[kind]}" if kind in WRITERS else "",
+        )
         for name, (kind, settings, needs) in SIDES.items()
     ]
     amounts = {name: len(rows[::SLOW]) for name, side in SIDES.items() if side[0] == "Transformers"}
@@ -132,29 +140,40 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
         place.mkdir()
         write_tensors(place / "model.safetensors", published[1])
         (place / "config.json").write_text(json.dumps(published[0], indent=1))
+        write_numbers(place, sizes["vocab_size"])
 
-    name = f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}"
+    name = f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}-numbers"
     return kept(cache / name, write)
 
 
 # ------------------------------------------------------------------------------------- sides
 
 
+def write_ours(folder: str, rows: str, limit: int, weights: str) -> None:
+    """The quantized folder, as `regard convert` writes it."""
+    import regard
+
+    if weights != "float32":
+        kept(_ours(folder, weights), lambda made: regard.convert(folder, made, weights))
+
+
+def _ours(folder: str, weights: str) -> Path:
+    return Path(folder) / f"regard-{weights}"
+
+
 class Ours:
-    """weights: "float32" as it comes, "bfloat16" or "int8"."""
+    """weights: "float32", or "bfloat16" and "int8" from a folder that holds them."""
 
     def __init__(self, folder: str, rows: str, limit: int, weights: str, threads: int):
         import torch
 
+        import regard
         from regard.data import Tokens
         from regard.decoding import Beam
-        from regard.native.engine import prepare
-        from regard.runs import read_model
 
         torch.set_num_threads(threads)
-        self.model = read_model(folder).eval()
-        if weights != "float32":
-            prepare(self.model, weights)  # type: ignore[arg-type]
+        place = folder if weights == "float32" else _ours(folder, weights)
+        self.model = regard.load(place, device="cpu").model
         self.rows = Tokens.of(json.loads(Path(rows).read_text()))
         self.method = Beam(size=BEAMS, max_tokens=limit)
 
@@ -204,6 +223,15 @@ def _words(row: list[int]) -> list[int]:
     return [token for token in row if token not in (PAD, EOS)]
 
 
+def write_ct2(folder: str, rows: str, limit: int, weights: str, parallel: bool) -> None:
+    """The folder in its format."""
+    kept(_ct2(folder, weights), lambda made: _convert(folder, made, weights))
+
+
+def _ct2(folder: str, weights: str) -> Path:
+    return Path(folder) / f"ctranslate2-{weights}"
+
+
 class CTranslate2:
     """weights: one of its compute types. parallel: a batch for each core, else cores share one."""
 
@@ -218,11 +246,8 @@ class CTranslate2:
     ):
         import ctranslate2
 
-        place = kept(
-            Path(folder) / f"ctranslate2-{weights}", lambda made: _convert(folder, made, weights)
-        )
         self.model = ctranslate2.Translator(
-            str(place),
+            str(_ct2(folder, weights)),
             device="cpu",
             compute_type=weights,
             inter_threads=threads if parallel else 1,

@@ -2,10 +2,15 @@
 
 A worker makes what it measures, says that it is ready, and waits in a read. Between its turns the
 operating system has stopped it, so threads that spin while they wait take no core from the others.
+What a condition opens (a converted model) is written in another process before: the peak memory of
+a worker is that of opening and running alone, for every condition.
 
-    worker = Worker(Condition("regard int8", "benchmarks.decoding.ours:Ours", {...}), threads=2)
-    worker.call("turn")     the object's method `turn`: (seconds, what it returned); a method
-                            `ready` is called before each turn and is not timed
+    prepare(condition, threads)     write the files that it opens, in a process that ends
+    worker = Worker(condition, threads)
+    worker.make()                   open them
+    worker.call("turn")             the object's method `turn`: seconds, what it returned, and how
+                                    many cores other programs used meanwhile; a method `ready` is
+                                    called before each turn and is not timed
 """
 
 from __future__ import annotations
@@ -49,6 +54,8 @@ class Condition:
 
     name: as the table says it.
     made: "module:class"; an object of it is made in the worker from `settings`.
+    prepare: "module:function", called with `settings` in a process of its own before the worker
+        starts; it writes the files that the object opens. Empty: there are none.
     needs: modules that must be installed.
     environment: variables of the worker's process.
     """
@@ -58,12 +65,33 @@ class Condition:
     settings: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    prepare: str = ""
 
     @property
     def missing(self) -> str:
         """How to install what is missing; empty when nothing is."""
         absent = [name for name in self.needs if find_spec(name) is None]
         return "; ".join(f"{name}: {INSTALL.get(name, 'pip install ' + name)}" for name in absent)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One call: its seconds, what it returned, and the cores that other programs used meanwhile."""
+
+    seconds: float
+    result: Any
+    others: float
+
+
+def prepare(condition: Condition, threads: int) -> None:
+    """Write the files that a condition opens, in a process that ends before it is measured.
+
+    Raises:
+        Failed: they could not be written.
+    """
+    if condition.prepare:
+        with Worker(condition, threads) as one:
+            one.prepare()
 
 
 class Worker:
@@ -90,19 +118,24 @@ class Worker:
         )
         self._stopped = False
 
+    def prepare(self) -> None:
+        """Write the files that the object opens."""
+        self._ask({"prepare": self.condition.prepare, "settings": self.condition.settings})
+
     def make(self) -> float:
         """Make the object; gives the seconds, imports included."""
         order = {"made": self.condition.made, "settings": self.condition.settings}
         return self._ask(order)["seconds"]
 
-    def call(self, method: str, *given: Any) -> tuple[float, Any]:
-        """Call a method of the object: its seconds, and what it gave."""
+    def call(self, method: str, *given: Any) -> Turn:
+        """Call a method of the object."""
         answer = self._ask({"call": method, "given": given})
-        return answer["seconds"], answer["result"]
+        return Turn(answer["seconds"], answer["result"], answer["others"])
 
     def peak(self) -> float | None:
         """The most memory that the process has held, in MB, where the system tells."""
-        return self._ask({"peak": True})["result"]
+        answer: float | None = self._ask({"peak": True})["result"]
+        return answer
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -158,19 +191,38 @@ def serve(threads: int) -> None:
 
 
 def _answer(order: dict[str, Any], made: list[Any], threads: int) -> dict[str, Any]:
-    if "peak" in order:
-        return {"result": _peak()}
+    if "peak" in order:  # of the commands that it starts, where that is what it measures
+        return {"result": getattr(made[0], "peak", peak_of)()}
     if order.get("call") == "turn" and hasattr(made[0], "ready"):
         made[0].ready()
-    began = time.perf_counter()
-    if "made" in order:
-        module, _, name = order["made"].partition(":")
-        kind = getattr(importlib.import_module(module), name)
-        made[:] = [kind(**order["settings"], threads=threads)]
+    began, busy = time.perf_counter(), _busy_elsewhere()
+    if "prepare" in order:
+        result = _named(order["prepare"])(**order["settings"])
+    elif "made" in order:
+        made[:] = [_named(order["made"])(**order["settings"], threads=threads)]
         result = None
     else:
         result = getattr(made[0], order["call"])(*order["given"])
-    return {"seconds": time.perf_counter() - began, "result": result}
+    seconds = time.perf_counter() - began
+    others = max(0.0, _busy_elsewhere() - busy) / max(seconds, 1e-9)
+    return {"seconds": seconds, "result": result, "others": others}
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _busy_elsewhere() -> float:
+    """Seconds of all cores that went to other processes, or to other machines of the host."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _idle, _waiting, irq, softirq, steal, *_ = map(
+        int, stat.read_text().split("\n", 1)[0].split()[1:]
+    )
+    everybody = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return everybody - sum(os.times()[:4])
 
 
 def _end_with_the_parent() -> None:
@@ -179,8 +231,11 @@ def _end_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _peak() -> float | None:
-    """MB; the system's other count of it begins with what the parent had."""
+def peak_of() -> float | None:
+    """The most resident memory (VmHWM) of this process, in MB; None where it is not told.
+
+    Not by `getrusage`, whose count begins with what the parent had.
+    """
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     found = [line.split()[1] for line in lines if line.startswith("VmHWM")]

@@ -24,10 +24,12 @@ LLAMA, CT2, ONNX, TORCH = (
     ("onnxruntime", "onnx"),
     ("transformers",),
 )
+QUANTIZED = "regard int8 quantized while opening"
 SIDES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "regard int8": ("ours:Ours", {"weights": "int8"}, ()),
     "regard bfloat16": ("ours:Ours", {"weights": "bfloat16"}, ()),
     "regard float32": ("ours:Ours", {"weights": "float32"}, ()),
+    QUANTIZED: ("ours:QuantizedWhileOpening", {"weights": "int8"}, ()),
     "llama.cpp Q8_0": ("llama:Llama", {"weights": "Q8_0"}, LLAMA),
     "llama.cpp BF16": ("llama:Llama", {"weights": "BF16"}, LLAMA),
     "ONNX Runtime int8": ("onnx_side:OnnxRuntime", {"weights": "int8"}, ONNX),
@@ -43,6 +45,12 @@ SIDES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         TORCH,
     ),
     "transformers float32": ("torch_side:Transformers", {"dtype": "float32"}, TORCH),
+}
+WRITERS = {  # what writes the files that a side opens
+    "ours:Ours": "ours:prepare",
+    "llama:Llama": "llama:prepare",
+    "ct2:CTranslate2": "ct2:prepare",
+    "onnx_side:OnnxRuntime": "onnx_side:prepare",
 }
 SHORT = (
     "regard int8",
@@ -68,7 +76,8 @@ def works(asked: Asked) -> Iterator[Work]:
     yield _work("GPT-2 124M, one sequence", small, tuple(SIDES), asked, GOALS)
     eight = replace(small, rows=8)
     goals = dict.fromkeys((name for name in SIDES if not name.startswith("regard")), 2.0)
-    yield _work("GPT-2 124M, 8 sequences", eight, tuple(SIDES), asked, goals)
+    together = tuple(name for name in SIDES if name != QUANTIZED)
+    yield _work("GPT-2 124M, 8 sequences", eight, together, asked, goals)
     long = replace(small, length=1152, prompt=1000)
     yield _work("GPT-2 124M, a prompt of 1,000", long, SHORT, asked)
     first = replace(long, new=1)
@@ -123,6 +132,12 @@ def conditions(folder: Path, shape: Shape, sides: tuple[str, ...]) -> list[Condi
     """The named sides, on the weights of a folder."""
     given = {"folder": str(folder), "shape": shape.settings()}
     return [
-        Condition(name, HERE + SIDES[name][0], given | SIDES[name][1], SIDES[name][2])
+        Condition(
+            name,
+            HERE + SIDES[name][0],
+            given | SIDES[name][1],
+            SIDES[name][2],
+            prepare=HERE + WRITERS[SIDES[name][0]] if SIDES[name][0] in WRITERS else "",
+        )
         for name in sides
     ]

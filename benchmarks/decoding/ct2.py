@@ -12,16 +12,22 @@ from benchmarks.decoding.shape import Shape
 from benchmarks.kept import kept
 
 
+def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
+    """Convert the folder."""
+    kept(_place(folder, weights), lambda made: convert(folder, made, weights))
+
+
 class CTranslate2:
     """weights: one of CTranslate2's compute types."""
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         self.shape = Shape(**shape)
-        place = kept(
-            Path(folder) / f"ctranslate2-{weights}", lambda made: convert(folder, made, weights)
-        )
         self.model = ctranslate2.Generator(
-            str(place), device="cpu", compute_type=weights, intra_threads=threads, inter_threads=1
+            str(_place(folder, weights)),
+            device="cpu",
+            compute_type=weights,
+            intra_threads=threads,
+            inter_threads=1,
         )
         self.prompts = [[str(i) for i in row] for row in self.shape.prompts()]
 
@@ -46,6 +52,10 @@ class CTranslate2:
             else np.array(found)
         )
         return [told(logits[i, : len(row)].astype(np.float32), row) for i, row in enumerate(ids)]
+
+
+def _place(folder: str, weights: str) -> Path:
+    return Path(folder) / f"ctranslate2-{weights}"
 
 
 def convert(folder: str, place: Path, weights: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import llama_cpp as llama
 import numpy as np
 
@@ -25,6 +24,14 @@ LAYER = {  # transformers -> GGUF
 }
 
 
+def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
+    """Write the weights as GGUF."""
+    kept(
+        _place(folder, weights),
+        lambda made: convert(folder, Shape(**shape), made, weights),
+    )
+
+
 class Llama:
     """weights: "Q8_0", "BF16", "F16" or "F32"; flash: its fused attention."""
 
@@ -32,10 +39,7 @@ class Llama:
         self, folder: str, shape: dict[str, int], weights: str, threads: int, flash: bool = True
     ):
         self.shape = Shape(**shape)
-        place = kept(
-            Path(folder) / f"llama-{weights}.gguf",
-            lambda made: convert(folder, self.shape, made, weights),
-        )
+        place = _place(folder, weights)
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(
             str(place).encode(), llama.llama_model_default_params()
@@ -101,8 +105,13 @@ class Llama:
         return np.ctypeslib.as_array(scores, (self.shape.vocab_size,))
 
 
+def _place(folder: str, weights: str) -> Path:
+    return Path(folder) / f"llama-{weights}.gguf"
+
+
 def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
     """Write the weights of the folder as GGUF, without a vocabulary: only ids are exchanged."""
+    import gguf
     from safetensors.numpy import load_file
 
     tensors = load_file(Path(folder) / "model.safetensors")

@@ -1,8 +1,4 @@
-"""ONNX Runtime: GPT-2 in the runtime's own fused operators, the cache kept in place.
-
-The graph is what its generation tools build for decoders: grouped-query attention that writes into
-preallocated keys and values, norms fused with the residual sum, gelu fused with its bias.
-"""
+"""ONNX Runtime: GPT-2 in the runtime's own fused operators, the cache kept in place."""
 
 from __future__ import annotations
 
@@ -15,9 +11,21 @@ import onnxruntime
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
 from benchmarks.kept import kept
-from benchmarks.onnx_graph import FUSED, Graph, session, value
+from benchmarks.onnx_session import session
 
-EPS = 1e-5
+
+def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
+    """Write the graph."""
+    from benchmarks.decoding.onnx_gpt2 import convert
+
+    kept(
+        _place(folder, weights),
+        lambda made: convert(folder, Shape(**shape), made / "model.onnx", weights),
+    )
+
+
+def _place(folder: str, weights: str) -> Path:
+    return Path(folder) / f"onnx-{weights}"
 
 
 class OnnxRuntime:
@@ -25,11 +33,7 @@ class OnnxRuntime:
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         self.shape = Shape(**shape)
-        place = kept(
-            Path(folder) / f"onnx-{weights}",
-            lambda made: convert(folder, self.shape, made / "model.onnx", weights),
-        )
-        self.session = session(place / "model.onnx", threads)
+        self.session = session(_place(folder, weights) / "model.onnx", threads)
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""
@@ -68,9 +72,9 @@ class _Bound:
         heads = (rows, shape.heads, length, shape.width // shape.heads)
         for layer in range(shape.layers):
             for kind in ("key", "value"):
-                kept = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(heads, np.float32))
-                self.binding.bind_ortvalue_input(f"past_{kind}_{layer}", kept)
-                self.binding.bind_ortvalue_output(f"present_{kind}_{layer}", kept)
+                cached = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(heads, np.float32))
+                self.binding.bind_ortvalue_input(f"past_{kind}_{layer}", cached)
+                self.binding.bind_ortvalue_output(f"present_{kind}_{layer}", cached)
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         """Tokens (B, T) behind `past` others; the next token of each row (B, 1), or all logits."""
@@ -85,83 +89,3 @@ class _Bound:
         self.binding.bind_output(self.output)
         self.session.run_with_iobinding(self.binding)
         return self.binding.get_outputs()[-1].numpy()
-
-
-def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
-    """Build the graph from the weights of the folder and write it."""
-    from safetensors.numpy import load_file
-
-    tensors = load_file(Path(folder) / "model.safetensors")
-    tensors = {name.removeprefix("transformer."): each for name, each in tensors.items()}
-    graph = Graph(weights)
-    words = graph.add("Gather", [graph.keep("wte", tensors["wte.weight"]), "ids"], ["words"])
-    where = graph.add("Gather", [graph.keep("wpe", tensors["wpe.weight"]), "places"], ["where"])
-    hidden, added, bias = words, where, ""
-    inputs, outputs = [], []
-    for layer in range(shape.layers):
-        own = {
-            name.removeprefix(f"h.{layer}."): each
-            for name, each in tensors.items()
-            if name.startswith(f"h.{layer}.")
-        }
-        hidden, added, bias = _block(graph, shape, layer, own, (hidden, added, bias))
-        for kind in ("key", "value"):
-            heads = ["rows", shape.heads, "length", shape.width // shape.heads]
-            inputs.append(value(f"past_{kind}_{layer}", "float", heads))
-            outputs.append(value(f"present_{kind}_{layer}", "float", heads))
-    kept = tensors["ln_f.weight"], tensors["ln_f.bias"]
-    last = graph.norm("ln_f", *kept, (hidden, added, bias), EPS)
-    ends = [graph.keep(n, np.array([v], np.int64)) for n, v in (("end", 2**31), ("axis", 1))]
-    last = graph.add("Slice", [last[0], "first", *ends], ["asked"])
-    logits = graph.product(last, "head", tensors["wte.weight"].T)
-    graph.add("Identity", [logits], ["logits"])
-    graph.add("ArgMax", [logits], ["next"], axis=-1, keepdims=0)
-    inputs = [
-        value("ids", "int64", ["rows", "new"]),
-        value("places", "int64", ["rows", "new"]),
-        value("lengths", "int32", ["rows"]),
-        value("total", "int32", []),
-        value("first", "int64", [1]),
-        *inputs,
-    ]
-    outputs = [
-        *outputs,
-        value("next", "int64", ["rows", "asked"]),
-        value("logits", "float", ["rows", "asked", shape.vocab_size]),
-    ]
-    graph.write(place, inputs, outputs)
-
-
-def _block(
-    graph: Graph,
-    shape: Shape,
-    layer: int,
-    own: dict[str, np.ndarray],
-    sum_of: tuple[str, str, str],
-) -> tuple[str, str, str]:
-    """One layer; what it adds to the residual sum is left to the next norm."""
-
-    def norm(name: str, given: tuple[str, str, str]) -> tuple[str, str]:
-        kept = own[f"{name}.weight"], own[f"{name}.bias"]
-        return graph.norm(f"{layer}.{name}", *kept, given, EPS)
-
-    def product(hidden: str, name: str) -> tuple[str, str]:
-        bias = graph.keep(f"{layer}.{name}.bias", own[f"{name}.bias"])
-        return graph.product(hidden, f"{layer}.{name}", own[f"{name}.weight"]), bias
-
-    first, hidden = norm("ln_1", sum_of)
-    packed = graph.add("Add", [*product(first, "attn.c_attn")], [f"{layer}.qkv"])
-    past = [f"past_{kind}_{layer}" for kind in ("key", "value")]
-    present = [f"present_{kind}_{layer}" for kind in ("key", "value")]
-    graph.add(
-        "GroupQueryAttention",
-        [packed, "", "", *past, "lengths", "total"],
-        [f"{layer}.attended", *present],
-        FUSED,
-        num_heads=shape.heads,
-        kv_num_heads=shape.heads,
-    )
-    attended, bias = product(f"{layer}.attended", "attn.c_proj")
-    second, hidden = norm("ln_2", (hidden, attended, bias))
-    inner = graph.add("FastGelu", [*product(second, "mlp.c_fc")], [f"{layer}.inner"], FUSED)
-    return hidden, *product(inner, "mlp.c_proj")

@@ -1,25 +1,32 @@
-"""Our side: `regard.load`'s model and greedy search."""
+"""Our side: what `regard.load` opens, and greedy search."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
+import regard
 from benchmarks.decoding.shape import Shape
+from benchmarks.kept import kept
 from regard import decoding
 from regard.data import Sequences
-from regard.native.engine import prepare
-from regard.runs import read_model
+
+
+def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
+    """Write the quantized folder, as `regard convert` does."""
+    if weights != "float32":
+        kept(_place(folder, weights), lambda made: regard.convert(folder, made, weights))
 
 
 class Ours:
-    """weights: "float32" as it comes, "bfloat16" or "int8"."""
+    """weights: "float32", or "bfloat16" and "int8" from a folder that holds them."""
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         torch.set_num_threads(threads)
         self.shape = Shape(**shape)
-        self.model = read_model(folder).eval()
-        if weights != "float32":
-            prepare(self.model, weights)  # type: ignore[arg-type]
+        place = folder if weights == "float32" else _place(folder, weights)
+        self.model = regard.load(place, device="cpu").model
         self.method = decoding.Greedy(max_tokens=self.shape.new)
         self.prompts = Sequences.of(self.shape.prompts(), 0)
 
@@ -37,3 +44,17 @@ class Ours:
             hidden = (self.model(torch.tensor([row])).hidden[0] for row in ids)
             logits = [self.model.head.logits(each) for each in hidden]
         return [told(each, row) for each, row in zip(logits, ids, strict=True)]
+
+
+class QuantizedWhileOpening(Ours):
+    """The float32 folder, quantized each time that it is opened."""
+
+    def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
+        super().__init__(folder, shape, "float32", threads)
+        from regard.native.engine import prepare as quantize
+
+        quantize(self.model, weights)  # type: ignore[arg-type]
+
+
+def _place(folder: str, weights: str) -> Path:
+    return Path(folder) / f"regard-{weights}"

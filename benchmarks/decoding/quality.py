@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.asked import Asked
 from benchmarks.kept import kept
-from benchmarks.workers import ROOT, Condition, Failed, Worker
+from benchmarks.workers import ROOT, Condition, Failed, Worker, prepare
 
 EXACT = "regard float32"
 ROWS = 200
@@ -61,9 +61,10 @@ def measured(asked: Asked, sides: tuple[str, ...]) -> dict[str, str]:
 
 
 def _scores(condition: Condition, rows: list[list[int]]) -> list[Told]:
+    prepare(condition, threads=1)
     with Worker(condition, threads=1) as worker:
         worker.make()
-        return [(lost, guesses) for lost, guesses in worker.call("scores", rows)[1]]
+        return [(lost, guesses) for lost, guesses in worker.call("scores", rows).result]
 
 
 def _said(scores: list[Told], exact: list[Told]) -> str:

@@ -45,7 +45,7 @@ class Shape:
 
     def folder(self, cache: Path) -> Path:
         """Weights of this shape, written once by `transformers`."""
-        name = f"gpt2-{self.width}x{self.layers}-{self.vocab_size}-{self.length}"
+        name = f"gpt2-{self.width}x{self.layers}-{self.vocab_size}-{self.length}-numbers"
         return kept(cache / name, lambda made: _write(self, made))
 
 
@@ -64,3 +64,13 @@ def _write(shape: Shape, place: Path) -> None:
         eos_token_id=None,  # nothing ends early
     )
     GPT2LMHeadModel(config).save_pretrained(place)
+    write_numbers(place, shape.vocab_size)
+
+
+def write_numbers(folder: Path, vocab_size: int) -> None:
+    """A tokenizer whose vocabulary is the numbers of its tokens: "0 17 4" -> [0, 17, 4]."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    numbers = Tokenizer(models.WordLevel({str(i): i for i in range(vocab_size)}, unk_token="0"))
+    numbers.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    numbers.save(str(folder / "tokenizer.json"))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import time
 
 import pytest
 import torch
 
-from benchmarks import tables
+from benchmarks import document, machine, tables
 from benchmarks.asked import Asked
 from benchmarks.decoding.quality import told
 from benchmarks.measure import Measured, Work, measure
 from benchmarks.training import flops
-from benchmarks.workers import Condition, Failed, Worker
+from benchmarks.workers import Condition, Failed, Worker, prepare
 
 TOYS = "tests.benchmarks.toys:"
 
@@ -24,6 +25,9 @@ def asked(tmp_path_factory) -> Asked:
 
 def run_here(condition: Condition):
     module, _, name = condition.made.partition(":")
+    if condition.prepare:
+        writes, _, function = condition.prepare.partition(":")
+        getattr(importlib.import_module(writes), function)(**condition.settings)
     one = getattr(importlib.import_module(module), name)(**condition.settings, threads=1)
     if hasattr(one, "ready"):
         one.ready()
@@ -67,9 +71,9 @@ def test_all_sides_find_the_same_perplexity(asked):
 def test_a_worker_answers_and_says_what_went_wrong():
     with Worker(Condition("sleeps", TOYS + "Sleeps", {"seconds": 0.1}), threads=1) as worker:
         worker.make()
-        seconds, result = worker.call("turn")
-        assert 0.1 <= seconds < 0.15 + 0.5 and result == 1
-        assert worker.call("turn")[1] == 2
+        turn = worker.call("turn")
+        assert 0.1 <= turn.seconds < 0.15 + 0.5 and turn.result == 1
+        assert worker.call("turn").result == 2
         assert worker.peak() is None or 1 < worker.peak() < 1000
     with Worker(Condition("breaks", TOYS + "Breaks"), threads=1) as worker:
         worker.make()
@@ -104,11 +108,12 @@ def test_ratios_are_taken_round_by_round():
     least = {"regard": ("read GB/s", 40.0)}
     work = Work("w", "tokens/s", 100.0, conditions, {"peer": 2.0}, least, {"peer": 50.0})
     found = Measured(work, {"regard": [1.0, 2.0, 4.0], "peer": [2.0, 2.0, 2.0]})
-    ours, theirs = found.rows({"read GB/s": 80.0})
+    ours, theirs = found.rows()
     assert (ours["condition"], ours["rate"]) == ("regard", 50.0)
-    assert ours["share"] == 0.25  # 40 GB at 80 GB/s is half a second, of two
-    assert (theirs["rate"], theirs["ratio"]) == (25.0, 2.0)
-    assert (theirs["lowest"], theirs["highest"]) == (1.0, 4.0)
+    ceilings = {"read GB/s": 80.0}
+    assert tables.share(ours, ceilings) == 0.25  # 40 GB at 80 GB/s is half a second, of two
+    assert tables.share(theirs, ceilings) is None
+    assert (theirs["rate"], theirs["ratios"]) == (25.0, [4.0, 2.0, 1.0])
 
 
 def test_the_report_tells_medians_goals_and_who_is_left_out(tmp_path):
@@ -116,21 +121,90 @@ def test_the_report_tells_medians_goals_and_who_is_left_out(tmp_path):
         "condition": "peer",
         "rate": 250.0,
         "seconds": [0.5, 0.4, 0.6],
+        "others": [0.0, 0.05, 1.5],
+        "ceiling": "copy GB/s",
+        "least": 7.0,
         "memory MB": None,
         "quality": "",
         "goal": 2.0,
-        "ratio": 1.5,
-        "lowest": 1.0,
-        "highest": 3.0,
+        "ratios": [1.5, 1.0, 3.0],
     }
     work = {"name": "w", "unit": "seconds", "note": "", "rows": [row], "left out": {"x": "why"}}
-    found = {"machine": {"cores": 2}, "ceilings": {"copy GB/s": 70.0}, "rounds": 3, "works": [work]}
+    ceilings = {"copy GB/s": 70.0}
+    found = {"machine": {}, "ceilings": ceilings, "rounds": 3, "load": 0, "works": [work]}
     tables.write(found, tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert "| peer | 0.004 | 1.50 (1.00-3.00) | 2 ✗ |" in text
+    assert "| peer | 0.004 | 1.50 (1.00-3.00) | 2 ✗ | 20% of copy |" in text
+    assert "more than 0.1 of a core in 1 of 3 turns, 1.50 cores" in text
     assert "Left out: x, why" in text
     assert "memory" not in text  # a column with nothing in it
     assert (tmp_path / "report.svg").read_text().startswith("<svg")
+
+
+def report(load, seconds, ratios, ceiling):
+    rows = [
+        {"condition": "regard", "amount": 10.0, "seconds": seconds, "others": [0.0] * len(seconds)},
+        {"condition": "peer", "amount": 10.0, "seconds": [2.0], "others": [0.0], "ratios": ratios},
+    ]
+    for row in rows:
+        row |= {"memory MB": 10.0 + load, "quality": "", "goal": 2.0, "rate": 0.0}
+        row |= {"ceiling": "read GB/s", "least": 10.0}
+    work = {"name": "w", "unit": "tokens/s", "note": "", "amount": 10.0, "rows": rows}
+    work["left out"] = {}
+    found = {"machine": {}, "rounds": len(seconds), "load": load, "works": [work]}
+    return found | {"ceilings": {"read GB/s": ceiling}}
+
+
+def test_reports_at_rest_and_under_load_are_merged_without_mixing_them():
+    reports = [report(0, [1.0, 3.0], [2.0, 4.0], 5.0), report(1, [9.0], [1.0], 20.0)]
+    found = document.merged([*reports, report(0, [2.0], [3.0], 10.0)])
+    ours, peer = sorted(found["works"][0]["rows"], key=lambda row: row["condition"] == "peer")
+    assert (ours["seconds"], ours["rate"]) == ([1.0, 3.0, 2.0], 5.0)
+    assert (peer["ratios"], peer["ratios under load"]) == ([2.0, 4.0, 3.0], [1.0])
+    assert peer["memory MB"] == 11.0  # the most of all
+    assert found["ceilings"] == {"read GB/s": 20.0}
+    text = tables.markdown(found)
+    assert "| 3.00 (2.00-4.00) | 1.00 (1.00-1.00) | 2 ✗ |" in text  # the goal is missed under load
+
+
+def test_a_condition_above_its_ceiling_is_named_until_the_ceiling_is_measured_again():
+    (work,) = report(0, [1.0], [2.0], 5.0)["works"]
+    assert tables.exceeded(work, {"read GB/s": 5.0}) == ["regard"]  # 10 GB in a second
+    assert tables.exceeded(work, {"read GB/s": 12.0}) == []
+
+
+def test_files_are_written_in_a_process_of_their_own(tmp_path):
+    settings = {"folder": str(tmp_path)}
+    condition = Condition("opens", TOYS + "Opens", settings, prepare=TOYS + "write_large")
+    prepare(condition, threads=1)
+    with Worker(condition, threads=1) as worker:
+        worker.make()
+        writer, size = worker.call("turn").result
+        peak = worker.peak()
+        assert writer != worker.process.pid and size == 200
+        assert peak is None or peak < 200  # what the writer held does not count
+
+
+def test_work_of_other_programs_is_seen():
+    with Worker(Condition("sleeps", TOYS + "Sleeps", {"seconds": 0.5}), threads=1) as worker:
+        worker.make()
+        with machine.load(1):
+            time.sleep(0.5)
+            assert worker.call("turn").others > 0.3
+    busy = Condition("computes", TOYS + "Computes", {"seconds": 0.5})
+    with Worker(busy, threads=1) as worker:
+        worker.make()
+        turn = worker.call("turn")
+        assert turn.others < turn.result + 1.5  # its own work is not that of others
+
+
+def test_the_memory_of_a_command_is_that_of_its_own_process():
+    held = "import time; held = bytearray(300 * 2**20); time.sleep(0.1)"
+    settings = {"command": ["-c", held]}
+    with Worker(Condition("holds", "benchmarks.startup:Process", settings), threads=1) as worker:
+        worker.make()
+        worker.call("turn")
+        assert 300 < worker.peak() < 400
 
 
 def test_the_operations_of_an_update_are_those_of_its_products():
