@@ -58,6 +58,7 @@ class Condition:
         starts; it writes the files that the object opens. Empty: there are none.
     needs: modules that must be installed.
     environment: variables of the worker's process.
+    root: the folder in which it starts and finds the package `benchmarks`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Condition:
     needs: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     prepare: str = ""
+    root: Path = ROOT
 
     @property
     def missing(self) -> str:
@@ -109,7 +111,7 @@ class Worker:
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(threads)],
-            cwd=ROOT,
+            cwd=condition.root,
             env=environment | condition.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,10 +68,16 @@ def _write(shape: Shape, place: Path) -> None:
     write_numbers(place, shape.vocab_size)
 
 
-def write_numbers(folder: Path, vocab_size: int) -> None:
-    """A tokenizer whose vocabulary is the numbers of its tokens: "0 17 4" -> [0, 17, 4]."""
+def write_numbers(folder: Path, vocab_size: int, special: Sequence[str] = ()) -> None:
+    """A tokenizer whose vocabulary is the numbers of its tokens: "0 17 4" -> [0, 17, 4].
+
+    special: names of the first tokens, in place of their numbers.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    numbers = Tokenizer(models.WordLevel({str(i): i for i in range(vocab_size)}, unk_token="0"))
+    names = [*special, *(str(i) for i in range(len(special), vocab_size))]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    numbers = Tokenizer(models.WordLevel(vocabulary, unk_token=names[-1]))
     numbers.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    numbers.add_special_tokens(list(special))
     numbers.save(str(folder / "tokenizer.json"))

@@ -1,0 +1,212 @@
+"""What each of two checkouts does: only `regard.load`, its tasks, and the command line are used."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.decoding.shape import write_numbers
+from benchmarks.kept import kept
+from benchmarks.versus_data import RECIPES, Folders
+
+BEAMS = 4
+
+
+def prepare(folders: dict[str, Any]) -> None:
+    """Write random weights with `transformers`, and quantized folders with the library."""
+    import regard
+
+    given = _folders(folders)
+    # By both of its names, so that commits before and after the renaming can be compared.
+    quantize = getattr(regard, "quantize", None) or regard.convert
+    for name, write in (("gpt2", _gpt2), ("marian", _marian), ("bert", _bert)):
+        source = kept(given.place / name, lambda place, write=write: write(given, place))
+        for weights in ("int8", "bfloat16"):
+            place = given.place / f"{name}-{weights}"
+            kept(place, lambda made, source=source, kind=weights: quantize(source, made, kind))
+
+
+def _folders(settings: dict[str, Any]) -> Folders:
+    return Folders(Path(settings["place"]), settings["quick"])
+
+
+def _gpt2(given: Folders, place: Path) -> None:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    width, layers, heads = given.sizes.gpt2
+    torch.manual_seed(1)
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 512}
+    ends = {"bos_token_id": None, "eos_token_id": None}  # nothing ends early
+    config = GPT2Config(vocab_size=given.sizes.words, **sizes, **ends)
+    GPT2LMHeadModel(config).save_pretrained(place)
+    write_numbers(place, given.sizes.words)
+
+
+def _marian(given: Folders, place: Path) -> None:
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    width, layers, heads = given.sizes.translator
+    torch.manual_seed(1)
+    sides = ("encoder", "decoder")
+    config = MarianConfig(
+        vocab_size=given.sizes.words,
+        d_model=width,
+        **{f"{side}_layers": layers for side in sides},
+        **{f"{side}_attention_heads": heads for side in sides},
+        **{f"{side}_ffn_dim": 4 * width for side in sides},
+        max_position_embeddings=128,
+        pad_token_id=0,
+        bos_token_id=1,
+        decoder_start_token_id=1,
+        eos_token_id=2,
+        forced_eos_token_id=None,
+        scale_embedding=True,
+        activation_function="relu",
+    )
+    model = MarianMTModel(config)
+    model.generation_config.bad_words_ids = None
+    model.save_pretrained(place)
+    (place / "generation_config.json").unlink(missing_ok=True)
+    write_numbers(place, given.sizes.words, ["<pad>", "<s>", "</s>"])
+
+
+def _bert(given: Folders, place: Path) -> None:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    width, layers, heads = given.sizes.encoder
+    torch.manual_seed(1)
+    words = [str(i) for i in range(given.sizes.words - 5)]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+    )
+    BertModel(config).save_pretrained(place)
+    (place / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+
+
+class _Loaded:
+    """A task, opened by `regard.load`."""
+
+    def __init__(self, name: str, folders: dict[str, Any], weights: str, threads: int):
+        import torch
+
+        import regard
+
+        torch.set_num_threads(threads)
+        self.given = _folders(folders)
+        end = "" if weights == "float32" else f"-{weights}"
+        self.task: Any = regard.load(self.given.place / f"{name}{end}", device="cpu")
+
+
+class Generate(_Loaded):
+    """Prompts of 16 tokens, `new` more each, greedy."""
+
+    def __init__(self, folders: dict[str, Any], weights: str, rows: int, new: int, threads: int):
+        super().__init__("gpt2", folders, weights, threads)
+        words = self.given.sizes.words
+        self.prompts = [
+            " ".join(str((31 * row + 7 * i) % words) for i in range(16)) for row in range(rows)
+        ]
+        self.new = new
+
+    def turn(self) -> list[str]:
+        """The texts."""
+        found: list[str] = self.task.generate(self.prompts, max_tokens=self.new)
+        return found
+
+
+class Translate(_Loaded):
+    """Beams of 4, at most 14 tokens each."""
+
+    def __init__(self, folders: dict[str, Any], weights: str, threads: int):
+        super().__init__("marian", folders, weights, threads)
+        self.texts = self.given.texts(self.given.sizes.sentences)
+
+    def turn(self) -> list[str]:
+        """The translations."""
+        found: list[str] = self.task.translate(self.texts, beams=BEAMS, max_tokens=14)
+        return found
+
+
+class Embed(_Loaded):
+    """Texts to vectors."""
+
+    def __init__(self, folders: dict[str, Any], weights: str, threads: int):
+        super().__init__("bert", folders, weights, threads)
+        self.texts = self.given.texts(self.given.sizes.texts)
+
+    def turn(self) -> int:
+        """How many vectors there are."""
+        return len(self.task.embed(self.texts))
+
+
+class _Command:
+    """The command line, each turn a process of its own; its peak memory is that of the process."""
+
+    def __init__(self, folders: dict[str, Any], threads: int):
+        from benchmarks.startup import Process
+
+        self.given, self.threads = _folders(folders), threads
+        self.process = Process(["-m", "regard.cli", *self.arguments()], threads)
+
+    def arguments(self) -> list[str]:
+        """Of the command line."""
+        raise NotImplementedError
+
+    def turn(self) -> float:
+        """Its seconds."""
+        return self.process.turn()
+
+    def peak(self) -> float:
+        """MB."""
+        return self.process.peak()
+
+
+class Predict(_Command):
+    """A new process that opens the encoder and gives a vector."""
+
+    def arguments(self) -> list[str]:
+        """Of the command line."""
+        return ["embed", str(self.given.place / "bert"), "1 2 3"]
+
+
+class Train(_Command):
+    """`regard train` on random texts, start and end included."""
+
+    def __init__(self, folders: dict[str, Any], recipe: str, threads: int):
+        self.recipe = recipe
+        self.place = Path(tempfile.mkdtemp())
+        super().__init__(folders, threads)
+
+    def arguments(self) -> list[str]:
+        """Of the command line; the recipe and the data are written beside the run."""
+        given, place = self.given, self.place
+        texts, other = given.texts(20 * given.sizes.texts), given.texts(20 * given.sizes.texts, 2)
+        rows = [f"{text}\t{len(text) % 2}" for text in texts]
+        for name, lines in {"texts": texts, "other": other, "table": rows}.items():
+            (place / name).write_text("\n".join(lines) + "\n")
+            (place / f"{name}-valid").write_text("\n".join(lines[:8]) + "\n")
+        (place / "recipe.toml").write_text(
+            RECIPES[self.recipe].format(
+                texts=place / "texts",
+                other=place / "other",
+                table=place / "table",
+                encoder=given.place / "bert",
+                updates=given.sizes.updates,
+                precision="bfloat16",
+            )
+        )
+        return ["train", str(place / "recipe.toml"), "--out", str(place / "run"), "--quiet"]
+
+    def ready(self) -> None:
+        """Remove the run of the turn before."""
+        shutil.rmtree(self.place / "run", ignore_errors=True)

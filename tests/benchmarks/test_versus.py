@@ -1,0 +1,57 @@
+"""Two checkouts compared: what fails, what is too slow, and what is measured."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from benchmarks import versus, versus_sides
+from benchmarks.measure import Measured, Work
+from benchmarks.versus_data import RECIPES, Folders
+
+
+def measured(here, there, left_out=None):
+    work = Work("generate", "tokens/s", 10.0, [])
+    seconds = {versus.HERE: here, versus.THERE: there}
+    memory = dict.fromkeys(seconds, 100.0)
+    return Measured(work, seconds=seconds, memory=memory, left_out=left_out or {})
+
+
+def test_a_ratio_is_taken_in_each_round_and_the_median_is_judged():
+    found = measured([1.0, 2.0, 4.0], [2.0, 2.0, 2.0])
+    assert versus.ratios(found) == [2.0, 1.0, 0.5]
+    assert not versus.failed(found, least=1.0)
+    assert versus.failed(found, least=1.01)
+    assert "| 1.000 (0.500-2.000) |" in versus._row(found)
+
+
+def test_a_side_that_does_not_run_fails_the_comparison():
+    found = measured([], [1.0], {versus.HERE: "failed: TypeError"})
+    assert versus.failed(found, least=0.5)
+    assert "working tree failed: TypeError" in versus._row(found)
+
+
+def test_every_work_names_a_side_and_a_recipe_that_exist(tmp_path):
+    for quick in (True, False):
+        for _, _, amount, side, settings in Folders(tmp_path, quick).works():
+            assert amount > 0 and hasattr(versus_sides, side)
+            assert settings.get("recipe", next(iter(RECIPES))) in RECIPES
+
+
+def test_the_files_of_a_commit_are_its_own(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("config", "user.name", "a")
+    git("config", "user.email", "a@b")
+    for number in (1, 2):
+        (tmp_path / "file").write_text(str(number))
+        git("add", "file")
+        git("commit", "-qm", str(number))
+    monkeypatch.setattr(versus, "ROOT", tmp_path)
+    place = versus.checkout("HEAD~1", tmp_path / "cache")
+    assert (place / "file").read_text() == "1"
+    with pytest.raises(SystemExit, match="no commit of this repository"):
+        versus.checkout("absent", tmp_path / "cache")
