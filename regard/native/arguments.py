@@ -58,22 +58,33 @@ def optional(
     return None if tensor is None else address(name, tensor, kind, shape)
 
 
-def strided(name: str, tensor: Tensor, kind: torch.dtype, shape: Sequence[int]) -> int:
-    """As `address`, where only the numbers of the last dimension lie side by side.
+def scattered(name: str, tensor: Tensor, kind: torch.dtype, shape: Sequence[int]) -> int:
+    """As `address`, for a kernel that is told the strides.
 
     Raises:
-        RegardError: it is another one.
+        RegardError: it is another tensor.
     """
     if (
         isinstance(tensor, Tensor)
         and is_plain(tensor, kind)
         and tensor.shape == shape
-        and (tensor.stride(-1) == 1 or tensor.size(-1) == 1)
         and not tensor.is_neg()
     ):
         found = tensor.data_ptr()
         if found % kind.itemsize == 0:
             return found
+    raise wrong(name, tensor, kind, tuple(shape), "aligned")
+
+
+def strided(name: str, tensor: Tensor, kind: torch.dtype, shape: Sequence[int]) -> int:
+    """The same, where the numbers of the last dimension lie side by side.
+
+    Raises:
+        RegardError: it is another tensor.
+    """
+    if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.dim():
+        if tensor.stride(-1) == 1 or tensor.size(-1) == 1:
+            return scattered(name, tensor, kind, shape)
     raise wrong(name, tensor, kind, tuple(shape), "contiguous in its last dimension")
 
 

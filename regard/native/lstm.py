@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, laid
+from regard.native.arguments import address, laid, of_rows
 from regard.native.signatures import LstmLayer
 
 HALVES = ("inputs", "d_gates")  # in bfloat16; all others are float32
@@ -46,13 +46,13 @@ def forward(
         hidden, cell: before the first step, (B, D).
         keep: for `backward`.
     """
-    rows, steps, width = *inputs.shape[:2], hidden.size(1)
+    rows, steps, width = _shapes(inputs, keep)["hiddens"]
     hiddens = hidden.new_empty(rows, steps, width)
     cells = hidden.new_empty(rows, steps if keep else 1, width)
     gates = hidden.new_empty(inputs.shape) if keep else None
     found = Swept(hiddens, cells, gates)
     given = dict(weight=weight, inputs=inputs, bias=bias, hidden=hidden, cell=cell)
-    _call("regard_lstm_forward", inputs, **given, **vars(found))
+    _call("regard_lstm_forward", inputs, keep, **given, **vars(found))
     return found
 
 
@@ -72,23 +72,29 @@ def backward(
         slopes: by all hidden states (B, T, D), by the last one beside that, by the last cell.
     """
     d_hiddens, d_end, d_cell = slopes
+    of_rows("cells", swept.cells, 3)
     d_gates = cell.new_empty(*swept.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
     d_bias = cell.new_zeros(4 * cell.size(1))
     d_cell = d_cell.clone(memory_format=torch.contiguous_format)  # it is written to
     d_hidden = cell.new_empty(cell.shape) if first else None
     given = dict(weight=weight, cell=cell, cells=swept.cells, gates=swept.gates)
     sought = dict(d_gates=d_gates, d_bias=d_bias, d_cell=d_cell, d_hidden=d_hidden)
-    _call("regard_lstm_backward", d_gates, **given, **sought, d_hiddens=d_hiddens, d_end=d_end)
+    _call("regard_lstm_backward", d_gates, True, **given, **sought, d_hiddens=d_hiddens, d_end=d_end)
     return d_gates, d_bias, d_hidden, d_cell
 
 
-def _call(name: str, like: Tensor, /, **tensors: Tensor | None) -> None:
-    """`like` is (B, T, 4D)."""
+def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> None:
+    """`like` is (B, T, 4D); there are gates if `keep`."""
     library = build.kernels()
     if library is None or not library.regard_lstm_there():
         raise RegardError("There are no compiled kernels for LSTMs on this processor.")
-    lain = {key: laid(x) for key, x in tensors.items() if x is not None}
-    shapes = _shapes(like, tensors.get("gates") is not None)
+    absent = {"d_hidden"} if keep else {"gates"}  # these may be
+    lain = {
+        key: x if x is None else laid(x)
+        for key, x in tensors.items()
+        if x is not None or key not in absent
+    }
+    shapes = _shapes(like, keep)
     addresses = {
         key: address(key, x, torch.bfloat16 if key in HALVES else torch.float32, shapes[key])
         for key, x in lain.items()

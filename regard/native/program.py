@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import signatures
-from regard.native.arguments import address, is_laid, is_plain, optional, strided
+from regard.native.arguments import address, is_laid, is_plain, optional, scattered, strided
 from regard.native.beams import Found, Plan, search
 from regard.native.pace import Pace
 from regard.native.products import packed_matrix, threads_for
@@ -235,10 +235,8 @@ def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> 
     rows = state.lengths.size(0)
     read: tuple[Any, ...] = (None, 0, 0)
     if origin is not None:  # of each position of a cache, or of a whole source
-        table = (rows, origin.size(1)) if isinstance(state, KeyValueCache) else (rows,)
-        if origin.shape != table or not is_plain(origin, torch.int64):
-            raise RegardError(f"`origin` must be int64 {table}, but is {tuple(origin.shape)}.")
-        read = origin.data_ptr(), *(*origin.stride(), 0)[:2]
+        table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
+        read = scattered("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
     return signatures.Memory(
         *(strided("keys", keys, kind, shape), strided("values", values, kind, shape)),
         *(NUMBERS[kind], *strides[:4]),

@@ -21,7 +21,10 @@ def lines(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, i
 
     Raises:
         IndexError: there is no such line.
+        RegardError: ids are no whole numbers.
     """
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise RegardError(f"`ids` must be int64 or int32, but is {ids.dtype}.")
     library = build.kernels() if is_plain(ids, torch.int64) and packed.is_cpu else None
     if library is None:
         _check_range("ids", ids, shape[0])
