@@ -40,7 +40,9 @@ def address(name: str, tensor: Tensor | None, kind: torch.dtype, shape: Sequence
     """
     if (
         isinstance(tensor, Tensor)
-        and is_plain(tensor, kind)
+        and tensor.dtype is kind
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
         and tensor.shape == shape
         and tensor.is_contiguous()
         and not tensor.is_neg()
@@ -49,6 +51,11 @@ def address(name: str, tensor: Tensor | None, kind: torch.dtype, shape: Sequence
         if found % kind.itemsize == 0:
             return found
     raise wrong(name, tensor, kind, tuple(shape), "contiguous")
+
+
+def own(tensor: Tensor) -> int:
+    """Where a tensor lies that was made for the kernel, or that was looked at before, just now."""
+    return tensor.data_ptr()
 
 
 def optional(

@@ -79,7 +79,8 @@ def backward(
     d_hidden = cell.new_empty(cell.shape) if first else None
     given = dict(weight=weight, cell=cell, cells=swept.cells, gates=swept.gates)
     sought = dict(d_gates=d_gates, d_bias=d_bias, d_cell=d_cell, d_hidden=d_hidden)
-    _call("regard_lstm_backward", d_gates, True, **given, **sought, d_hiddens=d_hiddens, d_end=d_end)
+    given |= dict(d_hiddens=d_hiddens, d_end=d_end)
+    _call("regard_lstm_backward", d_gates, True, **given, **sought)
     return d_gates, d_bias, d_hidden, d_cell
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import signatures
-from regard.native.arguments import address, is_laid, is_plain, optional, scattered, strided
+from regard.native.arguments import address, is_laid, is_plain, optional, own, scattered
 from regard.native.beams import Found, Plan, search
 from regard.native.pace import Pace
 from regard.native.products import packed_matrix, threads_for
@@ -73,8 +73,9 @@ class Program:
     def decode(
         self, library: Any, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None
     ) -> Tensor:
-        """(R, T, D) -> (R, T, D); keys and values go into the cache."""
+        """(R, T, D) float32 -> (R, T, D); keys and values go into the cache."""
         out = hidden.resolve_neg().clone(memory_format=torch.contiguous_format)
+        address("hidden", out, torch.float32, (*out.shape[:2], self.width))
         self._run(library, out, None, cache, source)
         return out
 
@@ -120,10 +121,7 @@ class Program:
         shape = rows, count
         words, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
         given = (address("tokens", tokens, torch.int64, (rows, 1)),)
-        found = (
-            *(count, address("words", words, torch.int64, shape)),
-            address("log_probs", log_probs, torch.float32, shape),
-        )
+        found = count, own(words), own(log_probs)
         run = library.regard_run_leading
         wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
@@ -160,10 +158,7 @@ class Program:
         if not out.numel():
             return 0
         rows, count, _ = out.shape
-        given = (
-            address("hidden", out, torch.float32, (rows, count, self.width)),
-            optional("tokens", tokens, torch.int64, (rows, count)),
-        )
+        given = own(out), optional("tokens", tokens, torch.int64, (rows, count))
         return self._call(library.regard_run, (rows, count), given, (), cache, source, parts)
 
     def _call(
@@ -189,8 +184,13 @@ class Program:
             None if read is None else ctypes.byref(read),
             *(parts, *found),
         )
-        pace = self._paces.setdefault((run.__name__, (rows * count).bit_length()), Pace())
         threads = threads_for(rows * count * self._work)
+        if threads == 1:
+            return run(*arguments, 1)
+        key = run.__name__, (rows * count).bit_length()
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = Pace()
         return pace.timed(threads, lambda some: run(*arguments, some), size=rows * count)
 
 
@@ -204,44 +204,36 @@ def _positions(op: Op) -> int:
 def readable(state: KeyValueCache | SourceMemory) -> bool:
     """Whether the kernels can read these keys and values: (·, L, H, S, K)."""
     keys, values, lengths, origin = state.keys, state.values, state.lengths, state.origin
-    kind = keys.dtype
+    kind, strides = keys.dtype, keys.stride()
     return (
         kind in NUMBERS
-        and is_plain(keys, kind)
-        and is_plain(values, kind)
-        and keys.shape == values.shape
-        and keys.stride() == values.stride()
-        and keys.stride(-1) == 1
-        and is_plain(lengths, torch.int64)
+        and values.dtype is kind
+        and lengths.dtype is torch.int64
+        and keys.is_cpu
+        and values.is_cpu
+        and lengths.is_cpu
+        and len(strides) == 5
+        and strides[4] == 1
+        and values.stride() == strides
+        and values.shape == keys.shape
+        and lengths.dim() == 1
         and lengths.is_contiguous()
         and (origin is None or is_plain(origin, torch.int64))
     )
 
 
 def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> signatures.Memory:
-    """Keys and values as kernels take them. What lies behind `lengths` and `origin` they look at
-    themselves.
-
-    Raises:
-        RegardError: they cannot be read so.
+    """What is `readable` as kernels take it, which look at `lengths` and `origin` themselves: who
+    calls a program has asked for that, since others may go on without one.
     """
-    keys, values, origin = state.keys, state.values, state.origin
-    kind, shape, strides = keys.dtype, keys.shape, keys.stride()
-    if len(shape) != 5 or kind not in NUMBERS or values.stride() != strides:
-        raise RegardError(
-            "`keys` and `values` must be float32 or float16 (B, L, H, S, K) with the same strides, "
-            f"but are {kind} {tuple(shape)} and {values.dtype} {tuple(values.shape)}."
-        )
-    rows = state.lengths.size(0)
+    keys, origin, shape, rows = state.keys, state.origin, state.keys.shape, state.lengths.size(0)
     read: tuple[Any, ...] = (None, 0, 0)
     if origin is not None:  # of each position of a cache, or of a whole source
         table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
         read = scattered("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
     return signatures.Memory(
-        *(strided("keys", keys, kind, shape), strided("values", values, kind, shape)),
-        *(NUMBERS[kind], *strides[:4]),
-        *(address("lengths", state.lengths, torch.int64, (rows,)), sharing, longest),
-        *(*read, rows, *shape),
+        *(own(keys), own(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
+        *(own(state.lengths), sharing, longest, *read, rows, *shape),
     )
 
 

@@ -76,7 +76,7 @@ def test_targets_of_another_type_are_named(use):
     use("fast")
     softmax, hidden = Softmax(8, 20, tied=None, bias=True), torch.randn(5, 8)
     targets = torch.randint(20, (5,), dtype=torch.int32)
-    with pytest.raises(RegardError, match=r"`targets` must be .*int64 \(5,\).* but is int32 \(5,\)"):
+    with pytest.raises(RegardError, match=r"`targets` must be .*int64 \(5,\).* but is int32 "):
         softmax.loss(hidden, targets, 0.1)
     with pytest.raises(RegardError, match=r"`words` must be int64 .* but is torch.int32"):
         surprise(torch.randn(5, 20), targets)
@@ -199,9 +199,6 @@ def test_kernels_check_a_state_themselves(use, monkeypatch):
         ("narrower", "32 wide, but has 2 layers with 2 heads 8 wide"),
         ("an origin out of range", "origins of the cache must be from 0 to 2"),
         ("an origin below 0", "origins of the cache must be from 0 to 2"),
-        ("int32 lengths", "`lengths` must be a tensor of int64"),
-        ("fewer values", "`values` must be a tensor of float16"),
-        ("flat", r"`keys` and `values` must be float32 or float16 \(B, L, H, S, K\)"),
     ]:
         worse = SPOILT_CACHES[change](state)
         with pytest.raises(RegardError, match=told):
