@@ -36,6 +36,7 @@ FLAGS = (
 )
 # Everything that this processor can do, then what every processor of its kind can.
 KINDS = (("-march=native",), ("-mcpu=native",), ())
+MORE_FLAGS = "REGARD_CXXFLAGS"  # further ones, for those who look for errors in the kernels
 SECONDS = 300  # for a compiler that hangs
 
 ROOM = 4 << 20  # bytes that a folder must have left
@@ -110,7 +111,8 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
         made = Path(place, "kernels.so")
         for kind in kinds:
-            said = _run(*words, *FLAGS, *kind, str(SOURCE), "-o", str(made))
+            flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
+            said = _run(*words, *flags, str(SOURCE), "-o", str(made))
             # In a process of its own: an instruction that the processor lacks would end this one.
             said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
             if not said:
@@ -128,7 +130,7 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
 def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
     """What tells one build from another."""
     text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
-    asked = os.environ.get("CXX", "")
+    asked = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
     return SUM(repr((text, FLAGS, kinds, asked, _processor())).encode()).hexdigest()[:20]
 
 
