@@ -10,12 +10,13 @@ TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test lint bench weight clean
+.PHONY: help demo test lint sanitize bench weight clean
 
 help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
 	@echo "make test   all tests"
 	@echo "make lint   style and types"
+	@echo "make sanitize  drawn calls of the compiled kernels under address and UB sanitizers"
 	@echo "make bench  our speed beside the peers', as ratios: about an hour"
 	@echo "make weight what the core brings beside torch"
 	@echo "make clean  remove the environment and what the tools cached"
@@ -29,6 +30,20 @@ test: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Python itself is not instrumented, so the sanitizers' libraries come before all others (but not in
+# the compiler); what Python never gives back is no leak. Compiling takes several minutes.
+RUNTIME = $(shell $(CXX) -print-file-name=$(1))
+
+sanitize: $(VENV)/.dev
+	for kind in fast plain; do for threads in 1 3; do \
+	  CXX="env -u LD_PRELOAD $(CXX)" \
+	  REGARD_CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined" \
+	  LD_PRELOAD="$(call RUNTIME,libasan.so) $(call RUNTIME,libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  OMP_NUM_THREADS=1 PYTHONPATH=. \
+	  $(BIN)/python tests/native/drawn.py 1 25 $$kind $$threads > /dev/null || exit 1; \
+	done; done
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

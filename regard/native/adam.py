@@ -10,23 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.native import build
-from regard.native.products import pointer
+from regard.native.arguments import address, is_laid, is_plain, optional
+from regard.native.signatures import Adam, Parameter
 
 PIECE = 1 << 15  # numbers of a piece, as in adam.h
-_address, _count, _number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-
-
-class _Parameter(ctypes.Structure):
-    _fields_ = [(name, _address) for name in ("values", "slopes", "means", "squares", "narrow")]
-    _fields_ += [("count", _count)]
-    _fields_ += [(name, _number) for name in ("keep", "pull", "rate", "unused")]
-
-
-class _Adam(ctypes.Structure):
-    _fields_ = [("parameters", _address), ("pieces", _address), ("count", _count)]
-    _fields_ += [(name, _number) for name in ("slope_scale", "first", "second", "lacking", "eps")]
-    _fields_ += [("unused", _number), ("sums", _address)]
 
 
 @dataclass(frozen=True)
@@ -52,8 +41,7 @@ def fits(parameters: Sequence[Tensor]) -> bool:
 
 
 def _plain(tensor: Tensor) -> bool:
-    usual = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-    return usual and tensor.is_contiguous() and tensor.layout == torch.strided
+    return is_plain(tensor) and is_laid(tensor)
 
 
 def adam(
@@ -64,10 +52,14 @@ def adam(
     Equations of Kingma & Ba 2015, algorithm 1.
     """
     first, second = betas
-    table = (_Parameter * len(updated))()
+    table = (Parameter * len(updated))()
     for line, one in zip(table, updated, strict=True):
-        tensors = (one.values, one.values.grad, one.means, one.squares, one.narrow)
-        line.values, line.slopes, line.means, line.squares, line.narrow = map(pointer, tensors)
+        real, shape = torch.float32, one.values.shape
+        line.values = address("values", one.values, real, shape)
+        line.slopes = address("values.grad", _gradient(one.values), real, shape)
+        line.means = address("means", one.means, real, shape)
+        line.squares = address("squares", one.squares, real, shape)
+        line.narrow = optional("narrow", one.narrow, torch.bfloat16, shape)
         line.count, line.keep, line.pull = one.values.numel(), one.keep, one.pull
         line.rate = one.rate / (1 - first**step)
     job = _job(table)
@@ -78,9 +70,11 @@ def adam(
 
 def square_sum(parameters: Sequence[Tensor]) -> float:
     """The sum of the squares of all gradients, the same for any number of threads."""
-    table = (_Parameter * len(parameters))()
+    table = (Parameter * len(parameters))()
     for line, parameter in zip(table, parameters, strict=True):
-        line.slopes, line.count = pointer(parameter.grad), parameter.numel()
+        gradient = _gradient(parameter)
+        line.slopes = address("grad", gradient, torch.float32, parameter.shape)
+        line.count = parameter.numel()
     job = _job(table)
     sums = np.zeros(job.count)
     job.sums = sums.ctypes.data
@@ -88,15 +82,21 @@ def square_sum(parameters: Sequence[Tensor]) -> float:
     return float(sums.sum())
 
 
-def _job(table: ctypes.Array[_Parameter]) -> _Adam:
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        raise RegardError("A parameter must have a gradient, but one has none.")
+    return parameter.grad
+
+
+def _job(table: ctypes.Array[Parameter]) -> Adam:
     numbers = [(i, at) for i, line in enumerate(table) for at in range(0, line.count, PIECE)]
     pieces = np.array(numbers, np.int64).reshape(-1, 2)
-    job = _Adam(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
+    job = Adam(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
     job.kept = table, pieces  # for as long as the job lives
     return job
 
 
-def _run(name: str, job: _Adam) -> None:
+def _run(name: str, job: Adam) -> None:
     if job.count:
         threads = max(1, min(torch.get_num_threads(), job.count))
-        getattr(build.kernels(), name)(_count(threads), ctypes.byref(job))
+        getattr(build.kernels(), name)(threads, ctypes.byref(job))

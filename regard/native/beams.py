@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.native.products import A_THREADS_WORK, pointer
+from regard.native.arguments import address, laid
+from regard.native.products import A_THREADS_WORK
+from regard.native.signatures import Beams
 
 BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND = range(3)  # rules of stopping, as beams.h has them
 
@@ -36,17 +38,6 @@ class Plan:
     def most(self) -> int:
         """Tokens of the longest."""
         return int(self.limits.max())
-
-
-class _Beams(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("sentences", "size", "wanted", "eos", "stopping")),
-        *((name, ctypes.c_int64) for name in ("bits", "first_bits", "most")),
-        *((name, ctypes.c_void_p) for name in ("limits", "now", "soon", "last")),
-        *((name, ctypes.c_int64) for name in ("work", "threads", "a_threads_work")),
-        *((name, ctypes.c_void_p) for name in ("counts", "scores", "log_probs")),
-        *((name, ctypes.c_void_p) for name in ("ended", "lengths", "tokens")),
-    ]
 
 
 class Found:
@@ -78,27 +69,37 @@ class Found:
         ]
 
     @property
-    def columns(self) -> tuple[Tensor, ...]:
+    def addresses(self) -> tuple[int, ...]:
         """As beams.h has them."""
-        ends = self.ended, self.lengths, self.tokens
-        return self.counts, self.scores, self.log_probs, *ends
+        rows, size, most = self.tokens.shape
+        columns = (
+            ("counts", torch.int64, (rows,)),
+            *((name, torch.float64, (rows, size)) for name in ("scores", "log_probs")),
+            *((name, torch.int64, (rows, size)) for name in ("ended", "lengths")),
+            ("tokens", torch.int64, (rows, size, most)),
+        )
+        return tuple(address(name, vars(self)[name], kind, shape) for name, kind, shape in columns)
 
 
 def search(plan: Plan, vocabulary: int, work: int, call: Callable[[Any], int]) -> Found | None:
     """The search, of which `call` makes the compiled call, and gives whether all is found; None
     where it could not be done so. work: multiplications of a row in a step.
     """
-    found, most = Found(plan), plan.most
+    if not plan.limits.numel() or plan.most < 1:
+        return None
+    found, most, double = Found(plan), plan.most, torch.float64
     lengths = range(1, most + 2)
-    now = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=torch.float64)
-    soon = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=torch.float64)
-    limits, last = plan.limits.contiguous(), plan.penalty(plan.limits.double()).contiguous()
-    beams = _Beams(
-        *(plan.limits.numel(), plan.size, plan.wanted),
+    now = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
+    soon = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
+    limits, last = laid(plan.limits), laid(plan.penalty(plan.limits.double()))
+    rows, penalties = (limits.numel(),), (most + 2,)
+    beams = Beams(
+        *(*rows, plan.size, plan.wanted),
         *(-1 if plan.eos is None else plan.eos, plan.stopping),
         *(plan.bits(plan.size, vocabulary), plan.bits(1, vocabulary), most),
-        *map(pointer, (limits, now, soon, last)),
+        *(address("limits", limits, torch.int64, rows), address("now", now, double, penalties)),
+        *(address("soon", soon, double, penalties), address("last", last, double, rows)),
         *(work, torch.get_num_threads(), A_THREADS_WORK),
-        *map(pointer, found.columns),
+        *found.addresses,
     )
     return found if call(ctypes.byref(beams)) else None

@@ -1,8 +1,10 @@
 """The compiled kernels: built where a C++ compiler is, when they are first needed, and kept.
 
 What was built lies in the user's cache (XDG_CACHE_HOME), under a name made of the source, the
-flags and the processor, so that machines which share a home do not share machine code. At its end
-stands its own sum: a file that is damaged would end the process that loads it.
+flags, the compiler that CXX asks for and the processor, so that machines which share a home do not
+share machine code. At its end stands a checksum of its name and of itself: a file that is damaged
+would end the process that loads it. Nothing is loaded that another user could have written; see
+trust.py.
 """
 
 from __future__ import annotations
@@ -14,26 +16,31 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from functools import cache, partial
 from pathlib import Path
 
+from regard.native import compiler, trust
+from regard.native.compiler import BuildError as BuildError
+from regard.native.signatures import declare
+
 FOLDER = Path(__file__).with_name("cpp")
 SOURCE = FOLDER / "kernels.cpp"
-COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"),
     *("-shared", "-fPIC"),
 )
 # Everything that this processor can do, then what every processor of its kind can.
 KINDS = (("-march=native",), ("-mcpu=native",), ())
+MORE_FLAGS = "REGARD_CXXFLAGS"  # further ones, for those who look for errors in the kernels
 SECONDS = 300  # for a compiler that hangs
 
 ROOM = 4 << 20  # bytes that a folder must have left
+UNFINISHED = "build-"
 SUM = hashlib.sha256
 
 TOLD = "compiling kernels for this processor: once, for some seconds"
@@ -66,10 +73,6 @@ def available() -> bool:
     return kernels() is not None
 
 
-class BuildError(Exception):
-    """No compiler, or none that is content."""
-
-
 @cache
 def _kernels() -> ctypes.CDLL | None:
     try:
@@ -91,91 +94,95 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
         BuildError: there is no compiler, or it fails with all flags.
         OSError: there is no folder to write to.
     """
-    text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
-    name = SUM(repr((text, FLAGS, kinds, _processor())).encode()).hexdigest()[:20]
     folder = folder or _cache()
-    target = folder / f"kernels-{name}.so"
-    if _is_whole(target) and _executes(folder):
+    target = folder / f"kernels-{_name(kinds)}.so"
+    doubt = trust.doubt(folder)
+    if doubt and trust.close(folder):
+        _tell(f"{doubt}: it is closed to them now, and the kernels are compiled again.")
+        doubt = ""
+    if not doubt and _is_whole(target) and _executes(folder):
         return target
-    compiler = _compiler()
-    if problem := _problem(folder):
+    words = _compiler()
+    if problem := doubt or _problem(folder):
         folder = _of_this_process(problem)
     print(TOLD, file=sys.stderr, flush=True)
     said = ""
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+    _sweep(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
         made = Path(place, "kernels.so")
         for kind in kinds:
-            said = _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made))
+            flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
+            said = _run(*words, *flags, str(SOURCE), "-o", str(made))
             # In a process of its own: an instruction that the processor lacks would end this one.
             said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
             if not said:
-                code = made.read_bytes()
-                made.write_bytes(code + SUM(code).digest())
                 target = folder / target.name
+                code = made.read_bytes()
+                made.write_bytes(code + _sum(target.name, code))
+                made.chmod(0o644)
                 os.replace(made, target)  # whole or not at all, whoever else builds
                 return target
     lines = said.strip().splitlines()
     telling = [line for line in lines if re.search("error|fail", line, re.IGNORECASE)]
-    raise BuildError(f"{' '.join(compiler)} failed: {(telling or lines)[0]:.200}")
+    raise BuildError(f"{' '.join(words)} failed: {(telling or lines)[0]:.200}")
+
+
+def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
+    """What tells one build from another."""
+    text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
+    asked = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
+    return SUM(repr((text, FLAGS, kinds, asked, _processor())).encode()).hexdigest()[:20]
+
+
+def _sum(name: str, code: bytes) -> bytes:
+    return SUM(name.encode() + code).digest()
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether what was built is there as it was written."""
+    """Whether what was built is there as it was written, by somebody who is trusted."""
     try:
-        written = path.read_bytes()
+        with trust.opened(path) as file:
+            written = file.read()
+    except trust.Untrusted as error:
+        _tell(f"{error}: the kernels are compiled again.")
+        return False
     except OSError:
         return False
     size = SUM().digest_size
-    return SUM(written[:-size]).digest() == written[-size:]
+    return _sum(path.name, written[:-size]) == written[-size:]
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what builds that were killed have left behind."""
+    for place in folder.glob(f"{UNFINISHED}*"):
+        try:
+            if time.time() - place.stat().st_mtime > 4 * SECONDS:
+                shutil.rmtree(place, ignore_errors=True)
+        except OSError:  # another process was faster
+            pass
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """A compiled library with the types of its functions."""
-    library = ctypes.CDLL(str(path))
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.regard_linear.argtypes = [
-        *(number, number, number, pointer, pointer, pointer),  # the matrix
-        *(pointer, number, pointer, number),
-    ]
-    library.regard_linear.restype = None
-    library.regard_run.argtypes = [
-        *(pointer, pointer, pointer, number, number, pointer, pointer, pointer, number)
-    ]
-    library.regard_run.restype = number
-    library.regard_run_leading.argtypes = [
-        *(pointer, pointer, number, number, pointer, pointer, pointer),
-        *(number, pointer, pointer, number),
-    ]
-    library.regard_run_leading.restype = number
-    library.regard_beams.argtypes = [pointer] * 4 + [number] * 4
-    library.regard_beams.restype = number
-    library.regard_encode.argtypes = [pointer] * 5 + [number, number]
-    library.regard_encode.restype = None
-    library.regard_recur.argtypes = [
-        *(number, number, number, number, pointer, pointer, pointer),  # the cell, and the matrix
-        *(pointer, number, number, pointer, pointer, pointer, number),
-    ]
-    library.regard_recur.restype = None
-    library.regard_lines.argtypes = [
-        *(number, number, number, pointer, pointer),  # the matrix
-        *(pointer, number, pointer),
-    ]
-    library.regard_lines.restype = number
-    library.regard_best.argtypes = [pointer, number, number, pointer, pointer, number]
-    library.regard_best.restype = None
-    library.regard_surprise.argtypes = [pointer, number, number, pointer, pointer, number]
-    library.regard_surprise.restype = None
-    library.regard_leading.argtypes = [
-        *(pointer, number, number, number),
-        *(pointer, pointer, number),
-    ]
-    library.regard_leading.restype = number
-    library.regard_threads.argtypes = [pointer, pointer, pointer]
-    library.regard_threads.restype = None
+    """A compiled library with the types of its functions.
+
+    Raises:
+        BuildError: it is damaged, or another user could have written it.
+        OSError: it cannot be loaded.
+    """
+    if doubt := trust.doubt(path.parent):
+        raise BuildError(doubt)
+    try:
+        with trust.held(path.parent) as folder:
+            if not _is_whole(folder / path.name):
+                raise BuildError(f"{path} is damaged, or another user could have written it")
+            library = ctypes.CDLL(str(folder / path.name))
+    except trust.Untrusted as error:
+        raise BuildError(str(error)) from None
+    declare(library)
     runtime = _openmp()
     if runtime is not None:
         functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads)
-        library.regard_threads(*(ctypes.cast(function, pointer) for function in functions))
+        library.regard_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))
         # A forked process has the runtime's tables of threads, but none of the threads.
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=partial(library.regard_threads, None, None, None))
@@ -205,22 +212,12 @@ CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).regard_check())"
 
 def _run(*command: str) -> str:
     """What a command has to say if it fails, else nothing."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (done.stderr.strip() or f"it ended with {done.returncode}") if done.returncode else ""
+    return compiler.run(*command, seconds=SECONDS)
 
 
 def _compiler() -> list[str]:
     """The words that call it."""
-    wanted = os.environ.get("CXX", "").split()
-    for words in (wanted, *([name] for name in COMPILERS)):
-        if words and shutil.which(words[0]):
-            return words
-        if words and words is wanted:
-            print(f"CXX asks for {words[0]!r}, which is not there", file=sys.stderr, flush=True)
-    raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one in CXX)")
+    return compiler.find()
 
 
 def _processor() -> str:
@@ -244,9 +241,12 @@ def _problem(folder: Path) -> str:
     if not folder.is_absolute():  # there is no home, or one that depends on where we are
         return f"{folder} is no folder for a cache"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         return str(error)
+    if doubt := trust.doubt(folder):  # somebody else was faster
+        return doubt
     if not os.access(folder, os.W_OK):
         return f"{folder} cannot be written to"
     if not _executes(folder):
@@ -261,12 +261,14 @@ def _executes(folder: Path) -> bool:
 
 def _of_this_process(problem: str) -> Path:
     """A folder that goes with this process."""
-    print(
+    _tell(
         f"{problem}: kernels are compiled for this process alone, and again for the next. "
-        "Set XDG_CACHE_HOME to a folder that can keep them.",
-        file=sys.stderr,
-        flush=True,
+        "Set XDG_CACHE_HOME to a folder that can keep them."
     )
     folder = Path(tempfile.mkdtemp(prefix="regard-native-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.native import build
-from regard.native.products import pointer
+from regard.native.arguments import address, laid, of_rows
+from regard.native.signatures import LstmLayer
 
-TENSORS = (
-    *("weight", "inputs", "bias", "hidden", "cell", "gates", "cells", "hiddens"),
-    *("d_hiddens", "d_end", "d_cell", "d_hidden", "d_gates", "d_bias"),
-)
-
-
-class _Arguments(ctypes.Structure):
-    """`Layer` in lstm.h, which says what each tensor is."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("rows", "steps", "width")),
-        *((name, ctypes.c_void_p) for name in TENSORS),
-    ]
+HALVES = ("inputs", "d_gates")  # in bfloat16; all others are float32
 
 
 def available() -> bool:
@@ -57,13 +46,13 @@ def forward(
         hidden, cell: before the first step, (B, D).
         keep: for `backward`.
     """
-    rows, steps, width = *inputs.shape[:2], hidden.size(1)
+    rows, steps, width = _shapes(inputs, keep)["hiddens"]
     hiddens = hidden.new_empty(rows, steps, width)
     cells = hidden.new_empty(rows, steps if keep else 1, width)
     gates = hidden.new_empty(inputs.shape) if keep else None
     found = Swept(hiddens, cells, gates)
     given = dict(weight=weight, inputs=inputs, bias=bias, hidden=hidden, cell=cell)
-    _call("regard_lstm_forward", inputs, **given, **vars(found))
+    _call("regard_lstm_forward", inputs, keep, **given, **vars(found))
     return found
 
 
@@ -83,20 +72,49 @@ def backward(
         slopes: by all hidden states (B, T, D), by the last one beside that, by the last cell.
     """
     d_hiddens, d_end, d_cell = slopes
+    of_rows("cells", swept.cells, 3)
     d_gates = cell.new_empty(*swept.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
-    d_bias, d_cell = cell.new_zeros(4 * cell.size(1)), d_cell.clone()
-    d_hidden = torch.empty_like(cell) if first else None
+    d_bias = cell.new_zeros(4 * cell.size(1))
+    d_cell = d_cell.clone(memory_format=torch.contiguous_format)  # it is written to
+    d_hidden = cell.new_empty(cell.shape) if first else None
     given = dict(weight=weight, cell=cell, cells=swept.cells, gates=swept.gates)
     sought = dict(d_gates=d_gates, d_bias=d_bias, d_cell=d_cell, d_hidden=d_hidden)
-    _call("regard_lstm_backward", d_gates, **given, **sought, d_hiddens=d_hiddens, d_end=d_end)
+    given |= dict(d_hiddens=d_hiddens, d_end=d_end)
+    _call("regard_lstm_backward", d_gates, True, **given, **sought)
     return d_gates, d_bias, d_hidden, d_cell
 
 
-def _call(name: str, like: Tensor, /, **tensors: Tensor | None) -> None:
-    """`like` is (B, T, 4D)."""
-    laid = {key: None if x is None else x.contiguous() for key, x in tensors.items()}
-    rows, steps, width = like.shape
-    addresses = {key: pointer(x) for key, x in laid.items()}
-    arguments = _Arguments(rows, steps, width // 4, **addresses)
-    library: Any = build.kernels()
-    getattr(library, name)(ctypes.byref(arguments), ctypes.c_int64(torch.get_num_threads()))
+def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> None:
+    """`like` is (B, T, 4D); there are gates if `keep`."""
+    library = build.kernels()
+    if library is None or not library.regard_lstm_there():
+        raise RegardError("There are no compiled kernels for LSTMs on this processor.")
+    absent = {"d_hidden"} if keep else {"gates"}  # these may be
+    lain = {
+        key: x if x is None else laid(x)
+        for key, x in tensors.items()
+        if x is not None or key not in absent
+    }
+    shapes = _shapes(like, keep)
+    addresses = {
+        key: address(key, x, torch.bfloat16 if key in HALVES else torch.float32, shapes[key])
+        for key, x in lain.items()
+    }
+    rows, steps, lines = like.shape
+    arguments = LstmLayer(rows, steps, lines // 4, **addresses)
+    getattr(library, name)(ctypes.byref(arguments), torch.get_num_threads())
+
+
+def _shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
+    """Of each tensor that lstm.h names, where one is (B, T, 4D)."""
+    if like.dim() != 3 or like.size(2) % 4 or not like.size(1):
+        raise RegardError(f"`inputs` must be (B, T, 4D), T > 0, but is {tuple(like.shape)}.")
+    rows, steps, lines = like.shape
+    width = lines // 4
+    every, one, gates = (rows, steps, width), (rows, width), (rows, steps, lines)
+    return {
+        "weight": (lines, width), "inputs": gates, "bias": (lines,), "hidden": one,
+        "cell": one, "gates": gates, "cells": every if keep else (rows, 1, width),
+        "hiddens": every, "d_hiddens": every, "d_end": one, "d_cell": one,
+        "d_hidden": one, "d_gates": gates, "d_bias": (lines,),
+    }

@@ -5,13 +5,13 @@ Narrow matrices lie as the kernels read them, in panels of 16 lines; see product
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.errors import RegardError
 from regard.native import build
+from regard.native.arguments import address, is_plain, laid, optional
 
 PANEL = 16  # lines of a matrix that lie together
 GROUP = 64  # numbers of an input that share a scale
@@ -67,27 +67,46 @@ def product(
     library = build.kernels() if _fits(x, packed, bias, shape) else None
     if library is None:
         return _by_torch(x, packed, scale, bias, shape)
-    x = x.contiguous()
-    out = x.new_empty(*x.shape[:-1], shape[0])
-    rows = x.numel() // shape[1]
-    if out.numel():
+    x = laid(x)
+    lines, columns = shape
+    size = x.shape[:-1]
+    out = x.new_empty(*size, lines)
+    rows = x.numel() // columns
+    matrix = *packed_matrix(packed, scale, shape), optional("bias", bias, torch.float32, (lines,))
+    if rows:
         library.regard_linear(
-            *(WEIGHTS[packed.dtype], *shape),
-            *(pointer(packed), pointer(scale), pointer(bias)),
-            *(pointer(x), rows, pointer(out), threads_for(rows * packed.numel(), rows)),
+            *(*matrix, address("x", x, torch.float32, (*size, columns)), rows),
+            *(address("out", out, torch.float32, (*size, lines)),),
+            threads_for(rows * packed.numel(), rows),
         )
     return out
 
 
-def pointer(tensor: Tensor | None) -> Any:
-    """The address of its first number."""
-    return None if tensor is None else tensor.data_ptr()
+def packed_matrix(
+    packed: Tensor, scale: Tensor | None, shape: tuple[int, int]
+) -> tuple[int, int, int, int, int | None]:
+    """A matrix (N, K) in panels as kernels take it: type, N, K, and where numbers and scales lie.
+
+    Raises:
+        RegardError: `packed` and `scale` are not those of a matrix of this shape.
+    """
+    lines, columns = shape
+    if packed.dtype not in WEIGHTS:
+        raise RegardError(f"`packed` must be uint8 or bfloat16, but is {packed.dtype}.")
+    side = 4 if packed.dtype is torch.uint8 else 2
+    panels = -(-lines // PANEL), -(-columns // GROUP) * GROUP // side, PANEL, side
+    data = address("packed", packed, packed.dtype, panels)
+    if side == 4:
+        return 0, lines, columns, data, address("scale", scale, torch.float32, (lines,))
+    if scale is not None:
+        raise RegardError("`scale` must be None where the weights are bfloat16.")
+    return 1, lines, columns, data, None
 
 
 def _fits(x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> bool:
-    fits = x.dtype == torch.float32 and x.device.type == "cpu" == packed.device.type
+    fits = is_plain(x) and packed.is_cpu and not x.requires_grad
     fits = fits and (bias is None or bias.dtype == torch.float32)
-    return fits and not x.requires_grad and x.size(-1) == shape[1]
+    return fits and x.dim() > 0 and x.size(-1) == shape[1] and 0 not in shape
 
 
 def _by_torch(

@@ -9,59 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
+from regard.native import signatures
+from regard.native.arguments import address, is_laid, is_plain, optional, own, scattered
 from regard.native.beams import Found, Plan, search
 from regard.native.pace import Pace
-from regard.native.products import WEIGHTS, pointer, threads_for
-from regard.native.recorder import ABSENT, COUNTED, LINEAR, PLACES, CannotRecord, Op, Recording
-from regard.native.words import Leaders
+from regard.native.products import packed_matrix, threads_for
+from regard.native.recorder import (
+    ABSENT,
+    AFTER,
+    COUNTED,
+    LINEAR,
+    LINES,
+    NORM,
+    PLACES,
+    TABLE,
+    CannotRecord,
+    Op,
+    Recording,
+)
+from regard.native.words import Leaders, check_count
 from regard.state import KeyValueCache, SourceMemory
 
 NO_TOKEN = "a token is not in the vocabulary"
 NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
-
-
-class _Matrix(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("weights", "n", "k")),
-        *((name, ctypes.c_void_p) for name in ("data", "scale", "bias")),
-    ]
-
-
-class _Op(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in ("kind", "target", "source", "other")),
-        *((name, ctypes.c_int32) for name in ("layer", "heads", "head_dim", "activation")),
-        ("number", ctypes.c_float),
-        ("lines", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("matrix", "gain", "bias", "table")),
-    ]
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("keys", "values")),
-        *((name, ctypes.c_int64) for name in ("numbers", "line", "layer", "head", "position")),
-        ("lengths", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("sharing", "longest")),
-        ("origin", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("origin_row", "origin_position")),
-    ]
-
-
-class Part(ctypes.Structure):
-    """Of a recurrent state: where it is, and where what follows it shall be."""
-
-    _fields_ = [("before", ctypes.c_void_p), ("before_step", ctypes.c_int64)]
-    _fields_ += [("after", ctypes.c_void_p), ("after_step", ctypes.c_int64)]
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [
-        ("ops", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("widths", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("registers", "widest")),
-    ]
 
 
 class Program:
@@ -75,14 +46,17 @@ class Program:
 
     def __init__(self, recording: Recording):
         ops, widths = recording.ops, recording.widths
+        for op in ops:
+            _check(op, widths)
         self._kept = [tensor.detach() for op in ops for tensor in _read(op)]  # whoever moves them
         self.width = widths[0]  # of what comes out
         self.end = min(map(_positions, ops), default=sys.maxsize)
         self._matrices = [_matrix(op) for op in ops]
-        self._ops = (_Op * len(ops))(*map(_op, ops, self._matrices))
+        self._ops = (signatures.Op * len(ops))(*map(_op, ops, self._matrices))
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
         linears = [op.matrix for op in ops if op.kind == LINEAR and op.matrix is not None]
-        self._program = _Program(
+        self._parts = sum(op.kind == AFTER for op in ops)  # of a recurrent state
+        self._program = signatures.Program(
             ctypes.addressof(self._ops),
             len(ops),
             ctypes.addressof(self._widths),
@@ -99,8 +73,9 @@ class Program:
     def decode(
         self, library: Any, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None
     ) -> Tensor:
-        """(R, T, D) -> (R, T, D); keys and values go into the cache."""
-        out = hidden.clone(memory_format=torch.contiguous_format)
+        """(R, T, D) float32 -> (R, T, D); keys and values go into the cache."""
+        out = hidden.resolve_neg().clone(memory_format=torch.contiguous_format)
+        address("hidden", out, torch.float32, (*out.shape[:2], self.width))
         self._run(library, out, None, cache, source)
         return out
 
@@ -120,7 +95,7 @@ class Program:
             IndexError: there is no such token.
         """
         out = torch.empty(*tokens.shape, self.width)
-        if self._run(library, out, tokens.data_ptr(), cache, source, parts):
+        if self._run(library, out, tokens, cache, source, parts):
             raise IndexError(NO_TOKEN)
         return out
 
@@ -139,13 +114,16 @@ class Program:
         Raises:
             IndexError: there is no such token.
         """
+        check_count(count)
         if not self._scores or self.width < count:
             return None
-        words = torch.empty(tokens.size(0), count, dtype=torch.int64)
-        log_probs = torch.empty(words.shape)
-        found = (count, words.data_ptr(), log_probs.data_ptr())
+        rows = tokens.size(0)
+        shape = rows, count
+        words, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
+        given = (address("tokens", tokens, torch.int64, (rows, 1)),)
+        found = count, own(words), own(log_probs)
         run = library.regard_run_leading
-        wrong = self._call(run, tokens.shape, (tokens.data_ptr(),), found, cache, source, parts)
+        wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)
         return None if wrong else Leaders(words, log_probs, self.width)
@@ -160,9 +138,10 @@ class Program:
             return None
         _, layers, heads, _, width = cache.keys.shape
         read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
+        first = address("tokens", tokens, torch.int64, (plan.limits.numel(), 1))
 
         def call(beams: Any) -> int:
-            given = (self._address, beams, tokens.data_ptr(), ctypes.byref(read))
+            given = (self._address, beams, first, ctypes.byref(read))
             return library.regard_beams(*given, NUMBERS[cache.keys.dtype], *sizes)
 
         return search(plan, self.width, self._work, call)
@@ -171,20 +150,21 @@ class Program:
         self,
         library: Any,
         out: Tensor,
-        tokens: int | None,
+        tokens: Tensor | None,
         cache: KeyValueCache | None,
         source: SourceMemory | None,
         parts: Any = None,
     ) -> int:
         if not out.numel():
             return 0
-        given = (out.data_ptr(), tokens)
-        return self._call(library.regard_run, out.shape[:2], given, (), cache, source, parts)
+        rows, count, _ = out.shape
+        given = own(out), optional("tokens", tokens, torch.int64, (rows, count))
+        return self._call(library.regard_run, (rows, count), given, (), cache, source, parts)
 
     def _call(
         self,
         run: Any,
-        shape: torch.Size,
+        shape: tuple[int, int],
         given: tuple[int | None, ...],
         found: tuple[int, ...],
         cache: KeyValueCache | None,
@@ -192,17 +172,25 @@ class Program:
         parts: Any,
     ) -> int:
         rows, count = shape
+        if (0 if parts is None else len(parts)) != self._parts:
+            raise RegardError(f"`parts` must be {self._parts} parts of a recurrent state.")
         read = None
         if source is not None:
-            read = _memory(source, source.keys.size(3), rows // source.lengths.size(0))
+            sentences = source.lengths.size(0)
+            read = _memory(source, source.keys.size(3), rows // max(1, sentences))
         arguments = (
             *(self._address, *given, rows, count),
             None if cache is None else ctypes.byref(_memory(cache, cache.longest, 1)),
             None if read is None else ctypes.byref(read),
             *(parts, *found),
         )
-        pace = self._paces.setdefault((run.__name__, (rows * count).bit_length()), Pace())
         threads = threads_for(rows * count * self._work)
+        if threads == 1:
+            return run(*arguments, 1)
+        key = run.__name__, (rows * count).bit_length()
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = Pace()
         return pace.timed(threads, lambda some: run(*arguments, some), size=rows * count)
 
 
@@ -215,26 +203,62 @@ def _positions(op: Op) -> int:
 
 def readable(state: KeyValueCache | SourceMemory) -> bool:
     """Whether the kernels can read these keys and values: (·, L, H, S, K)."""
-    keys, values, lengths = state.keys, state.values, state.lengths
+    keys, values, lengths, origin = state.keys, state.values, state.lengths, state.origin
+    kind, strides = keys.dtype, keys.stride()
     return (
-        keys.dtype == values.dtype
-        and keys.dtype in NUMBERS
-        and lengths.dtype == torch.int64
-        and keys.device.type == lengths.device.type == "cpu"
-        and keys.stride(-1) == 1
-        and keys.stride() == values.stride()
+        kind in NUMBERS
+        and values.dtype is kind
+        and lengths.dtype is torch.int64
+        and keys.is_cpu
+        and values.is_cpu
+        and lengths.is_cpu
+        and len(strides) == 5
+        and strides[4] == 1
+        and values.stride() == strides
+        and values.shape == keys.shape
+        and lengths.dim() == 1
         and lengths.is_contiguous()
+        and (origin is None or is_plain(origin, torch.int64))
     )
 
 
-def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> _Memory:
-    keys, values = state.keys, state.values
-    origin = state.origin
-    return _Memory(
-        *(keys.data_ptr(), values.data_ptr(), NUMBERS[keys.dtype], *keys.stride()[:4]),
-        *(state.lengths.data_ptr(), sharing, longest, pointer(origin)),
-        *((0, 0) if origin is None else (*origin.stride(), 0)[:2]),
+def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> signatures.Memory:
+    """What is `readable` as kernels take it, which look at `lengths` and `origin` themselves: who
+    calls a program has asked for that, since others may go on without one.
+    """
+    keys, origin, shape, rows = state.keys, state.origin, state.keys.shape, state.lengths.size(0)
+    read: tuple[Any, ...] = (None, 0, 0)
+    if origin is not None:  # of each position of a cache, or of a whole source
+        table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
+        read = scattered("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
+    return signatures.Memory(
+        *(own(keys), own(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
+        *(own(state.lengths), sharing, longest, *read, rows, *shape),
     )
+
+
+def _check(op: Op, widths: list[int]) -> None:
+    """Raises CannotRecord: an operation reads or writes other numbers than its registers hold."""
+    known = range(len(widths))
+    if not all(at in known for at in (op.target, *(r for r in op.reads if r != ABSENT))):
+        raise CannotRecord("a register that is not there")
+    target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
+    numbers: tuple[Any, ...]
+    if op.kind == LINEAR and op.matrix is not None:
+        numbers = op.matrix.shape == (target, source), (op.bias, target)
+    elif op.kind == NORM:
+        numbers = target == source, (op.gain, target), (op.bias, target)
+    elif op.kind == LINES and op.matrix is not None:
+        numbers = (op.matrix.columns == target,)
+    elif op.kind in (TABLE, PLACES, COUNTED) and op.table is not None:
+        numbers = (op.table.dim() == 2 and op.table.size(1) == target,)
+    else:
+        return
+    for one in numbers:
+        if isinstance(one, tuple) and one[0] is not None:
+            one = one[0].shape == (one[1],)
+        if not one:
+            raise CannotRecord("weights of another size than the hidden states")
 
 
 def _read(op: Op) -> list[Tensor]:
@@ -244,27 +268,29 @@ def _read(op: Op) -> list[Tensor]:
         CannotRecord: one has another type.
     """
     numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
-    if any(tensor.dtype != torch.float32 or not tensor.is_contiguous() for tensor in numbers):
+    if not all(is_plain(tensor) and is_laid(tensor) for tensor in numbers):
         raise CannotRecord("numbers of another type")
     if op.matrix is not None:
         numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
     return numbers
 
 
-def _matrix(op: Op) -> _Matrix | None:
+def _matrix(op: Op) -> signatures.Matrix | None:
     matrix = op.matrix
     if matrix is None:
         return None
-    parts = (matrix.weight, matrix.scale, op.bias)
-    return _Matrix(WEIGHTS[matrix.weight.dtype], *matrix.shape, *map(pointer, parts))
+    bias = optional("bias", op.bias, torch.float32, (matrix.lines,))
+    return signatures.Matrix(*packed_matrix(matrix.weight, matrix.scale, matrix.shape), bias)
 
 
-def _op(op: Op, matrix: _Matrix | None) -> _Op:
+def _op(op: Op, matrix: signatures.Matrix | None) -> signatures.Op:
     table = op.matrix if op.table is None else op.table
-    return _Op(
+    parts = (("gain", op.gain), ("bias", op.bias), ("table", op.table))
+    addresses = (None if x is None else address(n, x, torch.float32, x.shape) for n, x in parts)
+    return signatures.Op(
         *(op.kind, op.target, op.source, op.other),
         *(op.layer, op.heads, op.head_dim, op.activation),
         *(op.number, 0 if table is None else table.shape[0]),
         None if matrix is None else ctypes.addressof(matrix),
-        *map(pointer, (op.gain, op.bias, op.table)),
+        *addresses,
     )

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.native import build
-from regard.native.products import WEIGHTS, pointer, product, threads_for
+from regard.native.arguments import address, is_plain, laid, optional
+from regard.native.products import packed_matrix, product, threads_for
 
 Cell = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -27,10 +29,9 @@ def sweep(
     `regard.layers.recurrent`.  packed, scale, bias: the matrix (G * D, D) of the hidden state.
     hidden, cell: before the first token, (B, D), and (B, D) or (B, 0).
     """
-    (rows, tokens, lines), width = gates.shape, hidden.size(1)
-    kind, step = CELLS[lines // width]
+    (rows, tokens, lines), width, kind, step = _sizes(gates, hidden, cell)
     numbers = (gates, hidden, cell, *(() if bias is None else (bias,)))
-    plain = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in numbers)
+    plain = all(map(is_plain, numbers)) and packed.is_cpu
     plain = plain and gates.numel() > 0 and not gates.requires_grad
     library = build.kernels() if plain else None
     if library is None:
@@ -40,16 +41,41 @@ def sweep(
             hidden, cell = step(column, again, hidden, cell)
             states.append(hidden)
         return torch.stack(states, 1) if states else hidden[:, None][:, :0], hidden, cell
-    gates = gates.contiguous()
-    hidden, cell = (state.clone(memory_format=torch.contiguous_format) for state in (hidden, cell))
-    out = gates.new_empty(rows, tokens, width)
+    gates = laid(gates)
+    hidden, cell = (
+        state.resolve_neg().clone(memory_format=torch.contiguous_format) for state in (hidden, cell)
+    )
+    out, real = gates.new_empty(rows, tokens, width), torch.float32
     library.regard_recur(
-        *(kind, WEIGHTS[packed.dtype], lines, width, pointer(packed), pointer(scale)),
-        *(pointer(bias), pointer(gates), rows, tokens, pointer(hidden)),
-        *(pointer(cell) if cell.numel() else None, pointer(out)),
+        *(kind, *packed_matrix(packed, scale, (lines, width))),
+        optional("bias", bias, real, (lines,)),
+        *(address("gates", gates, real, (rows, tokens, lines)), rows, tokens),
+        address("hidden", hidden, real, (rows, width)),
+        address("cell", cell, real, (rows, width)) if cell.numel() else None,
+        address("out", out, real, (rows, tokens, width)),
         threads_for(rows * packed.numel()),
     )
     return out, hidden, cell
+
+
+def _sizes(
+    gates: Tensor, hidden: Tensor, cell: Tensor
+) -> tuple[tuple[int, int, int], int, int, Cell]:
+    """Rows, tokens and lines, the width of a state, and the kind of cell.
+
+    Raises:
+        RegardError: they do not belong together.
+    """
+    sizes = tuple(map(tuple, (gates.shape, hidden.shape, cell.shape)))
+    match sizes:
+        case (rows, tokens, lines), (again, width), (same, inner) if rows == again == same:
+            kind = CELLS.get(lines // width) if width and not lines % width else None
+            if kind is not None and inner in ((width,) if kind[0] == 2 else (0, width)):
+                return (rows, tokens, lines), width, *kind
+    raise RegardError(
+        "`gates` must be (B, T, G * D) with G of 1, 3 or 4, `hidden` (B, D) and `cell` (B, D), or "
+        "(B, 0) where G is not 4, but they are {}, {} and {}.".format(*sizes)
+    )
 
 
 def _plain(gates: Tensor, again: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,8 @@ from regard.attention.tap import listening
 from regard.layers.quantized import NarrowLinear, NarrowRecurrent, NarrowSoftmax
 from regard.layers.recurrent import LSTMStep
 from regard.native import build
-from regard.native.program import Part, Program, readable
+from regard.native.arguments import is_plain, strided
+from regard.native.program import Program, readable
 from regard.native.recorder import (
     ACTIVATION,
     AFTER,
@@ -40,6 +41,7 @@ from regard.native.recorder import (
     Symbol,
     symbols_alone,
 )
+from regard.native.signatures import Part
 from regard.native.words import Leaders
 from regard.state import SourceMemory, State
 
@@ -92,7 +94,7 @@ class RecurrentStep(Recorded):
             and gating.get() is None
             and not torch.is_autocast_enabled("cpu")
             and (source is None or readable(source))
-            and all(map(_plain, _tensors(state)))
+            and all(_plain(part, tokens.size(0)) for part in _tensors(state))
         )
 
     def _program(self, state: Any) -> Program | None:
@@ -102,9 +104,9 @@ class RecurrentStep(Recorded):
         )
 
 
-def _plain(part: Tensor) -> bool:
-    plain = part.dtype == torch.float32 and part.device.type == "cpu"
-    return plain and part.stride(-1) == 1 and not part.requires_grad
+def _plain(part: Tensor, rows: int) -> bool:
+    laid = part.dim() in (2, 3) and part.size(0) == rows and part.stride(-1) == 1
+    return laid and is_plain(part) and not part.requires_grad
 
 
 def _source(state: State) -> SourceMemory | None:
@@ -141,7 +143,11 @@ def _next(state: State) -> tuple[Any, State]:
 
     def beside(tensor: Tensor) -> Tensor:
         new = torch.empty(tensor.shape)
-        before, after, size = tensor.data_ptr(), new.data_ptr(), tensor.element_size()
+        before, after = (
+            strided(name, x, torch.float32, tensor.shape)
+            for name, x in (("state", tensor), ("new", new))
+        )
+        size = tensor.element_size()
         layers = tensor.size(1) if tensor.dim() == 3 else 1
         for layer in range(layers):
             at = layer * tensor.stride(1) * size, layer * new.stride(1) * size

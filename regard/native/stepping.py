@@ -196,6 +196,7 @@ class Step:
             and tokens.device.type == "cpu"
             and tokens.is_contiguous()
             and memories[0] is not None
+            and tokens.size(0) == memories[0].rows
             and plain(self.blocks, *memories)
         )
 

@@ -15,8 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.native import build
-from regard.native.products import pointer
+from regard.native.arguments import address, is_plain, laid, of_rows, optional, strided, wrong
+from regard.native.signatures import (
+    AddNorm,
+    Attention,
+    Drop,
+    Dropping,
+    Entropy,
+    Gelu,
+    LstmStep,
+    Place,
+    Sums,
+)
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 TOGETHER = 64  # rows of one partial sum, as in training.h
@@ -24,92 +36,43 @@ A_THREADS_NUMBERS = 1 << 14  # numbers that pay for a further thread
 A_THREADS_PRODUCTS = 1 << 19  # multiplications
 DROP_NONE = (0, 0)  # a seed and a threshold
 
-_address, _count = ctypes.c_void_p, ctypes.c_int64
-
-
-class _Drop(ctypes.Structure):
-    _fields_ = [("seed", ctypes.c_uint64), ("threshold", _count)]
-
-
-class _Dropping(ctypes.Structure):
-    _fields_ = [("x", _address), ("y", _address), ("rows", _count), ("width", _count)]
-    _fields_ += [("drop", _Drop)]
-
-
-class _AddNorm(ctypes.Structure):
-    _fields_ = [(name, _address) for name in ("hidden", "update", "gain", "bias", "stats")]
-    _fields_ += [("rows", _count), ("width", _count), ("drop", _Drop)]
-    _fields_ += [("eps", ctypes.c_float), ("unused", ctypes.c_float)]
-    _fields_ += [(name, _address) for name in ("out", "slope", "update_slope", "sums")]
-    _fields_ += [("parameters", _address)]
-
-
-class _Gelu(ctypes.Structure):
-    _fields_ = [("x", _address), ("slope", _address), ("out", _address)]
-    _fields_ += [("count", _count), ("tanh", _count)]
-
-
-class _Sums(ctypes.Structure):
-    _fields_ = [("x", _address), ("sums", _address), ("out", _address)]
-    _fields_ += [("rows", _count), ("width", _count)]
-
-
-class _Entropy(ctypes.Structure):
-    _fields_ = [(name, _address) for name in ("scores", "targets", "losses")]
-    _fields_ += [("rows", _count), ("words", _count), ("smoothing", ctypes.c_double)]
-
-
-class _Step(ctypes.Structure):
-    _fields_ = [("sums", _address), ("more", _address), ("step", _count)]
-    _fields_ += [(name, _address) for name in ("before", "gates", "hidden", "after")]
-    _fields_ += [(name, _address) for name in ("d_hidden", "d_after", "d_sums", "d_before")]
-    _fields_ += [("rows", _count), ("width", _count)]
-
-
-class _Place(ctypes.Structure):
-    _fields_ = [("data", _address), ("row", _count), ("position", _count), ("head", _count)]
-
-    @classmethod
-    def of(cls, x: Tensor) -> _Place:
-        """(B, H, T, K), the last side by side."""
-        row, head, position, _ = x.stride()
-        return cls(pointer(x), row, position, head)
-
-
-_PLACES = ("query", "key", "value", "context")
-
-
-class _Attention(ctypes.Structure):
-    _fields_ = [(name, _Place) for name in _PLACES]
-    _fields_ += [(f"{name}_slope", _Place) for name in ("context", "query", "key", "value")]
-    _fields_ += [("allowed", _address)]
-    _fields_ += [(f"allowed_{name}", _count) for name in ("row", "head", "query")]
-    _fields_ += [("norms", _address)]
-    _fields_ += [(name, _count) for name in ("rows", "heads", "queries", "keys", "width", "causal")]
-    _fields_ += [("drop", _Drop), ("scale", ctypes.c_float), ("unused", ctypes.c_float)]
-    _fields_ += [("query_starts", _address), ("key_starts", _address)]
-
-
 def fit(*tensors: Tensor) -> bool:
     """Whether there are kernels for these: on the CPU, of one type that they know, not empty.
 
     Not inside what torch compiles, which cannot see through them.
     """
     one = tensors[0]
-    if one.device.type != "cpu" or torch.compiler.is_compiling():
+    if not one.is_cpu or torch.compiler.is_compiling():
         return False
-    alike = all(t.dtype == one.dtype and t.device.type == "cpu" for t in tensors)
+    alike = all(is_plain(t, one.dtype) for t in tensors)
     return alike and one.dtype in NUMBERS and one.numel() > 0 and build.available()
 
 
 def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
     """Numbers dropped and scaled as `regard.layers.dropout` says: (..., D) -> (..., D)."""
-    x = x.contiguous()
+    _check_numbers("x", x)
+    x = laid(x)
     out = torch.empty_like(x)
     width = x.size(-1) if x.dim() else 1
-    job = _Dropping(pointer(x), pointer(out), x.numel() // width, width, _Drop(seed, threshold))
-    _run("regard_drop", x, job)
+    if x.numel():
+        places = (address(name, y, x.dtype, x.shape) for name, y in (("x", x), ("out", out)))
+        job = Dropping(*places, x.numel() // width, width, _drop(seed, threshold))
+        _run("regard_drop", x, job)
     return out
+
+
+def _drop(seed: int, threshold: int) -> Drop:
+    if not 0 <= threshold < 1 << 15:
+        raise RegardError(f"`threshold` must be from 0 to 32767, but is {threshold}.")
+    return Drop(seed, threshold)
+
+
+def _check_numbers(name: str, x: Tensor) -> None:
+    """Raises RegardError: x is not of a type that kernels compute in, or not on the CPU."""
+    if x.dtype not in NUMBERS or not is_plain(x, x.dtype):
+        raise RegardError(
+            f"`{name}` must be float32 or bfloat16 on the CPU, but is {x.dtype} on {x.device}."
+        )
 
 
 def add_norm(
@@ -119,10 +82,13 @@ def add_norm(
 
     gain and bias (D,) are float32.
     """
+    _check_numbers("hidden", hidden)
+    width = of_rows("hidden", hidden, hidden.dim())[-1]
+    hidden, update = laid(hidden), laid(update)
     out = torch.empty_like(hidden)
-    stats = torch.empty(hidden.numel() // hidden.size(-1), 2)
+    stats = torch.empty(hidden.numel() // width, 2)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
-    job.out = pointer(out)
+    job.out = address("out", out, hidden.dtype, hidden.shape)
     _run("regard_add_norm", hidden, job)
     return out, stats
 
@@ -131,32 +97,49 @@ def add_norm_back(
     slope: Tensor, inputs: Sequence[Tensor], eps: float, seed_threshold: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The slopes of hidden, update, gain and bias; `inputs` are these four and the statistics."""
-    hidden, update, gain, bias, _ = inputs
-    slope, out, dropping = slope.contiguous(), torch.empty_like(hidden), bool(seed_threshold[1])
+    hidden, update, gain, bias, stats = inputs
+    _check_numbers("hidden", hidden)
+    width = of_rows("hidden", hidden, hidden.dim())[-1]
+    hidden, update, slope, dropping = *map(laid, (hidden, update, slope)), bool(seed_threshold[1])
+    out, kind, shape = torch.empty_like(hidden), hidden.dtype, hidden.shape
     # Where nothing is dropped, the two slopes are one.
     update_slope = torch.empty_like(update) if dropping else out
-    parts = -(-hidden.numel() // hidden.size(-1) // TOGETHER)
-    sums, found = gain.new_empty(parts, 2, gain.numel()), gain.new_empty(2, gain.numel())
-    job = _norm_job(inputs, eps, seed_threshold)
-    job.out, job.slope, job.sums = pointer(out), pointer(slope), pointer(sums)
-    job.update_slope = pointer(update_slope) if dropping else None
-    job.parameters = pointer(found)
+    parts = -(-hidden.numel() // width // TOGETHER)
+    sums, found = torch.empty(parts, 2, width), torch.empty(2, width)
+    job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
+    job.out, job.slope = address("out", out, kind, shape), address("slope", slope, kind, shape)
+    if dropping:
+        job.update_slope = address("update_slope", update_slope, kind, shape)
+    job.sums = address("sums", sums, torch.float32, (parts, 2, width))
+    job.parameters = address("parameters", found, torch.float32, (2, width))
     _run("regard_add_norm_back", hidden, job)
     return out, update_slope, found[0], found[1]
 
 
-def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> _AddNorm:
-    width = inputs[0].size(-1)
-    rows = inputs[0].numel() // width
-    return _AddNorm(*map(pointer, inputs), rows, width, _Drop(*seed_threshold), eps, 0.0)
+def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddNorm:
+    hidden, update, gain, bias, stats = inputs
+    shape, real = hidden.shape, torch.float32
+    width = shape[-1]
+    rows = hidden.numel() // width
+    return AddNorm(
+        address("hidden", hidden, hidden.dtype, shape),
+        address("update", update, hidden.dtype, shape),
+        *(address("gain", gain, real, (width,)), address("bias", bias, real, (width,))),
+        *(address("stats", stats, real, (rows, 2)), rows, width, _drop(*seed_threshold), eps, 0.0),
+    )
 
 
 def gelu(x: Tensor, slope: Tensor | None = None, *, tanh: bool) -> Tensor:
     """gelu(x), or its derivative times a slope."""
-    x = x.contiguous()
-    slope = None if slope is None else slope.contiguous()
-    out = torch.empty_like(x)
-    _run("regard_gelu", x, _Gelu(pointer(x), pointer(slope), pointer(out), x.numel(), tanh))
+    _check_numbers("x", x)
+    x = laid(x)
+    slope = None if slope is None else laid(slope)
+    out, kind, shape = torch.empty_like(x), x.dtype, x.shape
+    job = Gelu(
+        *(address("x", x, kind, shape), optional("slope", slope, kind, shape)),
+        *(address("out", out, kind, shape), x.numel(), tanh),
+    )
+    _run("regard_gelu", x, job)
     return out
 
 
@@ -165,15 +148,21 @@ def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
 
     Raises:
         IndexError: there is no such target.
+        RegardError: there is not one target, int64, for each row of scores.
     """
-    rows, words = scores.shape
-    targets = targets.contiguous()
-    least, most = map(int, targets.aminmax())
-    if least < 0 or most >= words:
+    _check_numbers("scores", scores)
+    rows, words = of_rows("scores", scores)
+    if targets.dtype is torch.int64 and targets.is_cpu:
+        targets = laid(targets)
+    losses = torch.empty(rows, dtype=torch.float64)
+    job = Entropy(
+        address("scores", scores, scores.dtype, (rows, words)),
+        address("targets", targets, torch.int64, (rows,)),
+        *(address("losses", losses, torch.float64, (rows,)), rows, words, smoothing),
+    )
+    if _run("regard_entropy", scores, job):
+        least, most = map(int, targets.aminmax())
         raise IndexError(f"targets are {least} to {most}, but must be 0 to {words - 1}")
-    losses = scores.new_empty(rows, dtype=torch.float64)
-    job = _Entropy(*map(pointer, (scores, targets, losses)), rows, words, smoothing)
-    _run("regard_entropy", scores, job)
     return losses
 
 
@@ -182,12 +171,19 @@ def lstm_step(sums: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor,
 
     All are float32; rows of `sums` may be one and the same.
     """
-    more, cell = more.contiguous(), cell.contiguous()
-    sums = sums if sums.stride(1) == 1 else sums.contiguous()
-    gates, hidden, after = torch.empty_like(more), torch.empty_like(cell), torch.empty_like(cell)
-    read = (pointer(sums), pointer(more), sums.stride(0))
-    made = map(pointer, (cell, gates, hidden, after))
-    _run("regard_lstm_step", more, _Step(*read, *made, None, None, None, None, *cell.shape))
+    more, cell = laid(more), laid(cell)
+    rows, width = of_rows("cell", cell)
+    one, gate, real = (rows, width), (rows, 4 * width), torch.float32
+    if sums.dim() == 2 and sums.stride(1) != 1:
+        sums = laid(sums)
+    gates, hidden, after = cell.new_empty(gate), torch.empty_like(cell), torch.empty_like(cell)
+    job = LstmStep(
+        *(strided("sums", sums, real, gate), address("more", more, real, gate), sums.stride(0)),
+        *(address("cell", cell, real, one), address("gates", gates, real, gate)),
+        *(address("hidden", hidden, real, one), address("after", after, real, one)),
+        *(None, None, None, None, rows, width),
+    )
+    _run_float("regard_lstm_step", more, job)
     return hidden, after, gates
 
 
@@ -195,19 +191,33 @@ def lstm_step_back(
     slopes: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The slopes of the sums (B, 4D) and of the cell before, from those of both results."""
-    d_hidden, d_after = (slope.contiguous() for slope in slopes)
-    cell, d_sums, d_before = cell.contiguous(), torch.empty_like(gates), torch.empty_like(after)
-    known = map(pointer, (cell, gates, None, after, d_hidden, d_after, d_sums, d_before))
-    _run("regard_lstm_step_back", gates, _Step(None, None, 0, *known, *after.shape))
+    d_hidden, d_after, gates, cell, after = map(laid, (*slopes, gates, cell, after))
+    rows, width = of_rows("after", after)
+    one, gate, real = (rows, width), (rows, 4 * width), torch.float32
+    d_sums, d_before = after.new_empty(gate), torch.empty_like(after)
+    job = LstmStep(
+        *(None, None, 0, address("cell", cell, real, one), address("gates", gates, real, gate)),
+        *(None, address("after", after, real, one), address("d_hidden", d_hidden, real, one)),
+        *(address("d_after", d_after, real, one), address("d_sums", d_sums, real, gate)),
+        *(address("d_before", d_before, real, one), rows, width),
+    )
+    _run_float("regard_lstm_step_back", gates, job)
     return d_sums, d_before
 
 
 def sum_rows(x: Tensor) -> Tensor:
     """(M, N) -> (N,) in float32."""
-    x = x.contiguous()
-    rows, width = x.shape
-    parts, out = torch.empty(-(-rows // TOGETHER), width), torch.empty(width)
-    _run("regard_sum_rows", x, _Sums(*map(pointer, (x, parts, out)), rows, width))
+    _check_numbers("x", x)
+    rows, width = of_rows("x", x)
+    x = laid(x)
+    groups = -(-rows // TOGETHER)
+    parts, out = torch.empty(groups, width), torch.empty(width)
+    job = Sums(
+        address("x", x, x.dtype, (rows, width)),
+        address("parts", parts, torch.float32, (groups, width)),
+        *(address("out", out, torch.float32, (width,)), rows, width),
+    )
+    _run("regard_sum_rows", x, job)
     return out
 
 
@@ -251,7 +261,7 @@ class Extent:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple[Tensor, Tensor]:
     """The context (B, H, T, K), whose heads lie side by side, and what `attend_back` wants."""
-    rows, heads, queries, width = query.shape
+    rows, heads, queries, width = _head_sizes(query, key)[:4]
     context = query.new_empty(rows, queries, heads, width).transpose(1, 2)
     norms = torch.empty(rows, heads, queries)
     job = _attention((query, key, value, context), norms, asked)
@@ -269,33 +279,80 @@ def attend_back(
     """Write the slopes of query, key and value into `out`; `heads` are these and the context."""
     slope = slope if slope.stride(-1) == 1 else slope.contiguous()
     job = _attention(heads, norms, asked)
-    job.context_slope = _Place.of(slope)
-    job.query_slope, job.key_slope, job.value_slope = map(_Place.of, out)
+    job.context_slope = _place("slope", slope, heads[0].shape)
+    for name, x, like in zip(("query", "key", "value"), out, heads, strict=False):
+        if 0 in x.stride():
+            raise RegardError(f"The gradient of `{name}` must have memory for each of its numbers.")
+        setattr(job, f"{name}_slope", _place(f"{name}_slope", x, like.shape))
     _start("regard_attend_back", slope, job)
 
 
-def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> _Attention:
-    query, key = heads[:2]
-    job = _Attention(*map(_Place.of, heads))
+def _head_sizes(query: Tensor, key: Tensor) -> tuple[int, int, int, int, int]:
+    """B, H, T, K and S of heads (B, H, T, K) and (B, H, S, K).
+
+    Raises:
+        RegardError: they are none.
+    """
+    match tuple(query.shape), tuple(key.shape):
+        case (rows, heads, queries, width), (_, _, keys, _) if min(rows, heads, width, keys) > 0:
+            return rows, heads, queries, width, keys
+    raise RegardError(
+        "`query` and `key` must be (B, H, T, K) and (B, H, S, K), but are "
+        f"{tuple(query.shape)} and {tuple(key.shape)}."
+    )
+
+
+def _place(name: str, x: Tensor, shape: Sequence[int]) -> Place:
+    """Heads (B, H, T, K), the last side by side."""
+    data = strided(name, x, torch.bfloat16, shape)
+    row, head, position, _ = x.stride()
+    return Place(data, row, position, head)
+
+
+def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> Attention:
+    query, key, value, context = heads
+    rows, several, queries, width, keys = _head_sizes(query, key)
+    sizes = (rows, several, queries, width), (rows, several, keys, width)
+    job = Attention(
+        *(_place("query", query, sizes[0]), _place("key", key, sizes[1])),
+        *(_place("value", value, sizes[1]), _place("context", context, sizes[0])),
+    )
     if asked.allowed is not None:
-        job.allowed = pointer(asked.allowed)
+        grid = rows, several, queries, keys
+        job.allowed = strided("allowed", asked.allowed, torch.bool, grid)
         job.allowed_row, job.allowed_head, job.allowed_query, _ = asked.allowed.stride()
-    job.norms, job.causal, job.scale = pointer(norms), asked.causal, asked.scale
-    job.rows, job.heads, job.queries, job.width = query.shape
-    job.keys, job.drop = key.size(2), _Drop(*asked.decision)
+    job.norms = address("norms", norms, torch.float32, (rows, several, queries))
+    job.causal, job.scale, job.drop = asked.causal, asked.scale, _drop(*asked.decision)
+    job.rows, job.heads, job.queries, job.width, job.keys = rows, several, queries, width, keys
     if asked.extents is not None:
-        queries, keys = asked.extents
-        job.query_starts, job.key_starts = pointer(queries.starts), pointer(keys.starts)
-        job.rows, job.queries, job.keys = len(queries.starts) - 1, queries.longest, keys.longest
+        _end_to_end(job, *asked.extents, alone=rows == 1 and asked.allowed is None)
     return job
 
 
-def _start(name: str, query: Tensor, job: _Attention) -> None:
+def _end_to_end(job: Attention, queries: Extent, keys: Extent, *, alone: bool) -> None:
+    """Rows lie end to end in the only row of the heads."""
+    shape = queries.starts.shape
+    if not alone or len(shape) != 1 or not shape[0]:
+        raise wrong("starts", queries.starts, torch.int64, (job.rows + 1,), "contiguous")
+    job.query_starts = address("query_starts", queries.starts, torch.int64, shape)
+    job.key_starts = address("key_starts", keys.starts, torch.int64, shape)
+    job.all_queries, job.all_keys = job.queries, job.keys
+    job.rows, job.queries, job.keys = shape[0] - 1, queries.longest, keys.longest
+
+
+def _start(name: str, query: Tensor, job: Attention) -> None:
     threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // A_THREADS_PRODUCTS))
-    getattr(build.kernels(), name)(_count(threads), ctypes.byref(job))
+    getattr(build.kernels(), name)(threads, ctypes.byref(job))
 
 
-def _run(name: str, x: Tensor, job: ctypes.Structure) -> None:
-    threads = max(1, min(torch.get_num_threads(), x.numel() // A_THREADS_NUMBERS))
+def _run(name: str, x: Tensor, job: ctypes.Structure) -> int:
     function = getattr(build.kernels(), name)
-    function(_count(NUMBERS[x.dtype]), _count(threads), ctypes.byref(job))
+    return function(NUMBERS[x.dtype], _threads(x), ctypes.byref(job))
+
+
+def _run_float(name: str, x: Tensor, job: ctypes.Structure) -> None:
+    getattr(build.kernels(), name)(_threads(x), ctypes.byref(job))
+
+
+def _threads(x: Tensor) -> int:
+    return max(1, min(torch.get_num_threads(), x.numel() // A_THREADS_NUMBERS))

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.errors import RegardError
 from regard.native import build
-from regard.native.products import WEIGHTS, pointer, rows_of, threads_for
+from regard.native.arguments import address, is_plain, laid, of_rows
+from regard.native.products import packed_matrix, rows_of, threads_for
 
 A_SCORES_WORK = 40  # multiplications that take as long as a score's part of the log-sum-exp
 
@@ -19,17 +21,34 @@ def lines(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, i
 
     Raises:
         IndexError: there is no such line.
+        RegardError: ids are no whole numbers.
     """
-    library = build.kernels() if ids.dtype == torch.int64 and ids.device.type == "cpu" else None
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise RegardError(f"`ids` must be int64 or int32, but is {ids.dtype}.")
+    library = build.kernels() if is_plain(ids, torch.int64) and packed.is_cpu else None
     if library is None:
+        _check_range("ids", ids, shape[0])
         found = rows_of(packed, ids, shape[1])
         return found if scale is None else found * scale[ids, None]
-    ids = ids.contiguous()
+    ids = laid(ids)
     out = torch.empty(*ids.shape, shape[1])
-    matrix = WEIGHTS[packed.dtype], *shape, pointer(packed), pointer(scale)
-    if library.regard_lines(*matrix, pointer(ids), ids.numel(), pointer(out)):
-        raise IndexError(f"ids must be from 0 to {shape[0] - 1}, but some are not")
+    missing = library.regard_lines(
+        *packed_matrix(packed, scale, shape),
+        *(address("ids", ids, torch.int64, ids.shape), ids.numel()),
+        address("out", out, torch.float32, out.shape),
+    )
+    if missing:
+        _check_range("ids", ids, shape[0])
     return out
+
+
+def _check_range(name: str, numbers: Tensor, end: int) -> None:
+    """Raises IndexError: some numbers on the CPU are not from 0 to before `end`."""
+    if not numbers.is_cpu or not numbers.numel():
+        return
+    least, most = map(int, numbers.aminmax())
+    if least < 0 or most >= end:
+        raise IndexError(f"`{name}` must be from 0 to {end - 1}, but are from {least} to {most}.")
 
 
 def best(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,18 +57,18 @@ def best(scores: Tensor) -> tuple[Tensor, Tensor]:
     Of words that are equally probable it is the first. Where scores are no numbers, neither is the
     log-probability.
     """
-    plain = scores.dtype == torch.float32 and scores.device.type == "cpu" and scores.numel()
-    library = build.loaded() if plain else None
+    rows, words = of_rows("scores", scores)
+    library = build.loaded() if rows and is_plain(scores) else None
     if library is None:
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
         word = wide.argmax(-1, keepdim=True)
         return word[:, 0], wide.gather(1, word)[:, 0]
-    scores = scores.contiguous()
-    rows, words = scores.shape
+    scores = laid(scores)
     word, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
     library.regard_best(
-        pointer(scores),
-        *(rows, words, pointer(word), pointer(log_prob)),
+        *(address("scores", scores, torch.float32, (rows, words)), rows, words),
+        address("word", word, torch.int64, (rows,)),
+        address("log_prob", log_prob, torch.float32, (rows,)),
         threads_for(rows * words * A_SCORES_WORK),
     )
     return word, log_prob
@@ -60,20 +79,29 @@ def surprise(scores: Tensor, words: Tensor) -> Tensor:
 
     Raises:
         IndexError: there is no such word.
+        RegardError: there is not one word for each row.
     """
-    plain = scores.dtype == torch.float32 and scores.device.type == "cpu" and scores.numel()
-    library = build.kernels() if plain else None
+    rows, known = of_rows("scores", scores)
+    if words.shape != (rows,) or words.dtype != torch.int64:
+        raise RegardError(
+            f"`words` must be int64 of shape ({rows},), but is {words.dtype} of shape "
+            f"{tuple(words.shape)}."
+        )
+    library = build.kernels() if rows and is_plain(scores) else None
     if library is None:
+        _check_range("words", words, known)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return F.cross_entropy(wide, words, reduction="none").double()
-    scores, words = scores.contiguous(), words.contiguous()
-    rows, known = scores.shape
-    least, most = map(int, words.aminmax())
-    if least < 0 or most >= known:
-        raise IndexError(f"words must be from 0 to {known - 1}, but are {least} to {most}.")
+    scores, words = laid(scores), laid(words)
     found = torch.empty(rows, dtype=torch.float64)
-    threads = threads_for(rows * known * A_SCORES_WORK)
-    library.regard_surprise(pointer(scores), rows, known, pointer(words), pointer(found), threads)
+    missing = library.regard_surprise(
+        *(address("scores", scores, torch.float32, (rows, known)), rows, known),
+        address("words", words, torch.int64, (rows,)),
+        address("found", found, torch.float64, (rows,)),
+        threads_for(rows * known * A_SCORES_WORK),
+    )
+    if missing:
+        _check_range("words", words, known)
     return found
 
 
@@ -94,18 +122,28 @@ def leading(scores: Tensor, count: int) -> Leaders | None:
 
     Of words that are equally probable the first comes first. Where scores are no numbers, neither
     are the log-probabilities.
+
+    Raises:
+        RegardError: `count` is below 1.
     """
-    plain = scores.dtype == torch.float32 and scores.device.type == "cpu"
-    library = build.loaded() if plain else None
-    if library is None:
+    rows, words = of_rows("scores", scores)
+    check_count(count)
+    library = build.loaded() if is_plain(scores) else None
+    if library is None or count > words:
         return None
-    scores = scores.contiguous()
-    rows, words = scores.shape
+    scores = laid(scores)
     word = torch.empty(rows, count, dtype=torch.int64)
     log_prob = torch.empty(rows, count)
-    done = library.regard_leading(
-        pointer(scores),
-        *(rows, words, count, pointer(word), pointer(log_prob)),
+    library.regard_leading(
+        *(address("scores", scores, torch.float32, (rows, words)), rows, words, count),
+        address("word", word, torch.int64, (rows, count)),
+        address("log_prob", log_prob, torch.float32, (rows, count)),
         threads_for(rows * words * A_SCORES_WORK),
     )
-    return Leaders(word, log_prob, words) if done else None
+    return Leaders(word, log_prob, words)
+
+
+def check_count(count: int) -> None:
+    """Raises RegardError: no words are asked for."""
+    if count < 1:
+        raise RegardError(f"`count` must be at least 1, but is {count}.")

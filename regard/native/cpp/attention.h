@@ -26,6 +26,8 @@ struct Memory {
   int64_t longest;         // no length is above it
   const int64_t* origin;   // in which line each position of a row lies; null: in the row's own
   int64_t origin_row, origin_position;  // its steps
+  // Its size: how many rows have a length, and the shape of keys and values.
+  int64_t rows, lines, layers, heads, positions, width;
 };
 }
 

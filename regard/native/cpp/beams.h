@@ -93,7 +93,8 @@ class Cache {
     for (int64_t row = 0; row < rows; row++) origin[row * places + length] = row;
     const int64_t position = heads * width, line = places * position;
     return {keys.get(), values.get(),   numbers, line,   lines * line,  width, position,
-            lengths.data(), 1, length, origin.data(), places, 1};
+            lengths.data(), 1, length, origin.data(), places, 1,
+            rows, lines, layers, heads, places, width};
   }
 
   // From now on row i reads what row rows[i] has read.
@@ -111,6 +112,33 @@ class Cache {
   std::unique_ptr<char[]> keys, values;
   std::vector<int64_t> lengths, other;
 };
+
+// Throws where a search would write behind what is found, or read behind what is given.
+void check(const Beams& beams, int64_t words, const Memory& source) {
+  using boundary::wrong;
+  if (beams.size < 1 || 2 * beams.size > words) {
+    wrong("a search of %lld words must have from 1 to %lld hypotheses, but has %lld",
+          (long long)words, (long long)words / 2, (long long)beams.size);
+  }
+  if (beams.wanted < 1 || beams.wanted > beams.size) {
+    wrong("from 1 to %lld hypotheses can be asked for, but %lld are", (long long)beams.size,
+          (long long)beams.wanted);
+  }
+  if (source.rows != beams.sentences || source.sharing != 1) {
+    wrong("the source must be of %lld sentences, but is of %lld", (long long)beams.sentences,
+          (long long)source.rows);
+  }
+  if (std::min(beams.bits, beams.first_bits) < 0 || std::max(beams.bits, beams.first_bits) > 62) {
+    wrong("places must have from 0 to 62 bits");
+  }
+  for (int64_t i = 0; i < beams.sentences; i++) {
+    if (beams.limits[i] < 1 || beams.limits[i] > beams.most) {
+      wrong("limits must be from 1 to %lld, but one is %lld", (long long)beams.most,
+            (long long)beams.limits[i]);
+    }
+  }
+  check_memory("source", source, beams.sentences, 0);
+}
 
 class Search {
  public:
@@ -166,7 +194,9 @@ class Search {
     Memory read = source;
     read.lengths = here.lengths.data(), read.sharing = width;
     read.origin = here.entries.data(), read.origin_row = 1, read.origin_position = 0;
-    Call call{&inner, here.last.data(), rows, 1, &own, &read, {}, {}, nullptr, 0};
+    read.rows = here.lengths.size();
+    Call call{&inner, here.last.data(), rows, 1, &own, &read, {}, {}, nullptr, 0, nullptr};
+    check(call);
     if (missing(call)) return false;
     reserve(call, nullptr, threads);
     execute(call, threads);

@@ -1,6 +1,9 @@
 // Decoding at the speed at which weights can be read: what Python calls.
+//
+// Every function gives boundary::WRONG or boundary::NO_MEMORY where it could not do its work.
 
 #include "beams.h"
+#include "boundary.h"
 #include "encoder.h"
 #include "lstm.h"
 #include "output.h"
@@ -9,7 +12,22 @@
 #include "words.h"
 #include "training.h"
 
+using boundary::guarded;
+using boundary::guarded_call;
+
 extern "C" {
+
+// What went wrong in the last call of this thread that could not do its work.
+const char* regard_problem() { return boundary::problem(); }
+
+// Of the structures that Python makes, in the order of signatures.py; then 0.
+extern const int64_t regard_sizes[];
+const int64_t regard_sizes[] = {
+    sizeof(Matrix), sizeof(Op), sizeof(Memory), sizeof(Part), sizeof(Program), sizeof(Beams),
+    sizeof(learning::Drop), sizeof(learning::Dropping), sizeof(learning::AddNorm),
+    sizeof(learning::Gelu), sizeof(learning::Sums), sizeof(learning::Entropy),
+    sizeof(learning::LstmStep), sizeof(learning::Place), sizeof(learning::Attention),
+    sizeof(learning::Parameter), sizeof(learning::Adam), LSTM_LAYER_SIZE, 0};
 
 // The functions of an OpenMP runtime; without them everything runs in one thread.
 void regard_threads(decltype(Runtime::parallel) parallel, decltype(Runtime::number) number,
@@ -18,11 +36,15 @@ void regard_threads(decltype(Runtime::parallel) parallel, decltype(Runtime::numb
 }
 
 // x (M, K) -> y (M, N)
-void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
-                   const float* bias, const float* x, int64_t rows, float* y, int64_t threads) {
-  Matrix w{weights, n, k, data, scale, bias};
-  Product p{&w, x, rows, y, room_for(rows, k)};
-  run(threads, one_product, &p);
+int64_t regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
+                      const float* bias, const float* x, int64_t rows, float* y,
+                      int64_t threads) {
+  return guarded_call([&] {
+    if (!rows || !n) return;
+    Matrix w{weights, n, k, data, scale, bias};
+    Product p{&w, x, rows, y, room_for(rows, k)};
+    run(threads, one_product, &p);
+  });
 }
 
 // Register 0 (rows, tokens, width), in and out, behind what the cache holds; or ids (rows, tokens)
@@ -31,11 +53,15 @@ void regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, cons
 int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, int64_t rows,
                    int64_t tokens, const Memory* cache, const Memory* source, const Part* parts,
                    int64_t threads) {
-  Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
-  if (const int64_t count = missing(call)) return count;
-  reserve(call, hidden, threads);
-  execute(call, threads);
-  return 0;
+  return guarded([&]() -> int64_t {
+    Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
+    check(call);
+    if (const int64_t count = missing(call)) return count;
+    if (!call.lines()) return 0;
+    reserve(call, hidden, threads);
+    execute(call, threads);
+    return 0;
+  });
 }
 
 // Ids (rows, tokens) -> of what the last product of the program would give the best words, and their
@@ -45,16 +71,21 @@ int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t r
                            int64_t tokens, const Memory* cache, const Memory* source,
                            const Part* parts, int64_t count, int64_t* best, float* log_prob,
                            int64_t threads) {
-  Program inner = *program;
-  const Op& last = inner.ops[--inner.count];
-  Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
-  if (const int64_t none = missing(call)) return none;
-  reserve(call, nullptr, threads);
-  execute(call, threads);
-  Rows room = call.rooms[0];
-  const bool done = find_leaders(*last.matrix, call.registers[last.source], room,
-                                 {count, best, log_prob}, threads);
-  return done ? 0 : -1;
+  return guarded([&]() -> int64_t {
+    Program inner = *program;
+    const Op& last = inner.ops[--inner.count];
+    check_count(count, last.matrix->n);
+    Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
+    check(call);
+    if (const int64_t none = missing(call)) return none;
+    if (!call.lines()) return 0;
+    reserve(call, nullptr, threads);
+    execute(call, threads);
+    Rows room = call.rooms[0];
+    const bool done = find_leaders(*last.matrix, call.registers[last.source], room,
+                                   {count, best, log_prob}, threads);
+    return done ? 0 : -1;
+  });
 }
 
 // A whole search from the first tokens (A,) on. Keys and values of the decoder are (rows, layers,
@@ -62,75 +93,87 @@ int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t r
 int64_t regard_beams(const Program* program, const Beams* beams, const int64_t* first,
                      const Memory* source, int64_t numbers, int64_t layers, int64_t heads,
                      int64_t width) {
-  Cache cache(numbers, beams->sentences * beams->size, layers, heads, width);
-  return Search(*beams, *program, *source, cache, first).run();
+  return guarded([&]() -> int64_t {
+    check(*beams, program->ops[program->count - 1].matrix->n, *source);
+    Cache cache(numbers, beams->sentences * beams->size, layers, heads, width);
+    return Search(*beams, *program, *source, cache, first).run();
+  });
 }
 
-// hidden (tokens, width), out, and in where there are no ids: texts end to end, text i from row
+// hidden (rows, width), out, and in where there are no ids: texts end to end, text i from row
 // starts[i] to starts[i + 1].
-void regard_encode(const Program* program, float* hidden, const int64_t* ids,
-                   const int64_t* segments, const int64_t* starts, int64_t texts,
-                   int64_t threads) {
-  Encoding all{program, hidden, {ids, segments, starts, texts}, {}};
-  all.cut();
-  if (threads > 1 && all.parts() >= 3 * threads) return run(threads, encode_apart, &all);
-  for (int64_t i = 0; i < all.parts(); i++) {
-    Together part = all.part(i);
-    run(threads, pass_together, &part);
-  }
+int64_t regard_encode(const Program* program, float* hidden, int64_t rows, const int64_t* ids,
+                      const int64_t* segments, const int64_t* starts, int64_t texts,
+                      int64_t threads) {
+  return guarded_call([&] {
+    Encoding all{program, hidden, {ids, segments, starts, texts}, {}};
+    check(*program, all.texts, rows);
+    if (!rows) return;
+    all.cut();
+    if (threads > 1 && all.parts() >= 3 * threads) return run(threads, encode_apart, &all);
+    for (int64_t i = 0; i < all.parts(); i++) {
+      Together part = all.part(i);
+      run(threads, pass_together, &part);
+    }
+  });
 }
 
 // What the tokens say (rows, tokens, N) -> hidden states y (rows, tokens, K); `hidden` and `cell`
 // (rows, K) are those before the first token, and then after the last. `cell` may be null.
-void regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const void* data,
-                  const float* scale, const float* bias, const float* gates, int64_t rows,
-                  int64_t tokens, float* hidden, float* cell, float* y, int64_t threads) {
-  static thread_local std::vector<float> again;
-  Matrix w{weights, n, k, data, scale, bias};
-  Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
-  all.again = scratch(again, rows * n);
-  run(threads, recur, &all);
+int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const void* data,
+                     const float* scale, const float* bias, const float* gates, int64_t rows,
+                     int64_t tokens, float* hidden, float* cell, float* y, int64_t threads) {
+  return guarded_call([&] {
+    static thread_local std::vector<float> again;
+    if (kind == LONG_SHORT && !cell) boundary::wrong("`cell` must be there");
+    if (!rows || !n) return;
+    Matrix w{weights, n, k, data, scale, bias};
+    Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
+    all.again = scratch(again, rows * n);
+    run(threads, recur, &all);
+  });
 }
 
 // Lines of a matrix: ids (count,) -> y (count, K). Gives how many are not there.
 int64_t regard_lines(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
                      const int64_t* ids, int64_t count, float* y) {
   const Matrix w{weights, n, k, data, scale, nullptr};
-  int64_t missing = 0;
-  for (int64_t i = 0; i < count; i++) {
-    if (ids[i] < 0 || ids[i] >= n) {
-      missing++;
-    } else {
-      line_of(w, ids[i], y + i * k);
-    }
-  }
-  return missing;
+  if (const int64_t missing = boundary::outside(ids, count, n)) return missing;
+  for (int64_t i = 0; i < count; i++) line_of(w, ids[i], y + i * k);
+  return 0;
 }
 
 // Scores (rows, words) -> the best word of each row, and its log-probability.
-void regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best, float* log_prob,
-                 int64_t threads) {
-  static thread_local std::vector<Peak> peaks;
-  Choice choice{scores, rows, words, best, log_prob, nullptr};
-  choice.peaks = scratch(peaks, rows * choice.parts());
-  run(threads, choose_all, &choice);
+int64_t regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best,
+                    float* log_prob, int64_t threads) {
+  return guarded_call([&] {
+    static thread_local std::vector<Peak> peaks;
+    Choice choice{scores, rows, words, best, log_prob, nullptr};
+    choice.peaks = scratch(peaks, rows * choice.parts());
+    run(threads, choose_all, &choice);
+  });
 }
 
-// Scores (rows, words), a word of each row -> minus its log-probability.
-void regard_surprise(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
-                     double* found, int64_t threads) {
-  Surprise surprise{scores, rows, words, asked, found};
-  run(threads, surprise_all, &surprise);
+// Scores (rows, words), a word of each row -> minus its log-probability. Gives how many words there
+// are not.
+int64_t regard_surprise(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
+                        double* found, int64_t threads) {
+  return guarded([&]() -> int64_t {
+    if (const int64_t missing = boundary::outside(asked, rows, words)) return missing;
+    Surprise surprise{scores, rows, words, asked, found};
+    run(threads, surprise_all, &surprise);
+    return 0;
+  });
 }
 
 // Scores (rows, words) -> the best words of each row, and their log-probabilities: (rows, count).
-// Gives whether there are words enough for that.
 int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t count,
                        int64_t* best, float* log_prob, int64_t threads) {
-  if (words < count) return 0;
-  Scores all{scores, rows, words, {count, best, log_prob}};
-  run(threads, lead_all, &all);
-  return 1;
+  return guarded_call([&] {
+    check_count(count, words);
+    Scores all{scores, rows, words, {count, best, log_prob}};
+    run(threads, lead_all, &all);
+  });
 }
 
 // 0 if products of this library are right on this processor.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "boundary.h"
 #include "lanes.h"
 #include "threads.h"
 
@@ -34,6 +35,7 @@ struct Attention {
   // then not asked, `queries` and `keys` are those of the longest row, and what is dropped is what
   // would be if all were as long; `norms` are (heads, all queries).
   const int64_t *query_starts, *key_starts;
+  int64_t all_queries, all_keys;  // where rows lie end to end: of all of them
 };
 
 inline int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }

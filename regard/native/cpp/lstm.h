@@ -11,6 +11,7 @@
 // This is for processors that multiply bfloat16. Others have no kernels here.
 #pragma once
 
+#include "boundary.h"
 #include "processor.h"
 
 #if WIDE && defined(__AVX512BF16__)
@@ -363,20 +364,35 @@ void run_all(const Layer& s, bool ahead, int64_t threads) {
 
 extern "C" {
 
-void regard_lstm_forward(const lstm::Layer* s, int64_t threads) {
-  lstm::run_all(*s, true, threads);
+int64_t regard_lstm_forward(const lstm::Layer* s, int64_t threads) {
+  return boundary::guarded_call([&] { lstm::run_all(*s, true, threads); });
 }
 
-void regard_lstm_backward(const lstm::Layer* s, int64_t threads) {
-  lstm::run_all(*s, false, threads);
+int64_t regard_lstm_backward(const lstm::Layer* s, int64_t threads) {
+  return boundary::guarded_call([&] { lstm::run_all(*s, false, threads); });
 }
 
 int regard_lstm_there() { return 1; }
 }
 
+#define LSTM_LAYER_SIZE sizeof(lstm::Layer)
+
 #else
 
+extern "C" {
+
+int64_t regard_lstm_forward(const void*, int64_t) {
+  return boundary::told(boundary::WRONG, "this processor has no kernels for LSTMs");
+}
+
+int64_t regard_lstm_backward(const void*, int64_t) {
+  return boundary::told(boundary::WRONG, "this processor has no kernels for LSTMs");
+}
+
 // Whether this processor has the kernels.
-extern "C" int regard_lstm_there() { return 0; }
+int regard_lstm_there() { return 0; }
+}
+
+#define LSTM_LAYER_SIZE (-1)
 
 #endif

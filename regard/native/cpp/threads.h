@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -25,9 +26,27 @@ struct alignas(128) Seat {
   std::atomic<uint64_t> taken{0};
 };
 
-// Pieces that are done, of all stages so far, and one for each stage that is complete.
+// Pieces that are done, of all stages so far, and one for each stage that is complete; and the first
+// exception of any thread.
 struct alignas(128) Progress {
   std::atomic<int64_t> done{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+
+  void fail() {
+    if (!failed.exchange(true)) error = std::current_exception();
+  }
+
+  // After an exception all that remains is left out: it would read what was never made.
+  template <class F>
+  void attempt(F f) {
+    if (failed.load(std::memory_order_relaxed)) return;
+    try {
+      f();
+    } catch (...) {
+      fail();
+    }
+  }
 };
 
 // One of the threads that run a job. All go through the same stages, and none goes on before a
@@ -40,11 +59,13 @@ struct Worker {
   uint64_t stage = 0;
   int64_t before = 0;  // what was done before this stage
 
-  // `after` is done once, by whoever is last, before anybody goes on.
+  // `after` is done once, by whoever is last, before anybody goes on. Without pieces there is one of
+  // nothing, so that somebody is last.
   template <class F, class After>
-  void share(int64_t pieces, F work, After after) {
+  void share(int64_t count, F work, After after) {
+    const int64_t pieces = std::max<int64_t>(1, count);
     if (threads == 1) {
-      for (int64_t i = 0; i < pieces; i++) work(i);
+      for (int64_t i = 0; i < count; i++) work(i);
       after();
       return;
     }
@@ -54,12 +75,16 @@ struct Worker {
       const int64_t owner = (thread + i) % threads;
       const int64_t begin = (pieces * owner + threads - 1) / threads;
       const int64_t end = (pieces * (owner + 1) + threads - 1) / threads;
-      for (int64_t j; (j = take(seats[owner].taken, end - begin)) >= 0; mine++) work(begin + j);
+      for (int64_t j; (j = take(seats[owner].taken, end - begin)) >= 0; mine++) {
+        progress->attempt([&] {
+          if (begin + j < count) work(begin + j);
+        });
+      }
     }
     std::atomic<int64_t>& done = progress->done;
     const int64_t all = before + pieces;
     if (mine > 0 && done.fetch_add(mine, std::memory_order_acq_rel) + mine == all) {
-      after();
+      progress->attempt(after);
       done.store(all + 1, std::memory_order_release);
     }
     for (int i = 0; done.load(std::memory_order_acquire) <= all; i++) relax(i);
@@ -79,7 +104,7 @@ struct Worker {
  private:
   // The next of so many pieces, or -1.
   int64_t take(std::atomic<uint64_t>& taken, int64_t count) const {
-    constexpr int PLACES = 24;  // of a stage's number
+    constexpr int PLACES = 36;  // bits of a piece's number; the others are of the stage's
     uint64_t old = taken.load(std::memory_order_relaxed);
     for (;;) {
       if (old >> PLACES > stage) return -1;
@@ -112,7 +137,8 @@ struct Job {
 void enter(void* with) {
   Job& job = *(Job*)with;
   const int thread = runtime.number(), threads = runtime.size();
-  if (threads <= job.threads) job.run(job.data, {thread, threads, job.seats, job.progress});
+  if (threads > job.threads) return;
+  job.progress->attempt([&] { job.run(job.data, {thread, threads, job.seats, job.progress}); });
 }
 
 void run(int64_t threads, void (*what)(void*, Worker), void* data) {
@@ -121,6 +147,7 @@ void run(int64_t threads, void (*what)(void*, Worker), void* data) {
     Progress progress;
     Job job{what, data, (int)threads, seats.data(), &progress};
     runtime.parallel(enter, &job, (unsigned)threads, 0);
+    if (progress.failed) std::rethrow_exception(progress.error);
   } else {
     what(data, {0, 1});
   }

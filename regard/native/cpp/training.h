@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "adam.h"
+#include "boundary.h"
 #include "lanes.h"
 #include "learning_attention.h"
 #include "loss.h"
@@ -284,58 +285,76 @@ void sum_rows(void* data, Worker worker) {
 
 using Work = void (*)(void*, Worker);
 
-void run_as(int64_t numbers, int64_t threads, Work wide, Work half, void* job) {
-  run(threads, numbers == BFLOAT16_ ? half : wide, job);
+int64_t run_as(int64_t numbers, int64_t threads, Work wide, Work half, void* job) {
+  return boundary::guarded_call([&] {
+    if (numbers != FLOAT32_ && numbers != BFLOAT16_) boundary::wrong("numbers of no known type");
+    run(threads, numbers == BFLOAT16_ ? half : wide, job);
+  });
 }
 
-void run_attention(int64_t threads, Work dropping, Work whole, Attention* job) {
-  run(threads, job->drop.threshold ? dropping : whole, job);
+int64_t run_attention(int64_t threads, Work dropping, Work whole, Attention* job) {
+  return boundary::guarded_call([&] {
+    if (!FUSED) boundary::wrong("this processor has no kernels for attention");
+    if (job->query_starts) {
+      boundary::check_starts("query_starts", job->query_starts, job->rows, job->all_queries);
+      boundary::check_starts("key_starts", job->key_starts, job->rows, job->all_keys);
+    }
+    run(threads, job->drop.threshold ? dropping : whole, job);
+  });
 }
 
 extern "C" {
 
 int regard_attention_is_fast() { return FUSED; }
 
-void regard_adam(int64_t threads, Adam* job) { run(threads, adam_all, job); }
-
-void regard_add_squares(int64_t threads, Adam* job) { run(threads, add_squares, job); }
-
-void regard_attend(int64_t threads, Attention* job) {
-  run_attention(threads, attend_all<true>, attend_all<false>, job);
+int64_t regard_adam(int64_t threads, Adam* job) {
+  return boundary::guarded_call([&] { run(threads, adam_all, job); });
 }
 
-void regard_attend_back(int64_t threads, Attention* job) {
-  run_attention(threads, attend_back_all<true>, attend_back_all<false>, job);
+int64_t regard_add_squares(int64_t threads, Adam* job) {
+  return boundary::guarded_call([&] { run(threads, add_squares, job); });
 }
 
-void regard_drop(int64_t numbers, int64_t threads, Dropping* job) {
-  run_as(numbers, threads, drop_rows<float>, drop_rows<bfloat16>, job);
+int64_t regard_attend(int64_t threads, Attention* job) {
+  return run_attention(threads, attend_all<true>, attend_all<false>, job);
 }
 
-void regard_add_norm(int64_t numbers, int64_t threads, AddNorm* job) {
-  run_as(numbers, threads, add_norm<float>, add_norm<bfloat16>, job);
+int64_t regard_attend_back(int64_t threads, Attention* job) {
+  return run_attention(threads, attend_back_all<true>, attend_back_all<false>, job);
 }
 
-void regard_add_norm_back(int64_t numbers, int64_t threads, AddNorm* job) {
-  run_as(numbers, threads, add_norm_back<float>, add_norm_back<bfloat16>, job);
+int64_t regard_drop(int64_t numbers, int64_t threads, Dropping* job) {
+  return run_as(numbers, threads, drop_rows<float>, drop_rows<bfloat16>, job);
 }
 
-void regard_gelu(int64_t numbers, int64_t threads, Gelu* job) {
-  run_as(numbers, threads, gelu_all<float>, gelu_all<bfloat16>, job);
+int64_t regard_add_norm(int64_t numbers, int64_t threads, AddNorm* job) {
+  return run_as(numbers, threads, add_norm<float>, add_norm<bfloat16>, job);
 }
 
-void regard_entropy(int64_t numbers, int64_t threads, Entropy* job) {
-  run_as(numbers, threads, entropy<float>, entropy<bfloat16>, job);
+int64_t regard_add_norm_back(int64_t numbers, int64_t threads, AddNorm* job) {
+  return run_as(numbers, threads, add_norm_back<float>, add_norm_back<bfloat16>, job);
 }
 
-void regard_lstm_step(int64_t, int64_t threads, LstmStep* job) { run(threads, lstm_step, job); }
-
-void regard_lstm_step_back(int64_t, int64_t threads, LstmStep* job) {
-  run(threads, lstm_step_back, job);
+int64_t regard_gelu(int64_t numbers, int64_t threads, Gelu* job) {
+  return run_as(numbers, threads, gelu_all<float>, gelu_all<bfloat16>, job);
 }
 
-void regard_sum_rows(int64_t numbers, int64_t threads, Sums* job) {
-  run_as(numbers, threads, sum_rows<float>, sum_rows<bfloat16>, job);
+// Gives how many targets there are not.
+int64_t regard_entropy(int64_t numbers, int64_t threads, Entropy* job) {
+  const int64_t missing = boundary::outside(job->targets, job->rows, job->words);
+  return missing ? missing : run_as(numbers, threads, entropy<float>, entropy<bfloat16>, job);
+}
+
+int64_t regard_lstm_step(int64_t threads, LstmStep* job) {
+  return boundary::guarded_call([&] { run(threads, lstm_step, job); });
+}
+
+int64_t regard_lstm_step_back(int64_t threads, LstmStep* job) {
+  return boundary::guarded_call([&] { run(threads, lstm_step_back, job); });
+}
+
+int64_t regard_sum_rows(int64_t numbers, int64_t threads, Sums* job) {
+  return run_as(numbers, threads, sum_rows<float>, sum_rows<bfloat16>, job);
 }
 }
 

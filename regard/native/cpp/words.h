@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "boundary.h"
 #include "elementwise.h"
 #include "products.h"
 #include "threads.h"
@@ -281,6 +282,14 @@ bool choose_leaders(const Leaders& to, int64_t row, const Peak* peaks, int64_t p
     log_prob[i] = found[i].log_prob, best[i] = found[i].number;
   }
   return true;
+}
+
+// Throws where there are not so many words.
+inline void check_count(int64_t count, int64_t words) {
+  if (count < 1 || count > words) {
+    boundary::wrong("`count` must be from 1 to %lld, but is %lld", (long long)words,
+                    (long long)count);
+  }
 }
 
 // Rows of scores.
