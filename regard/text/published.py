@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -463,10 +464,12 @@ def _finish(
 ) -> Tokenizer:
     """The tokenizer, with the tokens that files beside the vocabulary add to it."""
     tokens = {role: Token(name, plain=True) for role, name in defaults.items()}
-    if family is ROBERTA and family_of(settings) is None:
-        # RoBERTa's authors let <mask> swallow the space before it: it stands for " word". The class
-        # of `transformers` does so where a file says it.
-        tokens["mask"] = Token(tokens["mask"].content, lstrip=True)
+    mask = settings.named.get("mask", tokens.get("mask"))
+    if family is ROBERTA and mask is not None and mask.plain:
+        # RoBERTa's authors let <mask> swallow the space before it: it stands for " word". So does
+        # `transformers` 4, from whose time such folders are; later releases do not.
+        named = {**settings.named, "mask": Token(mask.content, lstrip=True)}
+        settings = replace(settings, named=named)
     add_stated(path, fast, settings, tokens)
     held = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
     roles = held | settings.roles

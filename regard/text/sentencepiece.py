@@ -35,8 +35,18 @@ def check_folder(folder: Path) -> None:
 
 
 def refusal(path: Path) -> DataError:
-    """The error for a SentencePiece model."""
+    """The error for a SentencePiece model, which says how it becomes a tokenizer.json."""
     problem = "is a SentencePiece model, which is not read."
     if path.name in MARIAN:
-        return DataError(path, None, problem, "TODO")
-    return DataError(path, None, problem, "TODO")
+        hint = (
+            "Marian's class in `transformers` writes no tokenizer.json. Thirteen lines of Python "
+            'do, with `tokenizers`, `transformers` and `sentencepiece`: see "SentencePiece" in '
+            "docs/tokenizers.md. The folder then opens with the tokenizer.json they write."
+        )
+        return DataError(path, None, problem, hint)
+    hint = (
+        "Use the tokenizer.json of the same model, or write it with `transformers` and "
+        "`sentencepiece` installed: from transformers import AutoTokenizer; "
+        f"AutoTokenizer.from_pretrained({str(path.parent)!r}).save_pretrained({str(path.parent)!r})"
+    )
+    return DataError(path, None, problem, hint)
