@@ -28,6 +28,7 @@ from regard.models import model_class, name_of
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
 from regard.native import stored as stored_form
+from regard.schema import Fields, read_json
 from regard.sentences import read_pooling, write_sentence_transformers
 from regard.suggest import nearest
 from regard.tasks import task_class
@@ -37,6 +38,8 @@ from regard.text.fit import check_tokenizer
 from regard.weights import read_weights
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+GENERATION = "generation_config.json"
+TWO_PARTS = ("marian", "pegasus")  # an encoder and a decoder
 OURS = "regard"  # the model_type of what no other library has
 NOT_OURS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 KINDS: tuple[str, ...] = get_args(Weights)
@@ -343,12 +346,36 @@ def _prepared(config: dict[str, Any], folder: Path) -> nn.Module:
 def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:
     weights = read_weights(folder)
     if config.get("model_type") != OURS:
-        return from_published(config, weights)
+        return from_published(config | decoder_start(config, folder), weights)
     with Undrawn():
         model = _built(config, folder)
     check_fit(model, weights)
     adopt(model, weights)
     return model
+
+
+class _Decoding(Fields):
+    """The field of generation_config.json that belongs to the model: see `decoder_start`."""
+
+    decoder_start_token_id: int | None = None
+
+
+def decoder_start(config: dict[str, Any], folder: Path) -> dict[str, int]:
+    """The token that generation_config.json lets a decoder begin with, as a field of config.json.
+
+    Other libraries generate from it, whatever config.json says. Marian's decoders begin with the
+    padding: their tokenizers have no bos token. Empty where the file does not name a token, and
+    for models that have no encoder: they begin with the prompt.
+
+    Raises:
+        CheckpointError: the file is malformed.
+    """
+    path = folder / GENERATION
+    two_parts = config.get("is_encoder_decoder", config.get("model_type") in TWO_PARTS)
+    if not two_parts or not path.is_file():
+        return {}
+    found = read_json(path, _Decoding, any_size=True).decoder_start_token_id
+    return {} if found is None else {"decoder_start_token_id": found}
 
 
 def _built(config: dict[str, Any], folder: Path) -> nn.Module:

@@ -320,9 +320,11 @@ class NextWords:
 
 def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None) -> Pieces:
     """How texts become rows for this model: by the template of the tokenizer's file, else by the
-    model's own; of the first segment alone where the model tells no others apart.
+    model's own; of the first segment alone where the model tells no others apart. Without
+    `max_tokens` the limit of the tokenizer's file holds, beside that of the model.
     """
-    limits = [limit for limit in (max_tokens, model.config.max_length) if limit is not None]
+    stated = tokenizer.max_length if max_tokens is None else max_tokens
+    limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
     template = template_of(tokenizer) or model.encoder.template(tokenizer)
     if template.kinds > getattr(model.config, "segments", 1):
         template = template.unsegmented()

@@ -6,8 +6,9 @@ context instead (`config.max_length`) learns from blocks and is measured over wi
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, Self
@@ -48,6 +49,7 @@ from regard.text.templates import template_of
 
 Unit = Literal["word", "token", "character", "byte"]
 SAMPLES = 6  # lines that a run's report continues
+SAMPLED = 500  # texts, lines mostly, in which a tokenizer's losses are looked for
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
@@ -99,7 +101,8 @@ class LanguageModelingRecipe(Recipe):
 class Texts:
     """Encoded training and validation text, and how to read it.
 
-    `unread`: positions of the model's context that no block reaches.
+    `unread`: positions of the model's context that no block reaches. `lost`: what the tokenizer
+    does not keep of the text, with an example; "" where it keeps all.
     """
 
     train: Tokens
@@ -108,6 +111,38 @@ class Texts:
     steps: int
     seed: int
     unread: int = 0
+    lost: str = ""
+
+
+def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
+    """What decoding does not give back of texts, with the first example; "" where nothing is lost.
+
+    Unknown tokens are not looked for: perplexities count them.
+    """
+    unknown = "" if tokenizer.unk_id is None else tokenizer.piece(tokenizer.unk_id)
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        found = tokenizer.decode(ids)
+        if tokenizer.unk_id in ids and unknown:
+            same = _spaces(found.replace(unknown, "x")) == _spaces(text)
+        else:
+            same = found.removeprefix(" ") == text.removeprefix(" ")  # a space may stand first
+        if not same:
+            pairs = enumerate(zip(found, text, strict=False))
+            at = next((i for i, (a, b) in pairs if a != b), min(len(found), len(text)))
+            start = max(0, at - 20)
+            return (
+                f"the tokenizer ({tokenizer.kind}) does not keep the text: "
+                f"{text[start : at + 30]!r} comes back as {found[start : at + 30]!r}. The model "
+                "never learns what is lost, such as line breaks, indentation or capitals. A "
+                "tokenizer of kind byte-bpe keeps all of a text"
+            )
+    return ""
+
+
+def _spaces(text: str) -> list[str]:
+    """The white space of a text; what stands between is left out."""
+    return re.findall(r"\s+", text)
 
 
 class LanguageModeling(Embeds):
@@ -184,7 +219,10 @@ class LanguageModeling(Embeds):
             _check_length(path, len(text.ids) - 1, data.rows if limit is None else 1)
         begun = hasattr(getattr(recipe, "model", None), "path")  # its positions are trained
         unread = 0 if begun or limit is None else limit - data.steps
-        task.data = Texts(train, valid, data.rows, data.steps, recipe.seed, unread)
+        lost = ""
+        if data.format == "text":
+            lost = lost_text(tokenizer, islice(read(data.train, format="text").texts(), SAMPLED))
+        task.data = Texts(train, valid, data.rows, data.steps, recipe.seed, unread, lost)
         return task
 
     @staticmethod
@@ -199,13 +237,16 @@ class LanguageModeling(Embeds):
         return {"format": self.given_format, **protocol}
 
     def notes(self) -> list[str]:
-        """What of the model is not trained."""
-        if not self._texts().unread:
-            return []
-        limit, steps = self.context, self._texts().steps
+        """What of the text is not kept, and what of the model is not trained."""
+        data = self._texts()
+        notes = [data.lost] if data.lost else []
+        if not data.unread:
+            return notes
+        limit, steps = self.context, data.steps
         return [
+            *notes,
             f"the model's context is {limit:,} tokens, but blocks have {steps:,} (`steps` of "
-            f"[data]): it learns nothing about longer texts. Set `max_length` of [model] to {steps}"
+            f"[data]): it learns nothing about longer texts. Set `max_length` of [model] to {steps}",
         ]
 
     # ---- learning

@@ -139,11 +139,12 @@ class Translation:
         data, rows = recipe.data, rows_of(recipe, "valid")
         BLEU(tokenize=recipe.evaluation.bleu_tokenize)  # refuses what it cannot do before we begin
         limit = min(data.max_tokens, model.config.max_length or data.max_tokens)
-        fields = columns(tokenizer, max_tokens=limit, too_long=data.too_long)
+        start = model.config.bos
+        fields = columns(tokenizer, start, max_tokens=limit, too_long=data.too_long)
         train = encode(rows_of(recipe, "train"), fields)
         kept = recipe.evaluation.valid_sentences or None
         pairs = list(islice(rows, kept))
-        fields = columns(tokenizer, max_tokens=limit, too_long="truncate")
+        fields = columns(tokenizer, start, max_tokens=limit, too_long="truncate")
         valid = encode(pairs, fields, empty="keep")
         corpora = Corpora(train, valid, [p[1] for p in pairs], data.batch_tokens, recipe.seed)
         return cls(
@@ -326,9 +327,9 @@ class Translation:
                 self.model(source.to(device), Sequences.of(read, config.pad).ids.to(device))
 
     def _source_column(self) -> Column:
-        _, eos = required(self.tokenizer)
+        end = sentence_end(self.tokenizer)
         limit = self.model.config.max_length
-        return Column("source", self.tokenizer, after=(eos,), max_tokens=limit)
+        return Column("source", self.tokenizer, after=(end,), max_tokens=limit)
 
     def _data(self) -> Corpora:
         if self.corpora is None:
@@ -353,18 +354,26 @@ def pairs_of(files: Sequence[Any], columns: Sequence[int | str], format: str | N
     )
 
 
-def columns(tokenizer: Tokenizer, **limits: Any) -> tuple[Column, Column]:
-    """How sources (text, eos) and targets (bos, text, eos) are encoded; `limits` are a Column's."""
-    bos, eos = required(tokenizer)
-    source = Column("source", tokenizer, after=(eos,), **limits)
-    return source, Column("target", tokenizer, before=(bos,), after=(eos,), **limits)
+def columns(tokenizer: Tokenizer, start: int, **limits: Any) -> tuple[Column, Column]:
+    """How sources (text, eos) and targets (start, text, eos) are encoded; `limits` are a Column's.
+
+    start: the id that the model's decoder begins with. It is the tokenizer's bos token in models
+    that are trained here; Marian's decoders begin with the padding, and have no bos token.
+    """
+    end = sentence_end(tokenizer)
+    source = Column("source", tokenizer, after=(end,), **limits)
+    return source, Column("target", tokenizer, before=(start,), after=(end,), **limits)
 
 
-def required(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The ids of the pieces that begin and end a sentence."""
-    if tokenizer.bos_id is None or tokenizer.eos_id is None:
+def sentence_end(tokenizer: Tokenizer) -> int:
+    """The id of the token that ends a sentence.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if tokenizer.eos_id is None:
         raise ConfigError(
-            "Translation needs a tokenizer with pieces that begin and end a sentence, such as "
-            "<s> and </s>, but this one has none. Train one, or add them."
+            "Translation needs a tokenizer with a token that ends a sentence, such as </s>, but "
+            "this one has none. Train one, or name it in tokenizer_config.json (`eos_token`)."
         )
-    return tokenizer.bos_id, tokenizer.eos_id
+    return tokenizer.eos_id

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regard import schema
 from regard.errors import DataError
+from regard.schema import data_error
 from regard.text.pairs import Pair
+
+# Published vocabularies have at most some 300,000 entries. An embedding has a row for every id up
+# to the largest, so that one id of 4,294,967,295 would ask for terabytes.
+MOST_IDS = 2**24
 
 
 def read_text(path: Path) -> str:
     """The file as UTF-8, its line ends untouched."""
-    if not path.is_file():
-        raise DataError(path, None, "there is no such file.", _neighbours(path))
-    data = path.read_bytes()
     try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        problem = f"byte 0x{data[error.start]:02x} is not UTF-8."
-        raise DataError(path, line, problem, "Convert the file to UTF-8.") from None
+        return schema.read_text(path, error=data_error(path))
+    except FileNotFoundError:
+        raise DataError(path, None, "there is no such file.", _neighbours(path)) from None
+    except OSError as error:
+        raise DataError(path, None, f"cannot be read: {error.strerror}.") from None
 
 
 def read_lines(path: Path) -> list[str]:
@@ -45,37 +48,50 @@ def read_pieces(path: Path) -> dict[str, int]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; a key that stands twice is an error, not the last one silently."""
+    """A JSON object. Its keys are unique, and its whole numbers may have any size.
 
-    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in items:
-            if key in found:
-                raise DataError(path, None, f"{key!r} stands twice.", "Each must stand once.")
-            found[key] = value
-        return found
+    Raises:
+        DataError: there is no such file, or it is not a JSON object.
+    """
+    return parse_json(path, read_text(path))
 
-    try:
-        read = json.loads(read_text(path), object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        problem = f"is not JSON: {error.msg} (column {error.colno})."
-        raise DataError(path, error.lineno, problem, "The file may be cut off.") from None
+
+def parse_json(path: Path, text: str) -> dict[str, Any]:
+    """As `read_json`, of a text that was read from `path`."""
+    read = schema.parse_json(text, str(path), data_error(path), any_size=True)
     if not isinstance(read, dict):
         raise DataError(path, None, f"must hold a JSON object, but holds a {type(read).__name__}.")
     return read
 
 
 def read_vocab_json(path: Path) -> dict[str, int]:
-    """{"piece": id, …}; every id is a whole number and stands once."""
+    """{"piece": id, …}; see `check_ids`."""
     vocab = read_json(path)
+    check_ids(path, vocab)
+    return vocab
+
+
+def check_ids(path: Path, vocab: Mapping[str, Any]) -> None:
+    """Every id must be a whole number from 0 to `MOST_IDS`, and belong to one token.
+
+    Raises:
+        DataError: an id is something else, or two tokens share it.
+    """
+    ids = vocab.values()
+    # The usual case, checked without a loop in Python: some vocabularies have 250,000 entries.
+    if set(map(type, ids)) <= {int} and len(set(ids)) == len(vocab):
+        if not vocab or (min(ids) >= 0 and max(ids) < MOST_IDS):
+            return
     owners: dict[int, str] = {}
     for piece, id in vocab.items():
         if type(id) is not int or id < 0:
             raise DataError(path, None, f"the id of piece {piece!r} must be 0 or more, is {id!r}.")
+        if id >= MOST_IDS:
+            problem = f"the id of piece {piece!r} must be below {MOST_IDS:,}, but is {id:,}."
+            raise DataError(path, None, problem, "A model has a vector for every id up to it.")
         if id in owners:
             raise DataError(path, None, f"pieces {owners[id]!r} and {piece!r} share the id {id}.")
         owners[id] = piece
-    return vocab
 
 
 def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:

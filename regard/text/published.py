@@ -8,31 +8,65 @@ Understood are
     vocab.txt          BERT's pieces, one per line; cased or uncased is seen from the pieces
     vocab.json         or encoder.json, with the merges beside it or in `merges`
     RoBERTa's pieces   as text, one per line, with GPT-2's merges in `merges`
+
+The files beside them count as they do in `transformers`: see `regard.text.token_settings`.
 """
 
 from __future__ import annotations
 
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError, RegardError
+from regard.text.added_tokens import add_stated
 from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_kinds import assemble
-from regard.text.files import read_json, read_lines, read_merges, read_pieces, read_vocab_json
+from regard.text.files import (
+    check_ids,
+    parse_json,
+    read_lines,
+    read_merges,
+    read_pieces,
+    read_text,
+    read_vocab_json,
+)
+from regard.text.library import check_growth, parse
 from regard.text.normalize import Handling
 from regard.text.pairs import Pair
-from regard.text.roles import ROLES, roles_of
+from regard.text.pipelines import (
+    BERT,
+    END_OF_TEXT,
+    ROBERTA,
+    Family,
+    check_others,
+    family_of,
+    fitted,
+)
+from regard.text.roles import roles_of
+from regard.text.sentencepiece import check_folder, is_model, refusal
+from regard.text.templates import Template, template_in
+from regard.text.token_settings import Token, TokenSettings, added_tokens, read_settings
 from regard.text.tokenizer import Tokenizer
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
-SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # the second has the last word
-ADDED = "added_tokens.json"  # pieces beyond the vocabulary and their ids
-END_OF_TEXT = "<|endoftext|>"
+MODELS = {  # the type of model of each kind that `regard_kind` may name
+    "bpe": "BPE",
+    "byte-bpe": "BPE",
+    "unigram": "Unigram",
+    "wordpiece": "WordPiece",
+    "wordpiece-likelihood": "WordPiece",
+    "words": "WordLevel",
+    "characters": "WordLevel",
+}
 
 
 def load(
@@ -43,18 +77,22 @@ def load(
     merges: the merges file, where it does not lie beside the vocabulary
     lowercase: for vocab.txt, whether texts are lower-cased and stripped of accents; None: yes,
         unless a piece has a capital or tokenizer_config.json says otherwise
+
+    Raises:
+        DataError: a file is missing or malformed, or what it asks for is not supported.
     """
     path = _main_file(Path(path))
     merges = Path(merges) if merges is not None else None
-    if path.suffix == ".model":
-        hint = "Use the tokenizer.json of the same model."
-        raise DataError(path, None, "is a SentencePiece model, which is not read.", hint)
+    if is_model(path.name):
+        raise refusal(path)
     if path.suffix == ".txt":
         first = read_lines(path)[0]
         return _roberta_pieces(path, merges) if first == "<s>" else _bert(path, lowercase)
     if path.suffix == ".json":
-        if path.name == "tokenizer.json" or isinstance(read_json(path).get("model"), dict):
-            return _tokenizer_json(path)  # "model" may be a piece, too
+        text = read_text(path)
+        content = parse_json(path, text)
+        if path.name == "tokenizer.json" or isinstance(content.get("model"), dict):
+            return _tokenizer_json(path, text, content)  # "model" may be a piece, too
         return _bpe(path, merges)
     raise DataError(path, None, "is not a known kind of vocabulary.", "Known: .json, .txt, folder.")
 
@@ -63,7 +101,10 @@ def _main_file(path: Path) -> Path:
     """The file that a folder is read from; a file is its own."""
     if not path.is_dir():
         return path
-    for name in ("tokenizer.json", *VOCAB_NAMES, "vocab.txt"):
+    if (path / "tokenizer.json").is_file():
+        return path / "tokenizer.json"
+    check_folder(path)
+    for name in (*VOCAB_NAMES, "vocab.txt"):
         if (path / name).is_file():
             return path / name
     there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
@@ -74,55 +115,138 @@ def _main_file(path: Path) -> Path:
 # ---- tokenizer.json
 
 
-def _tokenizer_json(path: Path) -> Tokenizer:
+def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer:
+    listed = _check_content(path, content)
+    settings = read_settings(path, content)
+    fit = fitted(path, content, settings)
+    start = fit.content
+    stated = {number: token for number, (token, _) in settings.added.items()}
+    if fit.family is not None and stated != dict(listed):
+        start = {**start, "added_tokens": []}  # its class adds what tokenizer_config.json lists
+    fast = parse(path, text if start is content else json.dumps(start))
+    known = fit.family.defaults if fit.family else {}
+    defaults = {role: Token(name, plain=True) for role, name in known.items()}
+    add_stated(path, fast, settings, defaults)
+    _check_added(path, fast, listed)
+    check_others(path, fast, settings)
+    roles = _held(fast, settings, defaults)
+    if fit.family in (BERT, ROBERTA):
+        _put_class_template(path, fast, fit.family, settings, roles)
+    _check_template(path, fast)
+    return _made(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
+
+
+def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, Token]]:
+    """The added tokens of a tokenizer.json whose ids can be used.
+
+    Raises:
+        DataError: an id is negative, huge or given twice; a replacement has no bounds.
+    """
+    model = content.get("model")
+    if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
+        check_ids(path, model["vocab"])
+    listed = added_tokens(path, content)
+    check_ids(path, {token.content: number for number, token in listed})
+    check_growth(path, content)
+    return listed
+
+
+def _check_added(path: Path, fast: tokenizers.Tokenizer, listed: list[tuple[int, Token]]) -> None:
+    """Every token that tokenizer.json adds must be there, with its id."""
+    there = {token.content: number for number, token in fast.get_added_tokens_decoder().items()}
+    for number, token in listed:
+        if token.content not in there:
+            problem = f"adds {token.content!r}, which tokenizer_config.json does not: its "
+            problem += "`added_tokens_decoder` must list every added token."
+            raise DataError(path, None, problem, f"Add it there, with the id {number}.")
+        if there[token.content] != number:
+            found = there[token.content]
+            problem = f"the added token {token.content!r} must have the id {found}, not {number}."
+            raise DataError(path, None, problem, "Number added tokens after the vocabulary.")
+
+
+def _held(
+    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, Token]
+) -> dict[str, str]:
+    """The special tokens by role: those stated, and defaults that the vocabulary has."""
+    unnamed = {r: t.content for r, t in defaults.items() if r not in settings.named}
+    return {r: n for r, n in unnamed.items() if fast.token_to_id(n) is not None} | settings.roles
+
+
+def _put_class_template(
+    path: Path,
+    fast: tokenizers.Tokenizer,
+    family: Family,
+    settings: TokenSettings,
+    roles: Mapping[str, str],
+) -> None:
+    """The template that BERT's and RoBERTa's classes put texts into, whatever the file has."""
+    cls, sep = (fast.token_to_id(roles[r]) if r in roles else None for r in ("cls", "sep"))
+    if cls is None or sep is None:
+        return
+    if family is BERT:
+        wanted = Template.bert(cls, sep)
+    else:
+        wanted = Template.around((cls,), (sep, sep), (sep,))
+    held = fast.post_processor
+    if held is not None and _check_template(path, fast) == wanted:
+        return
+    if held is not None:
+        warnings.warn(
+            f"{path}: its `post_processor` is not used, but the template of "
+            f"{settings.class_name or settings.model_type}, as `transformers` does. The class "
+            f'"PreTrainedTokenizerFast" in {settings.path.name} would use it.',
+            stacklevel=4,
+        )
+    if family is BERT:
+        fast.post_processor = _bert_template((roles["cls"], cls), (roles["sep"], sep))
+    else:
+        fast.post_processor = _roberta_template((roles["cls"], cls), (roles["sep"], sep))
+
+
+def _check_template(path: Path, fast: tokenizers.Tokenizer) -> Template | None:
+    """The template of a tokenizer.json.
+
+    Raises:
+        DataError: it cannot be read, or has an id that is not in the vocabulary.
+    """
     try:
-        fast = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more precise
-        read_json(path)  # which does, where it is no JSON
-        hint = "Was it written by a newer release of `tokenizers`?"
-        raise DataError(path, None, f"does not parse as tokenizer.json: {error}.", hint) from None
-    config = _settings(path)
-    kind = config.get("regard_kind") or _kind_of(fast)
-    roles = _stated(path, config) or _known_roles(fast)
-    try:
-        reads = not config.get("split_special_tokens", False)
-        return Tokenizer(fast, kind, roles, reads, _sides(path, config, fast.padding))
+        template = template_in(fast.post_processor)
     except RegardError as error:
-        raise DataError(path.with_name("tokenizer_config.json"), None, str(error)) from None
+        raise DataError(path, None, str(error)) from None
+    parts = (*template.single, *template.pair) if template else ()
+    for number in (number for part in parts for number, _ in part):
+        if fast.id_to_token(number) is None:
+            problem = f"its `post_processor` puts the id {number} around texts, which no token has."
+            raise DataError(path, None, problem)
+    return template
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    """What the files beside a vocabulary say of its use."""
-    beside = [path.with_name(name) for name in SETTINGS]
-    found: dict[str, Any] = {}
-    for file in beside:
-        found |= read_json(file) if file.is_file() else {}
-    return found
-
-
-def _stated(path: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """The roles that the settings name, such as `cls_token`."""
-    given = {role: settings.get(f"{role}_token") for role in ROLES}
-    named: dict[str, Any] = {
-        r: v.get("content") if isinstance(v, dict) else v for r, v in given.items() if v
-    }
-    for role, name in named.items():
-        if not isinstance(name, str):
-            problem = f"`{role}_token` must be a piece, but is {name!r}."
-            raise DataError(path.with_name(SETTINGS[-1]), None, problem)
-    return named
-
-
-def _sides(path: Path, settings: dict[str, Any], padding: Any = None) -> dict[str, str]:
-    """The sides that the settings name, or tokenizer.json where it pads by itself."""
-    stated = {"padding_side": padding["direction"]} if padding else {}
-    names = ("padding_side", "truncation_side")
-    stated |= {name: settings[name] for name in names if settings.get(name) is not None}
-    for name, side in stated.items():
-        if side not in ("left", "right"):
-            problem = f"`{name}` must be left or right, but is {side!r}."
-            raise DataError(path.with_name(SETTINGS[-1]), None, problem)
-    return stated
+def _made(
+    path: Path,
+    fast: tokenizers.Tokenizer,
+    kind: str,
+    roles: Mapping[str, str],
+    settings: TokenSettings,
+) -> Tokenizer:
+    """The tokenizer with what tokenizer_config.json says of its use."""
+    config = settings.config
+    roles = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
+    if roles.get("unk") in (roles.get("bos", ""), roles.get("eos", "")) and not config.regard_kind:
+        del roles["unk"]  # GPT-2 names the end of a text there, but knows every text
+    stated = config.regard_kind or kind
+    model = type(fast.model).__name__
+    if MODELS.get(stated) != model:
+        problem = f"`regard_kind` is {stated!r}, which the model of {path.name}, {model}, is not."
+        raise DataError(settings.path, None, problem, f"It is {kind!r}.")
+    sides = settings.sides(fast.padding)
+    try:
+        made = Tokenizer(fast, stated, roles, not config.split_special_tokens, sides)
+    except RegardError as error:
+        raise DataError(settings.path, None, str(error)) from None
+    made.cleans_up = bool(config.clean_up_tokenization_spaces) and model != "BPE"
+    made.max_length = settings.max_length
+    return made
 
 
 def _known_roles(fast: tokenizers.Tokenizer) -> dict[str, str]:
@@ -146,41 +270,60 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 
 def _bert(path: Path, lowercase: bool | None) -> Tokenizer:
     """vocab.txt of BERT: its handling of text, its pieces, [CLS] and [SEP] for who opens it."""
-    vocab, settings = read_pieces(path), _settings(path)
-    stated = _stated(path, settings)
+    vocab, settings = read_pieces(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
         # Some copies of the uncased vocabulary have the specials in lower case, too.
         if special not in vocab and special.lower() in vocab:
             vocab[special] = vocab.pop(special.lower())
     vocab = dict(sorted(vocab.items(), key=lambda item: item[1]))
-    unknown, cls, sep = (stated.get(role, f"[{role.upper()}]") for role in ("unk", "cls", "sep"))
+    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"} | settings.roles
+    unknown, cls, sep = names["unk"], names["cls"], names["sep"]
     for special in (unknown, cls, sep):
         if special not in vocab:
             problem = f"the piece {special} is missing."
             raise DataError(path, None, problem, "A BERT vocabulary has it.")
-    lower = _lowercases(settings, vocab) if lowercase is None else lowercase
-    accents = settings.get("strip_accents")
+    lower = _lowercases(path, settings, vocab) if lowercase is None else lowercase
+    accents, apart = settings.config.strip_accents, settings.config.tokenize_chinese_chars
     handling = Handling(
         clean=True,
-        isolate_cjk=settings.get("tokenize_chinese_chars", True),
+        isolate_cjk=True if apart is None else apart,
         strip_accents=lower if accents is None else accents,
         lowercase=lower,
         split="punctuation",
     )
     fast = longest_match_tokenizer(vocab, handling, unknown)
-    fast.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
+    fast.post_processor = _bert_template((cls, vocab[cls]), (sep, vocab[sep]))
+    known = family_of(settings) is BERT
+    return _finish(path, fast, "wordpiece", settings, BERT.defaults if known else roles_of(vocab))
+
+
+def _bert_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.PostProcessor:
+    tokens = {"cls": cls, "sep": sep}
+    return processors.TemplateProcessing(
+        single="cls:0 $A:0 sep:0",
+        pair="cls:0 $A:0 sep:0 $B:1 sep:1",
+        special_tokens=[
+            {"id": name, "ids": [number], "tokens": [token]}
+            for name, (token, number) in tokens.items()
+        ],
     )
-    return _finish(path, fast, "wordpiece", roles_of(vocab) | stated)
 
 
-def _lowercases(settings: dict[str, Any], vocab: dict[str, int]) -> bool:
-    stated = settings.get("do_lower_case")
+def _lowercases(path: Path, settings: TokenSettings, vocab: dict[str, int]) -> bool:
+    stated = settings.config.do_lower_case
     if stated is not None:
-        return bool(stated)
-    return not any(p != p.lower() for p in vocab if not (p.startswith("[") and p.endswith("]")))
+        return stated
+    capital = any(p != p.lower() for p in vocab if not (p.startswith("[") and p.endswith("]")))
+    if settings.class_name is not None and family_of(settings) is BERT:
+        if capital:
+            warnings.warn(
+                f"{path} has pieces with capitals, but texts are lower-cased: "
+                f"{settings.class_name} does so in `transformers` unless {settings.path.name} has "
+                '"do_lower_case": false.',
+                stacklevel=5,
+            )
+        return True
+    return not capital
 
 
 # ---- GPT, GPT-2, RoBERTa
@@ -188,15 +331,16 @@ def _lowercases(settings: dict[str, Any], vocab: dict[str, int]) -> bool:
 
 def _bpe(path: Path, merges_path: Path | None) -> Tokenizer:
     """vocab.json with its merges: characters with </w> (GPT) or bytes (GPT-2, RoBERTa)."""
-    vocab = read_vocab_json(path)
+    vocab, settings = read_vocab_json(path), read_settings(path)
     merges = _merges(path, merges_path, vocab)
     if any(piece.endswith(END) and piece != END for piece in vocab):
-        return _gpt(path, vocab, merges)
-    if "<s>" in vocab and "<mask>" in vocab:
-        return _roberta(path, vocab, merges)
+        return _gpt(path, vocab, merges, settings)
+    family = family_of(settings)
+    if family is ROBERTA or (family is None and "<s>" in vocab and "<mask>" in vocab):
+        return _roberta(path, vocab, merges, settings)
+    fast = _bytes(path, vocab, merges, settings)
     ends = {"bos": END_OF_TEXT, "eos": END_OF_TEXT} if END_OF_TEXT in vocab else roles_of(vocab)
-    roles = ends | _stated(path, _settings(path))
-    return _finish(path, _bytes(path, vocab, merges), "byte-bpe", roles)
+    return _finish(path, fast, "byte-bpe", settings, family.defaults if family else ends)
 
 
 def _merges(path: Path, merges_path: Path | None, vocab: dict[str, int]) -> list[Pair]:
@@ -212,38 +356,48 @@ def _merges(path: Path, merges_path: Path | None, vocab: dict[str, int]) -> list
         raise DataError(path, None, problem, "Give the file in `merges`.") from None
 
 
-def _gpt(path: Path, vocab: dict[str, int], merges: list[Pair]) -> Tokenizer:
-    if "<unk>" not in vocab:
-        raise DataError(path, None, "the piece <unk> is missing.", "GPT's vocabulary has it.")
-    model = models.BPE(vocab, merges, unk_token="<unk>", end_of_word_suffix=END)
+def _gpt(
+    path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
+) -> Tokenizer:
+    unknown = settings.roles.get("unk", "<unk>")
+    if unknown not in vocab:
+        raise DataError(path, None, f"the piece {unknown} is missing.", "GPT's vocabulary has it.")
+    model = models.BPE(vocab, merges, unk_token=unknown, end_of_word_suffix=END)
     fast = tokenizers.Tokenizer(model)
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
     fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     fast.decoder = decoders.BPEDecoder(suffix=END)
-    return _finish(path, fast, "bpe", roles_of(vocab) | _stated(path, _settings(path)))
+    return _finish(path, fast, "bpe", settings, roles_of(vocab))
 
 
-def _bytes(path: Path, vocab: dict[str, int], merges: list[Pair]) -> tokenizers.Tokenizer:
+def _bytes(
+    path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
+) -> tokenizers.Tokenizer:
     missing = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - vocab.keys())
     if missing:
         problem = f"{len(missing)} of the 256 byte pieces are missing, the first is {missing[0]!r}."
         raise DataError(path, None, problem, "Is it a byte-level vocabulary?")
-    prefix = _settings(path).get("add_prefix_space", False)
-    handling = Handling(split="gpt2-prefix" if prefix else "gpt2")
+    handling = Handling(split="gpt2-prefix" if settings.config.add_prefix_space else "gpt2")
     return assemble(models.BPE(vocab, merges), handling, decoders.ByteLevel())
 
 
-def _roberta(path: Path, vocab: dict[str, int], merges: list[Pair]) -> Tokenizer:
-    fast = _bytes(path, vocab, merges)
-    roles = {"cls": "<s>", "sep": "</s>"} | roles_of(vocab) | _stated(path, _settings(path))
-    fast.post_processor = processors.RobertaProcessing(
-        ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=False
-    )
-    # The published tokenizer lets <mask> swallow the space before it: it stands for " word".
-    mask = _settings(path).get("mask_token")
-    swallows = mask.get("lstrip", False) if isinstance(mask, dict) else True
-    fast.add_special_tokens([AddedToken("<mask>", lstrip=swallows, normalized=False)])
-    return _finish(path, fast, "byte-bpe", roles)
+def _roberta(
+    path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
+) -> Tokenizer:
+    fast = _bytes(path, vocab, merges, settings)
+    names = {"cls": "<s>", "sep": "</s>"} | settings.roles
+    for special in (names["cls"], names["sep"]):
+        if special not in vocab:
+            problem = f"the piece {special} is missing."
+            raise DataError(path, None, problem, "A RoBERTa vocabulary has it.")
+    ends = ((names[role], vocab[names[role]]) for role in ("cls", "sep"))
+    fast.post_processor = _roberta_template(*ends)
+    defaults = {**ROBERTA.defaults, **roles_of(vocab)}
+    return _finish(path, fast, "byte-bpe", settings, defaults, ROBERTA)
+
+
+def _roberta_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.PostProcessor:
+    return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
 
 
 def _roberta_pieces(path: Path, merges_path: Path | None) -> Tokenizer:
@@ -260,7 +414,7 @@ def _roberta_pieces(path: Path, merges_path: Path | None) -> Tokenizer:
     known = [*byte_of, *("".join(pair) for pair in pairs)]
     written = {_as_text(piece, byte_of): piece for piece in known}
     vocab = _match_lines(path, written)
-    return _roberta(path, vocab, read_merges(merges_path, vocab))
+    return _roberta(path, vocab, read_merges(merges_path, vocab), read_settings(path))
 
 
 def _match_lines(path: Path, written: dict[str, str]) -> dict[str, int]:
@@ -300,53 +454,54 @@ def _as_text(piece: str, byte_of: dict[str, int]) -> str:
     return bytes(byte_of[char] for char in piece).decode("utf-8", "backslashreplace")
 
 
-def _finish(path: Path, fast: tokenizers.Tokenizer, kind: str, roles: dict[str, str]) -> Tokenizer:
-    """The tokenizer, with the pieces that a file beside the vocabulary adds to it.
-
-    A role is left open where the settings name a piece for it that nothing holds.
-    """
-    names = dict.fromkeys(roles.values())
-    present = {t.content for t in fast.get_added_tokens_decoder().values()}
-    new = [n for n in names if n not in present and fast.token_to_id(n) is not None]
-    fast.add_special_tokens([AddedToken(name, normalized=False) for name in new])
-    for name, number in sorted(_added(path).items(), key=lambda item: item[1]):
-        fast.add_tokens([AddedToken(name, normalized=name not in names, special=name in names)])
-        if fast.token_to_id(name) != number:
-            problem = (
-                f"{name!r} must have the next free id, {fast.token_to_id(name)}, not {number}."
-            )
-            raise DataError(path.with_name(ADDED), None, problem, "Is it of this vocabulary?")
-    held = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
-    settings = _settings(path)
-    _put_ends(path, fast, held, settings)
-    return Tokenizer(fast, kind, held, sides=_sides(path, settings))
+def _finish(
+    path: Path,
+    fast: tokenizers.Tokenizer,
+    kind: str,
+    settings: TokenSettings,
+    defaults: Mapping[str, str],
+    family: Family | None = None,
+) -> Tokenizer:
+    """The tokenizer, with the tokens that files beside the vocabulary add to it."""
+    tokens = {role: Token(name, plain=True) for role, name in defaults.items()}
+    mask = settings.named.get("mask", tokens.get("mask"))
+    if family is ROBERTA and mask is not None and mask.plain:
+        # RoBERTa's authors let <mask> swallow the space before it: it stands for " word". So does
+        # `transformers` 4, from whose time such folders are; later releases do not.
+        named = {**settings.named, "mask": Token(mask.content, lstrip=True)}
+        settings = replace(settings, named=named)
+    add_stated(path, fast, settings, tokens)
+    held = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
+    roles = held | settings.roles
+    if fast.post_processor is None:
+        _put_ends(fast, roles, settings)
+    return _made(path, fast, kind, roles, settings)
 
 
 def _put_ends(
-    path: Path, fast: tokenizers.Tokenizer, roles: dict[str, str], settings: dict[str, Any]
+    fast: tokenizers.Tokenizer, roles: Mapping[str, str], settings: TokenSettings
 ) -> None:
     """The template that `add_bos_token` and `add_eos_token` ask for, where they do."""
-    asked = [role for role in ("bos", "eos") if settings.get(f"add_{role}_token")]
+    config = settings.config
+    stated = {"bos": config.add_bos_token, "eos": config.add_eos_token}
+    asked = [role for role, asks in stated.items() if asks]
     if not asked:
         return
     for role in asked:
-        if role not in roles:
+        if role not in roles or settings.named.get(role, 0) is None:
             problem = f"`add_{role}_token` asks for a {role} piece, but there is none."
             hint = f"Name one in `{role}_token`, or remove `add_{role}_token`."
-            raise DataError(path.with_name(SETTINGS[-1]), None, problem, hint)
-    names = {role: roles[role] if role in asked else "" for role in ("bos", "eos")}
+            raise DataError(settings.path, None, problem, hint)
 
     def around(text: str, segment: int) -> list[str]:
-        parts = [f"{name}:{segment}" if name else "" for name in names.values()]
+        parts = [f"{role}:{segment}" if role in asked else "" for role in ("bos", "eos")]
         return [part for part in (parts[0], f"{text}:{segment}", parts[1]) if part]
 
     fast.post_processor = processors.TemplateProcessing(
         single=around("$A", 0),
         pair=around("$A", 0) + around("$B", 1),
-        special_tokens=[(roles[role], fast.token_to_id(roles[role])) for role in asked],
+        special_tokens=[
+            {"id": role, "ids": [fast.token_to_id(roles[role])], "tokens": [roles[role]]}
+            for role in asked
+        ],
     )
-
-
-def _added(path: Path) -> dict[str, int]:
-    file = path.with_name(ADDED)
-    return read_vocab_json(file) if file.is_file() else {}

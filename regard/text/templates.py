@@ -16,7 +16,8 @@ from tokenizers.models import WordLevel
 from tokenizers.processors import ByteLevel, PostProcessor, TemplateProcessing
 from tokenizers.processors import Sequence as Processors
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
+from regard.text.library import call
 
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
@@ -105,16 +106,29 @@ class Template:
 
 
 def template_of(tokenizer: Tokenizer) -> Template | None:
-    """The template that tokenizer.json holds; None where it holds none.
+    """The template that tokenizer.json holds; None where it holds none."""
+    return template_in(tokenizer.post_processor)
 
-    It is seen in what the post-processor does to texts of one piece each.
+
+def template_in(processor: PostProcessor | None) -> Template | None:
+    """The template of a post-processor, as it is seen in what it does to texts of one token each.
+
+    Raises:
+        RegardError: it puts no template around the texts, but does something else.
     """
-    processor = tokenizer.post_processor
     if processor is None or isinstance(processor, ByteLevel):
         return None  # bytes only trim the places of pieces
     text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
-    single, pair = processor.process(text), processor.process(text, text)
-    (before, own, after), (start, first, between, second, end) = _parts(single), _parts(pair)
+
+    def problem(said: str) -> RegardError:
+        return RegardError(f"its `post_processor` cannot be used: {said}.")
+
+    single, pair = call(
+        lambda: (_parts(processor.process(text)), _parts(processor.process(text, text))), problem
+    )
+    if (len(single), len(pair)) != (3, 5):
+        raise problem("it must put one text, or two, between special tokens, each text once")
+    (before, own, after), (start, first, between, second, end) = single, pair
     return Template((before, after), (start, between, end), (own[0][1], first[0][1], second[0][1]))
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tokenizers
 
 from regard.errors import RegardError
 from regard.suggest import nearest
+from regard.text.library import call, reason
 from regard.text.roles import ROLES
 
 
@@ -45,7 +47,14 @@ class Tokenizer:
         four plain characters (False)
     sides: on which side other libraries pad and cut, where their files say it: `padding_side` and
         `truncation_side`; here nothing depends on it
+
+    cleans_up: whether decoding removes the space before punctuation, as tokenizer_config.json asks
+        with `clean_up_tokenization_spaces`
+    max_length: the most tokens of a text that tokenizer_config.json allows; None for no limit
     """
+
+    cleans_up: bool = False
+    max_length: int | None = None
 
     def __init__(
         self,
@@ -83,7 +92,8 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.as_text(), self.kind, self.roles, self.reads_specials, self.sides)
+        parts = (self.as_text(), self.kind, self.roles, self.reads_specials, self.sides)
+        return _rebuild, (*parts, self.cleans_up, self.max_length)
 
     # ---- the vocabulary
 
@@ -112,16 +122,16 @@ class Tokenizer:
 
     def id(self, piece: str) -> int:
         """The id of a piece as the vocabulary spells it ("##able", "est</w>", "Ġthe")."""
-        found = self._fast.token_to_id(piece)
+        found = self._fast.token_to_id(piece) if text_problem(piece) is None else None
         if found is None:
             raise RegardError(f"the piece {piece!r} is not in the vocabulary of {self!r}.")
         return found
 
     def piece(self, id: int) -> str:
         """The piece with this id."""
-        found = self._fast.id_to_token(id) if 0 <= id < self.vocab_size else None
+        found = self._fast.id_to_token(int(id)) if _is_id(id, self.vocab_size) else None
         if found is None:
-            raise RegardError(f"`id` must be an id below {self.vocab_size}, but is {id}.")
+            raise RegardError(f"`id` must be an id below {self.vocab_size}, but is {id!r}.")
         return found
 
     def label(self, id: int) -> str:
@@ -134,11 +144,16 @@ class Tokenizer:
     # ---- text -> ids -> text
 
     def encode(self, text: str) -> Encoding:
-        """One text with its pieces and their places in the text."""
+        """One text with its pieces and their places in the text.
+
+        Raises:
+            RegardError: it is no text, or has half of a character (a lone surrogate); the
+                tokenizer's file has a rule that fails on it.
+        """
         try:
             found = self._fast.encode(text, add_special_tokens=False)
-        except TypeError:
-            raise _refusal([text]) from None
+        except BaseException as error:  # the library's panics are no `Exception`
+            raise self._refusal([text], error) from None
         return Encoding(found.ids, found.tokens, found.offsets)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
@@ -148,33 +163,62 @@ class Tokenizer:
         texts = texts if isinstance(texts, list) else list(texts)
         try:
             rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:
-            raise _refusal(texts) from None
+        except BaseException as error:
+            raise self._refusal(texts, error) from None
         return [row.ids for row in rows]
+
+    def _refusal(self, texts: Sequence[Any], error: BaseException) -> RegardError:
+        """The error for the first text that cannot be encoded, and why."""
+        said = reason(error)
+        for number, text in enumerate(texts):
+            where = f"text {number}" if len(texts) > 1 else "the text"
+            if (problem := text_problem(text)) is not None:
+                return RegardError(f"{where} cannot be encoded: {problem}")
+            try:
+                self._fast.encode(text, add_special_tokens=False)
+            except BaseException as inner:
+                problem = f"{where} cannot be encoded: {reason(inner)}. It is {text!r:.80}."
+                return RegardError(f"{problem} {_hint(said)}")
+        return RegardError(f"the texts cannot be encoded: {said}.")
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids. Specials are dropped; the unknown piece stays, for text was lost there."""
         return self.decode_many([ids])[0]
 
     def decode_many(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """Texts of many rows of ids, on all cores."""
+        """Texts of many rows of ids, on all cores.
+
+        Raises:
+            RegardError: an id is none of the vocabulary; the file's decoder fails on the ids.
+        """
         drop = self.special_ids - {self.unk_id}
         kept = [[i for i in _as_list(row) if i not in drop] for row in rows]
         for row in kept:
-            if row and not (0 <= min(row) and max(row) < self.vocab_size):
-                wrong = next(i for i in row if not 0 <= i < self.vocab_size)
-                raise RegardError(f"ids must lie in [0, {self.vocab_size}), but one is {wrong}.")
-        return self._fast.decode_batch(kept, skip_special_tokens=False)
+            try:
+                inside = not row or (0 <= min(row) and max(row) < self.vocab_size)
+            except TypeError:
+                inside = False
+            if not inside:
+                wrong = next(i for i in row if not _is_id(i, self.vocab_size))
+                raise RegardError(f"ids must lie in [0, {self.vocab_size}), but one is {wrong!r}.")
+        try:
+            texts = self._fast.decode_batch(kept, skip_special_tokens=False)
+        except BaseException as error:
+            raise RegardError(f"the ids cannot be decoded: {reason(error)}.") from None
+        return [clean_up(text) for text in texts] if self.cleans_up else texts
 
     def words(self, text: str) -> list[str]:
         """The words that pieces never cross, after normalization (for explaining)."""
         problem = text_problem(text)
         if problem:
             raise RegardError(f"the text cannot be encoded: {problem}")
-        if self._fast.normalizer is not None:
-            text = self._fast.normalizer.normalize_str(text)
-        cut = self._fast.pre_tokenizer
-        return [text] if cut is None else [word for word, _ in cut.pre_tokenize_str(text)]
+        normalizer, cut = self._fast.normalizer, self._fast.pre_tokenizer
+
+        def found() -> list[str]:
+            plain = text if normalizer is None else normalizer.normalize_str(text)
+            return [plain] if cut is None else [word for word, _ in cut.pre_tokenize_str(plain)]
+
+        return call(found, lambda said: RegardError(f"the text cannot be cut into words: {said}."))
 
     # ---- files
 
@@ -197,7 +241,7 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "clean_up_tokenization_spaces": False,
+            "clean_up_tokenization_spaces": self.cleans_up,
             "split_special_tokens": not self.reads_specials,
             "regard_kind": self.kind,
             "model_input_names": ["input_ids", "attention_mask"],
@@ -205,8 +249,9 @@ class Tokenizer:
         template = template_of(self)
         if template is not None and template.kinds > 1:  # the model tells two texts apart
             config["model_input_names"].insert(1, "token_type_ids")
-        if max_length is not None:
-            config["model_max_length"] = max_length
+        limits = [limit for limit in (max_length, self.max_length) if limit is not None]
+        if limits:
+            config["model_max_length"] = min(limits)
         config |= self.sides
         config |= {f"{role}_token": self.roles[role] for role in ROLES if role in self.roles}
         for name, content in (
@@ -230,7 +275,12 @@ class Tokenizer:
 
     def around(self, fast: tokenizers.Tokenizer) -> Tokenizer:
         """A tokenizer like this one whose work another does: pieces added, a template changed."""
-        return Tokenizer(fast, self.kind, self.roles, self.reads_specials, self.sides)
+        return self._like(fast, self.roles)
+
+    def _like(self, fast: tokenizers.Tokenizer, roles: Mapping[str, str]) -> Tokenizer:
+        made = Tokenizer(fast, self.kind, roles, self.reads_specials, self.sides)
+        made.cleans_up, made.max_length = self.cleans_up, self.max_length
+        return made
 
     def ended(self) -> Tokenizer:
         """The same, but its files tell other libraries to end every text with the eos piece.
@@ -244,9 +294,19 @@ class Tokenizer:
         return with_template(self, Template.around((), (self.eos_id,), (self.eos_id,)))
 
     def with_pieces(self, pieces: Sequence[str]) -> Tokenizer:
-        """The same with further special pieces at the end of the vocabulary."""
+        """The same with further special pieces at the end of the vocabulary.
+
+        Raises:
+            RegardError: a name is no text, or the ids of the vocabulary have holes.
+        """
+        from regard.text.added_tokens import add
+        from regard.text.token_settings import Token
+
+        for name in pieces:
+            if problem := text_problem(name):
+                raise RegardError(f"the special token {name!r} cannot be added: {problem}")
         fast = tokenizers.Tokenizer.from_str(self.as_text())
-        fast.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in pieces])
+        add(fast, [Token(name) for name in pieces])
         return self.around(fast)
 
     def with_roles(self, pieces: Mapping[str, str]) -> Tokenizer:
@@ -255,7 +315,7 @@ class Tokenizer:
         A piece that is not in the vocabulary comes to its end.
         """
         fast = tokenizers.Tokenizer.from_str(self.with_pieces(list(pieces.values())).as_text())
-        return Tokenizer(fast, self.kind, {**self.roles, **pieces}, self.reads_specials, self.sides)
+        return self._like(fast, {**self.roles, **pieces})
 
     def fingerprint(self) -> str:
         """sha256 of all that decides the ids of a text, the same on every machine."""
@@ -269,7 +329,10 @@ class Tokenizer:
 
 
 def _rebuild(saved: str, *others: Any) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(saved), *others)
+    *parts, cleans_up, max_length = others
+    made = Tokenizer(tokenizers.Tokenizer.from_str(saved), *parts)
+    made.cleans_up, made.max_length = cleans_up, max_length
+    return made
 
 
 def _as_list(row: Any) -> list[int]:
@@ -291,14 +354,32 @@ def _write(path: Path, text: str) -> None:
     scratch.replace(path)
 
 
-def _refusal(texts: Sequence[Any]) -> RegardError:
-    """The error for the first text that cannot be encoded."""
-    for index, text in enumerate(texts):
-        problem = text_problem(text)
-        if problem:
-            where = f"text {index}" if len(texts) > 1 else "the text"
-            return RegardError(f"{where} cannot be encoded: {problem}")
-    return RegardError("the texts cannot be encoded.")
+def _is_id(value: Any, size: int) -> bool:
+    """Whether this is a whole number below `size`."""
+    try:
+        return 0 <= index(value) < size
+    except TypeError:
+        return False
+
+
+def _hint(said: str) -> str:
+    """What to do where the library says this."""
+    if "unk" in said.lower():
+        return "The vocabulary has no token for what it does not know: add one to it."
+    return "The normalizer or pre-tokenizer of its tokenizer.json fails on such texts: change it."
+
+
+def clean_up(text: str) -> str:
+    """A decoded text without the spaces that stand before punctuation and short forms.
+
+    As `transformers` does it where tokenizer_config.json has `clean_up_tokenization_spaces`.
+    """
+    for mark in (".", "?", "!", ","):
+        text = text.replace(f" {mark}", mark)
+    text = text.replace(" ' ", "'")
+    for ending in ("n't", "'m", "'s", "'ve", "'re"):
+        text = text.replace(f" {ending}", ending)
+    return text
 
 
 def text_problem(text: Any) -> str | None:

@@ -76,9 +76,14 @@ def test_specials_go_by_the_names_in_the_settings(tmp_path):
     stated = {f"{role}_token": name for role, name in names.items()} | {"bos_token": "<absent>"}
     (place / "special_tokens_map.json").write_text(json.dumps(stated))
     settings(place, cls_token={"content": "<cls>", "lstrip": False})
-    tokenizer = Tokenizer.load(place)
+    with pytest.warns(UserWarning, match="`bos_token` '<absent>' is not in the vocabulary. It is"):
+        tokenizer = Tokenizer.load(place)
     assert [getattr(tokenizer, f"{role}_id") for role in names] == [0, 1, 2, 3, 4]
-    assert tokenizer.bos_id is None and tokenizer.encode("CO N [X]").ids == [5, 6, 0, 4]
+    assert tokenizer.encode("CO N [X]").ids == [5, 6, 0, 4]
+    assert tokenizer.bos_id == 7 == tokenizer.vocab_size - 1  # as `transformers` numbers it
+    (place / "config.json").write_text('{"vocab_size": 7}')
+    with pytest.warns(UserWarning, match="'<absent>' would be added .* has only 7 ids"):
+        assert Tokenizer.load(place).bos_id is None
     template = template_of(tokenizer)
     assert template == Template.bert(1, 2)
     settings(place, cls_token=7)
@@ -200,7 +205,7 @@ def test_vocab_json(tmp_path):
     path.write_text('{"a": 0,\n "b": 1,\n "c" 2}')
     refused(path, 3, "is not JSON: Expecting ':' delimiter")
     path.write_text('{"a": 0, "a": 1}')
-    refused(path, None, "'a' stands twice")
+    refused(path, None, "'a' is given twice")
     path.write_text('{"a": 0, "b": 0}')
     refused(path, None, "pieces 'a' and 'b' share the id 0")
     path.write_text('{"a": 0, "b": "1"}')

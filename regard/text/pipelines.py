@@ -1,0 +1,324 @@
+"""What the tokenizer classes of `transformers` do to a text, whatever tokenizer.json says of it.
+
+BertTokenizer, RobertaTokenizer, GPT2Tokenizer and OpenAIGPTTokenizer take the vocabulary, the
+merges and the added tokens from tokenizer.json. Normalizer, pre-tokenizer and decoder they make
+themselves, from the fields of tokenizer_config.json. Other classes use tokenizer.json as it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import tokenizers
+
+from regard.errors import DataError
+from regard.text.bpe import END
+from regard.text.library import call
+from regard.text.token_settings import ConfigFields, TokenSettings
+
+Parts = dict[str, Any]  # of tokenizer.json, by name; "model" without vocabulary and merges
+
+END_OF_TEXT = "<|endoftext|>"
+BYTES = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "unk_token": None}
+PLAIN_BPE = {"dropout": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A class of tokenizers.
+
+    model: the type of its model.  parts: what it makes of the settings.
+    defaults: its special tokens by role, where no file names them.
+    fields: of tokenizer_config.json, which decide the parts.
+    """
+
+    model: str
+    parts: Callable[[TokenSettings], Parts]
+    defaults: Mapping[str, str]
+    fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A tokenizer.json as the class of its folder uses it. family: None where it is used as is."""
+
+    content: dict[str, Any]
+    family: Family | None = None
+    changed: list[str] = field(default_factory=list)
+
+
+def _named(settings: TokenSettings, role: str, default: str) -> str:
+    token = settings.named.get(role)
+    return default if token is None else token.content
+
+
+def bert_normalizer(config: ConfigFields) -> Parts:
+    """BERT's normalizer; without the fields an uncased model's."""
+    lower = True if config.do_lower_case is None else config.do_lower_case
+    apart = True if config.tokenize_chinese_chars is None else config.tokenize_chinese_chars
+    return {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": apart,
+        "strip_accents": config.strip_accents,
+        "lowercase": lower,
+    }
+
+
+def _bert(settings: TokenSettings) -> Parts:
+    return {
+        "normalizer": bert_normalizer(settings.config),
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "unk_token": _named(settings, "unk", "[UNK]"),
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+    }
+
+
+def _bytes(settings: TokenSettings) -> Parts:
+    shape = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {**shape, "add_prefix_space": bool(settings.config.add_prefix_space)},
+        "decoder": {**shape, "add_prefix_space": True},
+        "model": {**PLAIN_BPE, **BYTES},
+    }
+
+
+def _gpt(settings: TokenSettings) -> Parts:
+    return {
+        "normalizer": bert_normalizer(ConfigFields()),
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "BPEDecoder", "suffix": END},
+        "model": {
+            **PLAIN_BPE,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": END,
+            "unk_token": _named(settings, "unk", "<unk>"),
+        },
+    }
+
+
+BERT = Family(
+    "WordPiece",
+    _bert,
+    {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
+    ("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+)
+ROBERTA = Family(
+    "BPE",
+    _bytes,
+    {
+        "bos": "<s>",
+        "eos": "</s>",
+        "unk": "<unk>",
+        "sep": "</s>",
+        "pad": "<pad>",
+        "cls": "<s>",
+        "mask": "<mask>",
+    },
+    ("add_prefix_space",),
+)
+GPT2 = Family(
+    "BPE", _bytes, dict.fromkeys(("bos", "eos", "unk"), END_OF_TEXT), ("add_prefix_space",)
+)
+GPT = Family("BPE", _gpt, {"unk": "<unk>"})
+
+CLASSES = {
+    **dict.fromkeys(("Bert", "DistilBert", "Electra", "ConvBert", "MobileBert", "Lxmert"), BERT),
+    **dict.fromkeys(("LayoutLM", "SqueezeBert", "DPRQuestionEncoder"), BERT),
+    **dict.fromkeys(("DPRContextEncoder",), BERT),
+    **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
+    "GPT2": GPT2,
+    "OpenAIGPT": GPT,
+}
+# Which class a model has where no file names one.
+MODEL_TYPES = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "convbert", "layoutlm"), BERT),
+    **dict.fromkeys(("squeezebert", "megatron-bert", "ernie"), BERT),
+    **dict.fromkeys(("roberta", "bart", "roberta-prelayernorm", "data2vec-text"), ROBERTA),
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "opt", "codegen"), GPT2),
+    "openai-gpt": GPT,
+}
+
+
+def family_of(settings: TokenSettings) -> Family | None:
+    """The family of the folder's class; None for a class that uses tokenizer.json as it is."""
+    if settings.class_name is not None:
+        return CLASSES.get(settings.class_name.removesuffix("Tokenizer"))
+    return MODEL_TYPES.get(settings.model_type or "")
+
+
+def fitted(path: Path, content: dict[str, Any], settings: TokenSettings) -> Fitted:
+    """A tokenizer.json with the parts that its folder's class makes itself.
+
+    A part that changes although no field asks for it is named in a warning.
+
+    Raises:
+        DataError: the class that is named has another model; a field contradicts tokenizer.json,
+            and the class does not say which of them counts.
+    """
+    family = family_of(settings)
+    model = content.get("model")
+    if family is None or not isinstance(model, dict):
+        return Fitted(content)
+    if _type_of(model) != family.model:
+        said = f"is for a model of type {family.model}, but {path.name} has {_type_of(model)}"
+        if settings.class_name is not None:
+            problem = f"`tokenizer_class` {settings.class_name} {said}."
+            hint = 'To use the file as it is, write "PreTrainedTokenizerFast" there.'
+            raise DataError(settings.path, None, problem, hint)
+        warnings.warn(
+            f"{path.with_name('config.json')}: `model_type` {settings.model_type} {said}, which is "
+            "used as it is.",
+            stacklevel=4,
+        )
+        return Fitted(content)
+    return _with_parts(path, content, settings, family)
+
+
+def _with_parts(
+    path: Path, content: dict[str, Any], settings: TokenSettings, family: Family
+) -> Fitted:
+    wanted = family.parts(settings)
+    model = {**content["model"], "type": family.model}
+    changed = [
+        name
+        for name in ("normalizer", "pre_tokenizer", "decoder")
+        if not _same(name, content.get(name), wanted[name])
+    ]
+    kept = {name: value for name, value in wanted["model"].items() if _differs(model, name, value)}
+    made = {**content, **{name: wanted[name] for name in changed}, "model": {**model, **kept}}
+    told = [name for name in changed if not _asked(name, content.get(name), settings, family)]
+    told += [f"model.{name}" for name in kept if name != "unk_token"]
+    if told := [name for name in told if name != "decoder"]:
+        warnings.warn(_difference(path, content, made, settings, told), stacklevel=5)
+    return Fitted(made if changed or kept else content, family, [*changed, *kept])
+
+
+def _difference(
+    path: Path,
+    content: Mapping[str, Any],
+    made: Mapping[str, Any],
+    settings: TokenSettings,
+    names: list[str],
+) -> str:
+    """Says which parts of a file are not used, and why."""
+
+    def value(source: Any, name: str) -> Any:
+        for part in name.split("."):
+            source = source.get(part) if isinstance(source, Mapping) else None
+        return source
+
+    name = settings.class_name or f"the class of `model_type` {settings.model_type}"
+    parts = [f"`{n}` {value(content, n)!r:.200}, but uses {value(made, n)!r:.200}" for n in names]
+    return (
+        f"{path} has {'; '.join(parts)}: {name} does so in `transformers`, where "
+        f"{settings.path.name} does not say otherwise. Name the fields there, or the class "
+        '"PreTrainedTokenizerFast", which uses the file as it is.'
+    )
+
+
+def _type_of(model: Mapping[str, Any]) -> str:
+    """The type of a model; old files do not name it."""
+    if isinstance(model.get("type"), str):
+        return model["type"]
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
+
+
+def _asked(name: str, part: Any, settings: TokenSettings, family: Family) -> bool:
+    """Whether a field of tokenizer_config.json asks for what is changed in a part."""
+    given = {n: getattr(settings.config, n) for n in family.fields}
+    stated = {n for n, value in given.items() if value is not None}
+    if name == "normalizer" and family is BERT:
+        full = _full(part)
+        wanted = _full(bert_normalizer(settings.config))
+        if not isinstance(full, dict) or full["type"] != "BertNormalizer":
+            return False
+        of = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
+        differing = {of.get(n, n) for n in wanted if full.get(n) != wanted[n]}
+        if "do_lower_case" in stated:
+            differing -= {"strip_accents"}
+        return differing <= stated
+    if name == "pre_tokenizer" and "add_prefix_space" in stated:
+        return isinstance(part, dict) and part.get("type") == "ByteLevel"
+    return False
+
+
+def _same(name: str, part: Any, other: Any) -> bool:
+    if name == "decoder" and isinstance(part, dict) and other["type"] == "ByteLevel":
+        return part.get("type") == "ByteLevel"  # its fields are the pre-tokenizer's
+    return _full(part) == _full(other)
+
+
+def _differs(model: Mapping[str, Any], name: str, value: Any) -> bool:
+    """Whether a setting of the model is another; null, "" and false are one."""
+    default = 100 if name == "max_input_chars_per_word" else None
+    return (model.get(name, default) or None) != (value or None)
+
+
+def _full(part: Any) -> Any:
+    """A part with the fields that its file may leave out, without those that decide no id."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "BertNormalizer":
+        lower = part.get("lowercase", True)
+        accents = part.get("strip_accents")
+        rest = {"clean_text": True, "handle_chinese_chars": True, **part, "lowercase": lower}
+        return {**rest, "strip_accents": lower if accents is None else accents}
+    if part.get("type") == "ByteLevel":
+        full = {"use_regex": True, **part}  # `trim_offsets` is the post-processor's
+        return {name: full.get(name) for name in ("type", "add_prefix_space", "use_regex")}
+    if part.get("type") == "WordPiece":
+        return {"prefix": "##", "cleanup": True, **part}
+    return part
+
+
+# Classes that make parts of their own, which are not known here.
+OTHERS = (
+    *("Albert", "BigBird", "Blenderbot", "Camembert", "CodeGen", "Deberta", "DebertaV2", "FNet"),
+    *("Funnel", "GPTNeoX", "Herbert", "MPNet", "Pegasus", "RemBert", "Splinter", "T5"),
+    *("XLMRoberta", "XLNet"),
+)
+
+
+def check_others(path: Path, fast: tokenizers.Tokenizer, settings: TokenSettings) -> None:
+    """Refuse a field that contradicts tokenizer.json, for classes of which only the name is known.
+
+    Raises:
+        DataError: `do_lower_case`, say, is true, and the file's normalizer keeps capitals.
+    """
+    name = (settings.class_name or "").removesuffix("Tokenizer")
+    if name not in OTHERS:
+        return
+
+    def rewritten(text: str) -> str:
+        return text if fast.normalizer is None else fast.normalizer.normalize_str(text)
+
+    def pieces() -> list[str]:
+        return fast.encode("a", add_special_tokens=False).tokens
+
+    does: dict[str, Callable[[], bool]] = {
+        "do_lower_case": lambda: "A" not in rewritten("A"),
+        "strip_accents": lambda: "\u0301" not in normalize("NFD", rewritten("\u00e9")),
+        "tokenize_chinese_chars": lambda: " " in rewritten("a\u4e2da").strip(),
+        "add_prefix_space": lambda: "".join(pieces()).startswith(("\u0120", "\u2581")),
+    }
+    for field_name, found in does.items():
+        stated = getattr(settings.config, field_name)
+        if stated is not None and stated != call(found, lambda said: DataError(path, None, said)):
+            problem = f"`{field_name}` is {str(stated).lower()}, but {path.name} does otherwise."
+            hint = f"What {settings.class_name} makes of this is not known here: let both agree."
+            raise DataError(settings.path, None, problem, hint)
