@@ -19,8 +19,9 @@ from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.errors import RegardError
+from regard.errors import TextError
 from regard.native.stepping import FastBlocks
+from regard.tasks.given import several_texts
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
@@ -82,13 +83,13 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
     Raises:
         RegardError: a text is longer than `column.max_tokens` and `too_long` is "error".
     """
-    rows = column.encode_many(list(texts))
+    rows = column.encode_many(several_texts(texts))
     long = column.long_ones(rows)
     if long and too_long == "error":
-        raise RegardError(
-            f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, but this model reads at most "
-            f"{column.max_tokens}. Shorten it, or cut its end with too_long='truncate'."
-        )
+        count = len(rows[long[0]])
+        problem = f"has {count} tokens, but this model reads at most {column.max_tokens}."
+        hint = "Shorten it, or cut its end with too_long='truncate'."
+        raise TextError(long[0], problem, hint)
     for i in long:
         rows[i] = column.truncated(rows[i])
     return Tokens.of(rows)
@@ -96,7 +97,7 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
 
 def long_ones(texts: Sequence[str], column: Column) -> dict[int, int]:
     """The places of texts longer than `column.max_tokens`, and how many tokens each has."""
-    rows = column.encode_many(list(texts))
+    rows = column.encode_many(several_texts(texts))
     return {i: len(rows[i]) for i in column.long_ones(rows)}
 
 

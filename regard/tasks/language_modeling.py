@@ -7,7 +7,7 @@ context instead (`config.max_length`) learns from blocks and is measured over wi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, Self
@@ -40,6 +40,8 @@ from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader, places_of
+from regard.tasks.finite import check_loss
+from regard.tasks.given import looped, one_text, several_texts
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
@@ -120,6 +122,7 @@ class LanguageModeling(Embeds):
     """
 
     name = "language-modeling"
+    verbs = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe = LanguageModelingRecipe
     goal = ("loss", "min")
@@ -256,6 +259,7 @@ class LanguageModeling(Embeds):
         """
         if isinstance(prompts, str):
             return self.generate([prompts], too_long=too_long, **options)[0]
+        prompts = several_texts(prompts)
         if too_long == "truncate" and (cut := self.long_ones(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
@@ -280,7 +284,7 @@ class LanguageModeling(Embeds):
         self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
-        method = decoding.changed(self.method, **options)
+        method, prompts = decoding.changed(self.method, **options), several_texts(prompts)
         rows = fitting(self._prompts(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.model, Tokens.of(rows), method)
@@ -291,7 +295,7 @@ class LanguageModeling(Embeds):
 
     def long_ones(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """Which prompts leave no room for what is asked: their places and their tokens."""
-        most, rows = room(self.context, options), self._prompts(prompts)
+        most, rows = room(self.context, options), self._prompts(several_texts(prompts))
         return {i: len(row) for i, row in enumerate(rows) if most is not None and len(row) > most}
 
     def stream(
@@ -299,7 +303,7 @@ class LanguageModeling(Embeds):
     ) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""
         method = decoding.changed(self.method, **options)
-        ids = self._prompts([prompt])[0]
+        ids = self._prompts([one_text(prompt, 0)])[0]
         row = fitting([ids], self.context, too_long, options)[0]
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
@@ -318,7 +322,8 @@ class LanguageModeling(Embeds):
         if not hasattr(self.model, "template"):
             raise ConfigError(
                 f"{type(self.model).__name__} carries a state from word to word and has no layers "
-                "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do."
+                "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do; "
+                "this model continues texts (generate)."
             )
         config = self.model.config
         template = template_of(self.tokenizer) or self.model.template(self.tokenizer)
@@ -339,9 +344,13 @@ class LanguageModeling(Embeds):
         return Protocol(self.unit, self._tokenization, window, stride or self.stride)
 
     def evaluate(
-        self, rows: Rows, *, window: int | None = None, stride: int | None = None
+        self,
+        rows: Rows | Iterable[str],
+        *,
+        window: int | None = None,
+        stride: int | None = None,
     ) -> Perplexity:
-        """Perplexity of a text, read once from its beginning to its end.
+        """Perplexity of a text, given as rows or as its lines, read once from beginning to end.
 
         Every token is predicted, the first one from what stands before any line; only where the
         model knows nothing that could stand there, the first token is not. Words are those between
@@ -351,6 +360,7 @@ class LanguageModeling(Embeds):
             window, stride: tokens that are read at a time, and from one window to the next.
         """
         protocol = self.protocol(window, stride)
+        rows = rows if isinstance(rows, Rows) else read(looped(rows))
         meter = PerplexityMeter(protocol)
         units = 0
 
@@ -362,13 +372,14 @@ class LanguageModeling(Embeds):
 
         ids = self._encoded(counted(), self._before())
         nats, tokens = self._nats(ids, protocol)
+        check_loss(nats, tokens)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         meter.add(nats, tokens if self.unit == "token" else units, unknown)
         return meter.result()
 
     def last_words(self, passages: Sequence[str]) -> list[Score]:
         """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
-        return last_words(self.model, self.tokenizer, passages)
+        return last_words(self.model, self.tokenizer, several_texts(passages))
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""

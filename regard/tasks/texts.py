@@ -35,11 +35,9 @@ from regard.tasks.encoding import (
     NextWords,
     Part,
     Parts,
-    as_texts,
-    finite,
-    is_one,
     keep_short,
 )
+from regard.tasks.given import is_one
 from regard.text import Tokenizer
 from regard.text.templates import Row
 
@@ -111,6 +109,7 @@ class TextTask(EncoderTask):
     """
 
     head = "classes"
+    reads_pairs = True
     KNOWN: ClassVar[tuple[str, ...]]
     DEFAULT: ClassVar[tuple[str, ...]]
 
@@ -133,10 +132,6 @@ class TextTask(EncoderTask):
     @abstractmethod
     def target(self, text: str, file: str, line: int) -> int | float:
         """What a row's last field asks for; it stands in this file on this line."""
-
-    @abstractmethod
-    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Any]:
-        """The answer to each text or pair."""
 
     @abstractmethod
     def answered(self, scores: Tensor, targets: Tensor) -> tuple[list[Any], list[Any]]:
@@ -229,18 +224,15 @@ class TextTask(EncoderTask):
         wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return self.errors(scores, wanted).sum(), len(batch)
 
-    def validate(self) -> dict[str, float]:
-        """The metrics on the validation data, and the loss; nothing where there is none.
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that are named, or the usual ones, and the loss."""
+        return (*map(key_of, self.new_metrics()), "loss")
 
-        Scores that are not numbers have no metric: it is NaN, and never the best.
-        """
-        valid = self._parts().valid
-        if valid is None:
-            return {}
+    def measured(self, valid: Part) -> dict[str, float]:
+        """The metrics on the validation data, and the loss."""
         scores = self.text_scores(valid.rows)
         metrics = self.new_metrics()
-        if not bool(scores.isfinite().all()):
-            return dict.fromkeys([*map(key_of, metrics), "loss"], float("nan"))
         results = self.scored(metrics, scores, valid.targets)
         found = {key_of(m): r.value for m, r in zip(metrics, results, strict=True)}
         return {**found, "loss": float(self.errors(scores, valid.targets).mean())}
@@ -257,18 +249,23 @@ class TextTask(EncoderTask):
         return [self.value(answer) for answer in self.answers(texts, too_long=too_long)]
 
     @staticmethod
+    @abstractmethod
     def value(answer: Any) -> Any:
         """What of an answer stands for it."""
-        return answer
 
     def evaluate(self, rows: Rows | Iterable[Sequence[str]]) -> list[Score]:
         """The metrics of the answers to rows of one text or two and their target."""
         rows = rows if isinstance(rows, Rows) else read(rows)
         numbered = list(rows.numbered())
-        texts = [as_texts(tuple(row[:-1])) for _, row in numbered]
-        targets = [self.target(row[-1], rows.file_of(0), line) for line, row in numbered]
+        texts, targets = [], []
+        for line, row in numbered:
+            if len(row) not in (2, 3):
+                problem = f"has {len(row)} fields, but must have one text or two, and the target."
+                raise DataError(rows.file_of(0), line, problem)
+            texts.append(row[:-1])
+            targets.append(self.target(row[-1], rows.file_of(0), line))
         self.warn_if_cut(texts)
-        scores = finite(self.text_scores(self.encoded(texts, "truncate")))
+        scores = self.text_scores(self.encoded(texts, "truncate"))
         return self.scored(self.new_metrics(), scores, torch.tensor(targets))
 
     @classmethod

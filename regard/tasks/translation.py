@@ -35,11 +35,13 @@ from regard.data import (
 )
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import BLEU, CHRF, Score
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
+from regard.tasks.given import looped, several_texts
 from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
 Files = tuple[RecipePath, ...]
@@ -98,10 +100,11 @@ class Corpora:
     seed: int
 
 
-class Translation:
+class Translation(TaskVerbs):
     """A model that turns a source text into a target text, with its tokenizer."""
 
     name = "translation"
+    verbs = ("predict", "evaluate", "look")
     decodes = True
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
@@ -218,6 +221,7 @@ class Translation:
         """
         if isinstance(texts, str):
             return self.translate([texts], too_long=too_long, **options)[0]
+        texts = several_texts(texts)
         found = self.hypotheses(texts, too_long=too_long, **options)
         return [spelled[0] for spelled in self.spelled(texts, found)]
 
@@ -225,7 +229,7 @@ class Translation:
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses of each text, best first. An empty text has the empty one."""
-        method = decoding.changed(self.method, **options)
+        method, texts = decoding.changed(self.method, **options), several_texts(texts)
         sources = encode_texts(texts, self._source_column(), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)
@@ -255,7 +259,7 @@ class Translation:
         self, pairs: Rows | Iterable[Sequence[str]], **options: Any
     ) -> tuple[list[Score], list[str]]:
         """BLEU and chrF of the translations of the first fields against the second; and these."""
-        sources, references = zip(*pairs, strict=True)
+        sources, references = fields_of(pairs)
         if cut := self.long_ones(sources):
             limit = self.model.config.max_length
             warnings.warn(
@@ -263,8 +267,8 @@ class Translation:
                 "what this model reads",
                 stacklevel=2,
             )
-        translations = self.translate(list(sources), too_long="truncate", **options)
-        return self.scores(translations, list(references)), translations
+        translations = self.translate(sources, too_long="truncate", **options)
+        return self.scores(translations, references), translations
 
     def test(self, recipe: TranslationRecipe) -> tuple[list[Score], list[tuple[str, str, str]]]:
         """The scores on a recipe's test data, and each row's (source, translation, reference).
@@ -339,6 +343,23 @@ class Translation:
 def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) -> Rows:
     """The pairs of one part of a recipe's data."""
     return pairs_of(getattr(recipe.data, part), recipe.data.columns, recipe.data.format)
+
+
+def fields_of(pairs: Rows | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Sources and references of rows.
+
+    Raises:
+        DataError: there is no row, or one has not two texts.
+    """
+    rows = pairs if isinstance(pairs, Rows) else read(looped(pairs))
+    name, found = rows.file_of(0), list(rows.numbered())
+    if not found:
+        raise DataError(name, None, "has not one pair: there is nothing to score.")
+    for line, row in found:
+        if len(row) != 2:
+            problem = f"has {len(row)} fields, but must have two: a source and its translation."
+            raise DataError(name, line, problem)
+    return [row[0] for _, row in found], [row[1] for _, row in found]
 
 
 def pairs_of(files: Sequence[Any], columns: Sequence[int | str], format: str | None = None) -> Rows:
