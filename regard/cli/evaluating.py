@@ -67,9 +67,7 @@ def evaluate(
     with watching(lambda batches: tracked(batches, "evaluating")):
         if last_word or isinstance(task, LanguageModeling):
             refuse_decoding("Perplexity", decoding)
-            if chosen:
-                refuse_columns("running text has none")
-            scores, counts = _likelihood(task, files, last_word, windows), Counter[str]()
+            scores, counts = _likelihood(task, files, chosen, last_word, windows), Counter[str]()
         elif task.decodes:
             scores, counts = _answers(task, files, chosen, decoding)
             report(counts, task.model.config.max_length)
@@ -139,16 +137,22 @@ def _answers(
 
 
 def _likelihood(
-    task: Any, files: Sequence[Path], last_word: bool, windows: dict[str, int]
+    task: Any,
+    files: Sequence[Path],
+    columns: Sequence[int | str],
+    last_word: bool,
+    windows: dict[str, int],
 ) -> list[Any]:
     """Perplexity of texts, or of the last words of their lines."""
     from regard.data import read
     from regard.tasks.language_modeling import LanguageModeling
 
+    if last_word and not isinstance(task, LanguageModeling):
+        raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
+    if columns:
+        refuse_columns("running text has none")
     if not last_word:
         return [task.evaluate(read(file, format=task.format), **windows) for file in files]
-    if not isinstance(task, LanguageModeling):
-        raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
     return [score for file in files for score in task.last_words(passages(file))]
 
 

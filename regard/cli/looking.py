@@ -140,6 +140,7 @@ def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int
 def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
     """What is seen while the task reads the text, and what it answers where it decodes."""
     import regard
+    from regard.tasks.given import one_or_two
     from regard.visual.record import read
 
     try:
@@ -147,12 +148,23 @@ def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
             if task.decodes:
                 return seen, task.predict([text], **decoding)[0]
             refuse_decoding(task.name, decoding)
-            read(task, texts_of(task, [text]))
+            read(task, [one_or_two(texts_of(task, [text])[0], 0)])
+            _check(seen)
             return seen, ""
     except ValueError as error:
         if isinstance(error, regard.RegardError):
             raise
         raise ConfigError(str(error)) from None
+
+
+def _check(seen: Seen) -> None:
+    """Refuses weights that are no numbers: a picture would show them as zeros."""
+    sites = (site for view in seen.views for site in view.sites.values())
+    if not all(bool(site.weights.isfinite().all()) for site in sites):
+        raise ConfigError(
+            "The attention weights are infinite or not numbers. The model's weights may have "
+            "diverged in training: use others."
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ measure of vectors: how their cosines go together with what people said of pairs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +121,9 @@ def _number(row: Sequence[Any], file: str, line: int) -> float:
             "Name the three columns, such as --columns 5,6,4.",
         )
     try:
-        return float(row[2])
+        wanted = float(row[2])
     except ValueError:
         raise DataError(file, line, f"has {row[2]!r} where a number should be.") from None
+    if not math.isfinite(wanted):
+        raise DataError(file, line, f"has {row[2]!r}, but how alike two texts are must be finite.")
+    return wanted

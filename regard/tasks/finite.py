@@ -33,20 +33,30 @@ def check_texts(finite: Tensor, texts: Sequence[int], what: str = "scores") -> N
     """
     if bool(finite.all()):
         return
-    place = min(texts[row] for row in (~finite).nonzero()[:, 0].tolist())
+    raise not_finite(min(texts[row] for row in (~finite).nonzero()[:, 0].tolist()), what)
+
+
+def not_finite(text: int, what: str) -> NonFiniteScores:
+    """The error for the text with this number, from 0."""
     problem = f"has {what} that are infinite or not numbers, so they answer nothing."
-    raise NonFiniteScores(place, problem, HINT)
+    return NonFiniteScores(text, problem, HINT)
 
 
-def check_loss(nats: float, tokens: int) -> float:
-    """The sum of the losses of so many tokens, if it is finite.
+def check_likelihood(nats: float, value: float) -> None:
+    """Refuses a measure of a text whose likelihood is no number, or beyond all numbers.
+
+    nats: minus the logarithm of the text's probability.  value: what is reported of it.
 
     Raises:
-        RegardError: it is not.
+        RegardError: one of them is not finite.
     """
-    if math.isfinite(nats):
-        return nats
-    raise RegardError(
-        f"The loss of this text, {tokens:,} tokens, is {nats}: some of the model's scores are "
-        f"infinite or not numbers. {HINT}"
-    )
+    if not math.isfinite(nats):
+        raise RegardError(
+            f"The loss of this text is {nats}: some of the model's scores are infinite or not "
+            f"numbers. {HINT}"
+        )
+    if not math.isfinite(value):
+        raise RegardError(
+            f"The perplexity of this text is beyond what a number holds: its loss is {nats:.6g} "
+            f"nats. {HINT} Or measure per token, where it is measured per word."
+        )

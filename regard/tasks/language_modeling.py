@@ -40,8 +40,8 @@ from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader, places_of
-from regard.tasks.finite import check_loss
-from regard.tasks.given import looped, one_text, several_texts
+from regard.tasks.finite import check_likelihood
+from regard.tasks.given import one_text, several_texts
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
@@ -335,6 +335,9 @@ class LanguageModeling(Embeds):
         Raises:
             ConfigError: a stride without a window, or beyond it.
         """
+        for name, given in (("window", window), ("stride", stride)):
+            if given is not None and given < 1:
+                raise ConfigError(f"`{name}` must be at least 1, but is {given}.")
         window = window or self.window or self.context
         if self.context is not None and window is not None and window > self.context:
             raise ConfigError(
@@ -358,9 +361,12 @@ class LanguageModeling(Embeds):
 
         Args:
             window, stride: tokens that are read at a time, and from one window to the next.
+
+        Raises:
+            RegardError: the likelihood of the text is no number.
         """
         protocol = self.protocol(window, stride)
-        rows = rows if isinstance(rows, Rows) else read(looped(rows))
+        rows = rows if isinstance(rows, Rows) else read(rows)
         meter = PerplexityMeter(protocol)
         units = 0
 
@@ -372,10 +378,11 @@ class LanguageModeling(Embeds):
 
         ids = self._encoded(counted(), self._before())
         nats, tokens = self._nats(ids, protocol)
-        check_loss(nats, tokens)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         meter.add(nats, tokens if self.unit == "token" else units, unknown)
-        return meter.result()
+        result = meter.result()
+        check_likelihood(result.nats, result.value)
+        return result
 
     def last_words(self, passages: Sequence[str]) -> list[Score]:
         """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""

@@ -21,7 +21,7 @@ from regard.errors import RegardError
 from regard.metrics import Score
 from regard.tasks.batching import device_of, watched
 from regard.tasks.features import places_of
-from regard.tasks.finite import check_texts
+from regard.tasks.finite import check_likelihood, check_texts
 from regard.text import Tokenizer
 
 
@@ -101,6 +101,7 @@ def _named(
     signature += f"|unk:{unknown}" if unknown else ""
     mean = float(nats.mean())
     perplexity = math.exp(mean) if mean < 709 else math.inf
+    check_likelihood(float(nats.sum()), perplexity)
     return [
         Score("last-word accuracy", float(right.mean()), signature, len(nats), 4),
         Score("last-word perplexity", perplexity, signature, len(nats)),

@@ -39,7 +39,8 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import BLEU, CHRF, Score
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
-from regard.tasks.given import looped, several_texts
+from regard.tasks.finite import NonFiniteScores
+from regard.tasks.given import several_texts
 from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
@@ -198,12 +199,17 @@ class Translation(TaskVerbs):
         return {"loss": self._loss(batch.to(device_of(self.model)), self.smoothing)}, None
 
     def validate(self) -> dict[str, float]:
-        """BLEU of the translations, and the cross-entropy of the references per token."""
+        """BLEU of the translations, and the cross-entropy of the references per token.
+
+        Where scores are not numbers both are NaN.
+        """
         data = self._data()
         bleu = BLEU(tokenize=self.bleu_tokenize)
-        best = [
-            found[0] for found in decode_in_order(self.model, data.valid.columns[0], self.method)
-        ]
+        try:
+            decoded = decode_in_order(self.model, data.valid.columns[0], self.method)
+        except NonFiniteScores:
+            return {"bleu": float("nan"), "loss": float("nan")}
+        best = [found[0] for found in decoded]
         bleu.add(self.tokenizer.decode_many(h.tokens for h in best), data.references)
         loss, count = self._total_loss(data.valid)
         return {"bleu": bleu.result().value, "loss": loss / count}
@@ -351,7 +357,7 @@ def fields_of(pairs: Rows | Iterable[Sequence[str]]) -> tuple[list[str], list[st
     Raises:
         DataError: there is no row, or one has not two texts.
     """
-    rows = pairs if isinstance(pairs, Rows) else read(looped(pairs))
+    rows = pairs if isinstance(pairs, Rows) else read(pairs)
     name, found = rows.file_of(0), list(rows.numbered())
     if not found:
         raise DataError(name, None, "has not one pair: there is nothing to score.")

@@ -13,6 +13,7 @@ from regard.schema import either
 
 # method -> what it does; of the task that it belongs to
 METHODS = {
+    "predict": "answers a text",
     "translate": "turns a text into another",
     "generate": "continues a text",
     "stream": "continues a text",
@@ -23,7 +24,6 @@ METHODS = {
     "tag": "tags the words of a text",
     "answer": "answers a question from a context",
     "answers": "gives answers with their probabilities",
-    "predict": "answers a text",
     "embed": "gives the vector of a text",
     "embed_stream": "gives the vectors of texts",
     "similarity": "compares the vectors of texts",
