@@ -33,7 +33,7 @@ from regard.tasks.batching import Latest, TooLong, device_of, watched
 from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
 from regard.tasks.finite import NonFiniteScores, check_texts
 from regard.tasks.given import one_or_two, several
-from regard.tasks.sections import TokenizerSection
+from regard.tasks.sections import TokenizerSection, tokenizer_problems
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
 
@@ -243,6 +243,21 @@ class EncoderTask(Answering, ABC):
         self.parts = parts
         self.next_words: NextWords | None = None
         self.remarks: list[str] = []
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model gives hidden states of a whole text."""
+        return all(hasattr(model, verb) for verb in ("encode", "layers", "new_head"))
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from tokenizer_problems(recipe)
+        if recipe.data.valid is None:
+            for name in ("every", "patience"):
+                if getattr(recipe.training.validation, name):
+                    problem = "needs validation data. Name a file as `valid` in [data]"
+                    yield f"training.validation.{name}", f"{problem}, or leave it out."
 
     @classmethod
     def example(cls, recipe: Any, words: int) -> Any:

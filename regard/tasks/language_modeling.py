@@ -44,7 +44,7 @@ from regard.tasks.finite import check_likelihood
 from regard.tasks.given import one_text, several_texts
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
-from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.sections import DecodingSection, TokenizerSection, tokenizer_problems
 from regard.text import Tokenizer
 from regard.text.templates import template_of
 
@@ -161,6 +161,21 @@ class LanguageModeling(Embeds):
         """The files of data, for the record of a run."""
         data = recipe.data
         return [str(path) for path in (data.train, data.valid, data.test) if path is not None]
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model predicts what comes next."""
+        return bool(getattr(model, "continues", False))
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from tokenizer_problems(recipe)
+        yield from recipe.decoding.problems()
+        window, stride = recipe.evaluation.window, recipe.evaluation.stride
+        if window is not None and stride is not None and stride > window:
+            problem = f"must be at most `window`, {window}, but is {stride}."
+            yield "evaluation.stride", problem
 
     @classmethod
     def from_recipe(cls, recipe: LanguageModelingRecipe, model: Any, tokenizer: Tokenizer) -> Any:

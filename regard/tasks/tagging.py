@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from regard.data import Cursor, Records, Sentence, Tokens, read_conll
 from regard.data.batches import IGNORE, moved
+from regard.data.files import ending
 from regard.data.pieces import RowBatch
 from regard.data.store import Report
 from regard.data.strides import WordRows
@@ -40,6 +41,7 @@ from regard.tasks.encoding import (
     labelled,
 )
 from regard.tasks.given import several, text_or_words
+from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.splitting import Words
 
@@ -131,6 +133,17 @@ class Tagging(EncoderTask):
         self.goal = ("f1" if self.entities else "accuracy", "max")
 
     # ---- from a recipe
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        data = recipe.data
+        if data.words == data.tags:
+            yield "data.tags", f"must be another column than `words`, but both are {data.tags}."
+        files = [path for part in PARTS if (path := getattr(data, part)) is not None]
+        if all(ending(path) in (".jsonl", ".ndjson") for path in files):
+            yield from differing(data, "data", ("words", "tags"), "is of files of columns")
 
     @classmethod
     def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:

@@ -38,6 +38,7 @@ from regard.tasks.encoding import (
     keep_short,
 )
 from regard.tasks.given import is_one
+from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.templates import Row
 
@@ -170,6 +171,43 @@ class TextTask(EncoderTask):
             return batch
         rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
         return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        data, metrics = recipe.data, recipe.evaluation.metrics
+        if data.glue:
+            names = ("columns", "format", "header")
+            yield from differing(data, "data", names, "is of tables, and `glue` says what is read")
+            if wrong := cls._wrong_glue(data.glue):
+                yield "data.glue", f"cannot be learned: {wrong}"
+        if not (data.glue and data.test is not None):
+            yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
+        if any(isinstance(one, str) for one in data.columns) and data.header is False:
+            yield "data.header", "must not be false where `columns` are names: a header has them."
+        one_text = data.glue in OF_ONE_TEXT or (not data.glue and len(data.columns) == 2)
+        if recipe.objective.both_orders and one_text:
+            problem = "is for pairs, but `columns` names one text. Leave it out."
+            yield "objective.both_orders", problem
+        if metrics and data.valid is None and data.test is None:
+            yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
+        yield from cls._unknown(metrics)
+
+    @classmethod
+    def _wrong_glue(cls, glue: str) -> str:
+        """Why this task of GLUE is not of this kind; "" where it is."""
+        key = key_of(glue_metrics(glue)[0])
+        other = "regression" if cls.name == "classification" else "classification"
+        said = f'{glue} is scored by {key}, which is not of {cls.name}: say task = "{other}".'
+        return "" if key in cls.KNOWN else said
+
+    @classmethod
+    def _unknown(cls, metrics: Sequence[str]) -> Iterator[tuple[str, str]]:
+        for name in metrics:
+            if name not in cls.KNOWN:
+                problem = f"names {name!r}, which does not score {cls.name}."
+                yield "evaluation.metrics", f"{problem} {nearest(name, cls.KNOWN)}"
 
     def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
         """Read the data and the second objective that a recipe asks for."""
@@ -313,14 +351,9 @@ class TextTask(EncoderTask):
             ConfigError: one of them does not score answers of this kind.
         """
         if self.glue and not self.metrics:
-            metrics: list[Any] = list(glue_metrics(self.glue))
-            if key_of(metrics[0]) not in self.KNOWN:
-                other = "regression" if self.name == "classification" else "classification"
-                raise ConfigError(
-                    f"{self.glue} is scored by {key_of(metrics[0])}, which is not of {self.name}: "
-                    f'say task = "{other}".'
-                )
-            return metrics
+            if wrong := self._wrong_glue(self.glue):
+                raise ConfigError(wrong)
+            return list(glue_metrics(self.glue))
         for name in self.metrics:
             if name not in self.KNOWN:
                 raise ConfigError(

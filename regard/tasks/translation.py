@@ -41,7 +41,12 @@ from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
 from regard.tasks.finite import NonFiniteScores
 from regard.tasks.given import several_texts
-from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.sections import (
+    DecodingSection,
+    TokenizerSection,
+    differing,
+    tokenizer_problems,
+)
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
@@ -138,10 +143,35 @@ class Translation(TaskVerbs):
         return [str(path) for path in (*data.train, *data.valid, *data.test)]
 
     @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model writes a target for a source."""
+        return hasattr(model, "start") and not getattr(model, "continues", False)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from tokenizer_problems(recipe)
+        yield from recipe.decoding.problems()
+        data = recipe.data
+        given = {name: getattr(data, name) for name in ("train", "valid", "test")}
+        for name, files in given.items():
+            if len(files) not in (1, 2) and (files or name != "test"):
+                problem = f"must be two files of lines or one table, but has {len(files)} files."
+                yield f"data.{name}", problem
+        if all(len(files) != 1 for files in given.values()):
+            yield from differing(data, "data", ("columns", "format"), "is of a table")
+        if len(data.columns) != 2:
+            problem = f"must name the source and the target, but names {len(data.columns)} columns."
+            yield "data.columns", problem
+        try:
+            BLEU(tokenize=recipe.evaluation.bleu_tokenize)
+        except RegardError as error:
+            yield "evaluation.bleu_tokenize", f"cannot be used: {error}"
+
+    @classmethod
     def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
         """The task with its data, ready to be trained."""
         data, rows = recipe.data, rows_of(recipe, "valid")
-        BLEU(tokenize=recipe.evaluation.bleu_tokenize)  # refuses what it cannot do before we begin
         limit = min(data.max_tokens, model.config.max_length or data.max_tokens)
         fields = columns(tokenizer, max_tokens=limit, too_long=data.too_long)
         train = encode(rows_of(recipe, "train"), fields)

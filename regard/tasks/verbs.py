@@ -6,6 +6,7 @@ model.generate("The man")       a model of masked-words has no `generate`. Use f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.errors import ConfigError
@@ -54,6 +55,19 @@ class TaskVerbs:
     def instead(self, model: Any) -> str:
         """The verb to use."""
         return f"Use: regard {self.verbs[0]} {model} TEXT"
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether models of this class can learn the task."""
+        return True
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options of a recipe that are without effect or lack what they need: dotted name, problem.
+
+        They are known before any data are read.
+        """
+        yield from ()
 
     if not TYPE_CHECKING:
 
