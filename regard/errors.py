@@ -2,6 +2,7 @@
 
 RegardError
 ├── DataError         a file of data: names file, line and field
+│   └── TextError     one of several texts that a task is given
 ├── ConfigError       a recipe, an option, a model's configuration
 ├── CheckpointError   a run folder or a file of weights
 └── MissingExtra      an optional package is needed: names its install line
@@ -23,6 +24,30 @@ class DataError(RegardError):
         self.path, self.line, self.problem, self.hint = str(path), line, problem, hint
         where = f"{path}:{line}" if line is not None else str(path)
         super().__init__(f"{where}: {problem}" + (f" {hint}" if hint else ""))
+
+
+class TextError(DataError):
+    """One of several texts cannot be answered.
+
+    place: which of them, from 0.  what: how the message calls a text ("Question").  said: the whole
+    message, where "Text 3 has ..." is not it. Who reads texts from lines names `problem` and `hint`
+    by the line: see `on_line`.
+    """
+
+    def __init__(
+        self, place: int, problem: str, hint: str = "", *, what: str = "Text", said: str = ""
+    ):
+        super().__init__("texts", place + 1, problem, hint)
+        self.place, self.what, self.said = place, what, said
+        self.args = (said or f"{what} {place + 1} {problem} {hint}".rstrip(),)
+
+    def moved(self, count: int) -> TextError:
+        """The same of a text with so many more before it."""
+        return TextError(self.place + count, self.problem, self.hint, what=self.what)
+
+    def on_line(self, origin: str, before: int) -> DataError:
+        """The same of a line of `origin`; the first of the texts stands `before` lines below 1."""
+        return DataError(origin, before + self.place + 1, self.problem, self.hint)
 
 
 class ConfigError(RegardError):

@@ -21,12 +21,14 @@ from regard.errors import CheckpointError, ConfigError
 from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
+from regard.models.headed import Headed
 from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record, with_section, write
 from regard.summary import write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
+from regard.training.options import without_effect
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
@@ -56,12 +58,24 @@ def read_recipe(
     section: type[Options] = Started
     if not source.has("model.path"):
         model = model_class(source.choice("model.name", MODELS))
+        if not task.trains(model):
+            names = ", ".join(name for name in MODELS if task.trains(model_class(name)))
+            raise ConfigError(
+                f"{source.place('model.name')}: the task {task.name} cannot train this model. "
+                f"`model.name` must be one of {names}."
+            )
         size = source.choice("model.size", ["", *model.SIZES], default="")
         section = options_of(
             model.Config, NO_OPTIONS, model.SIZES.get(size), name=(str, ...), size=(str, "")
         )
     schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
-    return source.check(schema, keep_unset=keep_unset)
+    recipe: Any = source.check(schema, keep_unset=keep_unset)
+    if not source.run:  # the recipe in a run folder was accepted when the run began
+        problems = [*task.problems(recipe), *without_effect(recipe.training)]
+        if problems:
+            said = (f"{source.place(key)}: `{key}` {problem}" for key, problem in problems)
+            raise ConfigError("\n".join(said))
+    return recipe
 
 
 class FeaturesSection(Options):
@@ -180,7 +194,10 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
     kind = task_class(recipe.task)
     tokenizer = tokenizer or build_tokenizer(recipe)
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe.model, tokenizer).to(device())
+    model = build_model(recipe.model, tokenizer)
+    if not kind.trains(type(model)) and not isinstance(model, Headed):
+        raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
+    model = model.to(device())
     made = Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
     for note in made.notes():
         warnings.warn(note, stacklevel=3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import math
 import os
 import sys
 import warnings
@@ -134,14 +135,34 @@ def show(facts: Any, text: str, as_json: bool) -> None:
 
 
 def dumps(facts: Any) -> str:
-    """JSON on one line; what JSON has no word for (paths) becomes text."""
-    return json.dumps(facts, ensure_ascii=False, default=str)
+    """JSON on one line; what JSON has no word for becomes text (paths) or null (NaN, infinity)."""
+    try:
+        return json.dumps(facts, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_nulls(facts), ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _with_nulls(facts: Any) -> Any:
+    """The same with None in the place of numbers that JSON does not have."""
+    if isinstance(facts, float):
+        return facts if math.isfinite(facts) else None
+    if isinstance(facts, dict):
+        return {key: _with_nulls(value) for key, value in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [_with_nulls(value) for value in facts]
+    return facts
 
 
 def write_utf8(stream: IO[str]) -> None:
-    """Output that a program reads is UTF-8, whatever the language of the machine."""
-    if not stream.isatty() and hasattr(stream, "reconfigure"):
-        stream.reconfigure(encoding="utf-8")
+    """Output that a program reads is UTF-8, whatever the language of the machine.
+
+    A path that is not UTF-8 does not end the output: its bytes are written as escapes.
+    """
+    if not hasattr(stream, "reconfigure"):
+        return
+    stream.reconfigure(errors="backslashreplace")
+    if not stream.isatty():
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def tracked(parts: Sequence[Any], what: str) -> Iterator[Any]:

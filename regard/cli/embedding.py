@@ -13,12 +13,12 @@ import typer
 from regard.cli.console import AsJson, Model, Narrow, dumps, emit, loaded
 from regard.cli.lines import Chunk, chunks_of
 from regard.cli.using import report
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, TextError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from regard.tasks.features import Embedder
+    from regard.tasks.features import Embedder, Read
 
     Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
 
@@ -58,7 +58,7 @@ def embed(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Vectors of texts: one line in, one vector a line out, in order.
+    """Vectors of texts: one line in, one vector a line out, in order; of an empty line, too.
 
     What comes through a pipe is answered as it comes, and memory stays flat. Per word or token, a
     line is the word, a tab and its vector, and an empty line follows each text. How well cosines of
@@ -67,8 +67,8 @@ def embed(
     task = loaded(model, weights=weights)
     from regard.tasks.features import Embedder
 
-    if not hasattr(task, "reader"):
-        raise ConfigError(f"{model} holds a model of {task.name}, which gives no vectors of texts.")
+    no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
+    task.require("embed", model, no_vectors)
     embedder = Embedder.of(
         task.reader(),
         layers=layers,
@@ -90,18 +90,31 @@ def _embed(
     """One chunk, in parts whose vectors are held together.
 
     Raises:
-        DataError: a text is beyond the limit and that is an error; those before it are written.
+        DataError: a text is beyond the limit and that is an error, or its vector is not finite;
+            those before it are written.
     """
     parts = _parts(chunk, embedder.unit.chunk)
     for part, (read, long) in zip(parts, embedder.reads(chunk.texts), strict=True):
         if long and too_long == "error":
             before = part.until(long[0])
             if before.texts:
-                sink.write(before, embedder.vectors(embedder.read(before.texts)))
+                _write(embedder, before, embedder.read(before.texts), sink)
             tokens = len(read.rows[long[0]])
             raise part.too_long(long[0], tokens, embedder.pieces.limit or 0)
-        sink.write(part, embedder.vectors(read))
+        _write(embedder, part, read, sink)
         tally.update(texts=len(part.texts), truncated=len(long))
+
+
+def _write(embedder: Embedder, part: Chunk, read: Read, sink: Sink) -> None:
+    """The vectors of texts; those before one whose vector is not finite."""
+    try:
+        vectors = embedder.vectors(read)
+    except TextError as error:
+        before = part.until(error.place)
+        if before.texts:
+            _write(embedder, before, embedder.read(before.texts), sink)
+        raise part.error(error.place, error.problem, error.hint) from None
+    sink.write(part, vectors)
 
 
 def _parts(chunk: Chunk, size: int) -> Iterator[Chunk]:

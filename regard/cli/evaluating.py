@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -52,22 +52,24 @@ def evaluate(
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import LanguageModeling
 
+    if files and valid:
+        raise ConfigError("--valid is of the recipe's data, and --data names other. Leave one out.")
     chosen: list[int | str] = [
-        int(c) if c.isdigit() else c for c in (columns or "").split(",") if c
+        int(c) if c.isdecimal() else c for c in (columns or "").split(",") if c
     ]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files:
         files, named = _data_of(*_recipe(model), part)
-        chosen = chosen or named
+        chosen = chosen or (named if len(files) == 1 else [])
     windows = {name: n for name, n in (("window", window), ("stride", stride)) if n is not None}
     if windows and (last_word or not isinstance(task, LanguageModeling)):
         raise ConfigError("--window and --stride are for the perplexity of a language model.")
     with watching(lambda batches: tracked(batches, "evaluating")):
         if last_word or isinstance(task, LanguageModeling):
             refuse_decoding("Perplexity", decoding)
-            scores, counts = _likelihood(task, files, last_word, windows), Counter[str]()
+            scores, counts = _likelihood(task, files, chosen, last_word, windows), Counter[str]()
         elif task.decodes:
-            scores, counts = _answers(task, files, chosen or [0, 1], decoding)
+            scores, counts = _answers(task, files, chosen, decoding)
             report(counts, task.model.config.max_length)
         else:
             refuse_decoding(task.name, decoding)
@@ -76,6 +78,11 @@ def evaluate(
     plain = [{key: getattr(score, key) for key in keys} for score in scores]
     facts = {"model": model, "data": files, "scores": plain, **counts}
     show(facts, "\n".join(map(str, scores)), as_json)
+
+
+def refuse_columns(why: str) -> NoReturn:
+    """Says why --columns would be without effect."""
+    raise ConfigError(f"--columns would be without effect: {why}. Leave it out.")
 
 
 def _recipe(model: Path) -> tuple[Path, Any]:
@@ -101,8 +108,11 @@ def _headed(
     task: Any, model: Path, files: list[Path], columns: list[int | str], part: Part
 ) -> tuple[list[Any], list[Path]]:
     """Scores of what the head of a model answers, and the files that they are of."""
-    if not hasattr(task, "evaluate"):
-        raise ConfigError(f"Nothing scores the task {task.name} here: use regard predict.")
+    task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
+    if columns and not files:
+        refuse_columns("the recipe names those of its data")
+    if len(files) > 1:
+        raise ConfigError(f"{task.name} is scored on one file, but is given {len(files)}.")
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
     place, recipe = _recipe(model)
@@ -114,9 +124,11 @@ def _answers(
     task: Any, files: Sequence[Path], columns: Sequence[int | str], decoding: dict[str, Any]
 ) -> tuple[list[Any], Counter[str]]:
     """Scores of the answers to the first column against the second, and what was cut."""
-    from regard.tasks.translation import pairs_of
+    from regard.tasks.translation import fields_of, pairs_of
 
-    sources, references = map(list, zip(*pairs_of(files, columns), strict=True))
+    if len(files) > 1 and columns:
+        refuse_columns("lines of two files have none")
+    sources, references = fields_of(pairs_of(files, columns or (0, 1)))
     long = task.long_ones(sources)
     found = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [words[0] for words in task.spelled(sources, found)]
@@ -125,15 +137,22 @@ def _answers(
 
 
 def _likelihood(
-    task: Any, files: Sequence[Path], last_word: bool, windows: dict[str, int]
+    task: Any,
+    files: Sequence[Path],
+    columns: Sequence[int | str],
+    last_word: bool,
+    windows: dict[str, int],
 ) -> list[Any]:
     """Perplexity of texts, or of the last words of their lines."""
     from regard.data import read
+    from regard.tasks.language_modeling import LanguageModeling
 
+    if last_word and not isinstance(task, LanguageModeling):
+        raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
+    if columns:
+        refuse_columns("running text has none")
     if not last_word:
         return [task.evaluate(read(file, format=task.format), **windows) for file in files]
-    if not hasattr(task, "last_words"):
-        raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
     return [score for file in files for score in task.last_words(passages(file))]
 
 

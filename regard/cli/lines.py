@@ -14,6 +14,7 @@ from regard.errors import DataError
 STANDARD_INPUT = "standard input"
 BLOCK = 1 << 16  # bytes that are read at once, and so how much waits for an answer
 MOST = 1024  # texts that are answered together
+NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,52 @@ class Chunk:
         """The texts before this place; all of them where there is none."""
         return replace(self, texts=self.texts[:place])
 
+    def error(self, place: int, problem: str, hint: str = "") -> DataError:
+        """The error for one of these texts, by its line."""
+        return DataError(self.origin, self.first + place + 1, problem, hint)
+
     def too_long(self, place: int, tokens: int, limit: int) -> DataError:
         """The error for a text beyond the model's limit."""
         problem = f"has {tokens:,} tokens, but this model reads at most {limit:,}."
         hint = "Shorten it, or cut its end with --too-long truncate."
-        return DataError(self.origin, self.first + place + 1, problem, hint)
+        return self.error(place, problem, hint)
 
 
 def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:
-    """The texts that were given; those of standard input where there are none, or "-" alone."""
-    if texts and list(texts) != ["-"]:
-        yield Chunk(0, list(texts), "text")
-    else:
+    """The texts that were given; those of standard input where there are none, or "-" alone.
+
+    Raises:
+        DataError: a text is not UTF-8; those before it have been given.
+    """
+    if not texts or list(texts) == ["-"]:
         yield from _arriving(sys.stdin.buffer)
+        return
+    whole = Chunk(0, list(texts), "text")
+    wrong = next((place for place, text in enumerate(texts) if not _is_utf8(text)), None)
+    if wrong != 0:
+        yield whole.until(wrong)
+    if wrong is not None:
+        raise whole.error(wrong, *NOT_UTF8)
+
+
+def one_argument(text: str) -> str:
+    """A text of the command line.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    if not _is_utf8(text):
+        raise DataError("text", None, *NOT_UTF8)
+    return text
+
+
+def _is_utf8(text: str) -> bool:
+    """Python takes bytes of the command line that are not UTF-8 as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Arriving:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.console import AsJson, Model, emit, loaded, say, show, with_decoding
+from regard.cli.lines import one_argument
 from regard.cli.using import refuse_decoding, texts_of
 from regard.errors import ConfigError
 
@@ -52,7 +53,7 @@ def look(
     for path, suffix in ((html, ".html"), (png, ".png")):
         if path is not None and path.suffix != suffix:
             raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
-    task = loaded(model)
+    text, task = one_argument(text), loaded(model)
     if inputs:
         row = _row(task, text)
         _give(row, row, html, png, {"source": text, **row.rows} if as_json else None)
@@ -96,7 +97,7 @@ def _row(task: Any, text: str) -> Any:
     """What the encoder of a task reads."""
     from regard.visual import Inputs
 
-    if not hasattr(task, "pieces"):
+    if task.decodes:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
     pieces = task.pieces
     return Inputs.of(texts_of(task, [text])[0], pieces.tokenizer, pieces.template)
@@ -109,7 +110,7 @@ def _silenced(task: Any, heads: Sequence[str]) -> AbstractContextManager[Any]:
     found: dict[int, list[int]] = {}
     for one in heads:
         layer, _, numbers = one.partition(":")
-        if not layer.isdigit() or not all(part.isdigit() for part in numbers.split(",")):
+        if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
             raise ConfigError(f"`--silence` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
         found[int(layer)] = [int(part) for part in numbers.split(",")]
     return regard.heads_masked(task, found) if found else nullcontext()
@@ -139,6 +140,7 @@ def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int
 def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
     """What is seen while the task reads the text, and what it answers where it decodes."""
     import regard
+    from regard.tasks.given import one_or_two
     from regard.visual.record import read
 
     try:
@@ -146,12 +148,23 @@ def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
             if task.decodes:
                 return seen, task.predict([text], **decoding)[0]
             refuse_decoding(task.name, decoding)
-            read(task, texts_of(task, [text]))
+            read(task, [one_or_two(texts_of(task, [text])[0], 0)])
+            _check(seen)
             return seen, ""
     except ValueError as error:
         if isinstance(error, regard.RegardError):
             raise
         raise ConfigError(str(error)) from None
+
+
+def _check(seen: Seen) -> None:
+    """Refuses weights that are no numbers: a picture would show them as zeros."""
+    sites = (site for view in seen.views for site in view.sites.values())
+    if not all(bool(site.weights.isfinite().all()) for site in sites):
+        raise ConfigError(
+            "The attention weights are infinite or not numbers. The model's weights may have "
+            "diverged in training: use others."
+        )
 
 
 @dataclass(frozen=True)

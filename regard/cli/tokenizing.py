@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from regard.cli.console import AsJson, dumps, emit, say, show
-from regard.cli.lines import chunks_of
+from regard.cli.lines import chunks_of, one_argument
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def train(
     from regard.data import read
     from regard.text import train as learn
 
-    names = [int(c) if c.isdigit() else c for c in columns.split(",")] if columns else []
+    names = [int(c) if c.isdecimal() else c for c in columns.split(",")] if columns else []
     texts = (text for file in files for text in read(file, names).texts())
     made = learn(kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form)
     made.save(out)
@@ -101,14 +101,14 @@ def explain(
     if words is not None or file is not None:
         if tokenizer is not None:
             raise ConfigError("Give a tokenizer and a text, or --words or --file, but not both.")
-        counts = _counted(words) if words is not None else _read(file)
+        counts = _counted(one_argument(words)) if words is not None else _read(file)
         shown: list[Any] = [explain.likelihood(counts, merges)]
         if kind == "bpe":
             shown = [explain.training(counts, merges), explain.compare(counts, merges)]
     elif tokenizer is None or text is None:
         raise ConfigError("Give a tokenizer and a text, or words to learn from: --words or --file.")
     else:
-        shown = list(explain.encoding(_load(tokenizer), text))
+        shown = list(explain.encoding(_load(tokenizer), one_argument(text)))
     show([asdict(one) for one in shown], "\n\n".join(map(explain.render, shown)), as_json)
 
 
@@ -125,7 +125,7 @@ def _counted(words: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for item in words.split():
         word, _, number = item.rpartition(":") if ":" in item else (item, "", "1")
-        if not number.isdigit() or not word:
+        if not number.isdecimal() or not word:
             raise ConfigError(f"`--words` must be like 'old:7 older:3', but has {item!r}.")
         counts[word] = counts.get(word, 0) + int(number)
     return counts

@@ -77,7 +77,7 @@ def compare(
     overrides = [word for word in recipes if "=" in word and not Path(word).exists()]
     paths = [word for word in recipes if word not in overrides]
     numbers = [part.strip() for part in seeds.split(",")]
-    if not all(part.isdigit() for part in numbers):
+    if not all(part.isdecimal() for part in numbers):
         raise ConfigError(f"`--seeds` must be whole numbers with commas between, but is {seeds!r}.")
     every = list(map(int, numbers))
     found = run(paths, overrides, seeds=every, out=out, jobs=jobs, show=_progress(quiet))

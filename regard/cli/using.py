@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from regard.cli.console import AsJson, Model, Narrow, dumps, emit, loaded, say, show, with_decoding
-from regard.cli.lines import Chunk, chunks_of
-from regard.errors import ConfigError
+from regard.cli.lines import Chunk, chunks_of, one_argument
+from regard.errors import ConfigError, DataError, TextError
 
 if TYPE_CHECKING:
     from regard.decoding.hypothesis import Hypothesis
@@ -36,23 +36,22 @@ def predict(
 ) -> None:
     """Translate, classify, tag, answer or continue: one line in, one line out, in order.
 
-    What comes through a pipe is answered as it comes. A line of several texts (a pair, a question
-    and its context) has tabs between them. With --scores or --n-best every hypothesis is a line:
-    the number of its text from 0, its score and itself, tabs between.
+    What comes through a pipe is answered as it comes. A line of two texts (a pair, a question and
+    its context) has a tab between them. An empty line has an empty answer. With --scores or
+    --n-best every hypothesis is a line: the number of its text from 0, its score and itself, tabs
+    between.
     """
 
     task, tally = loaded(model, weights=weights), Counter[str]()
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
     form = _as_json if as_json else _with_scores if scores or several else _best
-    answering = _decoded if task.decodes else _read_off
     if not task.decodes:
         refuse_decoding(task.name, decoding | ({"scores": True} if scores else {}))
     for chunk in chunks_of(texts):
-        long = task.long_ones(texts_of(task, chunk.texts), **decoding)
-        refused = min(long) if long and too_long == "error" else None
-        emit("".join(map(form, answering(task, chunk.until(refused), long, decoding, tally))))
-        if refused is not None:
-            raise chunk.too_long(refused, long[refused], limit_of(task))
+        answers, error = _until_an_error(task, chunk, too_long, decoding, tally)
+        emit("".join(map(form, answers)))
+        if error is not None:
+            raise error
     report(tally, limit_of(task))
 
 
@@ -75,50 +74,108 @@ def refuse_decoding(what: str, options: dict[str, Any]) -> None:
 
 
 def texts_of(task: Any, lines: Sequence[str]) -> list[Any]:
-    """What lines hold for this task: for one that reads several texts, those between tabs."""
+    """What lines hold for an encoder: a text, or those between tabs."""
     if task.decodes:
         return list(lines)
     return [tuple(line.split("\t")) if "\t" in line else line for line in lines]
 
 
-def _read_off(
-    task: Any, chunk: Chunk, long: dict[int, int], decoding: dict[str, Any], tally: Counter[str]
-) -> Iterator[dict[str, Any]]:
-    """For each text what the head of the model answers, with all that is known of it."""
-    cut = {"too_long": "truncate"} if long else {}
-    answers = task.answers(texts_of(task, chunk.texts), **cut)
+def asked_of(task: Any, line: str) -> Any:
+    """What a line asks of this task: a text, or for one that reads pairs those between tabs."""
+    several = not task.decodes and task.reads_pairs and "\t" in line
+    return tuple(line.split("\t")) if several else line
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The lines of a chunk that are no white space alone: their places in it, and their texts."""
+
+    places: list[int]
+    texts: list[Any]
+
+    @classmethod
+    def of(cls, task: Any, chunk: Chunk) -> Asked:
+        """What the lines ask of a task."""
+        places = [place for place, line in enumerate(chunk.texts) if line.strip()]
+        return cls(places, [asked_of(task, chunk.texts[place]) for place in places])
+
+
+def _until_an_error(
+    task: Any, chunk: Chunk, too_long: str, decoding: dict[str, Any], tally: Counter[str]
+) -> tuple[list[dict[str, Any]], DataError | None]:
+    """What is known of the answer to each line before the first that cannot be answered, and why
+    that cannot be.
+    """
+    answering = _decoded if task.decodes else _read_off
+    error: DataError | None = None
+    while True:
+        asked = Asked.of(task, chunk)
+        try:
+            long = task.long_ones(asked.texts, **decoding)
+            if not long or too_long == "truncate":
+                found = answering(task, asked, bool(long), decoding, tally)
+                return _numbered(task, chunk, asked, found, long, tally), error
+            first = asked.places[min(long)]
+            error = chunk.too_long(first, long[min(long)], limit_of(task))
+        except TextError as refused:
+            first = asked.places[refused.place]
+            error = chunk.error(first, refused.problem, refused.hint)
+        chunk = chunk.until(first)
+
+
+def _numbered(
+    task: Any,
+    chunk: Chunk,
+    asked: Asked,
+    found: Sequence[dict[str, Any]],
+    long: Mapping[int, int],
+    tally: Counter[str],
+) -> list[dict[str, Any]]:
+    """For each line what is known of its answer; an empty line has an empty answer."""
     tally.update(texts=len(chunk.texts), truncated=len(long))
-    for place, (text, answer) in enumerate(zip(chunk.texts, answers, strict=True)):
-        yield {
+    answers = dict(zip(asked.places, found, strict=True))
+    cut = {asked.places[place] for place in long}
+    return [
+        {
             "number": chunk.first + place,
-            "source": text,
-            "text": str(answer),
-            "truncated": place in long,
-            **asdict(answer),
+            "source": line,
+            "text": "",
+            "truncated": place in cut,
+            **(answers[place] if place in answers else _nothing(task)),
         }
+        for place, line in enumerate(chunk.texts)
+    ]
+
+
+def _nothing(task: Any) -> dict[str, Any]:
+    """The answer to an empty line."""
+    if not task.decodes:
+        return {**task.answer_type.nothing(), "text": ""}
+    return {"hypotheses": [{"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}]}
+
+
+def _read_off(
+    task: Any, asked: Asked, cut: bool, decoding: dict[str, Any], tally: Counter[str]
+) -> list[dict[str, Any]]:
+    """For each text what the head of the model answers, with all that is known of it."""
+    answers = task.answers(asked.texts, too_long="truncate" if cut else "error")
+    return [{"text": str(answer), **answer.values()} for answer in answers]
 
 
 def _decoded(
-    task: Any, chunk: Chunk, long: dict[int, int], decoding: dict[str, Any], tally: Counter[str]
-) -> Iterator[dict[str, Any]]:
+    task: Any, asked: Asked, cut: bool, decoding: dict[str, Any], tally: Counter[str]
+) -> list[dict[str, Any]]:
     """For each text what is known of its hypotheses, best first."""
     from regard.decoding import counting
 
-    cut = {"too_long": "truncate"} if long else {}
     with counting() as pace:
-        found = task.hypotheses(chunk.texts, **decoding, **cut)
+        found = task.hypotheses(asked.texts, **decoding, too_long="truncate" if cut else "error")
     tally.update(pace.counts())
-    spelled = task.spelled(chunk.texts, found)
-    cut_off = unfinished(found)
-    tally.update(texts=len(chunk.texts), truncated=len(long), unfinished=cut_off)
-    for place, (text, several, words) in enumerate(zip(chunk.texts, found, spelled, strict=True)):
-        yield {
-            "number": chunk.first + place,
-            "source": text,
-            "text": words[0],
-            "truncated": place in long,
-            "hypotheses": hypotheses_of(several, words),
-        }
+    tally.update(unfinished=unfinished(found))
+    return [
+        {"text": words[0], "hypotheses": hypotheses_of(several, words)}
+        for several, words in zip(found, task.spelled(asked.texts, found), strict=True)
+    ]
 
 
 def hypotheses_of(found: Sequence[Hypothesis], words: Sequence[str]) -> list[dict[str, Any]]:
@@ -190,11 +247,10 @@ def generate(
     from regard.decoding import changed, counting
 
     task = loaded(model, weights=weights)
-    if not hasattr(task, "stream"):
-        raise ConfigError(
-            f"{model} answers a text and does not continue one. Use: regard predict {model} TEXT"
-        )
-    if prompt == "-":
+    task.require("generate", model, f"{model} answers a text and does not continue one.")
+    if prompt != "-":
+        prompt = one_argument(prompt)
+    else:
         prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
     method = changed(task.method, **decoding)
     if not as_json and hasattr(method, "walk") and decoding.get("samples", 1) == 1:

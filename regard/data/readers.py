@@ -261,7 +261,11 @@ class Items(Rows):
 
     def whole(self) -> Iterator[tuple[int, Any]]:
         """The items as they were given, with their numbers from 1."""
-        once = iter(self.items)
+        try:
+            once = iter(self.items)
+        except TypeError:
+            problem = f"must be something to loop over, but is {self.items!r:.80}."
+            raise DataError(self.file_of(0), None, problem, "Give a list of rows.") from None
         if self._spent:
             problem = "can be read only once, and has been read."
             hint = "Give a list, or an object whose `__iter__` begins anew."

@@ -20,6 +20,10 @@ from regard.native import graphs
 from regard.native.words import Leaders
 
 
+class NotNumbers(RegardError):
+    """A model's scores for what comes next are infinite or not numbers."""
+
+
 def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
     """The model's state and what has been read: (R, T) tokens, the last to be fed next.
 
@@ -39,7 +43,7 @@ def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tupl
     (R, N), in one step; tokens (R, T) are all that is written.
 
     Raises:
-        RegardError: the model gave no numbers.
+        NotNumbers: the model gave no numbers.
     """
     scores, state = graphs.step(model, fed, state)
     log_probs = normalized(scores)
@@ -65,11 +69,11 @@ def check(log_probs: Sequence[float], read: int) -> None:
     """Refuses rows whose log-probabilities are no numbers, after so many tokens.
 
     Raises:
-        RegardError: there is such a row.
+        NotNumbers: there is such a row.
     """
     for row, log_prob in enumerate(log_probs):
         if isnan(log_prob):
-            raise RegardError(
+            raise NotNumbers(
                 f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
                 f"after {read} tokens. Its weights may have diverged."
             )

@@ -18,9 +18,11 @@ from regard.data import Column, Sequences, Tokens, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.steps import evaluating
-from regard.errors import RegardError
+from regard.decoding.steps import NotNumbers, evaluating
+from regard.errors import TextError
 from regard.native.stepping import FastBlocks
+from regard.tasks.finite import not_finite
+from regard.tasks.given import several_texts
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
@@ -82,13 +84,13 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
     Raises:
         RegardError: a text is longer than `column.max_tokens` and `too_long` is "error".
     """
-    rows = column.encode_many(list(texts))
+    rows = column.encode_many(several_texts(texts))
     long = column.long_ones(rows)
     if long and too_long == "error":
-        raise RegardError(
-            f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, but this model reads at most "
-            f"{column.max_tokens}. Shorten it, or cut its end with too_long='truncate'."
-        )
+        count = len(rows[long[0]])
+        problem = f"has {count} tokens, but this model reads at most {column.max_tokens}."
+        hint = "Shorten it, or cut its end with too_long='truncate'."
+        raise TextError(long[0], problem, hint)
     for i in long:
         rows[i] = column.truncated(rows[i])
     return Tokens.of(rows)
@@ -96,13 +98,17 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
 
 def long_ones(texts: Sequence[str], column: Column) -> dict[int, int]:
     """The places of texts longer than `column.max_tokens`, and how many tokens each has."""
-    rows = column.encode_many(list(texts))
+    rows = column.encode_many(several_texts(texts))
     return {i: len(rows[i]) for i in column.long_ones(rows)}
 
 
 @torch.no_grad()
 def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothesis]]:
-    """The hypotheses of each row; a row's answer does not depend on its company."""
+    """The hypotheses of each row; a row's answer does not depend on its company.
+
+    Raises:
+        NonFiniteScores: the scores of what follows a row are infinite or not numbers.
+    """
     found: list[list[Hypothesis]] = [[] for _ in range(len(rows))]
     if not len(rows):
         return found
@@ -120,11 +126,31 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
         return decoding.generate(model, batch.to(device), method)
 
     with evaluating(model):
-        decoded = _answers(decode, batches, beside)
-        for numbers, answers in zip(watched(batches.rows), decoded, strict=True):
-            for number, hypotheses in zip(numbers, answers, strict=True):
-                found[number] = hypotheses
+        decoded, done = _answers(decode, batches, beside), 0
+        try:
+            for numbers, answers in zip(watched(batches.rows), decoded, strict=True):
+                done += 1
+                for number, hypotheses in zip(numbers, answers, strict=True):
+                    found[number] = hypotheses
+        except NotNumbers:
+            _name_the_first(decode, rows, sorted(batches.rows[done].tolist()), *pads)
+            raise
     return found
+
+
+def _name_the_first(
+    decode: Callable[[Sequences], Answers], rows: Tokens, numbers: Sequence[int], pad: int | None
+) -> None:
+    """Decodes rows one by one until the scores of one are no numbers.
+
+    Raises:
+        NonFiniteScores: names it.
+    """
+    for number in numbers:
+        try:
+            decode(rows.padded(np.array([number]), pad))
+        except NotNumbers:
+            raise not_finite(number, "scores") from None
 
 
 def smaller_at_the_end(batches: Sequence[np.ndarray], beside: int) -> list[np.ndarray]:

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from regard.errors import ConfigError, DataError
 from regard.metrics import F1
 from regard.models.headed import Headed
+from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderRecipe, finite, headed, labelled
+from regard.tasks.encoding import EncoderRecipe, headed, labelled
 from regard.tasks.texts import TextEvaluation, TextObjective, TextsData, TextTask, rows_of
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
@@ -39,7 +40,7 @@ class ClassificationRecipe(EncoderRecipe):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(TaskAnswer):
     """The best label, and the probability of each."""
 
     label: str
@@ -53,6 +54,7 @@ class Classification(TextTask):
     """One of several classes for a text, or for a pair."""
 
     name = "classification"
+    answer_type = Answer
     Recipe = ClassificationRecipe
     KNOWN = ("accuracy", "f1", "macro-f1", "matthews")
     DEFAULT = ("accuracy",)
@@ -107,7 +109,7 @@ class Classification(TextTask):
 
     def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Answer]:
         """The label of each text or pair, with the probabilities of all labels."""
-        scores = finite(self.text_scores(self.encoded(texts, too_long)))
+        scores = self.text_scores(self.encoded(texts, too_long))
         found = []
         for row in scores.softmax(-1).tolist():
             named = dict(zip(self.labels, row, strict=True))

@@ -7,6 +7,7 @@ measure of vectors: how their cosines go together with what people said of pairs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +19,16 @@ from regard.errors import DataError
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.sentences import Pooling
+from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import Answering, headed, several
-from regard.tasks.features import Reader
+from regard.tasks.encoding import Answering, headed
+from regard.tasks.features import Reader, as_text
+from regard.tasks.given import several
 from regard.text import Tokenizer
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(TaskAnswer):
     """The vector of a text."""
 
     vector: tuple[float, ...]
@@ -38,6 +41,8 @@ class Embedding(Answering):
     """A vector for a text."""
 
     name = "embedding"
+    answer_type = Answer
+    verbs = ("embed", "predict", "evaluate", "look")
 
     def __init__(
         self,
@@ -61,9 +66,13 @@ class Embedding(Answering):
         """The vectors of texts, (N, D), or of one text, (D,)."""
         return self.embed(texts, too_long=too_long)
 
+    def checked(self, texts: Any) -> list[Any]:
+        """Texts, each as a tuple."""
+        return [(as_text(text, place),) for place, text in enumerate(several(texts))]
+
     def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Answer]:
         """The vector of each text."""
-        vectors = self.predict(list(several(texts)), too_long=too_long)
+        vectors = self.predict(several(texts), too_long=too_long)
         return [Answer(tuple(row)) for row in vectors.tolist()]
 
     # ---- scores
@@ -112,6 +121,9 @@ def _number(row: Sequence[Any], file: str, line: int) -> float:
             "Name the three columns, such as --columns 5,6,4.",
         )
     try:
-        return float(row[2])
+        wanted = float(row[2])
     except ValueError:
         raise DataError(file, line, f"has {row[2]!r} where a number should be.") from None
+    if not math.isfinite(wanted):
+        raise DataError(file, line, f"has {row[2]!r}, but how alike two texts are must be finite.")
+    return wanted

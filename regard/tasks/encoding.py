@@ -7,6 +7,7 @@ become rows (its template) and makes the head.
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,9 +28,12 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models.headed import Headed
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import Latest, device_of, watched
+from regard.tasks.answers import TaskAnswer
+from regard.tasks.batching import Latest, TooLong, device_of, watched
 from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
-from regard.tasks.sections import TokenizerSection
+from regard.tasks.finite import NonFiniteScores, check_texts
+from regard.tasks.given import one_or_two, several
+from regard.tasks.sections import TokenizerSection, tokenizer_problems
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
 
@@ -93,17 +97,36 @@ class Parts:
 
 
 class Answering(Embeds):
-    """A model that reads rows of texts and answers by one head, with its tokenizer."""
+    """A model that reads rows of texts and answers by one head, with its tokenizer.
+
+    `reads_pairs`: whether a text may be a pair, which a line writes with a tab between.
+    """
 
     name: ClassVar[str]
     head: ClassVar[str]
+    answer_type: ClassVar[type[TaskAnswer]]
+    verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     decodes: ClassVar[bool] = False
+    reads_pairs: ClassVar[bool] = False
 
     def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
         self.model = model
         self.pieces = pieces_of(model, tokenizer, max_tokens)
         self.tokenizer = with_template(tokenizer, self.pieces.template)
         self._kept_rows: Latest[Any] = Latest(self._made_rows)
+
+    @abstractmethod
+    def answers(self, texts: Any, *, too_long: TooLong = "error") -> Sequence[TaskAnswer]:
+        """The answer to each text."""
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Texts as a user gives them, in the form in which this task reads them.
+
+        Raises:
+            TextError: one is no text for this task.
+            RegardError: this is no list of texts.
+        """
+        return [one_or_two(text, place) for place, text in enumerate(several(texts))]
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -113,8 +136,16 @@ class Answering(Embeds):
         """What the head answers from the hidden states (R, T, D) of a batch's rows."""
         return self.model.heads[self.head](hidden, batch.texts)
 
-    def passes(self, rows: Encoded | Groups) -> Iterator[tuple[Any, Tensor]]:
-        """Every row once, batch by batch: the rows, and the head's scores in float32."""
+    def passes(
+        self, rows: Encoded | Groups, texts: Sequence[int] | None = None
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Every row once, batch by batch: the rows, and the head's scores in float32.
+
+        texts: of which text each row is, from 0; None: row i is of text i.
+
+        Raises:
+            NonFiniteScores: scores of a text are infinite or not numbers.
+        """
         if not len(rows):
             return
         with torch.no_grad(), evaluating(self.model):
@@ -124,7 +155,16 @@ class Answering(Embeds):
                     label(self._labels(batch))
                 here = batch.to(device_of(self.model))
                 scores = self.scores_of(self.model.read(self.head, here.texts), here)
-                yield batch, scores.float().cpu()
+                scores = scores.float().cpu()
+                numbers = batch.numbers.tolist()
+                owners = numbers if texts is None else [texts[number] for number in numbers]
+                check_texts(self.are_finite(scores, batch), owners)
+                yield batch, scores
+
+    def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
+        """(B,) bool: all scores (B, O) or (B, T, O) of a row are numbers, padding aside."""
+        finite = scores.isfinite().all(-1)
+        return finite if finite.dim() == 1 else (finite | ~batch.texts.keep).all(1)
 
     def reader(self) -> Reader:
         """The encoder under the head, for vectors of texts."""
@@ -150,7 +190,7 @@ class Answering(Embeds):
             RegardError: a text is longer than the model reads and `too_long` is "error"; it is one
                 text and no list.
         """
-        rows = self._kept_rows([as_texts(one) for one in several(texts)])
+        rows = self._kept_rows(self.checked(texts))
         long = self.pieces.long_ones(rows)
         if long and too_long == "error":
             raise longer_than_read(rows[long[0]], long[0], self.pieces)
@@ -158,7 +198,7 @@ class Answering(Embeds):
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
         """The places of texts longer than the model's limit, and how many tokens each has."""
-        rows = self._kept_rows([as_texts(one) for one in texts])
+        rows = self._kept_rows(self.checked(texts))
         return {i: len(rows[i]) for i in self.pieces.long_ones(rows)}
 
     def _made_rows(self, texts: list[Any]) -> list[Any]:
@@ -205,6 +245,21 @@ class EncoderTask(Answering, ABC):
         self.remarks: list[str] = []
 
     @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model gives hidden states of a whole text."""
+        return all(hasattr(model, verb) for verb in ("encode", "layers", "new_head"))
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from tokenizer_problems(recipe)
+        if recipe.data.valid is None:
+            for name in ("every", "patience"):
+                if getattr(recipe.training.validation, name):
+                    problem = "needs validation data. Name a file as `valid` in [data]"
+                    yield f"training.validation.{name}", f"{problem}, or leave it out."
+
+    @classmethod
     def example(cls, recipe: Any, words: int) -> Any:
         """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
         data, words = recipe.data, min(words, recipe.data.max_tokens)
@@ -242,6 +297,28 @@ class EncoderTask(Answering, ABC):
     @abstractmethod
     def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """The sum of the losses of a batch, and the number of its items."""
+
+    @property
+    @abstractmethod
+    def metric_names(self) -> tuple[str, ...]:
+        """What validation measures, by the names of `measured`."""
+
+    @abstractmethod
+    def measured(self, valid: Part) -> dict[str, float]:
+        """The metrics on the validation data."""
+
+    def validate(self) -> dict[str, float]:
+        """The metrics on the validation data; nothing where there is none.
+
+        Scores that are not numbers have no metric: each is NaN, and never the best.
+        """
+        valid = self._parts().valid
+        if valid is None:
+            return {}
+        try:
+            return self.measured(valid)
+        except NonFiniteScores:
+            return dict.fromkeys(self.metric_names, math.nan)
 
     @classmethod
     @abstractmethod
@@ -358,45 +435,6 @@ def _some(labels: Sequence[str]) -> str:
     return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown
 
 
-def finite(scores: Tensor) -> Tensor:
-    """The scores, if they are numbers.
-
-    Raises:
-        RegardError: some are not.
-    """
-    if not bool(scores.isfinite().all()):
-        raise RegardError(
-            "The model's scores are infinite or not numbers, so they answer nothing. Are its "
-            "weights those of a training that went wrong?"
-        )
-    return scores
-
-
-def is_one(given: Any) -> bool:
-    """Whether this is one text, or one pair as a tuple, and not several of them."""
-    pair = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
-    return isinstance(given, str) or pair
-
-
-def several(texts: Sequence[Any]) -> Sequence[Any]:
-    """The texts.
-
-    Raises:
-        RegardError: it is one text, of which every letter would be read as a text.
-    """
-    if isinstance(texts, str):
-        raise RegardError(f"Give a list of texts, [text], not one text alone: {texts!r:.80}.")
-    return texts
-
-
-def as_texts(given: Any) -> Texts:
-    """A text or a pair of texts, as a user gives it."""
-    texts = (given,) if isinstance(given, str) else tuple(given)
-    if len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
-        raise RegardError(f"Give a text, or a pair of texts (a, b), but this is {given!r:.80}.")
-    return texts
-
-
 def headed(model: Any) -> Headed:
     """A model as tasks on encoders take it.
 
@@ -411,6 +449,16 @@ def headed(model: Any) -> Headed:
             "Choose a model such as bert, or start from a folder that holds one."
         )
     return Headed(model, {})
+
+
+def no_columns(columns: Sequence[Any]) -> None:
+    """Refuses columns of files that are no tables.
+
+    Raises:
+        ConfigError: some are given.
+    """
+    if columns:
+        raise ConfigError("--columns would be without effect: records go by name. Leave it out.")
 
 
 def beginning(text: str) -> str:

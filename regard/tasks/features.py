@@ -27,11 +27,14 @@ from torch.nn import functional as F
 from regard.data import Sequences
 from regard.data.pieces import Encoded, Pieces
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, TextError
 from regard.layers.mixing import Choice, choice_of
 from regard.sentences import KINDS, Pooling
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of
+from regard.tasks.finite import check_texts
+from regard.tasks.given import looped, one_text, several, text_or_words
+from regard.tasks.verbs import TaskVerbs
 from regard.text.splitting import words_of
 from regard.text.templates import Row
 
@@ -67,7 +70,7 @@ class Reader:
     pooling: Pooling = Pooling()
 
 
-class Embeds:
+class Embeds(TaskVerbs):
     """The verbs of a task that has an encoder."""
 
     @abstractmethod
@@ -124,7 +127,7 @@ class Embeds:
             batch_tokens=batch_tokens,
         )
         one = isinstance(texts, str)
-        found = list(embedder.chunks([texts] if one else texts, too_long))
+        found = list(embedder.chunks([texts] if one else several(texts), too_long))
         if one:
             return found[0][0]
         if per != "text":
@@ -139,7 +142,7 @@ class Embeds:
         Args:
             options: as of `embed`.
         """
-        return Embedder.of(self.reader(), **options).stream(texts, too_long)
+        return Embedder.of(self.reader(), **options).stream(looped(texts), too_long)
 
     def similarity(self, a: Any, b: Any, **options: Any) -> Any:
         """The cosine of texts: a number for two, (len(a), len(b)) for lists.
@@ -147,7 +150,7 @@ class Embeds:
         Args:
             options: as of `embed`.
         """
-        sides = [[side] if isinstance(side, str) else list(side) for side in (a, b)]
+        sides = [[side] if isinstance(side, str) else several(side) for side in (a, b)]
         first, second = (self.embed(side, **options | {"normalize": True}) for side in sides)
         cosines = first @ second.T
         return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
@@ -170,7 +173,13 @@ class Unit(Protocol):
 
     chunk: int  # texts that are sorted and computed together
 
-    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read: ...
+    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+        """The rows of texts.
+
+        Raises:
+            TextError: one is no text.
+        """
+        ...
 
     def shortened(self, read: Read, pieces: Pieces) -> Read:
         """Within the limit."""
@@ -192,7 +201,7 @@ class Text:
     chunk = 1024
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
-        return Read(pieces.rows([(as_text(text),) for text in texts]))
+        return Read(pieces.rows([(as_text(text, i),) for i, text in enumerate(texts)]))
 
     def shortened(self, read: Read, pieces: Pieces) -> Read:
         return Read([pieces.shortened(row) for row in read.rows])
@@ -209,8 +218,8 @@ class Token:
     chunk = 128
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
-        rows, piece = pieces.rows([(as_text(text),) for text in texts]), pieces.tokenizer.piece
-        return Read(rows, [list(map(piece, row.ids)) for row in rows])
+        rows = pieces.rows([(as_text(text, i),) for i, text in enumerate(texts)])
+        return Read(rows, [list(map(pieces.tokenizer.piece, row.ids)) for row in rows])
 
     def shortened(self, read: Read, pieces: Pieces) -> Read:
         rows, piece = [pieces.shortened(row) for row in read.rows], pieces.tokenizer.piece
@@ -237,7 +246,7 @@ class Word:
     chunk = 128
 
     def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
-        words = [as_words(text) for text in texts]
+        words = [as_words(text, i) for i, text in enumerate(texts)]
         found = pieces.words(words)
         rows = [_row(list(chain.from_iterable(word)), pieces) for word in found]
         return Read(rows, words, [list(map(len, word)) for word in found])
@@ -264,13 +273,12 @@ class Word:
         return found.split([len(of_row) for of_row in read.sizes])
 
 
-def as_words(given: Any) -> list[str]:
+def as_words(given: Any, place: int) -> list[str]:
     """The words of a running text, as tasks on words see them; or words as a user gives them."""
-    if isinstance(given, str):
-        return [given[start:stop] for start, stop in words_of(given)]
-    if not isinstance(given, Iterable) or not all(isinstance(word, str) for word in given):
-        raise RegardError(f"Give a text, or its words as a list, but this is {given!r:.80}.")
-    return list(given)
+    text = text_or_words(given, place)
+    if isinstance(text, str):
+        return [text[start:stop] for start, stop in words_of(text)]
+    return text
 
 
 def _row(ids: list[int], pieces: Pieces) -> Row:
@@ -386,7 +394,7 @@ class Embedder:
         for read, long in self.reads(texts):
             if long and too_long == "error":
                 raise longer_than_read(read.rows[long[0]], done + long[0], self.pieces)
-            yield self.vectors(read)
+            yield self.vectors(read, done)
             done, cut = done + len(read.rows), cut + len(long)
         if cut:
             warnings.warn(
@@ -400,12 +408,13 @@ class Embedder:
 
         The next chunk is read in another thread while the caller is busy with this one.
         """
-        texts = iter(texts)
+        texts, done = iter(texts), 0
         waiting: Future[Read] | None = None
         with ThreadPoolExecutor(1) as thread:
             while True:
                 chunk = list(islice(texts, self.unit.chunk))
-                coming = thread.submit(self.read, chunk) if chunk else None
+                coming = thread.submit(self.read, chunk, done) if chunk else None
+                done += len(chunk)
                 if waiting is not None:
                     read = waiting.result()
                     yield read, self.pieces.long_ones(read.rows)
@@ -413,24 +422,39 @@ class Embedder:
                     return
                 waiting = coming
 
-    def read(self, texts: Sequence[Any]) -> Read:
-        """The rows of texts that are held together, whole."""
-        return self.unit.read(self.pieces, texts)
+    def read(self, texts: Sequence[Any], before: int = 0) -> Read:
+        """The rows of texts that are held together, whole; `before` others came first.
 
-    def vectors(self, read: Read) -> np.ndarray | list[np.ndarray]:
-        """The vectors of each text; those beyond the limit lose their ends."""
+        Raises:
+            TextError: one is no text.
+        """
+        try:
+            return self.unit.read(self.pieces, texts)
+        except TextError as error:
+            raise error.moved(before) from None
+
+    def vectors(self, read: Read, before: int = 0) -> np.ndarray | list[np.ndarray]:
+        """The vectors of each text; those beyond the limit lose their ends.
+
+        Raises:
+            TextError: vectors of a text are infinite or not numbers; `before` others came first.
+        """
         if self.pieces.long_ones(read.rows):
             read = self.unit.shortened(read, self.pieces)
         if isinstance(self.unit, Text):
             vectors = np.empty((len(read.rows), self.width), np.float32)
             for numbers, found in self._computed(read):
                 vectors[numbers] = found.cpu().numpy()
+            good = torch.from_numpy(np.isfinite(vectors).all(1))
+            check_texts(good, range(before, before + len(vectors)), "vectors")
             return vectors
-        several = [np.empty(0, np.float32)] * len(read.rows)
+        each = [np.empty(0, np.float32)] * len(read.rows)
         for numbers, found in self._computed(read):
             for number, of_text in zip(numbers, found, strict=True):
-                several[number] = of_text.cpu().numpy()
-        return [Vectors.of(*both) for both in zip(several, read.labels, strict=True)]
+                each[number] = of_text.cpu().numpy()
+        good = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in each])
+        check_texts(good, range(before, before + len(each)), "vectors")
+        return [Vectors.of(*both) for both in zip(each, read.labels, strict=True)]
 
     def _computed(self, read: Read) -> Iterator[tuple[list[int], Any]]:
         """Batch by batch the numbers of the texts, and what the unit makes of each."""
@@ -460,16 +484,12 @@ def states_of(encoder: Any, texts: Sequences, choice: Choice) -> Tensor:
     return choice(encoder.layers(texts))[texts.keep]
 
 
-def as_text(given: Any) -> str:
+def as_text(given: Any, place: int) -> str:
     """A text as a user gives it."""
-    if not isinstance(given, str):
-        raise RegardError(f"Give texts as strings, but this is {given!r:.80}.")
-    return given
+    return one_text(given, place, f"Give texts as strings, but this is {given!r:.80}.")
 
 
-def longer_than_read(row: Row, number: int, pieces: Pieces) -> RegardError:
+def longer_than_read(row: Row, number: int, pieces: Pieces) -> TextError:
     """For a text beyond the model's limit; its number is counted from 0."""
-    return RegardError(
-        f"Text {number + 1} has {len(row)} tokens, but this model reads at most "
-        f"{pieces.limit}. Shorten it, or cut its end with too_long='truncate'."
-    )
+    problem = f"has {len(row)} tokens, but this model reads at most {pieces.limit}."
+    return TextError(number, problem, "Shorten it, or cut its end with too_long='truncate'.")

@@ -41,9 +41,11 @@ from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader, places_of
+from regard.tasks.finite import check_likelihood
+from regard.tasks.given import one_text, several_texts
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
-from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.sections import DecodingSection, TokenizerSection, tokenizer_problems
 from regard.text import Tokenizer
 from regard.text.templates import template_of
 
@@ -155,6 +157,7 @@ class LanguageModeling(Embeds):
     """
 
     name = "language-modeling"
+    verbs = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe = LanguageModelingRecipe
     goal = ("loss", "min")
@@ -193,6 +196,21 @@ class LanguageModeling(Embeds):
         """The files of data, for the record of a run."""
         data = recipe.data
         return [str(path) for path in (data.train, data.valid, data.test) if path is not None]
+
+    @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model predicts what comes next."""
+        return bool(getattr(model, "continues", False))
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from tokenizer_problems(recipe)
+        yield from recipe.decoding.problems()
+        window, stride = recipe.evaluation.window, recipe.evaluation.stride
+        if window is not None and stride is not None and stride > window:
+            problem = f"must be at most `window`, {window}, but is {stride}."
+            yield "evaluation.stride", problem
 
     @classmethod
     def from_recipe(cls, recipe: LanguageModelingRecipe, model: Any, tokenizer: Tokenizer) -> Any:
@@ -297,6 +315,7 @@ class LanguageModeling(Embeds):
         """
         if isinstance(prompts, str):
             return self.generate([prompts], too_long=too_long, **options)[0]
+        prompts = several_texts(prompts)
         if too_long == "truncate" and (cut := self.long_ones(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
@@ -321,7 +340,7 @@ class LanguageModeling(Embeds):
         self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
-        method = decoding.changed(self.method, **options)
+        method, prompts = decoding.changed(self.method, **options), several_texts(prompts)
         rows = fitting(self._prompts(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.model, Tokens.of(rows), method)
@@ -332,7 +351,7 @@ class LanguageModeling(Embeds):
 
     def long_ones(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """Which prompts leave no room for what is asked: their places and their tokens."""
-        most, rows = room(self.context, options), self._prompts(prompts)
+        most, rows = room(self.context, options), self._prompts(several_texts(prompts))
         return {i: len(row) for i, row in enumerate(rows) if most is not None and len(row) > most}
 
     def stream(
@@ -340,7 +359,7 @@ class LanguageModeling(Embeds):
     ) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""
         method = decoding.changed(self.method, **options)
-        ids = self._prompts([prompt])[0]
+        ids = self._prompts([one_text(prompt, 0)])[0]
         row = fitting([ids], self.context, too_long, options)[0]
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
@@ -359,7 +378,8 @@ class LanguageModeling(Embeds):
         if not hasattr(self.model, "template"):
             raise ConfigError(
                 f"{type(self.model).__name__} carries a state from word to word and has no layers "
-                "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do."
+                "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do; "
+                "this model continues texts (generate)."
             )
         config = self.model.config
         template = template_of(self.tokenizer) or self.model.template(self.tokenizer)
@@ -371,6 +391,9 @@ class LanguageModeling(Embeds):
         Raises:
             ConfigError: a stride without a window, or beyond it.
         """
+        for name, given in (("window", window), ("stride", stride)):
+            if given is not None and given < 1:
+                raise ConfigError(f"`{name}` must be at least 1, but is {given}.")
         window = window or self.window or self.context
         if self.context is not None and window is not None and window > self.context:
             raise ConfigError(
@@ -380,9 +403,13 @@ class LanguageModeling(Embeds):
         return Protocol(self.unit, self._tokenization, window, stride or self.stride)
 
     def evaluate(
-        self, rows: Rows, *, window: int | None = None, stride: int | None = None
+        self,
+        rows: Rows | Iterable[str],
+        *,
+        window: int | None = None,
+        stride: int | None = None,
     ) -> Perplexity:
-        """Perplexity of a text, read once from its beginning to its end.
+        """Perplexity of a text, given as rows or as its lines, read once from beginning to end.
 
         Every token is predicted, the first one from what stands before any line; only where the
         model knows nothing that could stand there, the first token is not. Words are those between
@@ -390,8 +417,12 @@ class LanguageModeling(Embeds):
 
         Args:
             window, stride: tokens that are read at a time, and from one window to the next.
+
+        Raises:
+            RegardError: the likelihood of the text is no number.
         """
         protocol = self.protocol(window, stride)
+        rows = rows if isinstance(rows, Rows) else read(rows)
         meter = PerplexityMeter(protocol)
         units = 0
 
@@ -405,11 +436,13 @@ class LanguageModeling(Embeds):
         nats, tokens = self._nats(ids, protocol)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
         meter.add(nats, tokens if self.unit == "token" else units, unknown)
-        return meter.result()
+        result = meter.result()
+        check_likelihood(result.nats, result.value)
+        return result
 
     def last_words(self, passages: Sequence[str]) -> list[Score]:
         """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
-        return last_words(self.model, self.tokenizer, passages)
+        return last_words(self.model, self.tokenizer, several_texts(passages))
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""

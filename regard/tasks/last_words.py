@@ -21,6 +21,7 @@ from regard.errors import RegardError
 from regard.metrics import Score
 from regard.tasks.batching import device_of, watched
 from regard.tasks.features import places_of
+from regard.tasks.finite import check_likelihood, check_texts
 from regard.text import Tokenizer
 
 
@@ -53,6 +54,7 @@ def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> lis
         for numbers, batch in zip(batches.rows, watched(batches), strict=True):
             lasts = torch.from_numpy(counts[numbers])
             nats[numbers], right[numbers] = _scores(model, batch, lasts)
+    check_texts(nats.isfinite(), range(len(rows)), "a last word whose probability comes of scores")
     cut = sum(len(ids) > most for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
     return _named(tokenizer, nats, right, cut, unknown)
@@ -99,6 +101,7 @@ def _named(
     signature += f"|unk:{unknown}" if unknown else ""
     mean = float(nats.mean())
     perplexity = math.exp(mean) if mean < 709 else math.inf
+    check_likelihood(float(nats.sum()), perplexity)
     return [
         Score("last-word accuracy", float(right.mean()), signature, len(nats), 4),
         Score("last-word perplexity", perplexity, signature, len(nats)),

@@ -17,11 +17,14 @@ from torch import Tensor
 
 from regard.data.pieces import Encoded
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed
+from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong, device_of, watched
-from regard.tasks.encoding import Answering, finite, several
+from regard.tasks.encoding import Answering
 from regard.tasks.features import places_of
+from regard.tasks.finite import check_texts
+from regard.tasks.given import one_text, several
 from regard.tasks.next_sentence import NextSentence
 from regard.text import Tokenizer
 
@@ -39,7 +42,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Filled:
+class Filled(TaskAnswer):
     """A text with the most probable word at each mask; and for each mask the best candidates.
 
     A candidate's probability is that of this mask alone, whatever stands at the others: the best
@@ -57,6 +60,8 @@ class MaskedWords(Answering):
     """A model that fills masks; where it has a head for it, it tells which text follows another."""
 
     name = "masked-words"
+    answer_type = Filled
+    verbs = ("predict", "embed", "look")
     head = "words"
 
     def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
@@ -98,7 +103,7 @@ class MaskedWords(Answering):
         """
         if isinstance(texts, str):
             return self._filled([texts], top, among, too_long)[0]
-        return self._filled(list(texts), top, among, too_long)
+        return self._filled(several(texts), top, among, too_long)
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> list[str] | str:
         """Texts with their masks filled (a list for a list, one for one)."""
@@ -108,7 +113,12 @@ class MaskedWords(Answering):
 
     def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Filled]:
         """Texts with their masks filled, and the best candidates."""
-        return self._filled(list(several(texts)), 5, None, too_long)
+        return self._filled(several(texts), 5, None, too_long)
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Texts with masks, each as a tuple."""
+        found = [self._with_masks(text, place) for place, text in enumerate(several(texts))]
+        return [(text,) for text in found]
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
         """The probability that the second text follows the first.
@@ -127,28 +137,22 @@ class MaskedWords(Answering):
         Raises:
             RegardError: a text has no mask, or loses one because it is too long.
         """
-        masked = [self._with_masks(text, i) for i, text in enumerate(texts)]
-        found = super().encoded(masked, too_long)
+        masked = self.checked(texts)
+        found = super().encoded([text for (text,) in masked], too_long)
         assert isinstance(found, Encoded)
-        for i, text in enumerate(masked):
+        for i, (text,) in enumerate(masked):
             if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
-                raise RegardError(
-                    f"Text {i + 1} is cut to {self.pieces.limit} tokens and loses a mask with "
-                    "its end. Shorten it."
-                )
+                problem = f"is cut to {self.pieces.limit} tokens and loses a mask with its end."
+                raise TextError(i, problem, "Shorten it.")
         return found
 
     def _with_masks(self, text: Any, place: int) -> str:
         """The text with the tokenizer's own spelling of masks."""
-        if not isinstance(text, str):
-            raise RegardError(f"Text {place + 1} must be a str, but is {text!r:.80}.")
-        text = text.replace(MASK, self._mask)
+        text = one_text(text, place).replace(MASK, self._mask)
         if self._mask not in text:
             own = "" if self._mask == MASK else f" (or {self._mask})"
-            raise RegardError(
-                f"Text {place + 1} has no {MASK}{own} to be filled: {text!r:.80}. Write one where "
-                "a word is asked for."
-            )
+            problem = f"has no {MASK}{own} to be filled: {text!r:.80}."
+            raise TextError(place, problem, "Write one where a word is asked for.")
         return text
 
     # ---- words
@@ -181,9 +185,10 @@ class MaskedWords(Answering):
                 here = batch.to(device_of(self.model))
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)
-                shares = finite(head.logits(hidden).float()).softmax(-1).cpu()
-                owners = batch.numbers.repeat_interleave(places.sum(1).cpu())
-                yield from zip(owners.tolist(), shares, strict=True)
+                scores = head.logits(hidden).float()  # (M, V)
+                owners = batch.numbers.repeat_interleave(places.sum(1).cpu()).tolist()
+                check_texts(scores.isfinite().all(-1), owners)
+                yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
 
     def _candidate(self, number: int, probability: float) -> Candidate:
         piece = self.tokenizer.piece(number)

@@ -8,14 +8,13 @@ a question compares them.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,9 +23,11 @@ from regard.data.choices import Choice, read_choices
 from regard.data.groups import GroupBatch, Groups
 from regard.data.records import Records
 from regard.data.store import Report
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Score
 from regard.recipe import Options
+from regard.schema import parse_json
+from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
     EncoderData,
@@ -36,9 +37,10 @@ from regard.tasks.encoding import (
     Part,
     Parts,
     beginning,
-    finite,
     headed,
+    no_columns,
 )
+from regard.tasks.given import several
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 from regard.text.templates import Row
@@ -58,7 +60,7 @@ class ChoiceData(EncoderData):
 class ChoiceObjective(Options):
     """[objective]"""
 
-    language_modeling: float = 0.0
+    language_modeling: float = Field(default=0.0, ge=0)
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
@@ -70,9 +72,10 @@ class ChoiceRecipe(EncoderRecipe):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(TaskAnswer):
     """The number of the best choice from 0, its text, and the probability of each choice."""
 
+    NAMES = {"number": "answer"}  # as in files of questions; `number` is that of a line there
     number: int
     choice: str
     probabilities: list[float]
@@ -96,6 +99,7 @@ class MultipleChoice(EncoderTask):
     """The best of several answers."""
 
     name = "multiple-choice"
+    answer_type = Chosen
     head = "choice"
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")
@@ -220,18 +224,19 @@ class MultipleChoice(EncoderTask):
         wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return F.cross_entropy(scores, wanted, reduction="sum"), len(batch)
 
-    def validate(self) -> dict[str, float]:
-        """Accuracy and cross-entropy on the validation data; nothing where there is none."""
-        valid = self._parts().valid
-        if valid is None:
-            return {}
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Accuracy and cross-entropy."""
+        return ("accuracy", "loss")
+
+    def measured(self, valid: Part) -> dict[str, float]:
+        """Accuracy and cross-entropy on the validation data."""
         right, total = 0, 0.0
         for batch, scores in self.passes(valid.rows):
             right += int((scores.argmax(-1) == valid.targets[batch.numbers]).sum())
             total += float(self.loss(scores, batch, valid.targets)[0])
         count = len(valid.rows)
-        known = math.isfinite(total)  # scores that are not numbers are never the best
-        return {"accuracy": right / count if known else float("nan"), "loss": total / count}
+        return {"accuracy": right / count, "loss": total / count}
 
     # ---- using
 
@@ -252,10 +257,19 @@ class MultipleChoice(EncoderTask):
         for batch, scores in self.passes(self._encoded(asked, too_long)):
             for number, row in zip(batch.numbers.tolist(), scores, strict=True):
                 choices = asked[number].choices
-                shares = finite(row[: len(choices)]).softmax(-1)
+                shares = row[: len(choices)].softmax(-1)
                 best = int(shares.argmax())
                 found[number] = Chosen(best, choices[best], shares.tolist())
         return found
+
+    def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
+        """(B,) bool: the scores of all choices are numbers; there is -inf where one has fewer."""
+        places = torch.arange(scores.size(1)) < batch.sizes[:, None]
+        return (scores.isfinite() | ~places).all(1)
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Questions."""
+        return as_questions(texts)
 
     def long_ones(self, questions: Sequence[Any]) -> dict[int, int]:
         """The places of questions longer than the model's limit, and how many tokens they have."""
@@ -299,6 +313,7 @@ class MultipleChoice(EncoderTask):
     @staticmethod
     def rows_to_evaluate(files: Sequence[Any], columns: Sequence[int | str]) -> Records[Choice]:
         """Questions of a file that a user names."""
+        no_columns(columns)
         return read_choices(files[0])
 
     def _encoded(self, questions: Sequence[Choice], too_long: TooLong) -> Groups:
@@ -306,33 +321,41 @@ class MultipleChoice(EncoderTask):
         for i, one in enumerate(found):
             limit = self.pieces.limit
             if too_long == "error" and limit is not None and one.needed > limit:
-                raise RegardError(
-                    f"Question {i + 1} has {one.needed} tokens, but this model reads at most "
-                    f"{limit}. Shorten its context, or cut the end with too_long='truncate'."
-                )
+                problem = f"has {one.needed} tokens, but this model reads at most {limit}."
+                hint = "Shorten its context, or cut the end with too_long='truncate'."
+                raise TextError(i, problem, hint, what="Question")
         return Groups.of([one.rows for one in found])
 
 
-def as_questions(given: Sequence[Any]) -> list[Choice]:
+def as_questions(given: Any) -> list[Choice]:
     """Questions as a user gives them; a str holds one as JSON.
 
     Raises:
-        DataError, RegardError: something is no question.
+        TextError: something is no question.
+        RegardError: this is no list of questions.
     """
-    items = [_from_json(one, i) if isinstance(one, str) else one for i, one in enumerate(given)]
-    return list(read_choices(items, labels=False)) if items else []
+    return [one for place, item in enumerate(several(given)) for one in _questions(item, place)]
+
+
+def _questions(item: Any, place: int) -> list[Choice]:
+    """The question that an item is, or those of a dialogue of DREAM."""
+    if isinstance(item, str):
+        item = _from_json(item, place)
+    try:
+        return list(read_choices([item], labels=False))
+    except DataError as error:
+        raise TextError(place, error.problem, error.hint, what="Question") from None
 
 
 def _from_json(text: str, place: int) -> Any:
+    problem = f"must be an object with `context`, `question` and `choices`, but is {text!r:.60}."
+    hint = 'Write for example {"question": "2 + 2 =", "choices": ["4", "5"]}.'
     try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+        found = parse_json(text, "This", RegardError)
+    except RegardError as error:
+        raise TextError(place, problem, f"{error} {hint}", what="Question") from None
     if not isinstance(found, dict):
-        raise RegardError(
-            f"Question {place + 1} must be an object with `context`, `question` and `choices`, "
-            f'such as {{"question": "2 + 2 =", "choices": ["4", "5"]}}, but is {text!r:.60}.'
-        )
+        raise TextError(place, problem, hint, what="Question")
     return found
 
 

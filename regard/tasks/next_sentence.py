@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import RegardError
+from regard.errors import TextError
+from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import Answering, as_texts, finite, is_one
+from regard.tasks.encoding import Answering
+from regard.tasks.given import is_one
 
 FOLLOWS = 0  # of the head's two answers, in all published files
 
 
 @dataclass(frozen=True)
-class Followed:
+class Followed(TaskAnswer):
     """Whether the second text follows the first, and the probability that it does."""
 
     follows: bool
@@ -31,6 +33,9 @@ class NextSentence(Answering):
     """A model that tells texts which follow one another from texts that do not."""
 
     name = "next-sentence"
+    answer_type = Followed
+    verbs = ("predict", "embed", "look")
+    reads_pairs = True
     head = "next"
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
@@ -50,13 +55,17 @@ class NextSentence(Answering):
         """The same, with the probability that it follows.
 
         Raises:
-            RegardError: something is one text and no pair.
+            TextError: something is one text and no pair.
         """
-        for one in pairs:
-            if len(as_texts(one)) != 2:
-                raise RegardError(
-                    f"Whether a text follows is asked of two: give a pair (a, b), not {one!r:.80}."
-                )
-        scores = finite(self.text_scores(self.encoded(pairs, too_long)))
+        scores = self.text_scores(self.encoded(pairs, too_long))
         found = scores.softmax(-1)[:, FOLLOWS].tolist()
         return [Followed(share >= 0.5, share) for share in found]
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Pairs of texts."""
+        found = super().checked(texts)
+        for place, pair in enumerate(found):
+            if len(pair) != 2:
+                hint = "Whether a text follows is asked of two: give a pair (a, b)."
+                raise TextError(place, f"is one text, {pair[0]!r:.80}.", hint)
+        return found

@@ -23,7 +23,7 @@ from regard.data.batches import moved
 from regard.data.pieces import Encoded, RowBatch
 from regard.data.store import Report
 from regard.data.strides import Context, ContextRows, joined
-from regard.errors import RegardError
+from regard.errors import TextError
 from regard.metrics import Score
 from regard.models.headed import Headed
 from regard.recipe import Options
@@ -36,7 +36,9 @@ from regard.tasks.encoding import (
     RowsData,
     beginning,
     headed,
+    no_columns,
 )
+from regard.tasks.given import as_parts, is_one, one_text, several
 from regard.tasks.spans import ALWAYS, Answer, Candidates, best_spans, best_threshold, score_of
 from regard.text import Tokenizer
 
@@ -85,6 +87,8 @@ class QuestionAnswering(EncoderTask):
 
     name = "question-answering"
     head = "span"
+    answer_type = Answer
+    reads_pairs = True
     Recipe = QuestionsRecipe
     items = "windows"
     goal = ("f1", "max")
@@ -195,11 +199,13 @@ class QuestionAnswering(EncoderTask):
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
         return F.cross_entropy(inside, wanted, reduction="sum") / 2, len(batch)
 
-    def validate(self) -> dict[str, float]:
-        """F1 and exact match in percent on the validation data; none without."""
-        valid = self._parts().valid
-        if valid is None:
-            return {}
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """F1 and exact match."""
+        return ("f1", "exact")
+
+    def measured(self, valid: Part) -> dict[str, float]:
+        """F1 and exact match in percent on the validation data."""
         questions: list[Question] = valid.targets
         found = list(self._answered(questions, "truncate"))
         if self._tuned is not None:
@@ -214,7 +220,7 @@ class QuestionAnswering(EncoderTask):
             # The weights that are saved need not be those that were validated last.
             if self._key() not in self._tuned:
                 self.validate()
-            self.threshold = self._tuned[self._key()]
+            self.threshold = self._tuned.get(self._key(), 0.5)  # none where scores are not finite
         return {
             **super().settings(),
             "overlap": self.overlap,
@@ -232,7 +238,7 @@ class QuestionAnswering(EncoderTask):
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> list[str] | str:
         """The answer to one pair (question, context), or to each of a list of pairs."""
-        one = isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], str)
+        one = is_one(texts)
         found = [
             answer.text for answer in self.answers([texts] if one else texts, too_long=too_long)
         ]
@@ -251,15 +257,18 @@ class QuestionAnswering(EncoderTask):
             RegardError: what is given is no pair; a question is longer than `question_tokens` and
                 `too_long` is "error".
         """
-        asked = [_asked(i, pair) for i, pair in enumerate(texts)]
-        return list(self._answered(asked, too_long, n_best))
+        return list(self._answered(self.checked(texts), too_long, n_best))
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Questions with their contexts."""
+        return [_asked(place, pair) for place, pair in enumerate(several(texts))]
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
         """The pairs of which the question is too long, and how many tokens that has.
 
         Contexts are read whole, whatever their length.
         """
-        return self._long([_asked(i, pair) for i, pair in enumerate(texts)])
+        return self._long(self.checked(texts))
 
     def _long(self, asked: Sequence[Question]) -> dict[int, int]:
         long: dict[int, int] = {}
@@ -277,15 +286,15 @@ class QuestionAnswering(EncoderTask):
         """The answers in order. What is held at once does not grow with the number of questions."""
         if too_long == "error" and (long := self._long(asked)):
             first = min(long)
-            raise RegardError(
-                f"Question {first + 1} has {long[first]} tokens, but at most "
-                f"{self.question_tokens} are read. Shorten it, or cut its end with "
-                "too_long='truncate'."
-            )
-        for several, contexts in self._chunks(asked):
-            rows = self._rows(several, contexts)
-            candidates = [Candidates(max(n_best, 1)) for _ in several]
-            self._search(rows, candidates)
+            problem = f"has {long[first]} tokens, but at most {self.question_tokens} are read."
+            hint = "Shorten it, or cut its end with too_long='truncate'."
+            raise TextError(first, problem, hint, what="Question")
+        done = 0
+        for together, contexts in self._chunks(asked):
+            rows = self._rows(together, contexts)
+            candidates = [Candidates(max(n_best, 1)) for _ in together]
+            self._search(rows, candidates, done)
+            done += len(together)
             for context, found in zip(contexts, candidates, strict=True):
                 yield found.answer(context, self.threshold)
 
@@ -310,9 +319,9 @@ class QuestionAnswering(EncoderTask):
         if several:
             yield several, contexts
 
-    def _search(self, rows: ContextRows, candidates: Sequence[Candidates]) -> None:
-        """Gather the best spans of each question over its windows."""
-        for batch, scores in self.passes(rows.rows):
+    def _search(self, rows: ContextRows, candidates: Sequence[Candidates], before: int) -> None:
+        """Gather the best spans of each question over its windows; `before` others came first."""
+        for batch, scores in self.passes(rows.rows, (rows.questions + before).tolist()):
             numbers = batch.numbers.numpy()
             first, counts = (torch.from_numpy(c[numbers]) for c in (rows.first, rows.counts))
             most = candidates[0].most
@@ -383,6 +392,7 @@ class QuestionAnswering(EncoderTask):
         self, files: Sequence[Any], columns: Sequence[int | str]
     ) -> Records[Question]:
         """The questions of a file that a user names."""
+        no_columns(columns)
         return read_squad(files[0])
 
 
@@ -398,10 +408,15 @@ def _span(question: Question, context: Context) -> tuple[int, int] | None:
     return context.pieces_of(*question.answers[0])
 
 
-def _asked(number: int, pair: Any) -> Question:
-    texts = tuple(pair) if isinstance(pair, Sequence) and not isinstance(pair, str) else ()
-    if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
-        raise RegardError(
-            f"Give pairs of two texts, (question, context), but item {number} is {pair!r:.80}."
+def _asked(place: int, pair: Any) -> Question:
+    texts = as_parts(pair) or ()
+    if len(texts) != 2:
+        hint = "Give pairs of two texts, (question, context)"
+        raise TextError(
+            place,
+            f"must be a question and its context, but is {pair!r:.80}.",
+            f"{hint}.",
+            said=f"{hint}, but item {place} is {pair!r:.80}.",
         )
-    return Question(str(number), context=texts[1], question=texts[0])
+    question, context = (one_text(text, place) for text in texts)
+    return Question(str(place), context=context, question=question)

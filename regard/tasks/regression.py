@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import DataError
+from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderRecipe, finite, headed
+from regard.tasks.encoding import EncoderRecipe, headed
 from regard.tasks.texts import TextEvaluation, TextObjective, TextsData, TextTask
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
@@ -25,10 +27,21 @@ class RegressionRecipe(EncoderRecipe):
     evaluation: TextEvaluation = TextEvaluation()
 
 
+@dataclass(frozen=True)
+class Number(TaskAnswer):
+    """The number of a text or of a pair."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.7g}"
+
+
 class Regression(TextTask):
     """A number for a text, or for a pair."""
 
     name = "regression"
+    answer_type = Number
     Recipe = RegressionRecipe
     KNOWN = ("pearson", "spearman")
     DEFAULT = ("pearson", "spearman")
@@ -67,9 +80,15 @@ class Regression(TextTask):
         """Squared errors, (N,)."""
         return F.mse_loss(scores[:, 0], targets.to(scores), reduction="none")
 
-    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[float]:
+    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Number]:
         """The number of each text or pair."""
-        return finite(self.text_scores(self.encoded(texts, too_long)))[:, 0].tolist()
+        scores = self.text_scores(self.encoded(texts, too_long))
+        return [Number(value) for value in scores[:, 0].tolist()]
+
+    @staticmethod
+    def value(answer: Number) -> float:
+        """The number."""
+        return answer.value
 
     def answered(self, scores: Tensor, targets: Tensor) -> tuple[list[float], list[float]]:
         """Numbers."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from regard import decoding
+from regard.errors import ConfigError
 from regard.recipe import Options, RecipePath
-from regard.text import Tokenizer, train
+from regard.suggest import nearest
+from regard.text import KINDS, Tokenizer, train
 
 
 class TokenizerSection(Options):
@@ -48,3 +50,35 @@ class DecodingSection(Options):
         """The decoding method; `default_max_tokens` where the recipe sets no limit."""
         named = {"max_tokens": default_max_tokens} | self.model_dump(exclude_none=True)
         return decoding.options(**named)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What no decoding method takes; a draft is a folder, which is not read for this."""
+        named = self.model_dump(exclude_none=True, exclude={"draft", "draft_tokens"})
+        try:
+            decoding.options(**{"max_tokens": 1, **named})
+        except ConfigError as error:
+            yield "decoding", f"cannot be used: {error}"
+
+
+def tokenizer_problems(recipe: Any) -> Iterator[tuple[str, str]]:
+    """Options of [tokenizer] that are without effect, or that cannot be used."""
+    section: TokenizerSection | None = recipe.tokenizer
+    if section is None:
+        return
+    if section.path is not None:
+        names = ("kind", "vocab_size", "lowercase", "unicode_form")
+        yield from differing(section, "tokenizer", names, "is of a tokenizer that is learned")
+    if section.kind not in KINDS:
+        yield (
+            "tokenizer.kind",
+            f"is {section.kind!r}, which there is not. {nearest(section.kind, KINDS)}",
+        )
+
+
+def differing(
+    section: Options, where: str, names: Sequence[str], why: str
+) -> Iterator[tuple[str, str]]:
+    """Those of the options that differ from their default although they are without effect."""
+    for name in names:
+        if getattr(section, name) != type(section).model_fields[name].default:
+            yield f"{where}.{name}", f"{why}, so it is without effect here. Leave it out."

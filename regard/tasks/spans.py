@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from regard.data import Question
 from regard.data.strides import Context
 from regard.metrics import SQuAD, SQuAD2
+from regard.tasks.answers import TaskAnswer
 
 ALWAYS = 1.0  # the threshold with which every question is answered
 
@@ -31,7 +32,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(TaskAnswer):
     """The best part of the context, or "" where there is none.
 
     no_answer: how probable it is that there is none.  best: the best passages, best first,

@@ -11,15 +11,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import Cursor, Records, Sentence, Tokens, read_conll
 from regard.data.batches import IGNORE, moved
+from regard.data.files import ending
 from regard.data.pieces import RowBatch
 from regard.data.store import Report
 from regard.data.strides import WordRows
@@ -27,6 +29,8 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert, spans
 from regard.models.headed import Headed
+from regard.tasks.answers import TaskAnswer
+from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
     EncoderRecipe,
     EncoderTask,
@@ -35,8 +39,9 @@ from regard.tasks.encoding import (
     RowsData,
     headed,
     labelled,
-    several,
 )
+from regard.tasks.given import several, text_or_words
+from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.splitting import Words
 
@@ -86,7 +91,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(TaskAnswer):
     """A tag for each word, the probability of each, and the entities where tags say some.
 
     Entities count characters of the text that was given, or of the words with one space between.
@@ -108,6 +113,7 @@ class Tagging(EncoderTask):
     """
 
     name = "tagging"
+    answer_type = Answer
     head = "tags"
     Recipe = TaggingRecipe
     items = "words"
@@ -127,6 +133,17 @@ class Tagging(EncoderTask):
         self.goal = ("f1" if self.entities else "accuracy", "max")
 
     # ---- from a recipe
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        data = recipe.data
+        if data.words == data.tags:
+            yield "data.tags", f"must be another column than `words`, but both are {data.tags}."
+        files = [path for part in PARTS if (path := getattr(data, part)) is not None]
+        if all(ending(path) in (".jsonl", ".ndjson") for path in files):
+            yield from differing(data, "data", ("words", "tags"), "is of files of columns")
 
     @classmethod
     def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:
@@ -195,14 +212,17 @@ class Tagging(EncoderTask):
         value = F.cross_entropy(read.flatten(0, 1), wanted.flatten(), reduction="sum")
         return value, int(targets.places.lengths[rows].sum())
 
-    def validate(self) -> dict[str, float]:
-        """Entity F1, precision and recall on the validation data, or accuracy; none without."""
-        valid = self._parts().valid
-        if valid is None:
-            return {}
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Those of entities, or accuracy."""
+        return ("f1", "precision", "recall") if self.entities else ("accuracy",)
+
+    def measured(self, valid: Part) -> dict[str, float]:
+        """Entity F1, precision and recall on the validation data, or accuracy."""
         targets: Tagged = valid.targets
         rows: Any = valid.rows
-        best = self._best(WordRows(rows, targets.places, ()))[0]
+        counts = [len(words) for words, _ in targets.sentences]
+        best = self._best(WordRows(rows, targets.places, ()), counts)[0]
         score = self._score(best, targets.sentences)
         if not self.entities:
             return {"accuracy": score.value}
@@ -217,27 +237,35 @@ class Tagging(EncoderTask):
         Raises:
             RegardError: there is a space in a word, as if several texts were given.
         """
-        several = not isinstance(given, str) and any(not isinstance(one, str) for one in given)
-        if not several and not isinstance(given, str):
-            _refuse_texts(given)
-        found = [list(answer.tags) for answer in self.answers(given if several else [given])]
-        return found if several else found[0]
+        if isinstance(given, str):
+            return list(self.answers([given])[0].tags)
+        items = several(given)
+        if any(not isinstance(one, str) for one in items):
+            return [list(answer.tags) for answer in self.answers(items)]
+        _refuse_texts(items)
+        return list(self.answers([items])[0].tags)
 
     tag = predict
 
-    def answers(self, texts: Sequence[str | Sequence[str]]) -> list[Answer]:
+    def checked(self, texts: Any) -> list[Any]:
+        """Running texts, and lists of words."""
+        return [text_or_words(text, place) for place, text in enumerate(several(texts))]
+
+    def answers(
+        self, texts: Sequence[str | Sequence[str]], *, too_long: TooLong = "error"
+    ) -> list[Answer]:
         """The tags of several texts, each a running text or a list of words.
 
-        A word of which the pieces alone are more than the model reads is tagged by as many as it
-        reads; a warning says in how many texts there are such.
+        No text is too long. A word of which the pieces alone are more than the model reads is
+        tagged by as many as it reads; a warning says in how many texts there are such.
         """
-        given = [Words.of(text) for text in several(texts)]
+        given = [Words.of(text) for text in self.checked(texts)]
         found = WordRows.of([one.words for one in given], self.pieces)
         if found.cut:
             warnings.warn(
                 f"{len(found.cut):,} of {len(given):,} texts have {self._cut_note}", stacklevel=2
             )
-        tagged, probabilities = self._best(found)
+        tagged, probabilities = self._best(found, [len(one.places) for one in given])
         best, probable = iter(tagged), iter(probabilities)
         answers = []
         for one in given:
@@ -251,11 +279,16 @@ class Tagging(EncoderTask):
         """None: texts of any length are read, in windows."""
         return {}
 
-    def _best(self, found: WordRows) -> tuple[list[str], list[float]]:
-        """The best tag of every word of all sentences, end to end, and its probability."""
+    def _best(self, found: WordRows, counts: Sequence[int]) -> tuple[list[str], list[float]]:
+        """The best tag of every word of all sentences, end to end, and its probability.
+
+        counts: how many words each sentence has.
+        """
+        ends = np.array([*accumulate(counts)], np.int64)
+        owners = np.searchsorted(ends, found.places.offsets[:-1], "right").tolist()
         best = torch.zeros(len(found.places.ids), dtype=torch.long)
         probabilities = torch.zeros(len(best))
-        for batch, scores in self.passes(found.rows):
+        for batch, scores in self.passes(found.rows, owners):
             rows = batch.numbers.numpy()
             words = found.numbers.padded(rows, 0)
             read = at_places(scores, found.places.padded(rows, 0).ids).softmax(-1)[words.keep]
@@ -275,7 +308,8 @@ class Tagging(EncoderTask):
                 stacklevel=2,
             )
         found = WordRows.of([words for words, _ in read.sentences], self.pieces)
-        return [self._score(self._best(found)[0], read.sentences)]
+        counts = [len(words) for words, _ in read.sentences]
+        return [self._score(self._best(found, counts)[0], read.sentences)]
 
     @classmethod
     def part_of(cls, recipe: Any, part: str) -> Any:

@@ -35,11 +35,10 @@ from regard.tasks.encoding import (
     NextWords,
     Part,
     Parts,
-    as_texts,
-    finite,
-    is_one,
     keep_short,
 )
+from regard.tasks.given import is_one
+from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.templates import Row
 
@@ -111,6 +110,7 @@ class TextTask(EncoderTask):
     """
 
     head = "classes"
+    reads_pairs = True
     KNOWN: ClassVar[tuple[str, ...]]
     DEFAULT: ClassVar[tuple[str, ...]]
 
@@ -133,10 +133,6 @@ class TextTask(EncoderTask):
     @abstractmethod
     def target(self, text: str, file: str, line: int) -> int | float:
         """What a row's last field asks for; it stands in this file on this line."""
-
-    @abstractmethod
-    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Any]:
-        """The answer to each text or pair."""
 
     @abstractmethod
     def answered(self, scores: Tensor, targets: Tensor) -> tuple[list[Any], list[Any]]:
@@ -175,6 +171,43 @@ class TextTask(EncoderTask):
             return batch
         rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
         return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        data, metrics = recipe.data, recipe.evaluation.metrics
+        if data.glue:
+            names = ("columns", "format", "header")
+            yield from differing(data, "data", names, "is of tables, and `glue` says what is read")
+            if wrong := cls._wrong_glue(data.glue):
+                yield "data.glue", f"cannot be learned: {wrong}"
+        if not (data.glue and data.test is not None):
+            yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
+        if any(isinstance(one, str) for one in data.columns) and data.header is False:
+            yield "data.header", "must not be false where `columns` are names: a header has them."
+        one_text = data.glue in OF_ONE_TEXT or (not data.glue and len(data.columns) == 2)
+        if recipe.objective.both_orders and one_text:
+            problem = "is for pairs, but `columns` names one text. Leave it out."
+            yield "objective.both_orders", problem
+        if metrics and data.valid is None and data.test is None:
+            yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
+        yield from cls._unknown(metrics)
+
+    @classmethod
+    def _wrong_glue(cls, glue: str) -> str:
+        """Why this task of GLUE is not of this kind; "" where it is."""
+        key = key_of(glue_metrics(glue)[0])
+        other = "regression" if cls.name == "classification" else "classification"
+        said = f'{glue} is scored by {key}, which is not of {cls.name}: say task = "{other}".'
+        return "" if key in cls.KNOWN else said
+
+    @classmethod
+    def _unknown(cls, metrics: Sequence[str]) -> Iterator[tuple[str, str]]:
+        for name in metrics:
+            if name not in cls.KNOWN:
+                problem = f"names {name!r}, which does not score {cls.name}."
+                yield "evaluation.metrics", f"{problem} {nearest(name, cls.KNOWN)}"
 
     def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
         """Read the data and the second objective that a recipe asks for."""
@@ -229,18 +262,15 @@ class TextTask(EncoderTask):
         wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return self.errors(scores, wanted).sum(), len(batch)
 
-    def validate(self) -> dict[str, float]:
-        """The metrics on the validation data, and the loss; nothing where there is none.
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that are named, or the usual ones, and the loss."""
+        return (*map(key_of, self.new_metrics()), "loss")
 
-        Scores that are not numbers have no metric: it is NaN, and never the best.
-        """
-        valid = self._parts().valid
-        if valid is None:
-            return {}
+    def measured(self, valid: Part) -> dict[str, float]:
+        """The metrics on the validation data, and the loss."""
         scores = self.text_scores(valid.rows)
         metrics = self.new_metrics()
-        if not bool(scores.isfinite().all()):
-            return dict.fromkeys([*map(key_of, metrics), "loss"], float("nan"))
         results = self.scored(metrics, scores, valid.targets)
         found = {key_of(m): r.value for m, r in zip(metrics, results, strict=True)}
         return {**found, "loss": float(self.errors(scores, valid.targets).mean())}
@@ -257,18 +287,23 @@ class TextTask(EncoderTask):
         return [self.value(answer) for answer in self.answers(texts, too_long=too_long)]
 
     @staticmethod
+    @abstractmethod
     def value(answer: Any) -> Any:
         """What of an answer stands for it."""
-        return answer
 
     def evaluate(self, rows: Rows | Iterable[Sequence[str]]) -> list[Score]:
         """The metrics of the answers to rows of one text or two and their target."""
         rows = rows if isinstance(rows, Rows) else read(rows)
         numbered = list(rows.numbered())
-        texts = [as_texts(tuple(row[:-1])) for _, row in numbered]
-        targets = [self.target(row[-1], rows.file_of(0), line) for line, row in numbered]
+        texts, targets = [], []
+        for line, row in numbered:
+            if len(row) not in (2, 3):
+                problem = f"has {len(row)} fields, but must have one text or two, and the target."
+                raise DataError(rows.file_of(0), line, problem)
+            texts.append(row[:-1])
+            targets.append(self.target(row[-1], rows.file_of(0), line))
         self.warn_if_cut(texts)
-        scores = finite(self.text_scores(self.encoded(texts, "truncate")))
+        scores = self.text_scores(self.encoded(texts, "truncate"))
         return self.scored(self.new_metrics(), scores, torch.tensor(targets))
 
     @classmethod
@@ -316,14 +351,9 @@ class TextTask(EncoderTask):
             ConfigError: one of them does not score answers of this kind.
         """
         if self.glue and not self.metrics:
-            metrics: list[Any] = list(glue_metrics(self.glue))
-            if key_of(metrics[0]) not in self.KNOWN:
-                other = "regression" if self.name == "classification" else "classification"
-                raise ConfigError(
-                    f"{self.glue} is scored by {key_of(metrics[0])}, which is not of {self.name}: "
-                    f'say task = "{other}".'
-                )
-            return metrics
+            if wrong := self._wrong_glue(self.glue):
+                raise ConfigError(wrong)
+            return list(glue_metrics(self.glue))
         for name in self.metrics:
             if name not in self.KNOWN:
                 raise ConfigError(

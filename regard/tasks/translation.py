@@ -35,11 +35,19 @@ from regard.data import (
 )
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import BLEU, CHRF, Score
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
-from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.finite import NonFiniteScores
+from regard.tasks.given import several_texts
+from regard.tasks.sections import (
+    DecodingSection,
+    TokenizerSection,
+    differing,
+    tokenizer_problems,
+)
+from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
 Files = tuple[RecipePath, ...]
@@ -98,10 +106,11 @@ class Corpora:
     seed: int
 
 
-class Translation:
+class Translation(TaskVerbs):
     """A model that turns a source text into a target text, with its tokenizer."""
 
     name = "translation"
+    verbs = ("predict", "evaluate", "look")
     decodes = True
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
@@ -134,10 +143,35 @@ class Translation:
         return [str(path) for path in (*data.train, *data.valid, *data.test)]
 
     @classmethod
+    def trains(cls, model: type) -> bool:
+        """Whether the model writes a target for a source."""
+        return hasattr(model, "start") and not getattr(model, "continues", False)
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from tokenizer_problems(recipe)
+        yield from recipe.decoding.problems()
+        data = recipe.data
+        given = {name: getattr(data, name) for name in ("train", "valid", "test")}
+        for name, files in given.items():
+            if len(files) not in (1, 2) and (files or name != "test"):
+                problem = f"must be two files of lines or one table, but has {len(files)} files."
+                yield f"data.{name}", problem
+        if all(len(files) != 1 for files in given.values()):
+            yield from differing(data, "data", ("columns", "format"), "is of a table")
+        if len(data.columns) != 2:
+            problem = f"must name the source and the target, but names {len(data.columns)} columns."
+            yield "data.columns", problem
+        try:
+            BLEU(tokenize=recipe.evaluation.bleu_tokenize)
+        except RegardError as error:
+            yield "evaluation.bleu_tokenize", f"cannot be used: {error}"
+
+    @classmethod
     def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
         """The task with its data, ready to be trained."""
         data, rows = recipe.data, rows_of(recipe, "valid")
-        BLEU(tokenize=recipe.evaluation.bleu_tokenize)  # refuses what it cannot do before we begin
         limit = min(data.max_tokens, model.config.max_length or data.max_tokens)
         start = model.config.bos
         fields = columns(tokenizer, start, max_tokens=limit, too_long=data.too_long)
@@ -196,12 +230,17 @@ class Translation:
         return {"loss": self._loss(batch.to(device_of(self.model)), self.smoothing)}, None
 
     def validate(self) -> dict[str, float]:
-        """BLEU of the translations, and the cross-entropy of the references per token."""
+        """BLEU of the translations, and the cross-entropy of the references per token.
+
+        Where scores are not numbers both are NaN.
+        """
         data = self._data()
         bleu = BLEU(tokenize=self.bleu_tokenize)
-        best = [
-            found[0] for found in decode_in_order(self.model, data.valid.columns[0], self.method)
-        ]
+        try:
+            decoded = decode_in_order(self.model, data.valid.columns[0], self.method)
+        except NonFiniteScores:
+            return {"bleu": float("nan"), "loss": float("nan")}
+        best = [found[0] for found in decoded]
         bleu.add(self.tokenizer.decode_many(h.tokens for h in best), data.references)
         loss, count = self._total_loss(data.valid)
         return {"bleu": bleu.result().value, "loss": loss / count}
@@ -219,6 +258,7 @@ class Translation:
         """
         if isinstance(texts, str):
             return self.translate([texts], too_long=too_long, **options)[0]
+        texts = several_texts(texts)
         found = self.hypotheses(texts, too_long=too_long, **options)
         return [spelled[0] for spelled in self.spelled(texts, found)]
 
@@ -226,7 +266,7 @@ class Translation:
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses of each text, best first. An empty text has the empty one."""
-        method = decoding.changed(self.method, **options)
+        method, texts = decoding.changed(self.method, **options), several_texts(texts)
         sources = encode_texts(texts, self._source_column(), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)
@@ -256,7 +296,7 @@ class Translation:
         self, pairs: Rows | Iterable[Sequence[str]], **options: Any
     ) -> tuple[list[Score], list[str]]:
         """BLEU and chrF of the translations of the first fields against the second; and these."""
-        sources, references = zip(*pairs, strict=True)
+        sources, references = fields_of(pairs)
         if cut := self.long_ones(sources):
             limit = self.model.config.max_length
             warnings.warn(
@@ -264,8 +304,8 @@ class Translation:
                 "what this model reads",
                 stacklevel=2,
             )
-        translations = self.translate(list(sources), too_long="truncate", **options)
-        return self.scores(translations, list(references)), translations
+        translations = self.translate(sources, too_long="truncate", **options)
+        return self.scores(translations, references), translations
 
     def test(self, recipe: TranslationRecipe) -> tuple[list[Score], list[tuple[str, str, str]]]:
         """The scores on a recipe's test data, and each row's (source, translation, reference).
@@ -340,6 +380,23 @@ class Translation:
 def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) -> Rows:
     """The pairs of one part of a recipe's data."""
     return pairs_of(getattr(recipe.data, part), recipe.data.columns, recipe.data.format)
+
+
+def fields_of(pairs: Rows | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Sources and references of rows.
+
+    Raises:
+        DataError: there is no row, or one has not two texts.
+    """
+    rows = pairs if isinstance(pairs, Rows) else read(pairs)
+    name, found = rows.file_of(0), list(rows.numbered())
+    if not found:
+        raise DataError(name, None, "has not one pair: there is nothing to score.")
+    for line, row in found:
+        if len(row) != 2:
+            problem = f"has {len(row)} fields, but must have two: a source and its translation."
+            raise DataError(name, line, problem)
+    return [row[0] for _, row in found], [row[1] for _, row in found]
 
 
 def pairs_of(files: Sequence[Any], columns: Sequence[int | str], format: str | None = None) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -135,6 +136,34 @@ class TrainingOptions:
         for name in ("accumulate", "log_every"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
         _check(self, "threads", self.threads >= 0, "at least 0")
+
+
+def without_effect(options: TrainingOptions) -> Iterator[tuple[str, str]]:
+    """Options that differ from their default, but are for another optimizer or schedule: dotted
+    name, problem.
+    """
+    for section, chosen, users in (
+        ("optimizer", options.optimizer, _OPTIMIZERS),
+        ("schedule", options.schedule, _SCHEDULES),
+    ):
+        for name, own in users.items():
+            if chosen.name not in own and getattr(chosen, name) != getattr(type(chosen), name):
+                problem = f"is for {' and '.join(own)}, and without effect with {chosen.name}."
+                yield f"training.{section}.{name}", f"{problem} Leave it out."
+
+
+# option -> the optimizers, or schedules, that it is for
+_OPTIMIZERS = {
+    "betas": ("adam", "adamw"),
+    "eps": ("adam", "adamw"),
+    "momentum": ("sgd",),
+}
+_SCHEDULES = {
+    "final": ("linear", "cosine"),
+    "d_model": ("vaswani",),
+    "epochs": ("step",),
+    "factor": ("step",),
+}
 
 
 def _check(options: Any, name: str, right: bool, must: str) -> None:

@@ -233,7 +233,7 @@ def test_what_can_be_given(folder):
 def test_entities_have_their_places_in_the_text(folder, monkeypatch):
     task = both(folder)[0]
     tags = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
-    monkeypatch.setattr(task, "_best", lambda found: (tags, [1.0] * 6))
+    monkeypatch.setattr(task, "_best", lambda *_: (tags, [1.0] * 6))
     text = "Anna  M\u00fcller\tin Rome,Oslo"  # the comma is a word
     found = task.answers([text])[0].entities
     wanted = [("PER", "Anna  M\u00fcller"), ("LOC", "Rome"), ("LOC", ",")]

@@ -1,0 +1,120 @@
+"""A folder with a tiny random model for every task, and for the kinds of models that differ."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import runs
+from regard.models.bert import Bert
+from regard.models.gpt2 import GPT2
+from regard.models.headed import Headed
+from regard.models.recurrent import RecurrentLanguageModel
+from regard.models.seq2seq import Seq2Seq
+from regard.models.transformer import Transformer
+from regard.tasks import TASKS, task_class
+from regard.text import Tokenizer, train
+
+WORDS = "the old cat sat on a warm mat and was sleeping in the sun who where".split()
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LIMIT = 24  # tokens that the encoders read
+# task -> the kind of its head and the number of its answers
+HEADS = {
+    "classification": ("classes", 3),
+    "regression": ("classes", 1),
+    "tagging": ("tags", 3),
+    "question-answering": ("span", 2),
+    "multiple-choice": ("choice", 1),
+    "masked-words": ("words", 1),
+    "next-sentence": ("next", 2),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "classification": {"labels": ["no", "perhaps", "yes"]},
+    "tagging": {"labels": ["B-X", "I-X", "O"]},
+    "question-answering": {"max_tokens": LIMIT, "overlap": 4, "question_tokens": 6},
+}
+
+
+def lines(count: int = 60, seed: int = 1) -> list[str]:
+    """Lines of words that the tokenizers know."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 8))) for _ in range(count)]
+
+
+def encoder(task: str) -> Any:
+    """A task on a small BERT."""
+    tokenizer = train("wordpiece", lines(), 60, specials=SPECIALS)
+    return headed(task, Bert(_config(Bert, tokenizer, max_length=LIMIT)), tokenizer)
+
+
+def gpt_classifier() -> Any:
+    """A classifier on a model that reads from left to right."""
+    tokenizer = train("byte-bpe", lines(), 300)
+    return headed("classification", GPT2(_config(GPT2, tokenizer, max_length=LIMIT)), tokenizer)
+
+
+def headed(task: str, body: Any, tokenizer: Tokenizer) -> Any:
+    """An encoder under the head of a task."""
+    heads = {}
+    if task in HEADS:
+        kind, outputs = HEADS[task]
+        heads[kind] = body.new_head(kind, outputs)
+    return task_class(task)(Headed(body, heads), tokenizer, **SETTINGS.get(task, {}))
+
+
+def language(kind: type = RecurrentLanguageModel) -> Any:
+    """A language model."""
+    tokenizer = train("words", lines(), 60)
+    limit = {"max_length": LIMIT} if kind is GPT2 else {}
+    model = kind(_config(kind, tokenizer, **limit))
+    return task_class("language-modeling")(model, tokenizer, format="lines")
+
+
+def translator(kind: type = Transformer) -> Any:
+    """A translator."""
+    tokenizer = train("words", lines(), 60)
+    more = dict(max_length=LIMIT) if kind is Transformer else {}
+    return task_class("translation")(kind(_config(kind, tokenizer, **more)), tokenizer)
+
+
+def _config(kind: Any, tokenizer: Tokenizer, **more: Any) -> Any:
+    """A small size of a model; fields that it does not have are left out."""
+    fields = kind.Config.__dataclass_fields__
+    sizes = dict(d_model=16, d_ff=16, heads=2, layers=1, encoder_layers=1, decoder_layers=1)
+    special = {f"{role}": getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
+    given = {name: value for name, value in (sizes | special).items() if name in fields}
+    return kind.Config(tokenizer.vocab_size, **given, **more)
+
+
+# name of a folder -> what makes its task; every task is there, and some on other kinds of models
+MAKERS: dict[str, Callable[[], Any]] = {
+    **{name: (lambda name=name: encoder(name)) for name in (*HEADS, "embedding")},
+    "classification-gpt2": gpt_classifier,
+    "language-modeling": language,
+    "language-modeling-gpt2": lambda: language(GPT2),
+    "translation": translator,
+    "translation-seq2seq": lambda: translator(Seq2Seq),
+}
+
+
+def task_of(name: str) -> str:
+    """The task of a folder."""
+    return max((task for task in TASKS if name.startswith(task)), key=len)
+
+
+def make(folder: Path) -> dict[str, Path]:
+    """Write all of them."""
+    found = {}
+    for name, maker in MAKERS.items():
+        torch.manual_seed(1)
+        task = maker()
+        with torch.no_grad():
+            for weights in task.model.parameters():
+                weights.add_(torch.randn_like(weights), alpha=0.3)
+        runs.save(task, folder / name)
+        found[name] = folder / name
+    return found
