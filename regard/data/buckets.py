@@ -1,4 +1,4 @@
-"""Batches by token budget, with rows of similar lengths together.
+"""Batches by token budget, with rows of similar lengths together or in random order.
 
 What is counted: a batch of R rows costs R times the longest row of any of its columns, special
 tokens included; that is the size of its largest padded array. A batch takes as many rows as cost at
@@ -9,14 +9,14 @@ most `budget`, and never more than `rows`. A row that alone costs more is a batc
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from regard.data.batches import PairBatch
-from regard.data.cursor import permutation
+from regard.data.cursor import Cursor, permutation
 from regard.data.store import Tokens
 from regard.errors import ConfigError
 
@@ -57,7 +57,8 @@ class Buckets:
     An epoch shuffles all rows, cuts them into pools of `pool` rows, sorts each pool by length, cuts
     it into batches within the budget, and shuffles all batches. The order depends on `seed` and the
     epoch's number alone. `pads` has one id for each column. A larger pool needs less padding, a
-    smaller one mixes better.
+    smaller one mixes better; without pools (None) batches are cut from the shuffled rows as they
+    come, so that which rows meet in a batch does not depend on their lengths.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class Buckets:
         budget: int,
         seed: int,
         rows: int = sys.maxsize,
-        pool: int = 1 << 14,
+        pool: int | None = 1 << 14,
         make: Make = PairBatch,
     ):
         for name, count in (("pool", pool), ("rows", rows)):
-            if count < 1:
+            if count is not None and count < 1:
                 raise ConfigError(f"`{name}` must be at least 1 row, but is {count}.")
         self.columns, self.pads, self.make = tuple(columns), tuple(pads), make
         self.budget, self.seed, self.pool, self.rows = budget, seed, pool, rows
@@ -87,11 +88,30 @@ class Buckets:
         """The batches of this epoch, in order."""
         shuffled = permutation(self.lengths.shape[1], self.seed, number, 0)
         parts: list[np.ndarray] = []
-        for pool in np.split(shuffled, range(self.pool, len(shuffled), self.pool)):
-            rows = pool[_by_length(self.lengths[:, pool])]
+        for rows in self._pools(shuffled):
             parts += _cut(rows, self.lengths[:, rows], self.budget, self.rows)
         ordered = [parts[i] for i in permutation(len(parts), self.seed, number, 1)]
         return PaddedBatches(self.columns, self.pads, self.make, ordered)
+
+    def _pools(self, shuffled: np.ndarray) -> Iterator[np.ndarray]:
+        """The parts from which batches are cut, each sorted by length; all rows as they are."""
+        if self.pool is None:
+            yield shuffled
+            return
+        for pool in np.split(shuffled, range(self.pool, len(shuffled), self.pool)):
+            yield pool[_by_length(self.lengths[:, pool])]
+
+    def pooled_as(self, pool: int | None) -> Buckets:
+        """The same rows and limits in the order that other pools give."""
+        return Buckets(
+            self.columns,
+            self.pads,
+            budget=self.budget,
+            seed=self.seed,
+            rows=self.rows,
+            pool=pool,
+            make=self.make,
+        )
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on."""
@@ -103,6 +123,23 @@ class Buckets:
             "pool": self.pool,
             "seed": self.seed,
         }
+
+
+class BucketsCursor(Cursor):
+    """A cursor for trainings that choose the size of pools by device.
+
+    A saved position is gone on from in the order it was saved in, even where this device, or this
+    version of the library, would choose other pools.
+    """
+
+    data: Buckets
+
+    def restore(self, position: dict[str, Any]) -> None:
+        """Go where `position()` said; raises an error for a position over other data."""
+        pool = position.get("pool", self.data.pool)
+        if pool is None or (type(pool) is int and pool >= 1):
+            self.data = self.data.pooled_as(pool)
+        super().restore(position)
 
 
 def sorted_batches(
@@ -142,13 +179,14 @@ def _by_length(lengths: np.ndarray) -> np.ndarray:
 def _cut(
     rows: np.ndarray, lengths: np.ndarray, budget: int, most: int = sys.maxsize
 ) -> list[np.ndarray]:
-    """Rows, ordered by their longest field, in runs of at most `most` rows that cost at most the
-    budget (or one row).
+    """Rows, as they are ordered, in runs of at most `most` rows that cost at most the budget (or
+    one row).
     """
     longest, cuts, start = lengths.max(0), [], 0
     while start < len(rows):
         few = longest[start : start + min(most, max(1, budget // max(1, longest[start])))]
-        fit = np.searchsorted(few * np.arange(1, len(few) + 1), budget, side="right")
+        costs = np.maximum.accumulate(few) * np.arange(1, len(few) + 1)
+        fit = np.searchsorted(costs, budget, side="right")
         start += max(1, int(fit))
         cuts.append(start)
     return np.split(rows, cuts[:-1])

@@ -75,9 +75,14 @@ class Groups:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def buckets(self, pad: int | None, *, rows: int, tokens: int, seed: int) -> Buckets:
-        """Shuffled batches of at most `rows` examples and about `tokens` places."""
-        columns, pads, pool = self._columns(), (0,) * 4, rows * MIXING
+    def buckets(
+        self, pad: int | None, *, rows: int, tokens: int, seed: int, alike: bool
+    ) -> Buckets:
+        """Shuffled batches of at most `rows` examples and about `tokens` places.
+
+        alike: examples of similar lengths together; else which meet does not depend on lengths.
+        """
+        columns, pads, pool = self._columns(), (0,) * 4, rows * MIXING if alike else None
         make = partial(_group_batch, pad)
         return Buckets(columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=make)
 

@@ -130,10 +130,15 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def buckets(self, pad: int | None, *, rows: int, tokens: int, seed: int) -> Buckets:
-        """Shuffled batches of at most `rows` rows and `tokens` places, similar lengths together."""
+    def buckets(
+        self, pad: int | None, *, rows: int, tokens: int, seed: int, alike: bool
+    ) -> Buckets:
+        """Shuffled batches of at most `rows` rows and `tokens` places.
+
+        alike: rows of similar lengths together; else which rows meet does not depend on lengths.
+        """
         columns, pads = self._columns(pad)
-        pool = rows * MIXING
+        pool = rows * MIXING if alike else None
         return Buckets(
             columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=_row_batch
         )

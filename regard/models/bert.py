@@ -114,6 +114,7 @@ class Stacked(nn.Module, ABC):
     """Embeddings and a stack of blocks in which every position sees every other: how it is read."""
 
     blocks: Any  # a `Stack`
+    unpadded = True
 
     @abstractmethod
     def embed(self, texts: Sequences) -> Tensor:

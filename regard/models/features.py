@@ -71,6 +71,7 @@ class Features(nn.Module):
     Config = FeaturesConfig
     SIZES: dict[str, dict] = {}
     pooled: tuple[str, ...] = ()
+    unpadded = False  # the frozen encoder and the biLSTM read padded rows
 
     def __init__(self, config: FeaturesConfig):
         super().__init__()

@@ -109,6 +109,7 @@ class GPT(nn.Module):
     PUBLISHED: dict[str, Any] = PUBLISHED
     continues = True
     pooled: tuple[str, ...] = ()
+    unpadded = True
     block: Any = GPTBlock
 
     def __init__(self, config: Any):

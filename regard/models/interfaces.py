@@ -67,11 +67,13 @@ class Encoder(Protocol):
     """Gives a hidden state for each token of a text, for any task that puts a head on top.
 
     `template` says how texts become rows, where the tokenizer's file does not. `pooled` are the
-    kinds of head whose inner layer comes out of pre-training.
+    kinds of head whose inner layer comes out of pre-training. `unpadded` says that in training on a
+    CPU its layers compute nothing of padding, so that batches may hold rows of any lengths.
     """
 
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     pooled: tuple[str, ...]
+    unpadded: bool
 
     def encode(self, texts: Sequences) -> Tensor: ...
 

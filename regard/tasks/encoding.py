@@ -21,6 +21,7 @@ from torch import Tensor
 from regard.attention.tap import Labels, label, listening
 from regard.data import Cursor, Sequences
 from regard.data.batches import IGNORE
+from regard.data.buckets import BucketsCursor
 from regard.data.groups import Groups
 from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
 from regard.data.store import Report
@@ -267,13 +268,16 @@ class EncoderTask(Answering, ABC):
         return RowBatch(Sequences.alike(rows, words), torch.arange(rows))
 
     def train_batches(self) -> Cursor:
-        """Batches without end, similar lengths together."""
+        """Batches without end: rows in random order where padding costs nothing, else those of
+        similar lengths together.
+        """
         parts = self._parts()
         rows, tokens = parts.data.batch_rows, parts.data.batch_tokens
+        unpadded = self.model.encoder.unpadded and device_of(self.model).type == "cpu"
         buckets = parts.train.rows.buckets(
-            self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed
+            self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed, alike=not unpadded
         )
-        return Cursor(buckets)
+        return BucketsCursor(buckets)
 
     def counts(self, batch: Any) -> dict[str, int]:
         """Examples; and the pieces that are predicted, where that is asked for."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import Buckets, Cursor, PairBatch, Sequences, Tokens, sorted_batches
+from regard.data.buckets import BucketsCursor
 from regard.data.cursor import permutation
 from regard.errors import CheckpointError, ConfigError
 
@@ -31,7 +32,7 @@ def grids(batch):
     return [batch.source.ids.tolist(), batch.target.ids.tolist(), batch.target.lengths.tolist()]
 
 
-@given(LENGTHS, st.integers(1, 60), st.integers(1, 50), st.integers(0, 3))
+@given(LENGTHS, st.integers(1, 60), st.none() | st.integers(1, 50), st.integers(0, 3))
 def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epoch):
     buckets = Buckets(columns_of(lengths), (-1, -2), budget=budget, seed=5, pool=pool)
     seen = []
@@ -50,6 +51,31 @@ def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epo
 def test_batches_are_as_full_as_the_budget_allows():
     buckets = Buckets(columns_of([(3, 3)] * 10), (0, 0), budget=12, seed=0)
     assert sorted(len(batch) for batch in buckets.epoch(0)) == [2, 4, 4]
+
+
+@given(LENGTHS, st.integers(1, 60), st.integers(1, 9), st.integers(0, 3))
+def test_without_pools_batches_are_the_longest_runs_of_shuffled_rows(lengths, budget, most, epoch):
+    buckets = Buckets(columns_of(lengths), (0, 0), budget=budget, seed=5, rows=most, pool=None)
+    wanted: list[list[int]] = []
+    for row in permutation(len(lengths), 5, epoch, 0).tolist():
+        longer = [*(wanted[-1] if wanted else []), row]
+        cost = len(longer) * max(max(lengths[i]) for i in longer)
+        if wanted and len(longer) <= most and cost <= budget:
+            wanted[-1].append(row)
+        else:
+            wanted.append([row])
+    assert sorted(rows.tolist() for rows in buckets.epoch(epoch).rows) == sorted(wanted)
+
+
+@pytest.mark.parametrize("pool", [None, 100])
+def test_lengths_decide_which_rows_meet_in_pools_alone(pool):
+    """With lengths drawn from 1 to 50, rows of a random batch of 10 lie far apart."""
+    lengths = np.random.default_rng(0).integers(1, 51, 400)
+    columns = [Tokens.of([0] * n for n in lengths)]
+    epoch = Buckets(columns, (0,), budget=9999, seed=1, rows=10, pool=pool).epoch(0)
+    spreads = [int(np.ptp(lengths[rows])) for rows in epoch.rows]
+    assert len(spreads) == 40
+    assert min(spreads) > 20 if pool is None else max(spreads) < 20
 
 
 def orders(seed, epochs):
@@ -138,6 +164,43 @@ def test_a_place_in_other_data_is_refused(change, name):
     cursor = Cursor(Buckets(random_columns(), (0, 0), **options))
     with pytest.raises(CheckpointError, match="batch 999 of epoch 0, which has"):
         cursor.restore({**saved, "batch": 999})
+
+
+@settings(max_examples=30)
+@given(
+    st.none() | st.integers(1, 70),
+    st.none() | st.integers(1, 70),
+    st.integers(0, 50),
+    st.integers(10, 60),
+)
+def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, place, budget):
+    def cursor(kind, pool):
+        return kind(Buckets(random_columns(), (0, 0), budget=budget, seed=3, pool=pool))
+
+    begun = cursor(Cursor, saved_pool)
+    list(islice(begun, place))
+    position = json.loads(json.dumps(begun.position()))
+    resumed = cursor(BucketsCursor, pool)
+    resumed.restore(position)
+    assert resumed.position() == position
+    some = begun.batches_per_epoch + 3
+    assert [grids(one) for one in islice(resumed, some)] == [
+        grids(one) for one in islice(begun, some)
+    ]
+
+
+@pytest.mark.parametrize("pool", [0, -1, 2.0, "8", True, [], {}])
+def test_a_saved_place_with_pools_that_are_none_is_refused(pool):
+    cursor = BucketsCursor(Buckets(random_columns(), (0, 0), budget=40, seed=3, pool=7))
+    with pytest.raises(CheckpointError, match="has pool = .* but here it is 7"):
+        cursor.restore({**cursor.position(), "pool": pool})
+    without = cursor.position()
+    del without["pool"]
+    with pytest.raises(CheckpointError, match="has pool = None, but here it is 7"):
+        cursor.restore(without)
+    for name, value in (("seed", 4), ("budget", 41), ("rows", 59), ("data", "0-0")):
+        with pytest.raises(CheckpointError, match=f"has {name} = "):
+            cursor.restore({**cursor.position(), name: value})
 
 
 def test_options_out_of_range_are_refused():

@@ -1,0 +1,121 @@
+"""In which order tasks on encoders read their rows: at random where padding costs nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_folders import ENCODERS, FAMILIES, folder
+
+from regard import runs
+from regard.data.pieces import MIXING
+from regard.models.bert import Stacked
+from regard.models.features import Features
+
+SIZES = np.random.default_rng(3).integers(1, 20, 32)
+ROWS = 4  # of a batch
+OVERRIDES = (f"data.batch_rows={ROWS}", "training.checkpoints.every=1")
+RECIPE = """
+task = "{task}"
+[model]
+path = "start"
+[data]
+train = "train.{kind}"
+[training]
+epochs = 2
+[training.checkpoints]
+keep = 99
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """Rows of 1 to 19 words for three kinds of task."""
+    texts = [" ".join(["ball"] * int(n)) for n in SIZES]
+    (tmp_path / "train.tsv").write_text(
+        "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
+    )
+    tagged = ["".join(f"{word} {'OX'[i % 2]}\n" for word in t.split()) for i, t in enumerate(texts)]
+    (tmp_path / "train.txt").write_text("\n".join(tagged))
+    asked = [
+        {"context": text, "question": "who ?", "choices": ["a dog", "the cat"], "answer": i % 2}
+        for i, text in enumerate(texts)
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_recipe(task: str) -> None:
+    kinds = {"tagging": "txt", "multiple-choice": "jsonl"}
+    text = RECIPE.format(task=task, kind=kinds.get(task, "tsv"))
+    Path("small.toml").write_text(
+        text.replace("[training]", "entities = false\n[training]", task == "tagging")
+    )
+
+
+def planned(task: str, *overrides: str):
+    write_recipe(task)
+    return runs.plan(runs.read_recipe("small.toml", [*OVERRIDES, *overrides])).task
+
+
+def pool_of(task) -> int | None:
+    return task.train_batches().position()["pool"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("task", ["classification", "regression", "tagging", "multiple-choice"])
+def test_rows_are_in_random_order_on_a_cpu(place, task, family):
+    folder(place / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
+    made = planned(task)
+    batches = made.train_batches()
+    numbers = [one.numbers for one in islice(batches, batches.batches_per_epoch)]
+    assert [len(one) for one in numbers] == [ROWS] * (len(SIZES) // ROWS)
+    assert sorted(torch.cat(numbers).tolist()) == list(range(len(SIZES)))
+    # Four of 32 rows that are sorted by length differ by 2 words in the mean, random ones by 11.
+    spreads = [np.ptp(SIZES[one]) for one in numbers]
+    assert np.mean(spreads) > 6
+
+
+@pytest.mark.parametrize("task", ["classification", "multiple-choice"])
+def test_rows_of_similar_length_are_together_where_padding_is_computed(place, task):
+    """On other devices than a CPU, and under a model that reads padded rows."""
+    folder(place / "start", "bert", "Model")
+    made = planned(task)
+    assert pool_of(made) is None
+    made.model.to("meta")
+    assert pool_of(made) == ROWS * MIXING
+    numbers = [one.numbers for one in islice(made.train_batches(), len(SIZES) // ROWS)]
+    assert np.mean([np.ptp(SIZES[one]) for one in numbers]) < 6
+
+
+def test_a_bilstm_over_features_reads_similar_lengths_together(place):
+    folder(place / "start", "bert", "Model")
+    made = planned("tagging", "model.features.d_model=6")
+    assert isinstance(made.model.encoder, Features)
+    assert pool_of(made) == ROWS * MIXING
+
+
+def test_a_run_goes_on_in_the_order_it_began_with(place, monkeypatch):
+    """As one does that was begun on a GPU, or by a version that sorted rows on every device."""
+    folder(place / "start", "bert", "Model")
+    write_recipe("classification")
+    with monkeypatch.context() as patch:
+        patch.setattr(Stacked, "unpadded", False)
+        runs.train("small.toml", OVERRIDES, out="whole", show="none")
+    weights = Path("whole/model/model.safetensors").read_bytes()
+    for kept in (4, 10):  # checkpoints: the place is then in the first epoch, or in the second
+        shutil.copytree("whole", "part")
+        Path("part/result.json").unlink()
+        for step in sorted(Path("part/checkpoints").glob("step-*"))[kept:]:
+            shutil.rmtree(step)
+        runs.resume("part", show="none")
+        assert Path("part/model/model.safetensors").read_bytes() == weights
+        shutil.rmtree("part")
+    runs.train("small.toml", OVERRIDES, out="anew", show="none")
+    assert Path("anew/model/model.safetensors").read_bytes() != weights
