@@ -204,6 +204,8 @@ def data_error(path: Path) -> ErrorOf:
     """For `error`: makes a `DataError` of a file, from a message that names it already."""
 
     def made(message: str) -> RegardError:
-        return DataError(path, None, message.removeprefix(f"{path}: "))
+        found = re.match(rf"{re.escape(str(path))}(?::(\d+))?: ", message)
+        line = int(found[1]) if found is not None and found[1] else None
+        return DataError(path, line, message[found.end() :] if found is not None else message)
 
     return made

@@ -13,10 +13,19 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit
-from regard.decoding.settings import Settings, common_settings
-from regard.decoding.walk import Chooser, Collector, Decided, picking, walk
-from regard.errors import ConfigError
+from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit
+from regard.decoding.settings import Settings, check_eos, common_settings
+from regard.decoding.steps import ends_of
+from regard.decoding.values import check
+from regard.decoding.walk import (
+    Chooser,
+    Collector,
+    Decided,
+    Plan,
+    ends_by_force,
+    picking,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,14 @@ class Sampling:
     samples: int = 1
     seed: int = 0
     length_penalty: LengthPenalty = Power(1.0)
-    max_tokens: int | Relative = 256
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_limit(self.max_tokens)
-        if self.samples < 1:
-            raise ConfigError(f"`samples` must be at least 1, but is {self.samples}.")
+        check_eos(self.eos)
+        check("num_return_sequences", self.samples, "samples")
+        check("seed", self.seed, "seed")
 
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """`samples` hypotheses a sentence."""
@@ -52,11 +63,12 @@ class Sampling:
             seeds = row_seeds(source, self.samples, self.seed)
             return picking(self.filters, Draw(seeds, limits))
 
-        return walk(model, source, drawing, max_tokens=self.max_tokens, copies=self.samples)
+        plan = Plan(self.max_tokens, self.eos, ends_by_force(self.filters))
+        return walk(model, source, drawing, plan, copies=self.samples)
 
     def collector(self, model: Any) -> Collector:
         """Turns steps of the walk into hypotheses."""
-        return Collector(getattr(model.config, "eos", None), self.length_penalty, self.samples)
+        return Collector(ends_of(self.eos, model), self.length_penalty, self.samples)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -67,6 +79,7 @@ class Sampling:
             seed=settings.take("seed", 0),
             length_penalty=settings.length_penalty(),
             max_tokens=settings.max_tokens(),
+            eos=settings.eos(),
         )
 
     def settings(self) -> dict[str, Any]:

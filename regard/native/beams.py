@@ -19,18 +19,25 @@ BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND = range(3)  # rules of stopping, as b
 class Plan:
     """What a search of A sentences looks for.
 
-    size: running hypotheses of each.  wanted: finished ones.  stopping: a rule's number.
-    limits: (A,) how many tokens.  penalty: what a score of so many tokens is divided by.
-    bits: how many hold the place of a continuation, of hypotheses and words.
+    size: running hypotheses of each.  wanted: finished ones.  ends: tokens that end one.
+    stopping: a rule's number.  limits: (A,) how many tokens.  penalty: what a score of so many
+    tokens is divided by.  bits: how many hold the place of a continuation, of hypotheses and words.
+    count: continuations of a sentence that are looked at.  never: tokens that may not come.
+    normalized: the others have the probability 1 together.  forced: at the limit every hypothesis
+    gets an end, which counts 0.
     """
 
     size: int
     wanted: int
-    eos: int | None
+    ends: tuple[int, ...]
     stopping: int
     limits: Tensor
     penalty: Callable[[Any], Any]
     bits: Callable[[int, int], int]
+    count: int
+    never: tuple[int, ...] = ()
+    normalized: bool = False
+    forced: bool = False
 
     @property
     def most(self) -> int:
@@ -40,8 +47,10 @@ class Plan:
 
 class _Beams(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("sentences", "size", "wanted", "eos", "stopping")),
+        *((name, ctypes.c_int64) for name in ("sentences", "size", "wanted", "count", "stopping")),
         *((name, ctypes.c_int64) for name in ("bits", "first_bits", "most")),
+        *((name, ctypes.c_int64) for name in ("n_ends", "n_never", "normalized", "forced")),
+        *((name, ctypes.c_void_p) for name in ("ends", "never")),
         *((name, ctypes.c_void_p) for name in ("limits", "now", "soon", "last")),
         *((name, ctypes.c_int64) for name in ("work", "threads", "a_threads_work")),
         *((name, ctypes.c_void_p) for name in ("counts", "scores", "log_probs")),
@@ -52,7 +61,7 @@ class _Beams(ctypes.Structure):
 class Found:
     """What was finished of A sentences, best first; nothing is sure behind `counts`.
 
-    counts: (A,).  scores, log_probs: (A, size) float64.  ended: (A, size) whether with `eos`.
+    counts: (A,).  scores, log_probs: (A, size) float64.  ended: (A, size) whether with an end.
     lengths: (A, size).  tokens: (A, size, most).
     """
 
@@ -93,10 +102,12 @@ def search(plan: Plan, vocabulary: int, work: int, call: Callable[[Any], int]) -
     now = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=torch.float64)
     soon = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=torch.float64)
     limits, last = plan.limits.contiguous(), plan.penalty(plan.limits.double()).contiguous()
+    ends, never = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
     beams = _Beams(
-        *(plan.limits.numel(), plan.size, plan.wanted),
-        *(-1 if plan.eos is None else plan.eos, plan.stopping),
+        *(plan.limits.numel(), plan.size, plan.wanted, plan.count, plan.stopping),
         *(plan.bits(plan.size, vocabulary), plan.bits(1, vocabulary), most),
+        *(ends.numel(), never.numel(), plan.normalized, plan.forced),
+        *map(pointer, (ends, never)),
         *map(pointer, (limits, now, soon, last)),
         *(work, torch.get_num_threads(), A_THREADS_WORK),
         *map(pointer, found.columns),
