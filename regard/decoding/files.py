@@ -196,7 +196,9 @@ def from_config(values: Mapping[str, Any]) -> Any:
         raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
     guesses = wanted.pop(LOOKUP, None)
-    if guesses is not None and "draft" not in wanted:
+    if guesses is not None and method == "beam":
+        _warn({LOOKUP}, "beam search has no draft")
+    elif guesses is not None and "draft" not in wanted:
         wanted |= {"draft": "ngram", "num_assistant_tokens": guesses}
     for other, ours in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
         if other in wanted and ours in wanted:

@@ -172,6 +172,7 @@ class Settings:
                 parts.append(kind(**{field: self._of_filter(name, field)}))
         if any(isinstance(part, ForcedFirst) for part in parts):
             parts = [replace(p, forced=True) if isinstance(p, SuppressFirst) else p for p in parts]
+        _refuse_contradictions(parts)
         return tuple(parts)
 
     def length_penalty(self) -> LengthPenalty:
@@ -253,6 +254,20 @@ class Settings:
     def _refuse(self, name: str, wanted: str, value: Any) -> NoReturn:
         called = self._given.get(name, name)
         raise ConfigError(f"`{called}` must be {wanted}, but is {shown(value)}.")
+
+
+def _refuse_contradictions(filters: Sequence[Filter]) -> None:
+    """Refuses to force tokens none of which is allowed."""
+    never = {i for part in filters if isinstance(part, Suppress) for i in part.tokens}
+    for part in filters:
+        forced = {part.token} if isinstance(part, ForcedFirst) else set[int]()
+        name = "forced_bos_token_id" if forced else "forced_eos_token_id"
+        forced |= {*part.tokens} if isinstance(part, ForcedEnd) else set()
+        if forced and forced <= never:
+            raise ConfigError(
+                f"`{name}` forces {', '.join(map(str, sorted(forced)))}, which `suppress_tokens` "
+                "forbids. Leave one of them out."
+            )
 
 
 def common_settings(method: Any) -> dict[str, Any]:
