@@ -87,6 +87,11 @@ def generate(
     """
     if method is not None and named:
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
+    if method is not None and not callable(getattr(method, "run", None)):
+        raise ConfigError(
+            f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
+            f"{method!r:.80}. Options by name are given as they are: beams=4."
+        )
     if source is not None and len(source) == 0:
         return []
     return (method or imported("settings:options", __name__)(**named)).run(model, source)

@@ -50,7 +50,8 @@ class BadWords:
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         _marked([token for ids in self.sequences for token in ids], scores, "bad_words_ids")
-        scores = _forbid(scores, self.singles(prefix.eos), "bad_words_ids")
+        single = _marked(self.singles(prefix.eos), scores, "bad_words_ids")
+        scores = scores.masked_fill(single, NEVER)
         for *begun, last in self.sequences:
             if begun and len(begun) <= prefix.tokens.size(1):
                 wanted = torch.tensor(begun, device=scores.device)
@@ -70,7 +71,8 @@ class Suppress:
         check("suppress_tokens", list(self.tokens), "suppress_tokens")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        return _forbid(scores, self.tokens, "suppress_tokens")
+        known = _known(self.tokens, scores)
+        return scores.masked_fill(_marked(known, scores, "suppress_tokens"), NEVER)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class SuppressFirst:
         here = (alone.long() * self.forced).eq(prefix.new)
         if not bool(here.any()):
             return scores
-        forbidden = _marked(self.tokens, scores, "begin_suppress_tokens")
+        forbidden = _marked(_known(self.tokens, scores), scores, "begin_suppress_tokens")
         return scores.masked_fill(here[:, None] & forbidden, NEVER)
 
 
@@ -135,7 +137,10 @@ class Renormalize:
         check("renormalize_logits", self.on, "renormalize_logits")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        return scores.log_softmax(-1) if self.on else scores
+        if not self.on:
+            return scores
+        nothing = (scores == NEVER).all(-1, keepdim=True)
+        return torch.where(nothing, scores, scores.log_softmax(-1))
 
 
 def _marked(tokens: Iterable[int], scores: Tensor, name: str) -> Tensor:
@@ -155,8 +160,9 @@ def _marked(tokens: Iterable[int], scores: Tensor, name: str) -> Tensor:
     return marked.to(scores.device)
 
 
-def _forbid(scores: Tensor, tokens: Iterable[int], name: str) -> Tensor:
-    return scores.masked_fill(_marked(tokens, scores, name), NEVER)
+def _known(tokens: Iterable[int], scores: Tensor) -> list[int]:
+    """Those that the model can give at all."""
+    return [token for token in tokens if token < scores.size(-1)]
 
 
 def _forced(scores: Tensor, rows: Tensor, tokens: Iterable[int], name: str) -> Tensor:

@@ -410,10 +410,10 @@ def draft_of(value: Any, file: Path | None = None) -> Draft:
     """
     if isinstance(value, Path):
         value = str(value)
-    if value is None or isinstance(value, bool | int | float | bytes | list | tuple | dict):
-        check("draft", value, "draft")
-    if not isinstance(value, str):
-        return value if hasattr(value, "begin") else SmallModel(value)
+    if hasattr(value, "begin"):
+        return value
+    if hasattr(value, "step"):
+        return SmallModel(value)
     check("draft", value, "draft")
     kind, _, size = value.partition(":")
     if kind != "ngram":

@@ -165,11 +165,17 @@ def _with_own_ends(method: Any, model: Any) -> Any:
 
 
 def _check_own(values: dict[str, Any], model: Any) -> None:
-    """Compares the tokens with which a text begins with those of the model's configuration.
+    """Compares the tokens of a file with those of the model.
 
     Raises:
-        ConfigError: an answer would begin with another token than the model's.
+        ConfigError: the model has no such token, or begins an answer with another one.
     """
+    for name in ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id"):
+        if wrong := [i for i in _flat(values.get(name, [])) if i >= model.config.vocab_size]:
+            raise ConfigError(
+                f"`{name}` must be tokens of the model, 0 to {model.config.vocab_size - 1:,}, but "
+                f"one is {wrong[0]:,}."
+            )
     own = getattr(model.config, "bos", None)
     if getattr(model, "continues", False):
         first = values.get("bos_token_id", own)
@@ -182,6 +188,10 @@ def _check_own(values: dict[str, Any], model: Any) -> None:
             f"`{name}` must be {own}, with which config.json has the decoder start, but is "
             f"{shown(values[name])}. Make them equal."
         )
+
+
+def _flat(value: Any) -> list[int]:
+    return [i for part in value for i in _flat(part)] if isinstance(value, list) else [value]
 
 
 def from_config(values: Mapping[str, Any]) -> Any:
@@ -219,11 +229,19 @@ DRAFTED = ("draft", "num_assistant_tokens")
 ONLY_BEAMS = ("num_beams", "early_stopping")
 
 
-def changed(method: Any, **named: Any) -> Any:
+def changed(method: Any, /, **named: Any) -> Any:
     """`method` with some options changed, by their names in `options`.
 
     Options that belong to another method choose that one; what both know is kept.
+
+    Raises:
+        ConfigError: an unknown name, a value out of range, or names of different methods.
     """
+    if "method" in named:
+        raise ConfigError(
+            "There is no option `method`: the options choose it. `beams` is beam search, "
+            "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
+        )
     named = {name: value for name, value in named.items() if value is not None}
     asked = options(**named)  # refuses what is wrong by itself
     values = method.settings()

@@ -97,7 +97,7 @@ class Temperature:
         check("temperature", self.value, "temperature", hint)
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        return scores / self.value
+        return scores / float(self.value)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from regard.schema import Fields, refusal
 
 MOST_TOKENS = 2**31 - 1  # of a sequence, a batch or a vocabulary
 MOST_SEQUENCES = 10_000  # side by side for one sentence: beams, samples
+COLDEST = 1e-30  # a log-probability divided by it is a finite float32
 STEEPEST = 30.0  # length^30 is a finite float64 for every possible length
 
 
@@ -35,6 +36,8 @@ def _between(least: float, most: float) -> AfterValidator:
 def _temperature(value: float) -> float:
     if not value > 0:
         raise ValueError("above 0")
+    if value < COLDEST:
+        raise ValueError(f"at least {COLDEST}")
     return value
 
 
