@@ -107,16 +107,29 @@ class Draw:
     """Draws by the inverse of the cumulative distribution.
 
     Each row has its own generator, seeded by its own seed; its i-th token takes the i-th uniform
-    number, whatever the other rows do.
+    number, whatever the other rows do. They are drawn as they are needed: limits may be huge.
     """
 
+    FIRST = 256  # numbers of a row that are drawn at once, then twice as many
+
     def __init__(self, seeds: list[int], limits: Tensor):
-        self.uniform = torch.zeros(
-            len(seeds), int(limits.max()) if seeds else 0, dtype=torch.float64
-        )
-        for row, (seed, limit) in enumerate(zip(seeds, limits.tolist(), strict=True)):
-            generator = torch.Generator().manual_seed(seed % 2**63)
-            self.uniform[row, :limit] = torch.rand(limit, generator=generator, dtype=torch.float64)
+        self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
+        self.most = int(limits.max()) if seeds else 0
+        self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
+
+    def numbers(self, rows: Tensor, new: int | Tensor) -> Tensor:
+        """The uniform numbers (R,) of the rows' tokens number `new`."""
+        self._reach(1 + (int(new.max()) if isinstance(new, Tensor) else new))
+        self.uniform = self.uniform.to(rows.device)
+        return self.uniform[rows, new]
+
+    def _reach(self, count: int) -> None:
+        have = self.uniform.size(1)
+        if count <= have or not self.generators:
+            return
+        more = min(max(count, 2 * have, self.FIRST), max(self.most, count)) - have
+        drawn = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
+        self.uniform = torch.cat([self.uniform, torch.stack(drawn).to(self.uniform.device)], 1)
 
     def __call__(self, scores: Tensor, rows: Tensor, new: int | Tensor) -> Tensor:
         """Tokens (R,) for scores (R, V), the rows' tokens number `new`, or (R,) numbers.
@@ -125,8 +138,7 @@ class Draw:
         """
         cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)
         total = cumulative[:, -1:]
-        self.uniform = self.uniform.to(rows.device)
-        goal = (self.uniform[rows, new, None] * total).to(total.dtype)
+        goal = (self.numbers(rows, new)[:, None] * total).to(total.dtype)
         # Rounding must not lift the goal to the total: the first sum above it has a probability.
         goal = torch.minimum(goal, torch.nextafter(total, torch.zeros_like(total)))
         found = torch.searchsorted(cumulative, goal, right=True)[:, 0]

@@ -170,7 +170,7 @@ class Correct:
         q = probs.double() * given[:, None]
         index = token.clamp(min=0)[:, None]
         p_x, q_x = p.gather(1, index)[:, 0], q.gather(1, index)[:, 0]
-        chance = self.accept.uniform.to(p.device)[numbers, at]
+        chance = self.accept.numbers(numbers, at)
         stands = (q_x > 0) & (chance * q_x < p_x)
         rest = (p - q).clamp(min=0)
         rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)  # p = q, up to rounding
