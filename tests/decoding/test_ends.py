@@ -1,4 +1,4 @@
-"""Several tokens that end a sequence, and constraints: in every method, compiled or step by step."""
+"""Several tokens that end a sequence, and constraints: compiled or step by step, by any method."""
 
 import random
 from dataclasses import replace

@@ -117,7 +117,7 @@ def config(draw, answers):
 
 
 def their_tokens(model, file, prompt):
-    """The tokens of each sequence, without the prompt and what stands behind an end; or the error."""
+    """The tokens of each sequence, without the prompt and what stands behind an end; or why not."""
     ends = json.loads(file.read_text())["eos_token_id"]
     ends = [ends] if isinstance(ends, int) else ends
     ids = torch.tensor([prompt])
