@@ -221,7 +221,7 @@ def _task_of(config: dict[str, Any], folder: Path, model: Any) -> Any:
     name, settings = _task_in(folder, config, model)
     task = task_class(name)
     if task.decodes and (folder / "generation_config.json").exists():
-        settings["method"] = decoding.load(folder)
+        settings["method"] = decoding.load(folder, model)
     try:
         return task(model, tokenizer, **settings)
     except TypeError as error:

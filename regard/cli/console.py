@@ -212,8 +212,6 @@ def with_decoding(verb: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in added}
         decoding = {name: value for name, value in chosen.items() if value is not None}
-        if decoding.get("max_tokens", "").isdigit():
-            decoding["max_tokens"] = int(decoding["max_tokens"])
         verb(**given, decoding=decoding)
 
     parameters = [*own.values(), *added.values()]

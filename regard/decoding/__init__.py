@@ -26,13 +26,17 @@ METHODS = {
 }
 
 _PUBLIC = {
+    "BadWords": "constraints:BadWords",
     "Beam": "beam:Beam",
     "BeamFinished": "stopping:BeamFinished",
     "CurrentLength": "stopping:CurrentLength",
     "ExactBound": "stopping:ExactBound",
+    "ForcedEnd": "constraints:ForcedEnd",
+    "ForcedFirst": "constraints:ForcedFirst",
     "GNMT": "lengths:GNMT",
     "Greedy": "greedy:Greedy",
     "Hypothesis": "hypothesis:Hypothesis",
+    "MinLength": "constraints:MinLength",
     "MinTokens": "filters:MinTokens",
     "NGrams": "drafts:NGrams",
     "NoRepeatNGram": "filters:NoRepeatNGram",
@@ -40,13 +44,17 @@ _PUBLIC = {
     "Power": "lengths:Power",
     "Prefixes": "prefixes:Prefixes",
     "Relative": "lengths:Relative",
+    "Renormalize": "constraints:Renormalize",
     "Sampling": "sampling:Sampling",
     "SmallModel": "drafts:SmallModel",
     "Speculative": "speculative:Speculative",
     "Streaming": "streaming:Streaming",
+    "Suppress": "constraints:Suppress",
+    "SuppressFirst": "constraints:SuppressFirst",
     "Temperature": "filters:Temperature",
     "TopK": "filters:TopK",
     "TopP": "filters:TopP",
+    "Total": "lengths:Total",
     "changed": "files:changed",
     "counting": "speculative:counting",
     "keep_prefixes": "prefixes:keep_prefixes",
@@ -79,6 +87,11 @@ def generate(
     """
     if method is not None and named:
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
+    if method is not None and not callable(getattr(method, "run", None)):
+        raise ConfigError(
+            f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
+            f"{method!r:.80}. Options by name are given as they are: beams=4."
+        )
     if source is not None and len(source) == 0:
         return []
     return (method or imported("settings:options", __name__)(**named)).run(model, source)

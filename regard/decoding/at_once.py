@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from regard.decoding.constraints import BadWords, ForcedEnd, Renormalize, Suppress
+from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty
+from regard.decoding.steps import ends_of
 from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound, Stopping
 from regard.decoding.topk import place_bits
 from regard.native.beams import BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND, Plan
@@ -29,16 +33,62 @@ def search_at_once(
     n_best: int,
     penalty: LengthPenalty,
     stopping: Stopping,
+    eos: tuple[int, ...] | None = None,
+    filters: Sequence[Filter] = (),
 ) -> list[list[Hypothesis]] | None:
-    """What a beam search without filters finds, from a state and the first tokens (A, 1) on, with
-    `room` (A,) for so many tokens; None where it must go step by step.
+    """What a beam search finds, from a state and the first tokens (A, 1) on, with `room` (A,) for
+    so many tokens; None where it must go step by step, as with most filters.
     """
     state, tokens = begun
     beams, rule = getattr(model.step, "beams", None), RULES.get(type(stopping))
     if beams is None or rule is None or tokens.size(1) > 1:
         return None
-    eos, bits = getattr(model.config, "eos", None), partial(place_bits, count=2 * size)
-    found = beams(tokens, state, Plan(size, n_best, eos, rule, room, penalty, bits))
+    ends = ends_of(eos, model)
+    never = _forbidden(filters, ends, model.config.vocab_size)
+    if never is None:
+        return None
+    count = looked_at(size, ends)
+    plan = Plan(
+        *(size, n_best, ends, rule, room, penalty),
+        bits=partial(place_bits, count=count),
+        count=count,
+        never=never,
+        normalized=any(isinstance(part, Renormalize) and part.on for part in filters),
+        forced=any(isinstance(part, ForcedEnd) for part in filters),
+    )
+    found = beams(tokens, state, plan)
     if found is None:
         return None
     return [[Hypothesis(*parts) for parts in several] for several in found.rows(n_best)]
+
+
+def looked_at(size: int, ends: Sequence[int]) -> int:
+    """How many continuations of a sentence are looked at, so that `size` of them go on even if
+    every hypothesis ends in all ways."""
+    return (1 + max(1, len(ends))) * size
+
+
+def _forbidden(
+    filters: Sequence[Filter], ends: tuple[int, ...], vocabulary: int
+) -> tuple[int, ...] | None:
+    """The tokens that filters never allow; None where they do something else too.
+
+    The compiled search knows: single tokens that are forbidden, one end that is forced at the
+    limit, and log-probabilities that are normalized again behind the other filters.
+    """
+    never: set[int] = set()
+    forced: set[int] = set()
+    for at, part in enumerate(filters):
+        match part:
+            case BadWords() if all(len(ids) == 1 for ids in part.sequences):
+                never |= {*part.singles(ends)}
+            case Suppress():
+                never |= {*part.tokens}
+            case ForcedEnd() if len(part.tokens) == 1 and part.tokens[0] in ends:
+                forced |= {*part.tokens}
+            case Renormalize() if at == len(filters) - 1:
+                pass
+            case _:
+                return None
+    known = never | forced
+    return None if forced & never or (known and max(known) >= vocabulary) else tuple(sorted(never))

@@ -1,9 +1,10 @@
 """Beam search: the most probable hypotheses side by side, for a whole batch at once.
 
 At every step the W running hypotheses of a sentence have W * V continuations. The best 2 * size
-of them are looked at (at most W of these can be ends, so that enough others remain):
+of them are looked at (at most W of these can be ends, so that enough others remain; with E tokens
+that end a sequence, the best (1 + E) * size):
 
-    those that end with `eos` and stand among the best `size` are finished;
+    those that end and stand among the best `size` are finished;
     the best `size` of the others go on.
 
 Sentences whose search is over leave the batch, so that the work shrinks.
@@ -18,20 +19,23 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding.at_once import search_at_once
+from regard.decoding.at_once import looked_at, search_at_once
 from regard.decoding.filters import Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit, limits
+from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit, limits
 from regard.decoding.pool import Pool
 from regard.decoding.settings import (
     Settings,
+    check_eos,
     common_settings,
     refuse_sampling,
     stopping_settings,
 )
-from regard.decoding.steps import begin, check, evaluating, leading_after, normalized
+from regard.decoding.steps import begin, check, ends_of, evaluating, leading_after, normalized
 from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
 from regard.decoding.topk import best, best_of
+from regard.decoding.values import check as check_value
+from regard.decoding.walk import ends_by_force
 from regard.errors import ConfigError
 from regard.native import graphs
 from regard.native.words import Leaders, leading
@@ -45,7 +49,7 @@ class Expansion:
 
     parent: (A, K) which of the W it continues.  row: (A, K) the same as a row of the state.
     token: (A, K) what it adds.  log_prob: (A, K) float64, from the beginning.
-    ended: (A, K) bool, the token is `eos`.
+    ended: (A, K) bool, the token is an end.
     kept: (A, W') which continuations go on, as the hypotheses 0 … W' - 1 of the next step.
     """
 
@@ -92,16 +96,18 @@ class Beam:
     length_penalty: LengthPenalty = Power(1.0)
     stopping: Stopping = CurrentLength()
     filters: tuple[Filter, ...] = ()
-    max_tokens: int | Relative = 256
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"`beams` must be at least 1, but is {self.size}.")
-        if not 1 <= self.n_best <= self.size:
+        check_value("num_beams", self.size, "beams")
+        check_value("num_return_sequences", self.n_best, "n_best")
+        if self.n_best > self.size:
             raise ConfigError(
                 f"`n_best` must be between 1 and `beams`, {self.size}, but is {self.n_best}."
             )
         check_limit(self.max_tokens)
+        check_eos(self.eos)
         refuse_sampling(self.filters, "beam search")
 
     @torch.no_grad()
@@ -112,8 +118,7 @@ class Beam:
         with evaluating(model):
             state, tokens = begin(model, source)
             room = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
-            eos = getattr(model.config, "eos", None)
-            if listener is SILENCE and not self.filters:
+            if listener is SILENCE:
                 found = search_at_once(
                     model,
                     (state, tokens),
@@ -122,10 +127,12 @@ class Beam:
                     n_best=self.n_best,
                     penalty=self.length_penalty,
                     stopping=_rule(self),
+                    eos=self.eos,
+                    filters=self.filters,
                 )
                 if found is not None:
                     return found
-            search = _Search(self, tokens, room, eos, listener)
+            search = _Search(self, tokens, room, ends_of(self.eos, model), listener)
             while search.sentences.numel():
                 step, state = search.look(model, state)
                 rows = search.advance(step)
@@ -143,6 +150,7 @@ class Beam:
             stopping=settings.stopping(),
             filters=settings.filters(),
             max_tokens=settings.max_tokens(),
+            eos=settings.eos(),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -162,9 +170,11 @@ class _Search:
     """
 
     def __init__(
-        self, beam: Beam, tokens: Tensor, room: Tensor, eos: int | None, listener: Listener
+        self, beam: Beam, tokens: Tensor, room: Tensor, ends: tuple[int, ...], listener: Listener
     ):
-        self.beam, self.room, self.eos, self.listener = beam, room, eos, listener
+        self.beam, self.room, self.ends, self.listener = beam, room, ends, listener
+        self.count = looked_at(beam.size, ends)  # continuations of a sentence
+        self.forced = ends_by_force(beam.filters)
         self.stopping = _rule(beam)
         self.new, self.begun = 0, tokens.size(1)
         self.tokens = tokens  # (A * W, T)
@@ -180,8 +190,8 @@ class _Search:
         Raises:
             RegardError: the scores are no numbers.
         """
-        fed, count = self.tokens[:, -1:].contiguous(), 2 * self.beam.size
-        found = None if self.beam.filters else leading_after(model, fed, state, count)
+        fed = self.tokens[:, -1:].contiguous()
+        found = None if self.beam.filters else leading_after(model, fed, state, self.count)
         if found is not None:
             leaders, state = found
             return self._expand(*self._of_leaders(leaders), leaders.vocabulary), state
@@ -195,7 +205,7 @@ class _Search:
         full = self.room <= self.new  # (A,)
         ends = (step.ended | full[:, None])[:, : self.beam.size]
         ends &= step.log_prob[:, : self.beam.size] > NEVER
-        self._finish(step, ends)
+        self._finish(step, ends, full)
         running = step.log_prob.masked_fill(step.ended, NEVER).gather(1, step.kept)
         done = full | self._over(running[:, 0])
         self.listener.expanded(self.sentences, step, done)
@@ -209,17 +219,19 @@ class _Search:
         return rows
 
     def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Of A sentences the best 2 * size continuations and their indices w * V + v: (A, K)"""
-        filters, count = self.beam.filters, 2 * self.beam.size
-        found = None if filters else leading(scores, count)
+        """Of A sentences the best K continuations and their indices w * V + v: (A, K)"""
+        filters = self.beam.filters
+        found = None if filters else leading(scores, self.count)
         if found is not None:
             return self._of_leaders(found)
         log_probs = normalized(scores)
         # One NaN makes a whole distribution NaN.
         check(log_probs[:, 0].tolist(), self.tokens.size(1))
-        log_probs = apply(filters, log_probs, Prefix(self.tokens, self.new, self.eos))
+        if filters:
+            room = self.room.repeat_interleave(self.running.size(1))
+            log_probs = apply(filters, log_probs, Prefix(self.tokens, self.new, self.ends, room))
         # (A * W, V) -> (A, W, V)
-        return best(log_probs.unflatten(0, self.running.shape), self.running, count)
+        return best(log_probs.unflatten(0, self.running.shape), self.running, self.count)
 
     def _of_leaders(self, found: Leaders) -> tuple[Tensor, Tensor]:
         """The same of the best words of each hypothesis."""
@@ -227,30 +239,36 @@ class _Search:
         return best_of(found.words, found.log_probs, self.running, found.vocabulary)
 
     def _expand(self, log_prob: Tensor, index: Tensor, vocabulary: int) -> Expansion:
-        """The best 2 * size continuations, and which of them go on if the sentence does."""
+        """The best K continuations, and which of them go on if the sentence does."""
         (count, width), size = self.running.shape, self.beam.size
         parent = index // vocabulary
         token = index - parent * vocabulary
         row = parent + torch.arange(0, count * width, width, device=parent.device)[:, None]
-        if self.eos is None:
-            ended, ends = torch.zeros_like(token, dtype=torch.bool), 0
-        else:
-            ended, ends = token == self.eos, width
+        ended, ends = torch.zeros_like(token, dtype=torch.bool), width * len(self.ends)
+        for end in self.ends:
+            ended |= token == end
         others = max(min(size, token.size(1) - ends), 1)
         kept = ended.byte().argsort(dim=1, stable=True)[:, :others]  # those that end come last
         return Expansion(parent, row, token, log_prob, ended, kept)
 
-    def _finish(self, step: Expansion, ends: Tensor) -> None:
-        """Puts what ends among the best `size` into the pool: (A, size) bool."""
+    def _finish(self, step: Expansion, ends: Tensor, full: Tensor) -> None:
+        """Puts what ends among the best `size` into the pool: (A, size) bool.
+
+        full: (A,) which sentences are at their limits, where ends may be forced.
+        """
         if not bool(ends.any()):
             return
         size = self.beam.size
         scores = step.log_prob[:, :size] / self.beam.length_penalty(self.new)
-        columns = (scores, step.log_prob, step.token, step.ended)
-        score, log_prob, token, ended = (c[:, :size][ends].tolist() for c in columns)
+        cut = (full[:, None] & self.forced).expand_as(step.ended)
+        columns = (scores, step.log_prob, step.token, step.ended, cut)
+        score, log_prob, token, ended, forced = (c[:, :size][ends].tolist() for c in columns)
         prefixes = self.tokens[step.row[:, :size][ends], self.begun :].tolist()
         found = [
-            Hypothesis(prefix if ended[at] else [*prefix, token[at]], score[at], log_prob[at], end)
+            Hypothesis(
+                prefix if end else [*prefix, token[at]],
+                *(score[at], log_prob[at], end and not forced[at]),
+            )
             for at, (prefix, end) in enumerate(zip(prefixes, ended, strict=True))
         ]
         self.pool.add(ends, scores, found)

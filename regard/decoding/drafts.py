@@ -8,8 +8,10 @@ A draft decides how fast speculative decoding is, and never what it writes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding.steps import begin, evaluating, log_probs_after
+from regard.decoding.values import check
 from regard.errors import ConfigError
 from regard.native import graphs
 from regard.state import State
@@ -211,9 +214,12 @@ class SmallModel:
 
     model: it, or the folder that it lies in. It has the vocabulary of the model that it drafts for
     and can read texts as long. It may be of another family, as an LSTM for GPT-2.
+    file: the generation_config.json that names the folder. What a file names is a folder on this
+    machine, as seen from that of the file; only a user may name a model on the hub.
     """
 
     model: Any
+    file: Path | None = field(default=None, compare=False, repr=False)
 
     def begin(self, model: Any, source: Sequences | None, rows: Rows, guess: Guess) -> Drafting:
         """See `Draft`.
@@ -223,7 +229,8 @@ class SmallModel:
         """
         small = self.model
         if isinstance(small, str):
-            small = _opened(small).to(rows.tokens.device)
+            folder = small if self.file is None else str(_beside(small, self.file))
+            small = _opened(folder).to(rows.tokens.device)
         _check_pair(model, small)
         with evaluating(small):
             state, tokens = begin(small, source)
@@ -234,7 +241,11 @@ class SmallModel:
 
     def stored(self) -> Any:
         """See `Draft`."""
-        return self.model if isinstance(self.model, str) else self
+        if not isinstance(self.model, str):
+            return self
+        # Relative names are seen from elsewhere in the file that is written.
+        folder = Path(self.model) if self.file is None else self.file.parent / self.model
+        return str(folder.absolute()) if folder.is_dir() else self.model
 
 
 class _Ahead:
@@ -354,6 +365,27 @@ def _check_pair(model: Any, small: Any) -> None:
         )
 
 
+def _beside(name: str, file: Path) -> Path:
+    """The folder that a file names as its draft's.
+
+    Raises:
+        ConfigError: there is none on this machine, or it is the model's own.
+    """
+    folder, own = file.parent / name, file.parent.resolve()
+    remote = name.startswith(("//", "\\\\")) or "://" in name
+    if remote or not folder.is_dir():
+        raise ConfigError(
+            f"{file}: `draft` must be a folder on this machine, seen from that of the file, but is "
+            f"{name!r}, and there is no such folder. A file cannot name a model on the hub: "
+            "only you can, with --draft or draft=..."
+        )
+    if own in (folder.resolve(), (folder / "model").resolve()):
+        raise ConfigError(
+            f"{file}: `draft` must be a smaller model, but {name!r} is the model's own folder."
+        )
+    return folder
+
+
 def _opened(folder: str) -> Any:
     if opener is None:
         raise ConfigError(
@@ -368,17 +400,24 @@ def _opened(folder: str) -> Any:
 _open: dict[str, Any] = {}
 
 
-def draft_of(value: Any) -> Draft:
+def draft_of(value: Any, file: Path | None = None) -> Draft:
     """A draft by its name: "ngram", "ngram:4" or a folder; a draft itself or a model as it is.
 
+    file: where the name stands, unless a user has given it.
+
     Raises:
-        ConfigError: the n-grams have no size.
+        ConfigError: the n-grams have no size, or this names no draft.
     """
-    if not isinstance(value, str):
-        return value if hasattr(value, "begin") else SmallModel(value)
+    if isinstance(value, Path):
+        value = str(value)
+    if hasattr(value, "begin"):
+        return value
+    if hasattr(value, "step"):
+        return SmallModel(value)
+    check("draft", value, "draft")
     kind, _, size = value.partition(":")
     if kind != "ngram":
-        return SmallModel(value)
-    if size and not size.isdigit():
+        return SmallModel(value, file)
+    if size and not re.fullmatch("[0-9]{1,9}", size):
         raise ConfigError(f'`draft` must be like "ngram:3", but is {value!r}.')
     return cast("Draft", NGrams(int(size)) if size else NGrams())

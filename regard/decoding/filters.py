@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError
+from regard.decoding.values import check
 
 NEVER = float("-inf")
 FINE = 16  # bits of a float32 by which probabilities of one bin may differ: 128 bins an octave
@@ -25,11 +25,17 @@ FINE = 16  # bits of a float32 by which probabilities of one bin may differ: 128
 @dataclass(frozen=True, eq=False)
 class Prefix:
     """tokens: (R, T) read so far, the first token included; where prompts have different lengths
-    they stand to the right and -1 fills the left. new: how many of them were generated."""
+    they stand to the right and -1 fills the left. new: how many of them were generated.
+    eos: the tokens that end a sequence.  limits: (R,) how many tokens may be generated."""
 
     tokens: Tensor
     new: int
-    eos: int | None
+    eos: tuple[int, ...] = ()
+    limits: Tensor | None = None
+
+    def ends_below(self, vocabulary: int) -> list[int]:
+        """The ends that a model with this vocabulary can give."""
+        return [token for token in self.eos if token < vocabulary]
 
 
 class Filter(Protocol):
@@ -45,18 +51,18 @@ def apply(filters: Sequence[Filter], scores: Tensor, prefix: Prefix) -> Tensor:
 
 @dataclass(frozen=True)
 class MinTokens:
-    """No `eos` before `count` tokens have been generated."""
+    """No end before `count` tokens have been generated."""
 
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 0:
-            raise ConfigError(f"`min_tokens` must be at least 0, but is {self.count}.")
+        check("min_new_tokens", self.count, "min_tokens")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        if prefix.eos is None or prefix.new >= self.count:
+        ends = prefix.ends_below(scores.size(-1))
+        if not ends or prefix.new >= self.count:
             return scores
-        return scores.index_fill(-1, torch.tensor([prefix.eos], device=scores.device), NEVER)
+        return scores.index_fill(-1, torch.tensor(ends, device=scores.device), NEVER)
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,7 @@ class NoRepeatNGram:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"`no_repeat_ngram` must be at least 1, but is {self.size}.")
+        check("no_repeat_ngram_size", self.size, "no_repeat_ngram")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         tokens = prefix.tokens
@@ -88,14 +93,11 @@ class Temperature:
     value: float
 
     def __post_init__(self) -> None:
-        if not self.value > 0:
-            raise ConfigError(
-                f"`temperature` must be above 0, but is {self.value}. "
-                "For the most probable token at every step, decode greedily."
-            )
+        hint = "For the most probable token at every step, decode greedily."
+        check("temperature", self.value, "temperature", hint)
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        return scores / self.value
+        return scores / float(self.value)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,7 @@ class TopK:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"`top_k` must be at least 1, but is {self.count}.")
+        check("top_k", self.count, "top_k")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         worst = scores.topk(min(self.count, scores.size(-1))).values[:, -1:]
@@ -120,8 +121,7 @@ class TopP:
     mass: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.mass <= 1:
-            raise ConfigError(f"`top_p` must be above 0 and at most 1, but is {self.mass}.")
+        check("top_p", self.mass, "top_p")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         probs = scores.softmax(-1)

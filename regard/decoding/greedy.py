@@ -11,13 +11,22 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding.at_once import search_at_once
+from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit, limits
-from regard.decoding.settings import Settings, common_settings, refuse_sampling
-from regard.decoding.steps import begin, evaluating
+from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit, limits
+from regard.decoding.settings import Settings, check_eos, common_settings, refuse_sampling
+from regard.decoding.steps import begin, ends_of, evaluating
 from regard.decoding.stopping import BeamFinished
-from regard.decoding.walk import Chooser, Collector, Decided, picking, walk
+from regard.decoding.walk import (
+    Chooser,
+    Collector,
+    Decided,
+    Plan,
+    ends_by_force,
+    picking,
+    walk,
+)
 from regard.native.words import best
 
 
@@ -25,33 +34,37 @@ from regard.native.words import best
 class Greedy:
     """Equals a beam of one, tokens and scores. Of equal tokens the lowest id is taken.
 
-    length_penalty only normalises the score that is reported.
+    length_penalty only normalises the score that is reported.  eos: the tokens that end a
+    sequence; None: the model's own.
     """
 
     length_penalty: LengthPenalty = Power(1.0)
     filters: tuple[Filter, ...] = ()
-    max_tokens: int | Relative = 256
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_limit(self.max_tokens)
+        check_eos(self.eos)
         refuse_sampling(self.filters, "greedy search")
 
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """One hypothesis a sentence."""
         with torch.no_grad(), evaluating(model):
             begun = begin(model, source)
-            at_once = None if self.filters else self._at_once(model, source, begun)
+            at_once = self._at_once(model, source, begun)
         if at_once is not None:
             return at_once
         found = self.collector(model)
-        steps = walk(model, source, self._chooser, max_tokens=self.max_tokens, begun=begun)
-        for step in steps:
+        for step in self.walk(model, source, begun):
             found.add(step)
         return found.results()
 
     def _at_once(
         self, model: Any, source: Sequences | None, begun: tuple[Any, Tensor]
     ) -> list[list[Hypothesis]] | None:
+        if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
+            return None  # these change the scores of a beam, but not what is reported here
         return search_at_once(
             model,
             begun,
@@ -60,20 +73,27 @@ class Greedy:
             n_best=1,
             penalty=self.length_penalty,
             stopping=BeamFinished(),
+            eos=self.eos,
+            filters=self.filters,
         )
 
-    def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
+    def walk(
+        self, model: Any, source: Sequences | None, begun: tuple[Any, Tensor] | None = None
+    ) -> Iterator[list[Decided]]:
         """Token by token, as they are decided."""
-        return walk(model, source, self._chooser, max_tokens=self.max_tokens)
+        plan = Plan(self.max_tokens, self.eos, ends_by_force(self.filters))
+        return walk(model, source, self._chooser, plan, begun=begun)
 
     def collector(self, model: Any) -> Collector:
         """Turns steps of the walk into hypotheses."""
-        return Collector(getattr(model.config, "eos", None), self.length_penalty)
+        return Collector(ends_of(self.eos, model), self.length_penalty)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """See `regard.decoding.settings`."""
-        return cls(settings.length_penalty(), settings.filters(), settings.max_tokens())
+        return cls(
+            settings.length_penalty(), settings.filters(), settings.max_tokens(), settings.eos()
+        )
 
     def settings(self) -> dict[str, Any]:
         """The names of generation_config.json."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding.values import check, shown
 from regard.errors import ConfigError
 
 
@@ -32,6 +33,9 @@ class Power:
 
     alpha: float = 1.0
 
+    def __post_init__(self) -> None:
+        check("length_penalty", self.alpha, "length_penalty")
+
     def __call__(self, length: Any) -> Any:
         return length**self.alpha
 
@@ -41,6 +45,9 @@ class GNMT:
     """((5 + n) / 6)^alpha                                       (Wu et al. 2016, equation 14)"""
 
     alpha: float = 0.6
+
+    def __post_init__(self) -> None:
+        check("length_penalty", self.alpha, "length_penalty")
 
     def __call__(self, length: Any) -> Any:
         return ((5 + length) / 6) ** self.alpha
@@ -57,24 +64,57 @@ class Relative:
     plus: int = 10
 
     def __post_init__(self) -> None:
-        if self.ratio < 0 or self.plus < 1:
+        try:
+            check("max_new_tokens_per_source_token", self.ratio, "ratio")
+            check("max_new_tokens_beside_source", self.plus, "plus")
+        except ConfigError as wrong:
             raise ConfigError(
                 "A relative limit needs `ratio` of at least 0 and `plus` of at least 1, "
-                f"but they are {self.ratio} and {self.plus}."
-            )
+                f"but they are {shown(self.ratio)} and {shown(self.plus)}: {wrong}"
+            ) from None
 
     def of(self, source: Sequences) -> Tensor:
         """(B,) limits."""
         return (source.lengths * self.ratio).long() + self.plus
 
 
-def check_limit(max_tokens: int | Relative) -> None:
-    """Refuses a fixed limit below one token."""
-    if isinstance(max_tokens, int) and max_tokens < 1:
-        raise ConfigError(f"`max_tokens` must be at least 1, but is {max_tokens}.")
+@dataclass(frozen=True)
+class Total:
+    """At most `count` tokens with the prompt, or with the first token of an answer: `max_length`
+    of other libraries."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        check("max_length", self.count, "max_length")
+
+    def beside(self, read: Tensor) -> Tensor:
+        """(B,) limits beside (B,) tokens that there are.
+
+        Raises:
+            ConfigError: a prompt leaves no room.
+        """
+        room = self.count - read
+        if bool((room < 1).any()):
+            row = int(room.argmin())
+            raise ConfigError(
+                f"The prompt of row {row} has {int(read[row]):,} tokens, but the model's "
+                f"`max_length` of {self.count:,} counts these too, so there is no room for more. "
+                "Say how many are to be generated: max_tokens."
+            )
+        return room
 
 
-def limits(max_tokens: int | Relative, model: Any, source: Sequences | None, rows: int) -> Tensor:
+Limit = int | Relative | Total
+
+
+def check_limit(max_tokens: Limit) -> None:
+    """Refuses a fixed limit below one token, and what is no limit."""
+    if not isinstance(max_tokens, Relative | Total):
+        check("max_new_tokens", max_tokens, "max_tokens")
+
+
+def limits(max_tokens: Limit, model: Any, source: Sequences | None, rows: int) -> Tensor:
     """How many tokens each row may generate: (B,), on the CPU.
 
     The model's own `config.max_length` counts the tokens it reads: the first token or the whole
@@ -84,8 +124,12 @@ def limits(max_tokens: int | Relative, model: Any, source: Sequences | None, row
     Raises:
         ConfigError: a relative limit without a source; a prompt that leaves no room.
     """
+    prompted = source is not None and getattr(model, "continues", False)
+    read = source.lengths.cpu().clamp(min=1) if source is not None and prompted else 1
     if isinstance(max_tokens, int):
         allowed = torch.full((rows,), max_tokens)
+    elif isinstance(max_tokens, Total):
+        allowed = max_tokens.beside(torch.as_tensor(read).expand(rows))
     elif source is None:
         raise ConfigError("A limit relative to the source needs a source, but there is none.")
     else:
@@ -93,8 +137,6 @@ def limits(max_tokens: int | Relative, model: Any, source: Sequences | None, row
     longest = getattr(model.config, "max_length", None)
     if longest is None:
         return allowed
-    prompted = source is not None and getattr(model, "continues", False)
-    read = source.lengths.cpu().clamp(min=1) if source is not None and prompted else 1
     room = torch.as_tensor(longest + 1 - read).expand(rows)
     if bool((room < 1).any()):
         row = int(room.argmin())

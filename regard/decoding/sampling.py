@@ -13,10 +13,19 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Power, Relative, check_limit
-from regard.decoding.settings import Settings, common_settings
-from regard.decoding.walk import Chooser, Collector, Decided, picking, walk
-from regard.errors import ConfigError
+from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit
+from regard.decoding.settings import Settings, check_eos, common_settings
+from regard.decoding.steps import ends_of
+from regard.decoding.values import check
+from regard.decoding.walk import (
+    Chooser,
+    Collector,
+    Decided,
+    Plan,
+    ends_by_force,
+    picking,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,14 @@ class Sampling:
     samples: int = 1
     seed: int = 0
     length_penalty: LengthPenalty = Power(1.0)
-    max_tokens: int | Relative = 256
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_limit(self.max_tokens)
-        if self.samples < 1:
-            raise ConfigError(f"`samples` must be at least 1, but is {self.samples}.")
+        check_eos(self.eos)
+        check("num_return_sequences", self.samples, "samples")
+        check("seed", self.seed, "seed")
 
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """`samples` hypotheses a sentence."""
@@ -52,11 +63,12 @@ class Sampling:
             seeds = row_seeds(source, self.samples, self.seed)
             return picking(self.filters, Draw(seeds, limits))
 
-        return walk(model, source, drawing, max_tokens=self.max_tokens, copies=self.samples)
+        plan = Plan(self.max_tokens, self.eos, ends_by_force(self.filters))
+        return walk(model, source, drawing, plan, copies=self.samples)
 
     def collector(self, model: Any) -> Collector:
         """Turns steps of the walk into hypotheses."""
-        return Collector(getattr(model.config, "eos", None), self.length_penalty, self.samples)
+        return Collector(ends_of(self.eos, model), self.length_penalty, self.samples)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -67,6 +79,7 @@ class Sampling:
             seed=settings.take("seed", 0),
             length_penalty=settings.length_penalty(),
             max_tokens=settings.max_tokens(),
+            eos=settings.eos(),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -94,16 +107,29 @@ class Draw:
     """Draws by the inverse of the cumulative distribution.
 
     Each row has its own generator, seeded by its own seed; its i-th token takes the i-th uniform
-    number, whatever the other rows do.
+    number, whatever the other rows do. They are drawn as they are needed: limits may be huge.
     """
 
+    FIRST = 256  # numbers of a row that are drawn at once, then twice as many
+
     def __init__(self, seeds: list[int], limits: Tensor):
-        self.uniform = torch.zeros(
-            len(seeds), int(limits.max()) if seeds else 0, dtype=torch.float64
-        )
-        for row, (seed, limit) in enumerate(zip(seeds, limits.tolist(), strict=True)):
-            generator = torch.Generator().manual_seed(seed % 2**63)
-            self.uniform[row, :limit] = torch.rand(limit, generator=generator, dtype=torch.float64)
+        self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
+        self.most = int(limits.max()) if seeds else 0
+        self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
+
+    def numbers(self, rows: Tensor, new: int | Tensor) -> Tensor:
+        """The uniform numbers (R,) of the rows' tokens number `new`."""
+        self._reach(1 + (int(new.max()) if isinstance(new, Tensor) else new))
+        self.uniform = self.uniform.to(rows.device)
+        return self.uniform[rows, new]
+
+    def _reach(self, count: int) -> None:
+        have = self.uniform.size(1)
+        if count <= have or not self.generators:
+            return
+        more = min(max(count, 2 * have, self.FIRST), max(self.most, count)) - have
+        drawn = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
+        self.uniform = torch.cat([self.uniform, torch.stack(drawn).to(self.uniform.device)], 1)
 
     def __call__(self, scores: Tensor, rows: Tensor, new: int | Tensor) -> Tensor:
         """Tokens (R,) for scores (R, V), the rows' tokens number `new`, or (R,) numbers.
@@ -112,8 +138,7 @@ class Draw:
         """
         cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)
         total = cumulative[:, -1:]
-        self.uniform = self.uniform.to(rows.device)
-        goal = (self.uniform[rows, new, None] * total).to(total.dtype)
+        goal = (self.numbers(rows, new)[:, None] * total).to(total.dtype)
         # Rounding must not lift the goal to the total: the first sum above it has a probability.
         goal = torch.minimum(goal, torch.nextafter(total, torch.zeros_like(total)))
         found = torch.searchsorted(cumulative, goal, right=True)[:, 0]

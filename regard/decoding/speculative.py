@@ -34,11 +34,12 @@ from regard.decoding.drafts import (
 from regard.decoding.filters import NEVER, Filter, Prefix, apply
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import Relative, limits
+from regard.decoding.lengths import Limit, limits
 from regard.decoding.sampling import Draw, Sampling, row_seeds
 from regard.decoding.settings import SAMPLED, Settings
-from regard.decoding.steps import begin, check, evaluating, normalized
-from regard.decoding.walk import Collector, Decided, decided
+from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
+from regard.decoding.values import check as check_value
+from regard.decoding.walk import Collector, Decided, decided, ends_by_force
 from regard.errors import ConfigError
 from regard.native import graphs
 from regard.native.words import best
@@ -66,11 +67,10 @@ class Speculative:
                 "A draft makes greedy search and sampling faster, but the method is "
                 f"{type(self.method).__name__}. Leave the draft out, or decode greedily."
             )
-        if self.tokens < 1:
-            raise ConfigError(f"`draft_tokens` must be at least 1, but is {self.tokens}.")
+        check_value("num_assistant_tokens", self.tokens, "draft_tokens")
 
     @property
-    def max_tokens(self) -> int | Relative:
+    def max_tokens(self) -> Limit:
         """That of the method."""
         return self.method.max_tokens
 
@@ -99,14 +99,14 @@ class Speculative:
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """See `regard.decoding.settings`."""
-        draft = draft_of(settings.pop("draft", "ngram"))
+        draft = draft_of(settings.take("draft", "ngram"))
         tokens = settings.take("num_assistant_tokens", cls.tokens)
         sampled = settings.take("do_sample", settings.has(*SAMPLED))
         return cls((Sampling if sampled else Greedy).from_settings(settings), draft, tokens)
 
     def settings(self) -> dict[str, Any]:
-        """The names of generation_config.json; `draft` is our own."""
-        own = {"draft": self.draft.stored(), "num_assistant_tokens": self.tokens}
+        """The names of generation_config.json; `draft` is our own, and what `save` stores of it."""
+        own = {"draft": self.draft, "num_assistant_tokens": self.tokens}
         return self.method.settings() | own
 
 
@@ -170,7 +170,7 @@ class Correct:
         q = probs.double() * given[:, None]
         index = token.clamp(min=0)[:, None]
         p_x, q_x = p.gather(1, index)[:, 0], q.gather(1, index)[:, 0]
-        chance = self.accept.uniform.to(p.device)[numbers, at]
+        chance = self.accept.numbers(numbers, at)
         stands = (q_x > 0) & (chance * q_x < p_x)
         rest = (p - q).clamp(min=0)
         rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)  # p = q, up to rounding
@@ -194,13 +194,13 @@ def speculate(
         rows = _rows(tokens, room, copies)
         if copies > 1:
             state = state.select(rows.numbers // copies)
-        eos = getattr(model.config, "eos", None)
-        draft = plan.draft.begin(model, source, rows, _guess(decide, filters, eos))
+        ends = ends_of(plan.method.eos, model)
+        draft = plan.draft.begin(model, source, rows, _guess(decide, filters, ends))
         while rows.numbers.numel():
             most = (rows.room - rows.new - 1).clamp(max=plan.tokens)
             proposal = draft.propose(rows, most)
             scores, state, unread = _read(model, state, rows, proposal)
-            step = _Step(rows, decide, filters, eos)
+            step = _Step(rows, decide, filters, ends)
             step.judge(scores, proposal)
             yield step.decided
             rows, going = step.after(), step.going
@@ -221,11 +221,11 @@ def _rows(tokens: Tensor, room: Tensor, copies: int) -> Rows:
     return Rows(numbers, begun, torch.zeros_like(begun), room.to(tokens.device), total, tokens)
 
 
-def _guess(rule: Rule, filters: Sequence[Filter], eos: int | None) -> Guess:
+def _guess(rule: Rule, filters: Sequence[Filter], ends: tuple[int, ...]) -> Guess:
     """The draft chooses by the rule that the model does, and after the same filters."""
 
     def guess(log_probs: Tensor, rows: Rows, drafted: Tensor) -> tuple[Tensor, Tensor | None]:
-        allowed = _filtered(filters, log_probs, rows, drafted, eos)
+        allowed = _filtered(filters, log_probs, rows, drafted, ends)
         return rule.guess(allowed, rows.numbers, _at(rows, drafted.size(1)))
 
     return guess
@@ -257,7 +257,11 @@ def _forgotten(state: State, counts: Tensor) -> State:
 
 
 def _filtered(
-    filters: Sequence[Filter], scores: Tensor, rows: Rows, drafted: Tensor, eos: int | None
+    filters: Sequence[Filter],
+    scores: Tensor,
+    rows: Rows,
+    drafted: Tensor,
+    ends: tuple[int, ...],
 ) -> Tensor:
     """Scores (R, V) of what follows the rows and (R, J) guesses, after all filters."""
     if not filters:
@@ -265,7 +269,7 @@ def _filtered(
     tokens, allowed = torch.cat([rows.tokens, drafted], 1), torch.empty_like(scores)
     for new in rows.new.unique().tolist():
         alike = rows.new == new
-        prefix = Prefix(tokens[alike], new + drafted.size(1), eos)
+        prefix = Prefix(tokens[alike], new + drafted.size(1), ends, rows.room[alike])
         allowed[alike] = apply(filters, scores[alike], prefix)
     return allowed
 
@@ -278,8 +282,9 @@ def _at(rows: Rows, ahead: int) -> Tensor:
 class _Step:
     """What one step of the model decides: at each place, for the rows whose guesses all stand."""
 
-    def __init__(self, rows: Rows, rule: Rule, filters: Sequence[Filter], eos: int | None):
-        self.rows, self.rule, self.filters, self.eos = rows, rule, filters, eos
+    def __init__(self, rows: Rows, rule: Rule, filters: Sequence[Filter], ends: tuple[int, ...]):
+        self.rows, self.rule, self.filters, self.ends = rows, rule, filters, ends
+        self.forced = ends_by_force(filters)
         self.going = torch.ones_like(rows.new, dtype=torch.bool)
         self.counts, self.total = torch.zeros_like(rows.new), rows.total
         self.places: list[tuple[Tensor, ...]] = []  # of each: columns (R,), and which rows count
@@ -315,7 +320,7 @@ class _Step:
 
         def choose(place: int, guessed: Tensor) -> Chosen:
             here, before, probs = log_probs[:, place], proposal.tokens[:, :place], proposal.probs
-            allowed = _filtered(self.filters, here, rows, before, self.eos)
+            allowed = _filtered(self.filters, here, rows, before, self.ends)
             if probs is not None:
                 probs = probs[:, min(place, probs.size(1) - 1)]
             token = self.rule.decide(allowed, rows.numbers, _at(rows, place), guessed, probs)
@@ -328,11 +333,13 @@ class _Step:
     def _place(self, place: int, token: Tensor, log_prob: Tensor, alive: Tensor) -> Tensor:
         rows, possible = self.rows, log_prob > NEVER
         self.total = torch.where(alive & possible, self.total + log_prob, self.total)
-        ends = ~possible | (rows.new + place + 1 >= rows.room)
-        if self.eos is not None:
-            ends |= token == self.eos
+        full = rows.new + place + 1 >= rows.room
+        ends = ~possible | full
+        for end in self.ends:
+            ends |= token == end
         self.going = self.going & ~(alive & ends)
-        self.places.append((rows.numbers, token, possible, self.total, ~ends, alive))
+        columns = (rows.numbers, token, possible, self.total, ~ends, full & self.forced)
+        self.places.append((*columns, alive))
         return token
 
     @property

@@ -38,6 +38,14 @@ def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
     return state, torch.cat([prompts[:, :-1], tokens], 1)
 
 
+def ends_of(eos: tuple[int, ...] | None, model: Any) -> tuple[int, ...]:
+    """The tokens that end a sequence: those given, or the model's own where none are."""
+    own = getattr(model.config, "eos", None) if eos is None else eos
+    if own is None:
+        return ()
+    return (own,) if isinstance(own, int) else tuple(own)
+
+
 def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
     """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
     (R, N), in one step; tokens (R, T) are all that is written.

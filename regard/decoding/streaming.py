@@ -23,7 +23,7 @@ class Streaming:
         for row, token in Streaming(model, prompts, options(top_k=40)):
             print(tokenizer.piece(token), end="", flush=True)
 
-    `eos` is not among the tokens. With several samples, row b * samples + i is sample i of
+    Ends are not among the tokens. With several samples, row b * samples + i is sample i of
     sentence b.
 
     Raises:
@@ -38,13 +38,13 @@ class Streaming:
             )
         self._collector = method.collector(model)
         self._steps = method.walk(model, source)
-        self._eos = getattr(model.config, "eos", None)
+        self._ends = self._collector.ends
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for step in self._steps:
             self._collector.add(step)
             for decided in step:
-                if decided.token is not None and decided.token != self._eos:
+                if decided.token is not None and decided.token not in self._ends:
                     yield decided.row, decided.token
 
     @property

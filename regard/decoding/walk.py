@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding.constraints import ForcedEnd
 from regard.decoding.filters import NEVER, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Relative, limits
-from regard.decoding.steps import begin, check, evaluating, normalized
+from regard.decoding.lengths import LengthPenalty, Limit, limits
+from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
 from regard.native import graphs
 from regard.state import State
 
@@ -25,13 +26,27 @@ Pick = Callable[[Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
+class Plan:
+    """When rows end: at a limit, or with one of the tokens `eos` (None: the model's own).
+
+    forced: at the limit an end is written in any case.
+    """
+
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
+    forced: bool = False
+
+
+@dataclass(frozen=True)
 class Decided:
-    """One row's next token. token: None when the filters allowed none. last: the row ends here."""
+    """One row's next token. token: None when the filters allowed none. last: the row ends here.
+    forced: with an end that the limit forced."""
 
     row: int
     token: int | None
     log_prob: float  # of the row so far, this token included
     last: bool
+    forced: bool = False
 
 
 @dataclass
@@ -42,19 +57,23 @@ class Row:
     room: int
     log_prob: float = 0.0
 
-    def take(self, token: int, log_prob: float, new: int, eos: int | None) -> Decided:
+    def take(
+        self, token: int, log_prob: float, new: int, ends: tuple[int, ...], forced: bool
+    ) -> Decided:
         """The row with its token number `new`, from 1."""
         if log_prob == NEVER:
             return Decided(self.number, None, self.log_prob, True)
         self.log_prob += log_prob
-        return Decided(self.number, token, self.log_prob, new >= self.room or token == eos)
+        full = new >= self.room
+        last = full or token in ends
+        return Decided(self.number, token, self.log_prob, last, forced and full)
 
 
 class Written:
     """What the rows have read so far, put together only when somebody asks. new: tokens decided."""
 
-    def __init__(self, tokens: Tensor, eos: int | None):
-        self.new, self.eos = 0, eos
+    def __init__(self, tokens: Tensor, eos: tuple[int, ...], limits: Tensor):
+        self.new, self.eos, self.limits = 0, eos, limits
         self._parts = [tokens]
 
     @property
@@ -62,7 +81,7 @@ class Written:
         """For filters."""
         if len(self._parts) > 1:
             self._parts = [torch.cat(self._parts, 1)]
-        return Prefix(self._parts[0], self.new, self.eos)
+        return Prefix(self._parts[0], self.new, self.eos, self.limits)
 
     def add(self, column: Tensor) -> None:
         """One more token of each row: (R, 1)"""
@@ -71,7 +90,7 @@ class Written:
 
     def select(self, rows: Tensor) -> None:
         """These go on."""
-        self._parts = [self.prefix.tokens[rows]]
+        self._parts, self.limits = [self.prefix.tokens[rows]], self.limits[rows]
 
 
 @torch.no_grad()
@@ -79,8 +98,8 @@ def walk(
     model: Any,
     source: Sequences | None,
     chooser: Callable[[Tensor], Chooser],
+    plan: Plan,
     *,
-    max_tokens: int | Relative = 256,
     copies: int = 1,
     begun: tuple[Any, Tensor] | None = None,
 ) -> Iterator[list[Decided]]:
@@ -93,15 +112,15 @@ def walk(
     with evaluating(model):
         state, tokens = begun or begin(model, source)
         numbers = torch.arange(tokens.size(0) * copies, device=tokens.device)
-        room = limits(max_tokens, model, source, tokens.size(0)).repeat_interleave(copies)
+        room = limits(plan.max_tokens, model, source, tokens.size(0)).repeat_interleave(copies)
         choose = chooser(room)
         if copies > 1:
             state, tokens = state.select(numbers // copies), tokens[numbers // copies]
-        eos = getattr(model.config, "eos", None)
+        ends = ends_of(plan.eos, model)
         rows = [Row(number, most) for number, most in enumerate(room.tolist())]
         if rows and isinstance(state, State):
             state = state.expecting(max(row.room for row in rows))
-        written, read = Written(tokens, eos), tokens.size(1)
+        written, read = Written(tokens, ends, room.to(tokens.device)), tokens.size(1)
         fed = tokens[:, -1:].contiguous()
         while rows:
             scores, state = graphs.step(model, fed, state)
@@ -111,7 +130,9 @@ def walk(
             check(found, read + written.new)
             written.add(fed)
             chosen = zip(rows, words, found, strict=True)
-            step = [row.take(word, gain, written.new, eos) for row, word, gain in chosen]
+            step = [
+                row.take(word, gain, written.new, ends, plan.forced) for row, word, gain in chosen
+            ]
             yield step
             going = [at for at, decided in enumerate(step) if not decided.last]
             if len(going) < len(rows):
@@ -143,22 +164,27 @@ def picking(filters: Sequence[Filter], pick: Pick) -> Chooser:
     return choose
 
 
+def ends_by_force(filters: Sequence[Filter]) -> bool:
+    """Whether an end is forced at the limit."""
+    return any(isinstance(part, ForcedEnd) for part in filters)
+
+
 def decided(
-    rows: Tensor, token: Tensor, possible: Tensor, total: Tensor, going: Tensor
+    rows: Tensor, token: Tensor, possible: Tensor, total: Tensor, going: Tensor, forced: Tensor
 ) -> list[Decided]:
     """What was decided for R rows, from (R,) columns."""
-    columns = (rows, token, possible, total, going)
+    columns = map(Tensor.tolist, (rows, token, possible, total, going, forced))
     return [
-        Decided(row, token if possible else None, log_prob, not going)
-        for row, token, possible, log_prob, going in zip(*map(Tensor.tolist, columns), strict=True)
+        Decided(row, token if possible else None, log_prob, not going, forced)
+        for row, token, possible, log_prob, going, forced in zip(*columns, strict=True)
     ]
 
 
 class Collector:
     """Gathers what a walk decided into hypotheses."""
 
-    def __init__(self, eos: int | None, penalty: LengthPenalty, copies: int = 1):
-        self.eos, self.penalty, self.copies = eos, penalty, copies
+    def __init__(self, ends: tuple[int, ...], penalty: LengthPenalty, copies: int = 1):
+        self.ends, self.penalty, self.copies = ends, penalty, copies
         self._tokens: dict[int, list[int]] = {}
         self._ended: dict[int, Hypothesis] = {}
 
@@ -173,8 +199,9 @@ class Collector:
 
     def _end(self, tokens: list[int], decided: Decided) -> Hypothesis:
         score = decided.log_prob / self.penalty(max(len(tokens), 1))
-        finished = decided.token is not None and decided.token == self.eos
-        return Hypothesis(tokens[:-1] if finished else tokens, score, decided.log_prob, finished)
+        ended = decided.token is not None and decided.token in self.ends
+        words = tokens[:-1] if ended else tokens
+        return Hypothesis(words, score, decided.log_prob, ended and not decided.forced)
 
     def results(self) -> list[list[Hypothesis]]:
         """For each sentence its `copies` hypotheses; complete when the walk has ended."""

@@ -21,18 +21,25 @@ BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND = range(3)  # rules of stopping, as b
 class Plan:
     """What a search of A sentences looks for.
 
-    size: running hypotheses of each.  wanted: finished ones.  stopping: a rule's number.
-    limits: (A,) how many tokens.  penalty: what a score of so many tokens is divided by.
-    bits: how many hold the place of a continuation, of hypotheses and words.
+    size: running hypotheses of each.  wanted: finished ones.  ends: tokens that end one.
+    stopping: a rule's number.  limits: (A,) how many tokens.  penalty: what a score of so many
+    tokens is divided by.  bits: how many hold the place of a continuation, of hypotheses and words.
+    count: continuations of a sentence that are looked at.  never: tokens that may not come.
+    normalized: the others have the probability 1 together.  forced: at the limit every hypothesis
+    gets an end, which counts 0.
     """
 
     size: int
     wanted: int
-    eos: int | None
+    ends: tuple[int, ...]
     stopping: int
     limits: Tensor
     penalty: Callable[[Any], Any]
     bits: Callable[[int, int], int]
+    count: int
+    never: tuple[int, ...] = ()
+    normalized: bool = False
+    forced: bool = False
 
     @property
     def most(self) -> int:
@@ -43,7 +50,7 @@ class Plan:
 class Found:
     """What was finished of A sentences, best first; nothing is sure behind `counts`.
 
-    counts: (A,).  scores, log_probs: (A, size) float64.  ended: (A, size) whether with `eos`.
+    counts: (A,).  scores, log_probs: (A, size) float64.  ended: (A, size) whether with an end.
     lengths: (A, size).  tokens: (A, size, most).
     """
 
@@ -92,11 +99,14 @@ def search(plan: Plan, vocabulary: int, work: int, call: Callable[[Any], int]) -
     now = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
     soon = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
     limits, last = laid(plan.limits), laid(plan.penalty(plan.limits.double()))
+    ends, never = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
     rows, penalties = (limits.numel(),), (most + 2,)
     beams = Beams(
-        *(*rows, plan.size, plan.wanted),
-        *(-1 if plan.eos is None else plan.eos, plan.stopping),
+        *(*rows, plan.size, plan.wanted, plan.count, plan.stopping),
         *(plan.bits(plan.size, vocabulary), plan.bits(1, vocabulary), most),
+        *(ends.numel(), never.numel(), plan.normalized, plan.forced),
+        *(address("ends", ends, torch.int64, ends.shape),),
+        *(address("never", never, torch.int64, never.shape),),
         *(address("limits", limits, torch.int64, rows), address("now", now, double, penalties)),
         *(address("soon", soon, double, penalties), address("last", last, double, rows)),
         *(work, torch.get_num_threads(), A_THREADS_WORK),

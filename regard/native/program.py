@@ -134,7 +134,7 @@ class Program:
         """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
         cache tells the size of keys and values, and stays as it is.
         """
-        if not self._scores or self.width < 2 * plan.size or self.end < plan.most:
+        if not self._scores or self.width < plan.count or self.end < plan.most:
             return None
         _, layers, heads, _, width = cache.keys.shape
         read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)

@@ -69,8 +69,9 @@ class Beams(ctypes.Structure):
     """What a beam search looks for, and finds (beams.h)."""
 
     _fields_ = [
-        *_of(number, "sentences size wanted eos stopping bits first_bits most"),
-        *_of(address, "limits now soon last"),
+        *_of(number, "sentences size wanted count stopping bits first_bits most"),
+        *_of(number, "n_ends n_never normalized forced"),
+        *_of(address, "ends never limits now soon last"),
         *_of(number, "work threads a_threads_work"),
         *_of(address, "counts scores log_probs ended lengths tokens"),
     ]

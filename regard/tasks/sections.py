@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from regard import decoding
+from regard.decoding import values
 from regard.errors import ConfigError
 from regard.recipe import Options, RecipePath
 from regard.suggest import nearest
@@ -32,19 +33,19 @@ class TokenizerSection(Options):
 class DecodingSection(Options):
     """[decoding]: the method is the one that the options belong to, greedy search without any."""
 
-    beams: int | None = None
-    n_best: int | None = None
-    length_penalty: float | str | None = None
+    beams: values.Sequences | None = None
+    n_best: values.Sequences | None = None
+    length_penalty: values.Exponent | str | None = None
     stopping: str | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    no_repeat_ngram: int | None = None
-    min_tokens: int | None = None
-    max_tokens: int | str | None = None
-    seed: int | None = None
-    draft: str | None = None
-    draft_tokens: int | None = None
+    temperature: values.Temperature | None = None
+    top_k: values.Count | None = None
+    top_p: values.Share | None = None
+    no_repeat_ngram: values.Count | None = None
+    min_tokens: values.CountOrNone | None = None
+    max_tokens: values.Count | str | None = None
+    seed: values.Seed | None = None
+    draft: values.Name | None = None
+    draft_tokens: values.Count | None = None
 
     def build(self, default_max_tokens: int | str) -> Any:
         """The decoding method; `default_max_tokens` where the recipe sets no limit."""

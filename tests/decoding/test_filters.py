@@ -17,7 +17,7 @@ from regard.errors import ConfigError
 NO = float("-inf")
 
 
-def prefix(tokens, new=None, eos=2):
+def prefix(tokens, new=None, eos=(2,)):
     tokens = torch.as_tensor(tokens)
     return Prefix(tokens, tokens.size(1) - 1 if new is None else new, eos)
 

@@ -1,6 +1,6 @@
 """A draft changes how fast a text is written, and never which text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -393,7 +393,7 @@ def test_names():
 )
 def test_what_is_saved_is_read_back(plan, tmp_path, recwarn):
     save(plan, tmp_path, ids={"eos_token_id": 2})
-    assert load(tmp_path) == plan
+    assert load(tmp_path) == replace(plan, method=replace(plan.method, eos=(2,)))
     transformers = pytest.importorskip("transformers")
     theirs = transformers.GenerationConfig.from_pretrained(tmp_path)
     assert theirs.do_sample == isinstance(plan.method, Sampling)
@@ -432,7 +432,7 @@ def test_what_is_refused(tmp_path):
         (dict(draft="ngram:1"), "at least 2 tokens, but for 1"),
         (dict(draft="ngram:x"), "must be like \"ngram:3\", but is 'ngram:x'"),
         (dict(draft="ngram", draft_tokens=0), "`draft_tokens` must be at least 1, but is 0"),
-        (dict(draft="ngram", draft_tokens="4"), "`draft_tokens` must be a value of type int"),
+        (dict(draft="ngram", draft_tokens="4"), "`draft_tokens` must be a whole number"),
     ]:
         with pytest.raises(ConfigError, match=message):
             options(**named)

@@ -20,10 +20,14 @@ enum Stopping { BEAM_FINISHED = 0, CURRENT_LENGTH = 1, EXACT_BOUND = 2 };
 // What is looked for, and what is found, of A sentences.
 struct Beams {
   int64_t sentences, size, wanted;  // running hypotheses a sentence; finished ones that are asked for
-  int64_t eos;                      // or below 0: none
+  int64_t count;                    // continuations of a sentence that are looked at
   int64_t stopping;
   int64_t bits, first_bits;       // that hold the place of a continuation; those of the first step
   int64_t most;                   // tokens of any hypothesis
+  int64_t n_ends, n_never;        // tokens that end a hypothesis; those that may not come
+  int64_t normalized;             // whether the others have the probability 1 together
+  int64_t forced;                 // whether every hypothesis at its limit gets an end, which counts 0
+  const int64_t *ends, *never;    // (n_ends,), (n_never,)
   const int64_t* limits;          // (A,) tokens of a hypothesis
   const double *now, *soon;       // penalties of n tokens, and of n as a length to come: (most + 2,)
   const double* last;             // (A,) those of the limits
@@ -116,9 +120,15 @@ class Cache {
 // Throws where a search would write behind what is found, or read behind what is given.
 void check(const Beams& beams, int64_t words, const Memory& source) {
   using boundary::wrong;
-  if (beams.size < 1 || 2 * beams.size > words) {
-    wrong("a search of %lld words must have from 1 to %lld hypotheses, but has %lld",
-          (long long)words, (long long)words / 2, (long long)beams.size);
+  if (beams.size < 1 || beams.count < beams.size || beams.count > words) {
+    wrong("of %lld words, %lld continuations cannot be looked at for %lld hypotheses",
+          (long long)words, (long long)beams.count, (long long)beams.size);
+  }
+  for (int64_t i = 0; i < beams.n_never; i++) {
+    if (beams.never[i] < 0 || beams.never[i] >= words) {
+      wrong("`never` must be below %lld, but one is %lld", (long long)words,
+            (long long)beams.never[i]);
+    }
   }
   if (beams.wanted < 1 || beams.wanted > beams.size) {
     wrong("from 1 to %lld hypotheses can be asked for, but %lld are", (long long)beams.size,
@@ -186,7 +196,7 @@ class Search {
 
   // The best words after each row, by the model. Gives whether they are all there.
   bool look() {
-    const int64_t rows = here.last.size(), count = 2 * beams.size;
+    const int64_t rows = here.last.size(), count = beams.count;
     const int64_t paying = std::max<int64_t>(1, rows * beams.work / beams.a_threads_work);
     const int64_t threads = std::min(beams.threads, paying);
     cache.reserve(length);
@@ -201,10 +211,12 @@ class Search {
     reserve(call, nullptr, threads);
     execute(call, threads);
     words.resize(rows * count), log_probs.resize(rows * count);
-    const Leaders to{count, words.data(), log_probs.data()};
+    const Leaders to{count, words.data(), log_probs.data(), beams.never, beams.n_never,
+                     beams.normalized != 0};
     const float* x = call.registers[output.source];
     if (!find_leaders(*output.matrix, x, call.rooms[0], to, threads)) return false;
-    return std::all_of(log_probs.begin(), log_probs.end(), [](float x) { return x > NEVER; });
+    auto possible = [](float x) { return x > 0.5f * FORBIDDEN; };
+    return std::all_of(log_probs.begin(), log_probs.end(), possible);
   }
 
   void advance() {
@@ -216,7 +228,10 @@ class Search {
   }
 
   void expand(int64_t at) {
-    const int64_t count = 2 * beams.size, bits = length ? beams.bits : beams.first_bits;
+    const int64_t sentence = here.sentences[at];
+    const bool full = beams.limits[sentence] <= length + 1;
+    if (full && beams.forced) return end_all(at, sentence);
+    const int64_t count = beams.count, bits = length ? beams.bits : beams.first_bits;
     best.clear();
     for (int64_t i = 0; i < width * count; i++) {
       const int64_t from = at * width * count + i;
@@ -224,11 +239,13 @@ class Search {
       best.push_back({rank_of(sum, bits, i), sum, at * width + i / count, words[from]});
     }
     std::partial_sort(best.begin(), best.begin() + count, best.end());
-    const int64_t sentence = here.sentences[at];
-    const bool full = beams.limits[sentence] <= length + 1;
-    auto ends = [&](const Next& one) { return beams.eos >= 0 && one.token == beams.eos; };
+    auto ends = [&](const Next& one) {
+      return std::find(beams.ends, beams.ends + beams.n_ends, one.token) !=
+             beams.ends + beams.n_ends;
+    };
     for (int64_t i = 0; i < beams.size; i++) {
-      if (full || ends(best[i])) finish(sentence, best[i], ends(best[i]));
+      const bool ended = ends(best[i]);
+      if (full || ended) finish(sentence, best[i], ended, !ended);
     }
     best.resize(count);
     best.erase(std::remove_if(best.begin(), best.end(), ends), best.end());
@@ -243,8 +260,16 @@ class Search {
     }
   }
 
-  // One more finished hypothesis. Among equal scores the one that was first stays first.
-  void finish(int64_t sentence, const Next& one, bool ended) {
+  // At the limit of a sentence every running hypothesis gets an end.
+  void end_all(int64_t at, int64_t sentence) {
+    for (int64_t i = at * width; i < (at + 1) * width; i++) {
+      finish(sentence, {0, here.running[i], i, 0}, false, false);
+    }
+  }
+
+  // One more finished hypothesis, its last token written or not. Among equal scores the one that
+  // was first stays first.
+  void finish(int64_t sentence, const Next& one, bool ended, bool written) {
     const int64_t first = sentence * beams.size;
     const double score = one.log_prob / beams.now[length + 1];
     int64_t place = 0, &count = beams.counts[sentence];
@@ -258,10 +283,10 @@ class Search {
     }
     const int64_t to = first + place;
     beams.scores[to] = score, beams.log_probs[to] = one.log_prob, beams.ended[to] = ended;
-    beams.lengths[to] = length + !ended;
+    beams.lengths[to] = length + written;
     int64_t* tokens = beams.tokens + to * beams.most;
     std::copy_n(here.tokens.data() + one.parent * length, length, tokens);
-    if (!ended) tokens[length] = one.token;
+    if (written) tokens[length] = one.token;
   }
 
   // Whether a sentence is done, of whose running hypotheses this is the best.
@@ -281,7 +306,7 @@ class Search {
   Cache& cache;
   int64_t length = 0, width = 1;
   Going here, next;
-  std::vector<int64_t> words;  // (rows, 2 * size), best first
+  std::vector<int64_t> words;  // (rows, count), best first
   std::vector<float> log_probs;
   std::vector<Next> best;
 };

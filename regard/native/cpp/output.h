@@ -41,8 +41,10 @@ struct Output {
     const Result to_scores{scores - first * PART - word, LINEAR_, nullptr, PART};
     Sweep{w, rows, to_scores, here}.run(tiles);
     for (int64_t row = first; row < end; row++) {
-      const float* own = scores + (row - first) * PART;
+      float* own = scores + (row - first) * PART;
+      if (to.normalized) to.forbid(own, size, word);
       const Peak found = peaks[row * parts() + part] = peak(own, size);
+      if (!to.normalized) to.forbid(own, size, word);
       all[piece * rows.count + row].add(own, size, word, found.most, to.count);
     }
   }

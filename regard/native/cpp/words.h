@@ -237,11 +237,26 @@ struct Candidates {
   }
 };
 
+constexpr float FORBIDDEN = -1e30f;  // a score that is a number, and below every other
+
 // The best words of each row, best first; of equally probable ones the first comes first.
+// Forbidden words are not among them while there are others. Where `normalized`, they have no part
+// in the sum of all probabilities either.
 struct Leaders {
   int64_t count;
   int64_t* best;    // (rows, count)
   float* log_prob;  // (rows, count)
+  const int64_t* never = nullptr;
+  int64_t n_never = 0;
+  bool normalized = false;
+
+  // Of the scores of words from `first` on.
+  void forbid(float* scores, int64_t size, int64_t first) const {
+    for (int64_t i = 0; i < n_never; i++) {
+      const int64_t at = never[i] - first;
+      if (at >= 0 && at < size) scores[at] = FORBIDDEN;
+    }
+  }
 };
 
 // The best words of a row, from the peaks of all its parts. Gives whether none is missing.

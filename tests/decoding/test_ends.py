@@ -1,0 +1,335 @@
+"""Several tokens that end a sequence, and constraints: compiled or step by step, by any method."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from decoding_mocks import Markov, Recurrent, batch, sources
+from typer.testing import CliRunner
+
+from regard import cli, hub
+from regard.decoding import (
+    BadWords,
+    Beam,
+    BeamFinished,
+    CurrentLength,
+    ExactBound,
+    ForcedEnd,
+    Greedy,
+    MinLength,
+    MinTokens,
+    NGrams,
+    NoRepeatNGram,
+    Power,
+    Relative,
+    Renormalize,
+    Sampling,
+    Speculative,
+    Streaming,
+    Suppress,
+    TopK,
+    Total,
+    changed,
+    generate,
+    options,
+)
+from regard.decoding import at_once as compiled
+from regard.errors import ConfigError, RegardError
+from regard.folders import convert, load, save
+from regard.models import model_class
+from regard.native import build
+from regard.native.engine import prepare
+from regard.tasks.language_modeling import LanguageModeling
+from regard.text import train
+
+NONE = ()
+
+
+def cut(tokens, ends):
+    """The tokens before the first end, and whether there is one."""
+    at = next((i for i, token in enumerate(tokens) if token in ends), None)
+    return tokens[:at], at is not None
+
+
+def pairs(found):
+    return [[(one.tokens, one.finished) for one in several] for several in found]
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    torch.manual_seed(2)
+    kind = model_class("gpt2")
+    config = kind.Config(
+        vocab_size=24, d_model=16, heads=2, layers=2, max_length=48, eos=2, init_range=0.5
+    )
+    return kind(config).eval()
+
+
+# ------------------------------------------------------------------------- all methods
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_and_sampling_stop_at_any_of_the_ends(gpt2, seed):
+    draw = random.Random(seed)
+    prompts = batch(sources(5, 24, seed=seed))
+    for model in (gpt2, Recurrent(24, seed=seed)):
+        for plain in (Greedy(max_tokens=12), Sampling((TopK(6),), 2, seed, max_tokens=12)):
+            free = generate(model, prompts, replace(plain, eos=NONE))
+            assert not any(one.finished for several in free for one in several)
+            seen = sorted({t for several in free for one in several for t in one.tokens})
+            ends = tuple(draw.sample(seen, 3))
+            found = generate(model, prompts, replace(plain, eos=ends))
+            wanted = [[cut(one.tokens, ends) for one in several] for several in free]
+            assert pairs(found) == wanted and any(end for several in wanted for _, end in several)
+            streaming = Streaming(model, prompts, replace(plain, eos=ends))
+            written = {}
+            for row, token in streaming:
+                written.setdefault(row, []).append(token)
+            flat = [tokens for several in wanted for tokens, _ in several]
+            assert [written.get(row, []) for row in range(len(flat))] == flat
+            assert streaming.results == found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_draft_changes_nothing_about_ends_and_constraints(gpt2, seed):
+    draw = random.Random(seed)
+    prompts = batch(sources(4, 24, seed=seed))
+    for _ in range(2):
+        ends = tuple(draw.sample(range(24), 4))
+        filters = (
+            (),
+            (MinTokens(3), NoRepeatNGram(2)),
+            (MinLength(7), BadWords(((5,), (6, 7)))),
+            (Suppress((3, 9)), ForcedEnd((ends[0],)), Renormalize()),
+        )
+        for some in filters:
+            for plain in (
+                Greedy(filters=some, max_tokens=draw.choice([1, 9, Total(11)]), eos=ends),
+                Sampling(some, 2, seed, max_tokens=9, eos=ends),
+            ):
+                found = generate(gpt2, prompts, Speculative(plain, NGrams(2), 3))
+                assert pairs(found) == pairs(generate(gpt2, prompts, plain)), (plain, ends)
+
+
+def test_a_beam_of_all_ends_is_exact_on_a_chain():
+    """Every sequence up to the first of two ends, or to the limit, by enumeration."""
+    torch.manual_seed(0)
+    tables = torch.rand(1, 5, 5).softmax(-1)
+    model, ends = Markov(tables, eos=None), (2, 4)
+    found = []
+
+    def walk(tokens, last, total):
+        for token in range(5):
+            log_prob = total + float(tables[0, last, token].double().log())
+            if token in ends:
+                found.append((log_prob, tokens, True))
+            elif len(tokens) == 3:
+                found.append((log_prob, [*tokens, token], False))
+            else:
+                walk([*tokens, token], token, log_prob)
+
+    walk([], 1, 0.0)
+    wanted = sorted(found, key=lambda one: -one[0])[:6]
+    beam = Beam(100, 6, Power(0.0), ExactBound(), max_tokens=4, eos=ends)
+    (best,) = beam.run(model, None)
+    assert [(one.tokens, one.finished) for one in best] == [one[1:] for one in wanted]
+    assert [one.log_prob for one in best] == pytest.approx([one[0] for one in wanted])
+
+
+def test_ends_outside_the_vocabulary_never_come(gpt2):
+    prompts = batch([[5, 6], [7]])
+    for filters in ((), (MinTokens(2),), (MinLength(6),)):
+        for method in (Greedy, Beam):
+            plain = method(filters=filters, max_tokens=6, eos=NONE)
+            assert generate(gpt2, prompts, plain) == generate(
+                gpt2, prompts, replace(plain, eos=(24, 2**31 - 1))
+            )
+
+
+def test_an_end_that_the_limit_forces_is_told_as_cut_off(gpt2):
+    prompts = batch([[5, 6], [7]])
+    for method in (Greedy, Sampling, Beam):
+        plain = method(filters=(ForcedEnd((3,)),), max_tokens=5, eos=(3,))
+        for several in generate(gpt2, prompts, plain):
+            assert all(len(one.tokens) < 5 for one in several)
+            assert [one.finished for one in several if len(one.tokens) == 4] in ([], [False])
+
+
+# --------------------------------------------------------------------- compiled searches
+
+
+class Ear:
+    """Whoever listens gets the search step by step."""
+
+    def expanded(self, sentences, step, done):
+        pass
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    if build.kernels() is None:
+        pytest.skip("there is no compiler")
+    made = []
+    for seed, (vocabulary, weights) in enumerate([(30, "int8"), (1100, "bfloat16")]):
+        torch.manual_seed(seed)
+        kind = model_class("transformer")
+        sizes = dict(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1)
+        model = kind(kind.Config(vocab_size=vocabulary, max_length=40, **sizes)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(4)  # far from equally probable
+        made.append(prepare(model, weights))
+    return made
+
+
+def constrained(draw, liked, vocabulary):
+    """A beam with ends and constraints that the compiled search knows."""
+    token = lambda: draw.choice(liked) if draw.random() < 0.6 else draw.randrange(vocabulary)  # noqa: E731
+    ends = draw.choice([None, (), (token(),), tuple({token() for _ in range(4)})])
+    filters = []
+    if draw.random() < 0.4:
+        filters.append(BadWords(tuple((token(),) for _ in range(3))))
+    if draw.random() < 0.4 and ends != ():
+        filters.append(ForcedEnd(((ends or (2,))[0],)))
+    if draw.random() < 0.3:
+        filters.append(Suppress((token(), token())))
+    if draw.random() < 0.5:
+        filters.append(Renormalize())
+    size = draw.randint(1, 5)
+    rule = draw.choice([BeamFinished(), CurrentLength(), ExactBound()])
+    limit = draw.choice([1, 2, 7, 15, Total(9), Relative(1.0, 3)])
+    penalty = Power(draw.choice([0.0, 0.6, 1.0, -1.0]))
+    return Beam(size, draw.randint(1, size), penalty, rule, tuple(filters), limit, ends)
+
+
+def test_the_compiled_search_gives_what_the_search_step_by_step_gives(narrow, monkeypatch):
+    draw, done = random.Random(4), []
+    search = compiled.search_at_once
+
+    def watched(*given, **named):
+        done.append(search(*given, **named))
+        return done[-1]
+
+    monkeypatch.setattr("regard.decoding.beam.search_at_once", watched)
+    monkeypatch.setattr("regard.decoding.greedy.search_at_once", watched)
+    for at in range(60):
+        model = narrow[at % 2]
+        vocabulary = model.config.vocab_size
+        source = batch(sources(3, vocabulary, seed=at))
+        liked = [t for h in Greedy(max_tokens=6, eos=()).run(model, source) for t in h[0].tokens]
+        beam = constrained(draw, liked, vocabulary)
+        found, wanted = beam.run(model, source), beam.run(model, source, Ear())
+        assert pairs(found) == pairs(wanted), beam
+        for one, two in zip(sum(found, []), sum(wanted, []), strict=True):
+            assert one.score == pytest.approx(two.score, rel=1e-3, abs=1e-3)
+            assert one == two or beam.filters  # to the last bit where nothing is constrained
+        if beam.size == 1:
+            greedy = Greedy(beam.length_penalty, beam.filters, beam.max_tokens, beam.eos)
+            assert pairs(greedy.run(model, source)) == pairs(wanted)
+    assert sum(one is not None for one in done) > 100
+
+
+# ------------------------------------------------------------------------------ options
+
+WRONG = [
+    dict(temperature=float("nan")), dict(temperature=1e-320), dict(temperature=10**400),
+    dict(top_k=10**20), dict(top_k=True), dict(top_p=float("inf")), dict(samples=10**9),
+    dict(beams=100_000), dict(beams=10**5000), dict(length_penalty="1e308"),
+    dict(length_penalty="nan"), dict(length_penalty="gnmt:-inf"), dict(length_penalty=[1]),
+    dict(max_tokens="²"), dict(max_tokens="1" * 5000), dict(max_tokens="1e400x+1"),
+    dict(max_tokens="9" * 19 + "x+1"), dict(max_tokens=1.5), dict(max_tokens={}),
+    dict(eos=-1), dict(eos="2"), dict(eos=[2, 5.0]), dict(draft=""), dict(draft=5),
+    dict(draft="ngram:²"), dict(draft={1}), dict(stopping=[]), dict(beams=2, stopping=1),
+    dict(seed=2**70), dict(seed=1.5), dict(min_tokens=-1), dict(no_repeat_ngram=0),
+    dict(draft="ngram", draft_tokens=2**40), dict(bad_words_ids=[[]]), dict(filter_order=3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("named", WRONG, ids=lambda named: ",".join(named))
+def test_options_beyond_their_bounds_are_errors_that_name_them(named):
+    with pytest.raises(ConfigError) as refused:
+        options(**named)
+    assert any(name in str(refused.value) for name in ("relative", *named))
+    assert len(str(refused.value)) < 400
+    with pytest.raises(ConfigError):
+        changed(Greedy(), **named)
+
+
+def test_a_method_by_its_name_alone_is_an_error(gpt2):
+    with pytest.raises(ConfigError, match=r"`method` must be Greedy\(\), Beam\(...\)"):
+        generate(gpt2, None, method="beam")
+    with pytest.raises(ConfigError, match="There is no option `method`"):
+        changed(Greedy(), method="beam")
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, "1000000x+2147483647"])
+def test_a_huge_limit_takes_no_memory(limit):
+    model = Recurrent(12, eos_bias=4.0)
+    source = batch(sources(3))
+    for named in (dict(samples=2), dict(beams=3), {}):
+        found = generate(model, source, max_tokens=limit, **named)
+        assert all(one.finished for several in found for one in several)
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(1)
+    kind, tokenizer = model_class("gpt2"), train("bpe", ["a dog and a cat"], 300)
+    sizes = dict(d_model=16, heads=2, layers=1, max_length=32, eos=tokenizer.eos_id)
+    model = kind(kind.Config(vocab_size=tokenizer.vocab_size, **sizes))
+    save(LanguageModeling(model, tokenizer, method=Greedy(max_tokens=4, eos=(3, 5))), place)
+    return place
+
+
+def test_ends_survive_saving_loading_and_converting(folder, tmp_path):
+    task = load(folder)
+    assert task.method == Greedy(max_tokens=4, eos=(3, 5))
+    task.method = Beam(3, max_tokens=4, eos=(7, 8, 9))
+    save(task, tmp_path / "again")
+    assert load(tmp_path / "again").method == task.method
+    convert(tmp_path / "again", tmp_path / "narrow", "bfloat16")
+    assert load(tmp_path / "narrow").method == task.method
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--length-penalty", "1e308"], ["--temperature", "nan"], ["--top-p", "inf"],
+        ["--samples", "1000000000"], ["--beams", "100000"], ["--max-tokens", "1e400x+1"],
+        ["--max-tokens", "²"], ["--seed", "99999999999999999999"], ["--draft", "ngram:²"],
+        ["--top-k", "99999999999999999999"], ["--draft-tokens", "99999999999"],
+        ["--draft", "x\udcff"], ["--length-penalty", "\udcff"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_flags_beyond_their_bounds_are_errors_and_never_unexpected(folder, flags, monkeypatch):
+    monkeypatch.setattr(hub, "_fetched", lambda *_: pytest.fail("the hub was asked"))
+    for verb in ("generate", "predict"):
+        run = CliRunner().invoke(cli.app, [verb, str(folder), "a dog", *flags])
+        assert run.exit_code == 2 and run.stderr.startswith("error: "), run.stderr
+        assert run.stdout == ""
+
+
+@pytest.mark.parametrize("broken", ["\ud800", "a \udcff dog", "dog\udfff"])
+def test_half_a_character_is_an_error_in_every_verb_that_decodes(folder, broken):
+    task = load(folder)
+    verbs = [
+        lambda: task.generate(broken),
+        lambda: task.generate(["a dog", broken], beams=2),
+        lambda: task.hypotheses([broken], samples=2),
+        lambda: task.long_ones([broken]),
+        lambda: list(task.stream(broken)),
+        lambda: task.generate(broken, too_long="truncate", draft="ngram"),
+    ]
+    for verb in verbs:
+        with pytest.raises(RegardError, match="lone surrogate U\\+D"):
+            verb()
+    for verb in ("generate", "predict", "look"):
+        run = CliRunner().invoke(cli.app, [verb, str(folder), broken])
+        assert run.exit_code == 2 and "lone surrogate" in run.stderr, run.output

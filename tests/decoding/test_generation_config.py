@@ -1,0 +1,381 @@
+"""generation_config.json of other libraries: the same tokens, or an error or a warning by name."""
+
+import json
+import os
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import hub
+from regard.data.batches import Sequences
+from regard.decoding import (
+    Beam,
+    Greedy,
+    Sampling,
+    SmallModel,
+    Speculative,
+    Streaming,
+    TopK,
+    Total,
+    changed,
+    generate,
+    load,
+    save,
+)
+from regard.decoding.files import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
+from regard.decoding.values import KINDS
+from regard.errors import ConfigError, RegardError
+from regard.folders import read_model
+
+transformers = pytest.importorskip("transformers")
+FILE, VOCABULARY = "generation_config.json", 24
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=48,
+        initializer_range=0.5, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def marian():
+    config = transformers.MarianConfig(
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32,
+        decoder_ffn_dim=32, max_position_embeddings=48, init_std=0.7, scale_embedding=True,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=0,
+        forced_eos_token_id=None,
+    )  # fmt: skip
+    return transformers.MarianMTModel(config)
+
+
+@pytest.fixture(scope="module", params=[gpt2, marian], ids=["gpt2", "marian"])
+def pair(request, tmp_path_factory):
+    """Their model, ours, and the folder that both come from."""
+    torch.manual_seed(3)
+    theirs, folder = request.param().eval(), tmp_path_factory.mktemp("model")
+    theirs.save_pretrained(folder)
+    return theirs, read_model(folder).eval(), folder
+
+
+@pytest.fixture(scope="module")
+def our_gpt2(tmp_path_factory):
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("gpt2")
+    gpt2().save_pretrained(folder)
+    return read_model(folder).eval()
+
+
+def written(folder, values):
+    (folder / FILE).write_text(json.dumps(values))
+    return folder / FILE
+
+
+# ------------------------------------------------------------------------ the same tokens
+
+
+def config(draw, answers):
+    """A file that transformers accepts; `answers`: for an encoder-decoder."""
+    some = lambda least, most: [  # noqa: E731
+        draw.randrange(VOCABULARY) for _ in range(draw.randint(least, most))
+    ]
+    maybe = lambda chance, name, make: (  # noqa: E731
+        values.update({name: make()}) if draw.random() < chance else None
+    )
+    values = {"pad_token_id": 0}
+    often = [23, 7, 8, 6] if answers else [0, 22, 17, 14, 7, 9]
+    values["eos_token_id"] = draw.choice([2, draw.choice(often), draw.sample(often, 3), some(1, 5)])
+    if answers:
+        values["decoder_start_token_id"] = 0
+        maybe(0.5, "bad_words_ids", lambda: [[0]])
+    if draw.random() < 0.6:
+        values["num_beams"] = draw.randint(2, 5)
+        maybe(0.5, "num_return_sequences", lambda: draw.randint(1, values["num_beams"]))
+        maybe(0.5, "early_stopping", lambda: draw.choice([True, False, "never"]))
+        maybe(0.5, "length_penalty", lambda: draw.choice([0.0, 0.6, 2.0, -1.0]))
+    elif draw.random() < 0.3:
+        values |= {"do_sample": True, "top_k": 1}  # nothing is left to chance
+    if draw.random() < 0.5:
+        values["max_length"] = draw.randint(7, 18)
+    else:
+        values["max_new_tokens"] = draw.randint(1, 12)
+    maybe(0.3, "min_length", lambda: draw.randint(0, 12))
+    maybe(0.1, "min_new_tokens", lambda: draw.randint(0, 8))
+    maybe(0.2, "no_repeat_ngram_size", lambda: draw.randint(0, 3))
+    maybe(0.2, "bad_words_ids", lambda: [some(1, 3) for _ in range(draw.randint(1, 3))])
+    maybe(0.2, "suppress_tokens", lambda: some(1, 4))
+    maybe(0.2, "begin_suppress_tokens", lambda: some(1, 8))
+    maybe(0.15, "forced_bos_token_id", lambda: draw.randrange(VOCABULARY))
+    maybe(0.25, "forced_eos_token_id", lambda: draw.choice([2, *some(1, 1)]))
+    maybe(0.4, "renormalize_logits", lambda: True)
+    maybe(0.1, "prompt_lookup_num_tokens", lambda: draw.randint(1, 5))
+    return values
+
+
+def their_tokens(model, file, prompt):
+    """The tokens of each sequence, without the prompt and what stands behind an end; or why not."""
+    ends = json.loads(file.read_text())["eos_token_id"]
+    ends = [ends] if isinstance(ends, int) else ends
+    ids = torch.tensor([prompt])
+    try:
+        model.generation_config = transformers.GenerationConfig.from_pretrained(file.parent)
+        rows = model.generate(ids, attention_mask=torch.ones_like(ids)).tolist()
+    except ValueError as error:
+        return str(error)
+    begun = 1 if model.config.is_encoder_decoder else len(prompt)
+    found = [row[begun:] for row in rows]
+    return [row[: next((i for i, t in enumerate(row) if t in ends), len(row))] for row in found]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_drawn_files_give_the_tokens_of_transformers(pair):
+    theirs, ours, folder = pair
+    draw = random.Random(5)
+    compared = 0
+    for _ in range(30):
+        values = config(draw, theirs.config.is_encoder_decoder)
+        file = written(folder, values)
+        prompts = [[draw.randrange(3, VOCABULARY) for _ in range(draw.randint(1, 6))] for _ in "ab"]
+        wanted = [their_tokens(theirs, file, prompt) for prompt in prompts]
+        if any(isinstance(one, str) for one in wanted):
+            with pytest.raises(ConfigError, match=FILE):
+                load(folder, ours)
+            continue
+        found = generate(ours, Sequences.of(prompts, 0), load(folder, ours))
+        for hypotheses, rows in zip(found, wanted, strict=True):
+            # Their rows have padding where no hypothesis is left, and behind a forced end.
+            assert len(hypotheses) <= len(rows), values
+            for one, row in zip(hypotheses, rows, strict=False):
+                tail = row[len(one.tokens) :]
+                assert row[: len(one.tokens)] == one.tokens and not any(tail), values
+        compared += 1
+    assert compared > 20
+
+
+def test_what_a_limit_counts(pair, tmp_path):
+    """`max_length` counts the prompt of a decoder, and only the first token of an answer."""
+    theirs, ours, _ = pair
+    answers = theirs.config.is_encoder_decoder
+    source = Sequences.of([[5, 6, 7, 8]], 0)
+    method = load(written(tmp_path, {"max_length": 6, "eos_token_id": []}), ours)
+    assert method == Greedy(max_tokens=Total(6), eos=())
+    assert len(generate(ours, source, method)[0][0].tokens) == (5 if answers else 2)
+    assert len(generate(ours, source, changed(method, max_tokens=4))[0][0].tokens) == 4
+    with pytest.warns(UserWarning, match="max_length.*`max_new_tokens` is there too, and wins"):
+        method = load(written(tmp_path, {"max_length": 6, "max_new_tokens": 3}), ours)
+    assert method.max_tokens == 3
+    short = load(written(tmp_path, {"max_length": 4}), ours)
+    if answers:
+        generate(ours, source, short)
+    else:
+        with pytest.raises(ConfigError, match=r"has 4 tokens, but the model's `max_length` of 4"):
+            generate(ours, source, short)
+
+
+def test_sampling_without_top_k_takes_the_best_50_as_transformers_does(tmp_path):
+    assert load(written(tmp_path, {"do_sample": True})) == Sampling((TopK(50),))
+    assert load(written(tmp_path, {"do_sample": True, "top_k": 0})) == Sampling()
+    assert changed(Greedy(), samples=1) == Sampling()  # a user's own word
+
+
+def test_the_pad_of_a_marian_file_is_forbidden_without_a_word(tmp_path):
+    values = {
+        "bad_words_ids": [[61]], "bos_token_id": 0, "decoder_start_token_id": 61, "eos_token_id": 0,
+        "forced_eos_token_id": 0, "max_length": 512, "num_beams": 4, "pad_token_id": 61,
+        "renormalize_logits": True, "transformers_version": "4.32.0",
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method = load(written(tmp_path, values))
+    save(method, tmp_path)
+    assert load(tmp_path) == method
+    assert [type(part).__name__ for part in method.filters] == [
+        "BadWords", "ForcedEnd", "Renormalize"
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ all fields
+
+
+def test_every_field_of_transformers_is_honoured_or_named_or_does_nothing():
+    fields = set(transformers.GenerationConfig().to_dict())
+    known = {*KINDS, *WITHOUT_EFFECT, *IGNORED, *OWN}
+    assert {name for name in fields - known if not name.startswith(IGNORED_PREFIXES)} == set()
+    assert not {*KINDS} & {*WITHOUT_EFFECT} and not {*KINDS} & IGNORED
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_EFFECT, "a_field_of_tomorrow"])
+def test_a_field_that_we_do_not_have_is_named_unless_it_does_nothing(name, tmp_path):
+    with pytest.warns(UserWarning, match=f"{FILE} asks for under {name}: there is no such option"):
+        assert load(written(tmp_path, {name: 0.37})) == Greedy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in (None, *WITHOUT_EFFECT.get(name, ())):
+            assert load(written(tmp_path, {name: value})) == Greedy()
+
+
+def test_tokens_that_the_model_has_not_are_errors(pair, tmp_path):
+    theirs, ours, _ = pair
+    for values in (
+        {"bad_words_ids": [[1, 99]]},
+        {"forced_bos_token_id": 99},
+        {"forced_eos_token_id": [2, 99]},
+    ):
+        (name,) = values
+        with pytest.raises(ConfigError, match=rf"{FILE}: `{name}` must be tokens .* one is 99"):
+            load(written(tmp_path, values), ours)
+    harmless = {"suppress_tokens": [99], "begin_suppress_tokens": [99], "eos_token_id": [2, 99]}
+    method = load(written(tmp_path, harmless | {"min_new_tokens": 2, "max_new_tokens": 3}), ours)
+    generate(ours, Sequences.of([[5]], 0), method)
+    if theirs.config.is_encoder_decoder:
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            with pytest.raises(ConfigError, match=rf"{FILE}: `{name}` must be 0, with which"):
+                load(written(tmp_path, {name: 4}), ours)
+    else:
+        with pytest.warns(UserWarning, match="bos_token_id: config.json has 1"):
+            load(written(tmp_path, {"bos_token_id": 4}), ours)
+
+
+@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_what_is_forced_and_forbidden_is_an_error(name, tmp_path):
+    with pytest.raises(ConfigError, match=f"`{name}` forces 5, which `suppress_tokens` forbids"):
+        load(written(tmp_path, {name: 5, "suppress_tokens": [4, 5]}))
+
+
+# --------------------------------------------------------------------------- mutated files
+
+START = [
+    {"num_beams": 3, "max_length": 12, "eos_token_id": 2, "bad_words_ids": [[0]],
+     "forced_eos_token_id": 2, "length_penalty": 0.8, "early_stopping": False},
+    {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "max_new_tokens": 4,
+     "eos_token_id": [2, 5], "min_length": 4, "seed": 3, "num_return_sequences": 2},
+    {"max_new_tokens": 4, "min_new_tokens": 2, "no_repeat_ngram_size": 2, "suppress_tokens": [3],
+     "begin_suppress_tokens": [4], "forced_bos_token_id": 5, "draft": "ngram",
+     "num_assistant_tokens": 3},
+    {"max_new_tokens_per_source_token": 1.5, "max_new_tokens_beside_source": 4,
+     "filter_order": ["top_p", "top_k"], "do_sample": True, "length_penalty_formula": "gnmt"},
+]  # fmt: skip
+ODD = [
+    *(None, True, False, 0, -1, 3, 5.5, 1e308, 1e-320, 10**9, 2**63, 10**30, "", "3", "false"),
+    *("nan", "ngram:x", "org/model", "//host/share", "\ud800", "\x00", ".", [], [[]], [1], [-1]),
+    *([[1, 2], [3]], [99], ["a"], {}, {"begin": 1}, [None], float("nan"), float("inf")),
+]
+
+
+def mutated(draw):
+    """The bytes of a file in which some fields, or a byte, are wrong."""
+    values = dict(draw.choice(START))
+    for _ in range(draw.randint(1, 3)):
+        values[draw.choice([*values, *KINDS])] = draw.choice(ODD)
+    data = json.dumps(values, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass")
+    if draw.random() < 0.15:
+        at = draw.randrange(len(data))
+        data = data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]
+    return data
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_mutated_file_gives_tokens_or_an_error_that_names_it(pair, tmp_path):
+    ours, source = pair[1], Sequences.of([[5, 6, 7]], 0)
+    draw, refused = random.Random(8), 0
+    for _ in range(250):
+        (tmp_path / FILE).write_bytes(mutated(draw))
+        try:
+            method = load(tmp_path, ours)
+        except RegardError as error:
+            refused += 1
+            assert str(tmp_path / FILE) in str(error)
+            continue
+        try:
+            generate(ours, source, method)
+        except RegardError as error:
+            assert "draft" in str(error) or "max_length" in str(error)
+    assert refused > 100
+
+
+def test_a_pipe_or_a_folder_in_the_place_of_the_file_is_an_error(tmp_path):
+    for make in (Path.mkdir, os.mkfifo):
+        make(tmp_path / FILE)
+        with pytest.raises(RegardError, match=f"{FILE}: must be a file, but is a folder, a pipe"):
+            load(tmp_path)
+        (tmp_path / FILE).rmdir() if (tmp_path / FILE).is_dir() else None
+
+
+# ---------------------------------------------------------------------------------- drafts
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def asked(*_):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr(hub, "_fetched", asked)
+
+
+@pytest.mark.parametrize(
+    "name", ["org/model", "org/model@main", "//host/share/x", "http://host/x", "missing", "file"]
+)
+def test_a_file_can_name_no_draft_but_a_folder_of_this_machine(
+    name, our_gpt2, tmp_path, no_network
+):
+    (tmp_path / "file").write_text("")
+    method = load(written(tmp_path, {"draft": name, "max_new_tokens": 3}), our_gpt2)
+    source = Sequences.of([[5, 6]], 0)
+    with pytest.raises(ConfigError, match=f"{FILE}: `draft` must be a folder on this machine"):
+        generate(our_gpt2, source, method)
+    with pytest.raises(ConfigError, match="must be a folder on this machine"):
+        list(Streaming(our_gpt2, source, changed(method, max_tokens=2)))
+    again = tmp_path / "again"
+    again.mkdir()
+    save(method, again)  # and what is saved from it names no other draft
+    with pytest.raises(ConfigError, match="must be a folder on this machine"):
+        generate(our_gpt2, source, load(again, our_gpt2))
+    assert generate(our_gpt2, source, changed(method, draft="ngram"))
+    with pytest.raises((AssertionError, RegardError), match=r"hub was asked|no such folder|a file"):
+        generate(our_gpt2, source, changed(method, draft=name))  # only a user may
+
+
+def test_a_draft_that_a_file_names_lies_beside_it(our_gpt2, tmp_path, monkeypatch, no_network):
+    large, small = tmp_path / "large", tmp_path / "large" / "small"
+    gpt2().save_pretrained(small)
+    method = load(written(large, {"draft": "small", "max_new_tokens": 5}), our_gpt2)
+    source = Sequences.of([[5, 6]], 0)
+    (found,), (plain,) = (generate(our_gpt2, source, one) for one in (method, Greedy(max_tokens=5)))
+    assert found[0].tokens == plain[0].tokens
+    save(method, tmp_path)  # in another folder the same draft is meant
+    assert load(tmp_path).draft == SmallModel(str(small))
+    monkeypatch.chdir(large)
+    save(Speculative(draft=SmallModel("small")), tmp_path)  # a user's names are seen from here
+    assert load(tmp_path).draft == SmallModel(str(small))
+    for own in (".", "../large", str(large)):
+        method = load(written(large, {"draft": own}), our_gpt2)
+        with pytest.raises(ConfigError, match="is the model's own folder"):
+            generate(our_gpt2, source, method)
+
+
+# ------------------------------------------------------------------------------------ ends
+
+
+def test_ends_of_a_file_win_over_those_of_the_model(our_gpt2, tmp_path):
+    source = Sequences.of([[5, 6, 7], [9]], 0)
+    free = generate(our_gpt2, source, max_tokens=8, eos=[])
+    ends = [free[0][0].tokens[3], free[1][0].tokens[2]]
+    method = load(written(tmp_path, {"eos_token_id": ends, "max_new_tokens": 8}), our_gpt2)
+    for one, all_of_it in zip(generate(our_gpt2, source, method), free, strict=True):
+        tokens = all_of_it[0].tokens
+        assert one[0].tokens == tokens[: min(tokens.index(e) for e in ends if e in tokens)]
+        assert one[0].finished
+    save(method, tmp_path, ids={"eos_token_id": 2, "pad_token_id": 0})
+    assert json.loads((tmp_path / FILE).read_text())["eos_token_id"] == ends
+    assert load(tmp_path, our_gpt2) == method
+    assert load(written(tmp_path, {"eos_token_id": 2}), our_gpt2) == Greedy()  # its own
+    assert load(written(tmp_path, {"eos_token_id": 2})) == Greedy(eos=(2,))
+    for other in (Beam(3, eos=(5, 6)), Sampling(eos=()), Speculative(Greedy(eos=(7,)))):
+        save(other, tmp_path)
+        assert load(tmp_path, our_gpt2) == other
+    assert changed(Beam(3, eos=(5, 6)), max_tokens=3) == Beam(3, eos=(5, 6), max_tokens=3)
+    assert changed(Greedy(eos=(5, 6)), beams=3) == Beam(3, eos=(5, 6))
