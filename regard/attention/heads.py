@@ -18,9 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor, nn
 
 from regard.attention.gates import gated
@@ -30,7 +31,15 @@ from regard.suggest import nearest
 
 Attention = SelfAttention | CrossAttention
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
-Pruned = tuple[tuple[str, int, tuple[int, ...]], ...]  # (kind, layer, its heads that are gone)
+
+
+def _as_tuples(value: Any) -> Any:
+    """Of lists in JSON, which has no tuples."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+# (kind, layer, its heads that are gone)
+Pruned = Annotated[tuple[tuple[str, int, tuple[int, ...]], ...], BeforeValidator(_as_tuples)]
 
 
 def attentions(model: Any, kind: str | None = None) -> dict[int, Attention]:
