@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
+from regard.schema import Fields, read_json
 
 # ----------------------------------------------------------------------------------------------
 # Transforms: how the tensors of one row of the table become each other
@@ -165,7 +166,7 @@ class Names:
             the meta device will do).
         Raises CheckpointError naming every tensor that is missing, left over or of a wrong shape.
         """
-        problems = _Problems("published weights do not fit the model")
+        problems = _Problems("published weights do not fit the model that config.json describes")
         kept = {o: published[name] for name, o in self.duplicates.items() if name in published}
         published = {**kept, **published}
         result: dict[str, Tensor] = {}
@@ -178,6 +179,8 @@ class Names:
             if absent:
                 problems.add("missing", *(f"{name} (for {', '.join(here)})" for name in absent))
                 continue
+            for name in there:  # before they are joined, which would make them of one type
+                problems.add_type(name, published[name], ours[here[0]])
             tensors = _converted(row.transform.read, published, there, here, problems)
             result.update(zip(here, tensors, strict=False))
         problems.add("extra", *(n for n in published if n not in used and not self._ignores(n)))
@@ -188,7 +191,6 @@ class Names:
                 result[name] = result[original]
         for name, tensor in result.items():
             problems.add_shape(name, tensor, ours[name], origin.get(name))
-            problems.add_type(origin.get(name, name), tensor, ours[name])
         problems.raise_any()
         check_finite({name: published[name] for name in published if name in used})
         return result
@@ -395,6 +397,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of one safetensors file. Raises CheckpointError when it cannot be read."""
+    if path.exists() and not path.is_file():  # opening a named pipe would wait for ever
+        raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     try:
         return load_file(path)
     except FileNotFoundError:
@@ -418,7 +422,7 @@ def check_fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     Raises CheckpointError naming all that is missing, left over or of another shape.
     """
     expected = model.state_dict()
-    problems = _Problems("weights do not fit the model")
+    problems = _Problems("weights do not fit the model that config.json describes")
     problems.add("missing", *(name for name in distinct(expected) if name not in tensors))
     problems.add("extra", *(name for name in tensors if name not in expected))
     for name in expected.keys() & tensors.keys():
@@ -511,6 +515,12 @@ MANIFEST = "manifest.json"
 FACTS = "facts.json"
 
 
+class Manifest(Fields):
+    """file -> the SHA-256 of its bytes."""
+
+    sha256: dict[str, str]
+
+
 def write_folder(
     folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]
 ) -> None:
@@ -539,10 +549,10 @@ def write_folder(
 def verify_folder(folder: Path) -> None:
     """Compare every file with the manifest. Raises CheckpointError naming the file that differs."""
     try:
-        sums = json.loads((folder / MANIFEST).read_bytes())["sha256"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sums = read_json(folder / MANIFEST, Manifest).sha256
+    except OSError as error:
         raise CheckpointError(f"{folder / MANIFEST}: cannot be read: {error}.") from error
-    for name, expected in sums:
+    for name, expected in sums.items():
         try:
             actual = _sha256(folder / name)
         except OSError as error:

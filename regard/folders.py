@@ -56,13 +56,30 @@ class About(Fields):
     model: str = ""
     heads: dict[str, Size] | None = None
     weights: str | None = None
+    labels: list[str] | None = None
+
+
+TokenIds = int | list[int] | None
 
 
 class ModelConfig(Fields):
     """What every config.json may have; the others are the model's."""
 
-    model_type: Any = None
+    model_type: str | None = None
     regard: About = About()
+    architectures: list[str] | None = None
+    id2label: dict[str, Any] | None = None
+    label2id: dict[str, Any] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+    pad_token_id: TokenIds = None
+    bos_token_id: TokenIds = None
+    eos_token_id: TokenIds = None
+    unk_token_id: TokenIds = None
+    cls_token_id: TokenIds = None
+    sep_token_id: TokenIds = None
+    mask_token_id: TokenIds = None
+    decoder_start_token_id: TokenIds = None
 
 
 def save(task: Any, folder: str | Path) -> None:
@@ -367,6 +384,11 @@ def stored_weights(config: dict[str, Any], folder: Path) -> Weights | None:
         raise CheckpointError(
             f"{folder / CONFIG}: `weights` is {found!r}, which this release does not read."
         )
+    if found is not None and config.get("model_type") != OURS:
+        raise CheckpointError(
+            f"{folder / CONFIG}: `model_type` must be {OURS!r} where `regard.weights` is {found}, "
+            f"but is {config.get('model_type')!r}."
+        )
     return found
 
 
@@ -415,9 +437,9 @@ def _built(config: dict[str, Any], folder: Path, weights: Mapping[str, Tensor]) 
         with Undrawn(weights):
             model = made(own)
             model = model if heads is None else assembled(model, heads)
-    except RegardError:
-        raise
-    except ValueError as error:  # of parts that are not for this value
+    except ValueError as error:  # of parts that are not for a value
+        if isinstance(error, RegardError) and CONFIG in str(error):
+            raise
         raise CheckpointError(f"{where} is no configuration of {name}: {error}") from None
     if heads is not None and model.outputs() != heads:
         must = json.dumps(model.outputs())

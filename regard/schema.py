@@ -35,17 +35,26 @@ class Fields(BaseModel):
     )
 
 
-def read_json(path: Path, schema: Any = dict[str, Any], *, error: ErrorOf = CheckpointError) -> Any:
+def read_json(
+    path: Path,
+    schema: Any = dict[str, Any],
+    *,
+    error: ErrorOf = CheckpointError,
+    any_size: bool = False,
+) -> Any:
     """The contents of a JSON file, validated by `schema` (a pydantic model or any type).
 
     error: makes the exception from its message: `CheckpointError`, `ConfigError`.
+    any_size: whole numbers may need more than 64 bits, as `model_max_length` does, where
+        1000000000000000019884624838656 stands for "no limit".
 
     Raises:
         FileNotFoundError: there is no such file.
         RegardError: of the kind that `error` makes. The file is not a regular file, is too large,
             is not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
     """
-    return checked(parse_json(read_text(path, error=error), str(path), error), schema, path, error)
+    value = parse_json(read_text(path, error=error), str(path), error, any_size=any_size)
+    return checked(value, schema, path, error)
 
 
 def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
@@ -71,8 +80,11 @@ def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointErr
         ) from None
 
 
-def parse_json(text: str, where: str, error: ErrorOf = CheckpointError) -> Any:
+def parse_json(
+    text: str, where: str, error: ErrorOf = CheckpointError, *, any_size: bool = False
+) -> Any:
     """The value of a JSON text; `where` is named in errors. Raises as `read_json` does."""
+    digits, most = (400, 10**400) if any_size else (20, 2**63)
 
     def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -88,8 +100,9 @@ def parse_json(text: str, where: str, error: ErrorOf = CheckpointError) -> Any:
         return value
 
     def whole(number: str) -> int:
-        if len(number) > 20 or not -(2**63) <= int(number) < 2**63:
-            raise error(f"{where}: {number:.40} does not fit into 64 bits.")
+        if len(number) > digits or not -most <= int(number) < most:
+            problem = "has too many digits" if any_size else "does not fit into 64 bits"
+            raise error(f"{where}: {number:.40} {problem}.")
         return int(number)
 
     try:
@@ -213,9 +226,14 @@ def _shown(value: Any) -> str:
 
 
 def data_error(path: Path) -> ErrorOf:
-    """For `error`: makes a `DataError` of a file, from a message that names it already."""
+    """For `error`: makes a `DataError` of a file, from a message that names it and maybe a line."""
+    named = re.compile(re.escape(str(path)) + r"(?::(\d+))?: ")
 
     def made(message: str) -> RegardError:
-        return DataError(path, None, message.removeprefix(f"{path}: "))
+        start = named.match(message)
+        if start is None:
+            return DataError(path, None, message)
+        line = start[1] and int(start[1])
+        return DataError(path, line or None, message[start.end() :])
 
     return made

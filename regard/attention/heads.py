@@ -262,10 +262,13 @@ def cut_heads(model: nn.Module, pruned: Any) -> None:
     Raises:
         ConfigError: it names what does not exist.
     """
-    for kind, layer, numbers in as_pruned(pruned):
-        layers = attentions(model, kind)
-        _checked({layer: numbers}, layers)
-        _cut(layers[layer], {number - 1 for number in numbers})
+    try:
+        for kind, layer, numbers in as_pruned(pruned):
+            layers = attentions(model, kind)
+            _checked({layer: numbers}, layers)
+            _cut(layers[layer], {number - 1 for number in numbers})
+    except ConfigError as error:
+        raise ConfigError(f"config.json: `pruned`: {error}") from None
 
 
 def as_pruned(value: Any) -> Pruned:
@@ -275,6 +278,8 @@ def as_pruned(value: Any) -> Pruned:
         ConfigError: it says something else.
     """
     try:
+        if not isinstance(value, list | tuple):
+            raise TypeError("no list")
         found = tuple((kind, layer, tuple(heads)) for kind, layer, heads in value)
     except (TypeError, ValueError):
         found = ((None, None, ()),)

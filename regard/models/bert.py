@@ -30,7 +30,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere,
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed
-from regard.models.config import Count, Deviation, Epsilon, Probability, Size, TokenId
+from regard.models.config import Activation, Count, Deviation, Epsilon, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.text.templates import Template, required
@@ -50,7 +50,7 @@ class BertConfig:
     layers: Count = 12
     segments: Size = 2
     max_length: Size = 512
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     head_dropout: Probability | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -35,6 +35,25 @@ Epsilon = Annotated[float, Field(gt=0, lt=1)]
 Deviation = Annotated[float, Field(ge=0, le=100)]
 """The standard deviation, or the bound, of the first values of parameters."""
 
+
+Activation = Literal[
+    "relu",
+    "gelu",
+    "gelu-tanh",
+    "gelu-10",
+    "quick-gelu",
+    "swish",
+    "hard-swish",
+    "mish",
+    "relu-squared",
+    "relu6",
+    "leaky-relu",
+    "laplace",
+    "tanh",
+    "sigmoid",
+    "linear",
+]
+"""The names of `regard.layers.feedforward.ACTIVATIONS`."""
 
 SPECIAL = ("pad", "bos", "eos")  # fields that are ids of the vocabulary
 LAYERS = ("layers", "encoder_layers", "decoder_layers", "depth")

@@ -25,7 +25,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
 from regard.layers.norm import AddNorm
 from regard.masks import Allowed
 from regard.models.bert import Stacked, begin, no_head, words_of
-from regard.models.config import Count, Deviation, Probability, Size, TokenId
+from regard.models.config import Activation, Count, Deviation, Probability, Size, TokenId
 from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template, required
 
@@ -47,7 +47,7 @@ class DistilBertConfig:
     layers: Count = 6
     max_length: Size = 512
     sinusoidal: bool = False
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     classes_dropout: Probability = 0.2  # of classes and choices

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.heads import Answers, everywhere, mean
 from regard.layers.mixing import Choice, ScalarMix, choice_of
@@ -59,12 +60,15 @@ class FeaturesConfig:
         """The configuration of the encoder.
 
         Raises:
-            CheckpointError: `inside` is none.
+            CheckpointError: `inside` is none, or `encoder` names no encoder.
         """
         from regard.models import encoder_class
 
         values = {**self.inside, "vocab_size": self.vocab_size, "pad": self.pad}
-        kind = encoder_class(self.encoder)
+        try:
+            kind = encoder_class(self.encoder)
+        except ConfigError as error:
+            raise CheckpointError(f"config.json: `encoder`: {error}") from None
         return config_of(kind.Config, values, "config.json", section="inside")
 
 

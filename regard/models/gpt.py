@@ -28,7 +28,7 @@ from regard.layers.output import Softmax
 from regard.masks import Allowed, causal
 from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
-from regard.models.config import Deviation, Epsilon, Probability, Size, TokenId
+from regard.models.config import Activation, Deviation, Epsilon, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.state import SPARE, KeyValueCache, extremes
@@ -53,12 +53,12 @@ class GPTConfig:
     heads: Size = 12
     layers: Size = 12
     max_length: Size = 512
-    activation: str = "gelu-tanh"
+    activation: Activation = "gelu-tanh"
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     choice_dropout: Probability = 0.1
-    choice_activation: str | None = None
+    choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
     init_range: Deviation = 0.02  # matrices start normal with this deviation
     output: Words = "tied"

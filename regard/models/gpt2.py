@@ -21,7 +21,7 @@ from regard.attention.scores import Dot
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.masks import Allowed
-from regard.models.config import Deviation, Epsilon, Probability, Size, TokenId
+from regard.models.config import Activation, Deviation, Epsilon, Probability, Size, TokenId
 from regard.models.gpt import GPT, Words
 
 
@@ -40,13 +40,13 @@ class GPT2Config:
     heads: Size = 12
     layers: Size = 12
     max_length: Size = 1024
-    activation: str = "gelu-tanh"
+    activation: Activation = "gelu-tanh"
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     head_dropout: Probability | None = None  # of the head that tags words; None: 0.1
     choice_dropout: Probability = 0.1
-    choice_activation: str | None = None
+    choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
     init_range: Deviation = 0.02  # matrices start normal with this deviation
     scaled: bool = True

@@ -117,7 +117,10 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         raise ConfigError(
             f"config.json: a model of these sizes does not fit into memory here: {error}"
         ) from None
-    cut_zeros(model, config.get(PRUNED, ()))
+    try:
+        cut_zeros(model, config.get(PRUNED, ()))
+    except ConfigError as error:
+        raise ConfigError(f"config.json: `{PRUNED}`: {error}") from None
     return model
 
 

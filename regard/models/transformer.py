@@ -24,7 +24,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed
-from regard.models.config import Probability, Size, TokenId
+from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
@@ -46,7 +46,7 @@ class TransformerConfig:
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
     activation_dropout: Probability = 0.0
-    activation: str = "relu"
+    activation: Activation = "relu"
     max_length: Size = 1024
     pad: TokenId = 0
     bos: TokenId = 1

@@ -84,11 +84,11 @@ def kept_settings(
     kind = HEAD_OF.get(task, "")
     heads: Any = model.heads if isinstance(model, Headed) else {}
     fits = found == task if kind in ("", "classes") else kind in heads
-    if not fits or "labels" not in settings:
+    if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
     outputs = getattr(heads[kind], "outputs", 0)
     labels = settings["labels"]
-    if config.get("id2label") or not isinstance(labels, list) or len(labels) != outputs:
+    if config.get("id2label") or len(labels) != outputs:
         labels = labels_of(config, outputs)
     return {**settings, "labels": labels}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pydantic import create_model
 
@@ -24,6 +24,7 @@ from regard.suggest import nearest
 NOT_STORED = ("method", "corpora", "texts", "parts")
 # The ranges of options whose types are wider.
 RANGES: dict[str, Any] = {
+    "format": Literal["lines", "text"] | None,
     "max_tokens": Size | None,
     "window": Size | None,
     "stride": Size | None,
