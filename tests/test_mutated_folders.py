@@ -248,6 +248,12 @@ def test_every_model_and_task_is_checked_by_its_types():
             checked_settings(task_class(name), {"max_tokens": "3"}, Path("config.json"))
 
 
+@pytest.mark.parametrize("changes", [{"dropout": 1.5}, {"heads": 3}, {"norm_eps": 0.0}])
+def test_options_changed_for_a_training_are_checked_like_those_of_the_folder(places, changes):
+    with pytest.raises(ConfigError, match=rf"\[model\]: `{next(iter(changes))}` must"):
+        folders.read_model(places / "bert", changes)
+
+
 # --------------------------------------------------------------------------------- weights
 
 DTYPES = [torch.int32, torch.int64, torch.bool, torch.uint8, torch.complex64, torch.float8_e4m3fn]
