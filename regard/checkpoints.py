@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
+from regard.schema import Fields, read_json
 
 # ----------------------------------------------------------------------------------------------
 # Transforms: how the tensors of one row of the table become each other
@@ -164,7 +166,7 @@ class Names:
             the meta device will do).
         Raises CheckpointError naming every tensor that is missing, left over or of a wrong shape.
         """
-        problems = _Problems("published weights do not fit the model")
+        problems = _Problems("published weights do not fit the model that config.json describes")
         kept = {o: published[name] for name, o in self.duplicates.items() if name in published}
         published = {**kept, **published}
         result: dict[str, Tensor] = {}
@@ -177,6 +179,8 @@ class Names:
             if absent:
                 problems.add("missing", *(f"{name} (for {', '.join(here)})" for name in absent))
                 continue
+            for name in there:  # before they are joined, which would make them of one type
+                problems.add_type(name, published[name], ours[here[0]])
             tensors = _converted(row.transform.read, published, there, here, problems)
             result.update(zip(here, tensors, strict=False))
         problems.add("extra", *(n for n in published if n not in used and not self._ignores(n)))
@@ -187,9 +191,8 @@ class Names:
                 result[name] = result[original]
         for name, tensor in result.items():
             problems.add_shape(name, tensor, ours[name], origin.get(name))
-            if ours[name].is_floating_point() and not tensor.is_floating_point():
-                problems.add("not floating point", f"{origin.get(name, name)} is {tensor.dtype}")
         problems.raise_any()
+        check_finite({name: published[name] for name in published if name in used})
         return result
 
     def write(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -260,6 +263,13 @@ class _Problems:
             of = f" (from {origin})" if origin else ""
             self.add("wrong shape", f"{name} must be {must}, but is {got}{of}")
 
+    def add_type(self, name: str, tensor: Tensor, expected: Tensor) -> None:
+        """Any type of `FLOATS` where a parameter stands; else the very type."""
+        floating = expected.is_floating_point()
+        if tensor.dtype not in FLOATS if floating else tensor.dtype != expected.dtype:
+            must = "floating point" if floating else f"of type {expected.dtype}"
+            self.add(f"not {must}", f"{name} is {tensor.dtype}")
+
     def raise_any(self) -> None:
         if not self.kinds:
             return
@@ -268,6 +278,33 @@ class _Problems:
             more = f", and {len(names) - self.limit} more" if len(names) > self.limit else ""
             lines.append(f"  {kind}: {', '.join(names[: self.limit])}{more}")
         raise CheckpointError("\n".join(lines))
+
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Look for numbers that are infinite or none; it takes 0.1 seconds a gigabyte.
+
+    Raises:
+        CheckpointError: there are some, or some that float32 cannot hold; the message names the
+            tensors and the first index of each.
+    """
+    problems = _Problems("weights must be finite numbers in float32, but some are not")
+    largest = torch.finfo(torch.float32).max
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        # The least and the largest are NaN where one is: one pass, and no copy of the tensor.
+        least, most = (float(value) for value in torch.aminmax(tensor.detach()))
+        if not (-largest <= least and most <= largest):
+            wrong = ~(tensor.detach().double().abs() <= largest)
+            index = wrong.nonzero()[0].tolist()
+            problems.add(
+                "not finite",
+                f"{name}{index} is {float(tensor[tuple(index)])} ({int(wrong.sum()):,} such)",
+            )
+    problems.raise_any()
 
 
 def _row(ours: Column, theirs: Column, transform: Transform = keep) -> _Row:
@@ -360,6 +397,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of one safetensors file. Raises CheckpointError when it cannot be read."""
+    if path.exists() and not path.is_file():  # opening a named pipe would wait for ever
+        raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     try:
         return load_file(path)
     except FileNotFoundError:
@@ -383,11 +422,12 @@ def check_fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     Raises CheckpointError naming all that is missing, left over or of another shape.
     """
     expected = model.state_dict()
-    problems = _Problems("weights do not fit the model")
+    problems = _Problems("weights do not fit the model that config.json describes")
     problems.add("missing", *(name for name in distinct(expected) if name not in tensors))
     problems.add("extra", *(name for name in tensors if name not in expected))
     for name in expected.keys() & tensors.keys():
         problems.add_shape(name, tensors[name], expected[name])
+        problems.add_type(name, tensors[name], expected[name])
     problems.raise_any()
 
 
@@ -410,13 +450,36 @@ def adopt(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class Undrawn(TorchFunctionMode):
-    """Inside, no first values are drawn, which would take longer than to read those of a file."""
+    """Inside, no first values are drawn, which would take longer than to read those of a file.
+
+    weights: those that the model is for. Parameters that together have far more numbers than they
+        are refused before there is memory for them.
+    """
+
+    SPARE = 2**20  # numbers: 4 MB
+    PRUNED = 4  # a model is built with all its heads, and its weights may have a few of them
+
+    def __init__(self, weights: Mapping[str, Tensor] | None = None):
+        super().__init__()
+        self.numbers = None if weights is None else sum(t.numel() for t in weights.values())
+        self.made = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Leave out what draws numbers."""
         if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
             return args[0] if args else (kwargs or {})["tensor"]
+        if func is torch.empty and self.numbers is not None:
+            self._count(args[0] if args and not isinstance(args[0], int) else args)
         return func(*args, **(kwargs or {}))
+
+    def _count(self, shape: Sequence[int]) -> None:
+        self.made += math.prod(shape)
+        if self.numbers is not None and self.made > self.PRUNED * self.numbers + self.SPARE:
+            raise CheckpointError(
+                f"config.json asks for a tensor of shape {tuple(shape)} and with it for "
+                f"{self.made:,} parameters, but the weights have only {self.numbers:,}. Correct "
+                "its sizes, or use the config.json that was saved with these weights."
+            )
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -452,6 +515,12 @@ MANIFEST = "manifest.json"
 FACTS = "facts.json"
 
 
+class Manifest(Fields):
+    """file -> the SHA-256 of its bytes."""
+
+    sha256: dict[str, str]
+
+
 def write_folder(
     folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]
 ) -> None:
@@ -480,10 +549,10 @@ def write_folder(
 def verify_folder(folder: Path) -> None:
     """Compare every file with the manifest. Raises CheckpointError naming the file that differs."""
     try:
-        sums = json.loads((folder / MANIFEST).read_bytes())["sha256"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sums = read_json(folder / MANIFEST, Manifest).sha256
+    except OSError as error:
         raise CheckpointError(f"{folder / MANIFEST}: cannot be read: {error}.") from error
-    for name, expected in sums:
+    for name, expected in sums.items():
         try:
             actual = _sha256(folder / name)
         except OSError as error:

@@ -10,29 +10,33 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import regard
 from regard import decoding
-from regard.checkpoints import Undrawn, adopt, check_fit, write_tensors, write_text
+from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, write_tensors, write_text
 from regard.decoding import drafts
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.hub import resolve
 from regard.layers.quantized import Narrow, Weights
-from regard.models import model_class, name_of
+from regard.models import MODELS, is_encoder, model_class, name_of
+from regard.models.config import Size, check_sizes, config_of
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
 from regard.native import stored as stored_form
-from regard.schema import Fields, read_json
+from regard.schema import Fields, checked, read_json
 from regard.sentences import read_pooling, write_sentence_transformers
 from regard.suggest import nearest
-from regard.tasks import task_class
-from regard.tasks.foreign import kept_settings, names_in, task_of
+from regard.tasks import TASKS, task_class
+from regard.tasks.foreign import check_task, kept_settings, names_in, task_of
+from regard.tasks.stored_settings import checked_settings
 from regard.text import Tokenizer
 from regard.text.fit import check_tokenizer
 from regard.weights import read_weights
@@ -44,6 +48,40 @@ OURS = "regard"  # the model_type of what no other library has
 NOT_OURS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 KINDS: tuple[str, ...] = get_args(Weights)
 NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
+
+
+class About(Fields):
+    """`regard` of config.json; its further fields are the settings of the task."""
+
+    task: str = "translation"
+    version: str = ""
+    model: str = ""
+    heads: dict[str, Size] | None = None
+    weights: str | None = None
+    labels: list[str] | None = None
+
+
+TokenIds = int | list[int] | None
+
+
+class ModelConfig(Fields):
+    """What every config.json may have; the others are the model's."""
+
+    model_type: str | None = None
+    regard: About = About()
+    architectures: list[str] | None = None
+    id2label: dict[str, Any] | None = None
+    label2id: dict[str, Any] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+    pad_token_id: TokenIds = None
+    bos_token_id: TokenIds = None
+    eos_token_id: TokenIds = None
+    unk_token_id: TokenIds = None
+    cls_token_id: TokenIds = None
+    sep_token_id: TokenIds = None
+    mask_token_id: TokenIds = None
+    decoder_start_token_id: TokenIds = None
 
 
 def save(task: Any, folder: str | Path) -> None:
@@ -88,7 +126,8 @@ def convert(path: str | Path, out: str | Path, weights: Weights = "int8") -> Pat
             f"{folder} holds {stored} weights already, and to round them again would only lose "
             "more. Convert the folder that they come from."
         )
-    task = _task_of(config, folder, _read_model(config, folder))
+    with _named(folder):
+        task = _task_of(config, folder, _read_model(config, folder))
     config = _ours(task.model)
     tensors = stored_form.tensors_of(task.model, weights)
     place = out.with_name(f".{out.name}.writing")
@@ -155,8 +194,9 @@ def load(path: str | Path, *, weights: Weights | None = None, device: str | None
         )
     narrow = weights or stored
     place = _device_for(narrow, device)
-    model = _opened(config, folder, stored, place)
-    made = _task_of(config, folder, model.to(place).eval())
+    with _named(folder):
+        model = _opened(config, folder, stored, place)
+        made = _task_of(config, folder, model.to(place).eval())
     if narrow is not None and (stored is None or place.type != "cpu"):
         from regard.native.engine import prepare
 
@@ -197,7 +237,7 @@ def _opened(
         return _read_model(config, folder)
     if place.type == "cpu":
         return _prepared(config, folder)
-    return stored_form.widened(lambda: _built(config, folder), read_weights(folder))
+    return _widened(config, folder)
 
 
 def known_weights(weights: str) -> None:
@@ -220,15 +260,11 @@ def _task_of(config: dict[str, Any], folder: Path, model: Any) -> Any:
     check_tokenizer(tokenizer, config)
     name, settings = _task_in(folder, config, model)
     task = task_class(name)
+    check_task(name, model, settings, folder / CONFIG)
+    settings = checked_settings(task, settings, folder / CONFIG)
     if task.decodes and (folder / "generation_config.json").exists():
         settings["method"] = decoding.load(folder, model)
-    try:
-        return task(model, tokenizer, **settings)
-    except TypeError as error:
-        raise CheckpointError(
-            f"{folder / CONFIG}: `regard` does not say how the task {name} is set up: {error}. Was "
-            "it written by another release?"
-        ) from error
+    return task(model, tokenizer, **settings)
 
 
 def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dict[str, Any]]:
@@ -239,9 +275,12 @@ def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dic
         return "embedding", dict(vars(pooling))
     if about is not None:
         settings = {k: v for k, v in about.items() if k not in NOT_SETTINGS}
+        if name not in TASKS:
+            raise CheckpointError(
+                f"{folder / CONFIG}: `regard.task` is {name!r}. {nearest(name, TASKS)}"
+            )
         if config.get("model_type") == OURS:
-            return name, settings
-        task_class(name)
+            return name, kept_settings(name, settings, model, config) or settings
         if (kept := kept_settings(name, settings, model, config)) is not None:
             return name, kept
         warnings.warn(
@@ -267,7 +306,8 @@ def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Mo
             f"{folder} holds {stored} weights, which can be used but not changed. Begin with the "
             "folder that they come from."
         )
-    model = _read_model(config, folder)
+    with _named(folder):
+        model = _read_model(config, folder)
     model = with_options(model, changes) if changes else model
     if isinstance(model, Headed):
         model.labels = names_in(config)
@@ -279,7 +319,8 @@ def _for_use(path: str) -> nn.Module:
     folder = folder_of(path)
     config = _read_config(folder)
     narrow = stored_weights(config, folder) is not None
-    return _prepared(config, folder) if narrow else _read_model(config, folder)
+    with _named(folder):
+        return _prepared(config, folder) if narrow else _read_model(config, folder)
 
 
 drafts.opener = _for_use
@@ -294,8 +335,9 @@ def publish(path: str | Path, out: Path) -> bool:
     config = _read_config(folder)
     if stored_weights(config, folder) is None:
         return False
-    model = stored_form.widened(lambda: _built(config, folder), read_weights(folder))
-    save(_task_of(config, folder, model), out)
+    with _named(folder):
+        task = _task_of(config, folder, _widened(config, folder))
+    save(task, out)
     return True
 
 
@@ -307,8 +349,8 @@ def folder_of(path: str | Path) -> Path:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+        config = read_json(folder / CONFIG)
+    except FileNotFoundError:
         hint = "Give a run folder or its model/."
         if (folder / "recipe.toml").exists():
             hint = (
@@ -316,11 +358,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 f"Go on with it: regard resume {folder}"
             )
         raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
-    except ValueError as error:
-        raise CheckpointError(f"{folder / CONFIG} is not JSON: {error}.") from None
-    if not isinstance(config, dict) or not isinstance(config.get("regard", {}), dict):
-        raise CheckpointError(f"{folder / CONFIG} must be a table of fields, and `regard` in it.")
+    checked(config, ModelConfig, folder / CONFIG)
     return config
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors inside name the folder, and its config.json with the whole path."""
+    try:
+        yield
+    except (CheckpointError, ConfigError) as error:
+        said = str(error)
+        if str(folder) in said:
+            raise
+        named = str(folder / said) if said.startswith(CONFIG) else f"{folder}: {said}"
+        raise type(error)(named) from error
 
 
 def stored_weights(config: dict[str, Any], folder: Path) -> Weights | None:
@@ -334,22 +386,34 @@ def stored_weights(config: dict[str, Any], folder: Path) -> Weights | None:
         raise CheckpointError(
             f"{folder / CONFIG}: `weights` is {found!r}, which this release does not read."
         )
+    if found is not None and config.get("model_type") != OURS:
+        raise CheckpointError(
+            f"{folder / CONFIG}: `model_type` must be {OURS!r} where `regard.weights` is {found}, "
+            f"but is {config.get('model_type')!r}."
+        )
     return found
 
 
 def _prepared(config: dict[str, Any], folder: Path) -> nn.Module:
     """The model of a folder with narrow weights."""
     weights: Any = stored_weights(config, folder)
-    return stored_form.opened(lambda: _built(config, folder), read_weights(folder), weights)
+    tensors = read_weights(folder)
+    return stored_form.opened(lambda: _built(config, folder, tensors), tensors, weights)
+
+
+def _widened(config: dict[str, Any], folder: Path) -> nn.Module:
+    """The same with float32 in the place of narrow weights."""
+    tensors = read_weights(folder)
+    return stored_form.widened(lambda: _built(config, folder, tensors), tensors)
 
 
 def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:
     weights = read_weights(folder)
     if config.get("model_type") != OURS:
         return from_published(config | decoder_start(config, folder), weights)
-    with Undrawn():
-        model = _built(config, folder)
+    model = _built(config, folder, weights)
     check_fit(model, weights)
+    check_finite(weights)
     adopt(model, weights)
     return model
 
@@ -378,16 +442,35 @@ def decoder_start(config: dict[str, Any], folder: Path) -> dict[str, int]:
     return {} if found is None else {"decoder_start_token_id": found}
 
 
-def _built(config: dict[str, Any], folder: Path) -> nn.Module:
-    """The model of a configuration of ours, with new weights."""
-    about = config.get("regard", {})
+def _built(config: dict[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> nn.Module:
+    """The model of a configuration of ours for these weights, which it does not have yet.
+
+    Raises:
+        CheckpointError: a field is unknown or has a wrong value, or does not fit the weights.
+    """
+    about, where = config.get("regard", {}), folder / CONFIG
     name, heads = about.get("model", ""), about.get("heads")
+    if name not in MODELS:
+        raise CheckpointError(f"{where}: `regard.model` is {name!r}. {nearest(name, MODELS)}")
     made: Any = model_class(name)
+    if heads is not None and not is_encoder(made):
+        raise CheckpointError(
+            f"{where}: `regard.heads` must not be there, for the model {name} has none."
+        )
+    own = config_of(made.Config, {k: v for k, v in config.items() if k not in NOT_OURS}, where)
+    check_sizes(own, weights, where)
     try:
-        model = made(made.Config(**{k: v for k, v in config.items() if k not in NOT_OURS}))
-        return model if heads is None else assembled(model, heads)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / CONFIG} is no configuration of {name}: {error}") from None
+        with Undrawn(weights):
+            model = made(own)
+            model = model if heads is None else assembled(model, heads)
+    except ValueError as error:  # of parts that are not for a value
+        if isinstance(error, RegardError) and CONFIG in str(error):
+            raise
+        raise CheckpointError(f"{where} is no configuration of {name}: {error}") from None
+    if heads is not None and model.outputs() != heads:
+        must = json.dumps(model.outputs())
+        raise CheckpointError(f"{where}: `regard.heads` must be {must}, but is {heads}.")
+    return model
 
 
 def ids_of(config: Any) -> dict[str, int]:

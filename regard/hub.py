@@ -51,10 +51,13 @@ def resolve(name: str | Path, *, download: bool = True) -> Path:
         RegardError: `huggingface_hub` is not installed.
     """
     path = Path(name)
-    if path.is_dir():
-        return path
-    if path.exists():
-        raise CheckpointError(f"{path} is a file. Give the folder that it lies in.")
+    try:
+        if path.is_dir():
+            return path
+        if path.exists():
+            raise CheckpointError(f"{path} is a file. Give the folder that it lies in.")
+    except OSError as error:  # such as a name that is too long, or a folder that may not be read
+        raise CheckpointError(f"{str(path):.200}: {error.strerror}.") from None
     found = NAME.fullmatch(str(name))
     # Where the first part is a folder here, the second is a misspelled name in it.
     if found is None or path.parent.is_dir():

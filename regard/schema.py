@@ -59,13 +59,18 @@ def read_json(
 
 def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
     """The text of a small regular file, strictly UTF-8. Raises as `read_json` does."""
-    if not path.exists():
-        raise FileNotFoundError(2, "there is no such file", str(path))
-    if not path.is_file():  # opening a named pipe would wait for ever
-        raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
-    if (size := path.stat().st_size) > most:
-        raise error(f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file.")
-    data = path.read_bytes()
+    try:
+        if not path.exists():
+            raise FileNotFoundError(2, "there is no such file", str(path))
+        if not path.is_file():  # opening a named pipe would wait for ever
+            raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
+        if (size := path.stat().st_size) > most:
+            raise error(
+                f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file."
+            )
+        data = path.read_bytes()
+    except PermissionError:
+        raise error(f"{path}: may not be read by this user: see its permissions.") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
@@ -190,13 +195,20 @@ def refusal(name: str, errors: Sequence[Any], shown: Callable[[Any], str]) -> st
 
     shown: how a value is written in the notation of the file.
     """
-    expected = [
-        _EXPECTED.get(e["type"], re.sub("^Input should (be )?|^Value error, ", "", e["msg"]))
-        for e in errors
-    ]
+    expected = [_expected(error) for error in errors]
     return (
         f"`{name}` must be {either(dict.fromkeys(expected))}, but is {shown(errors[0]['input'])}."
     )
+
+
+def _expected(error: Any) -> str:
+    """What pydantic's error says that a value must be."""
+    if error["type"] == "greater_than_equal":
+        return f"at least {error['ctx']['ge']}"
+    if error["type"] == "less_than_equal":
+        return f"at most {error['ctx']['le']:,}"
+    said = re.sub("^Input should (be )?|^Value error, ", "", error["msg"])
+    return _EXPECTED.get(error["type"], said)
 
 
 def either(names: Iterable[str]) -> str:

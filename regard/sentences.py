@@ -11,19 +11,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
 from regard.checkpoints import write_text
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
+from regard.models.config import Size
+from regard.schema import Fields, read_json
 from regard.suggest import nearest
 
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
+AnyFields = TypeVar("AnyFields", bound=Fields)
 ABOUT, GENERAL = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
@@ -142,6 +146,50 @@ ABOUT_TEXTS: dict[str, tuple[Any, ...]] = {
 ABOUT_LENGTH = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
 
 
+class Module(Fields):
+    """One entry of modules.json."""
+
+    type: str
+    path: str = ""
+
+
+class PoolingConfig(Fields):
+    """config.json of the pooling; further fields that are not empty are refused."""
+
+    pooling_mode: str | list[str] | None = None
+    # Not read: a prompt is what `include_prompt` is about, and a folder with one is refused.
+    word_embedding_dimension: Any = None
+    embedding_dimension: Any = None
+    include_prompt: Any = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+
+
+class TextsConfig(Fields):
+    """sentence_bert_config.json."""
+
+    max_seq_length: Size | None = None
+    do_lower_case: bool = False
+
+
+class GeneralConfig(Fields):
+    """config_sentence_transformers.json."""
+
+    model_type: str = "SentenceTransformer"
+    default_prompt_name: str | None = None
+    prompts: dict[str, str] = {}
+
+
+class TokenizerLimit(Fields):
+    """tokenizer_config.json; int(1e30) is their "no limit"."""
+
+    model_max_length: Annotated[int | float, Field(ge=1)] | None = None
+
+
 def read_pooling(folder: str | Path) -> Pooling | None:
     """What a folder says of pooling; None where it is a plain encoder.
 
@@ -149,50 +197,63 @@ def read_pooling(folder: str | Path) -> Pooling | None:
         CheckpointError: the folder computes a text's vector in a way that is not known here.
     """
     folder = Path(folder)
-    if not (folder / MODULES).is_file():
+    if not (folder / MODULES).exists():
         return None
-    modules = _json(folder / MODULES, list)
-    kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
+    modules = read_json(folder / MODULES, list[Module])
+    kinds = [module.type.rsplit(".", 1)[-1] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
             f"{folder / MODULES}: a text must pass Transformer, Pooling and perhaps Normalize, "
             f"but here it passes {', '.join(kinds) or 'nothing'}. No other way is known here."
         )
-    places = [folder / str(module.get("path", "")) for module in modules]
+    places = [_inside(folder, module.path) for module in modules]
     if places[0] != folder:
         raise CheckpointError(f"{folder} holds its encoder in a folder of its own: {places[0]}.")
     _check_prompts(folder / GENERAL)
     for place in places[2:]:
-        _check(place / "config.json", _json(place / "config.json", dict), ABOUT_LENGTH)
+        _check(place / "config.json", _read(place / "config.json", Fields), ABOUT_LENGTH)
     return Pooling(_kinds(places[1] / "config.json"), len(kinds) == 3, _max_tokens(folder))
 
 
+def _inside(folder: Path, path: str) -> Path:
+    """A folder that modules.json names.
+
+    Raises:
+        CheckpointError: it is none inside of this one.
+    """
+    parts = PurePosixPath(path).parts
+    if "\\" in path or "\0" in path or ".." in parts or PurePosixPath(path).is_absolute():
+        raise CheckpointError(
+            f"{folder / MODULES}: `path` must be a folder inside of this one, but is {path!r:.80}."
+        )
+    return folder.joinpath(*parts)
+
+
 def _kinds(path: Path) -> tuple[str, ...]:
-    config = _json(path, dict)
-    flagged = tuple(kind for kind, flag in FLAGS.items() if config.pop(flag, False))
-    # A prompt is what `include_prompt` is about, and a folder with one is refused.
-    for name in ("word_embedding_dimension", "embedding_dimension", "include_prompt"):
-        config.pop(name, None)
-    named = config.pop("pooling_mode", flagged or "mean")
+    config = _read(path, PoolingConfig)
     _check(path, config, {})
+    flagged = tuple(kind for kind, flag in FLAGS.items() if getattr(config, flag))
+    named = config.pooling_mode
+    if named is None:
+        named = list(flagged) or "mean"
     try:
         return Pooling((named,) if isinstance(named, str) else tuple(named)).kinds
-    except (ConfigError, TypeError) as error:
+    except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
 
 def _max_tokens(folder: Path) -> int | None:
-    config = _json(folder / ABOUT, dict)
-    limit = config.pop("max_seq_length", None)
-    if config.pop("do_lower_case", False) and not _lowercases(folder):
+    config = _read(folder / ABOUT, TextsConfig)
+    if config.do_lower_case and not _lowercases(folder):
         raise CheckpointError(
             f"{folder / ABOUT}: `do_lower_case` is true, but the tokenizer keeps capitals. Let the "
             'normalizer of its tokenizer.json do it: {"type": "Lowercase"}.'
         )
     _check(folder / ABOUT, config, ABOUT_TEXTS)
-    if limit is None:
-        limit = _json(folder / "tokenizer_config.json", dict).get("model_max_length")
-    return int(limit) if limit is not None and limit < 1e9 else None  # 1e30 is their "no limit"
+    if config.max_seq_length is not None:
+        return config.max_seq_length
+    limit = _read(folder / "tokenizer_config.json", TokenizerLimit, any_size=True).model_max_length
+    return int(limit) if limit is not None and limit < 1e9 else None
 
 
 def _lowercases(folder: Path) -> bool:
@@ -203,22 +264,23 @@ def _lowercases(folder: Path) -> bool:
 
 def _check_prompts(path: Path) -> None:
     """Refuse a prompt that is put before every text without being asked for."""
-    config = _json(path, dict)
-    kind, name = config.get("model_type", "SentenceTransformer"), config.get("default_prompt_name")
+    config = _read(path, GeneralConfig)
+    kind, name = config.model_type, config.default_prompt_name
     if kind != "SentenceTransformer":
         raise CheckpointError(f"{path}: `model_type` must be SentenceTransformer, but is {kind!r}.")
-    if name is not None and config.get("prompts", {}).get(name):
+    if name is not None and config.prompts.get(name):
         raise CheckpointError(
-            f"{path}: `default_prompt_name` {name!r} puts {config['prompts'][name]!r} before every "
+            f"{path}: `default_prompt_name` {name!r} puts {config.prompts[name]!r} before every "
             "text, which is not done here. Put it there yourself and make the field null."
         )
 
 
-def _check(path: Path, config: Mapping[str, Any], known: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, value in config.items():
+def _check(path: Path, config: Fields, known: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse further fields with values that are not known to change nothing."""
+    for name, value in (config.model_extra or {}).items():
         if name in known and value not in known[name]:
             must = " or ".join(repr(one) for one in known[name])
-            raise CheckpointError(f"{path}: `{name}` must be {must}, but is {value!r}.")
+            raise CheckpointError(f"{path}: `{name}` must be {must}, but is {value!r:.80}.")
         if name not in known and value:
             raise CheckpointError(
                 f"{path}: `{name}` (here {value!r:.60}) is a field that is not known here. Remove "
@@ -226,15 +288,9 @@ def _check(path: Path, config: Mapping[str, Any], known: Mapping[str, tuple[Any,
             )
 
 
-def _json(path: Path, kind: type) -> Any:
-    """The contents of a file; empty where it is not there."""
-    try:
-        found = json.loads(path.read_bytes()) if path.is_file() else kind()
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}.") from None
-    if not isinstance(found, kind):
-        raise CheckpointError(f"{path} must hold one {kind.__name__}.")
-    return found
+def _read(path: Path, schema: type[AnyFields], *, any_size: bool = False) -> AnyFields:
+    """The contents of a file; those of an empty one where it is not there."""
+    return read_json(path, schema, any_size=any_size) if path.exists() else schema()
 
 
 # ----------------------------------------------------------------------------------- writing

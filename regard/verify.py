@@ -10,7 +10,6 @@ place that imports `transformers`, and only when it is asked to.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from regard.folders import folder_of, publish, read_model
 from regard.layers.heads import last
 from regard.models.headed import Headed
 from regard.models.published import LAYOUTS, layout_of
+from regard.schema import read_json
 from regard.text import Tokenizer
 from regard.text.templates import Template, template_of
 
@@ -106,7 +106,7 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Report:
     with TemporaryDirectory() as wide:
         narrow = publish(named, Path(wide))
         folder = Path(wide) if narrow else named
-        config = json.loads((folder / "config.json").read_bytes())
+        config = read_json(folder / "config.json")
         if config.get("model_type") not in LAYOUTS:
             raise CheckpointError(
                 f"{named}: this model has no published architecture, so there is nothing to "
@@ -136,23 +136,35 @@ def _transformers() -> Any:
 def _opened(transformers: Any, folder: Path, config: Mapping[str, Any], notes: list[str]) -> Any:
     """Their model; what they could not fill from the folder is told."""
     name = (config.get("architectures") or ["AutoModel"])[0]
-    if not hasattr(transformers, name):
+    kind: Any = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not (name == "AutoModel" or _is_model(transformers, kind)):
         raise CheckpointError(
             f"{folder / 'config.json'}: `architectures` names {name!r}, which transformers "
             f"{transformers.__version__} does not have."
         )
-    model, info = getattr(transformers, name).from_pretrained(
-        folder,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        local_files_only=True,
-        output_loading_info=True,
-    )
+    try:
+        model, info = kind.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:  # theirs: whatever it is that they miss
+        said = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{folder}: transformers {transformers.__version__} does not open this folder as "
+            f"{name}: {type(error).__name__}: {said:.300}"
+        ) from error
     if missing := sorted(info["missing_keys"]):
         notes.append(f"{name} has random numbers where the folder has none: {', '.join(missing)}")
     if extra := sorted(info["unexpected_keys"]):
         notes.append(f"{name} leaves out what the folder has: {', '.join(extra)}")
     return model.eval()
+
+
+def _is_model(transformers: Any, kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
 
 
 # ----------------------------------------------------------------------------------- inputs

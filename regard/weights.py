@@ -9,7 +9,6 @@ that a file with other instructions is refused before any of them has run.
 from __future__ import annotations
 
 import io
-import json
 import pickletools
 import re
 import zipfile
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from regard.checkpoints import read_tensors
 from regard.errors import CheckpointError
+from regard.schema import Fields, read_json
 
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # behind the name of the whole file: which shard holds which tensor
@@ -33,6 +33,12 @@ OF_TENSORS = re.compile(
 )
 
 Read = Callable[[Path], dict[str, Tensor]]
+
+
+class ShardIndex(Fields):
+    """What an index of shards holds: tensor -> the file with it."""
+
+    weight_map: dict[str, str]
 
 
 def read_weights(folder: str | Path) -> dict[str, Tensor]:
@@ -48,9 +54,9 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     folder = Path(folder)
     readers: tuple[tuple[str, Read], ...] = ((WHOLE, read_tensors), (PICKLED, read_pickled))
     for name, read in readers:
-        if (folder / name).is_file():
+        if (folder / name).exists():
             return _read(folder / name, read)
-        if (folder / f"{name}{INDEX}").is_file():
+        if (folder / f"{name}{INDEX}").exists():
             return _read_shards(folder / f"{name}{INDEX}", read)
     raise CheckpointError(f"{folder} holds no weights: {_what_is_there(folder)}")
 
@@ -68,6 +74,8 @@ def _what_is_there(folder: Path) -> str:
 
 def _read(path: Path, read: Read) -> dict[str, Tensor]:
     """One file, unless it only stands for one."""
+    if not path.is_file():  # opening a named pipe would wait for ever
+        raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     if _begins(path, b"version https://git-lfs"):
         raise CheckpointError(
             f"{path} is not the weights, but the note that git keeps in their place. "
@@ -77,8 +85,13 @@ def _read(path: Path, read: Read) -> dict[str, Tensor]:
 
 
 def _begins(path: Path, with_bytes: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(with_bytes)) == with_bytes
+    try:
+        with path.open("rb") as file:
+            return file.read(len(with_bytes)) == with_bytes
+    except PermissionError:
+        raise CheckpointError(
+            f"{path}: may not be read by this user: see its permissions."
+        ) from None
 
 
 # ----------------------------------------------------------------------------------- shards
@@ -88,7 +101,7 @@ def _read_shards(index: Path, read: Read) -> dict[str, Tensor]:
     promised = _weight_map(index)
     shards = sorted(set(promised.values()))
     for shard in shards:
-        if shard != Path(shard).name or "\\" in shard or shard == "..":
+        if shard != Path(shard).name or {"\\", "\0"} & {*shard} or shard == "..":
             raise CheckpointError(
                 f"{index}: the shard {shard!r} lies outside of the folder, and is not read. "
                 "Shards are files beside their index."
@@ -115,13 +128,14 @@ def _read_shards(index: Path, read: Read) -> dict[str, Tensor]:
 
 def _weight_map(index: Path) -> dict[str, str]:
     """Which shard holds which tensor."""
-    try:
-        found = json.loads(index.read_bytes())["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{index} is not an index of shards: {error!r}.") from None
-    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()):
-        raise CheckpointError(f"{index} is not an index of shards: `weight_map` must name files.")
-    return found
+    found: ShardIndex = read_json(index, ShardIndex, error=_no_index)
+    if not found.weight_map:
+        raise CheckpointError(f"{index}: `weight_map` must name the file of each tensor.")
+    return found.weight_map
+
+
+def _no_index(said: str) -> CheckpointError:
+    return CheckpointError(f"{said} It is not an index of shards.")
 
 
 # ----------------------------------------------------------------------------------- pickles

@@ -193,3 +193,9 @@ def test_nothing_else_in_the_library_can_reach_the_network():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             wrong = [name for name in names if name.split(".")[0] in reach]
             assert not wrong, f"{file}:{node.lineno} imports {wrong}"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "org/name@" + "c" * 5000, "a\0b", "\ud800"])
+def test_names_that_no_folder_can_have_raise_an_error(name):
+    with pytest.raises(CheckpointError):
+        resolve(name, download=False)

@@ -87,10 +87,10 @@ def add(place: Path, *pairs: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "override, message",
     [
-        ("model.heads=0", "`heads` must be at least 1, but is 0"),
-        ("model.decoder_layers=0", "`decoder_layers` must be at least 1, but is 0"),
-        ("model.d_model=0", "`d_model` must be at least 1"),
-        ("model.d_ff=-1", "`d_ff` must be at least 1, but is -1"),
+        ("model.heads=0", "`model.heads` must be at least 1, but is 0"),
+        ("model.decoder_layers=0", "`model.decoder_layers` must be at least 1, but is 0"),
+        ("model.d_model=0", "`model.d_model` must be at least 1, but is 0"),
+        ("model.d_ff=-1", "`model.d_ff` must be at least 1, but is -1"),
         ("objective.smoothing=2.0", "`objective.smoothing` must be less than 1, but is 2.0"),
         ("evaluation.valid_sentences=-3", "`evaluation.valid_sentences` must be"),
         ('evaluation.bleu_tokenize="13b"', "`tokenize` must be one of"),
@@ -199,11 +199,11 @@ def test_a_configuration_that_does_not_fit_is_named(place):
         with pytest.raises((CheckpointError, ConfigError)):
             runs.load("run")
     file.write_bytes(b"\xff{")
-    with pytest.raises(CheckpointError, match="config.json is not JSON"):
+    with pytest.raises(CheckpointError, match="config.json:1: byte 0xff is not UTF-8"):
         runs.load("run")
     for table in ([config], config | {"regard": "language-modeling"}):
         file.write_text(json.dumps(table))
-        with pytest.raises(CheckpointError, match="must be a table of fields"):
+        with pytest.raises(CheckpointError, match="config.json: .* must be a section"):
             runs.load("run")
     config["regard"]["of_tomorrow"] = 1
     file.write_text(json.dumps(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import pytest
@@ -137,9 +138,20 @@ def test_a_difference_is_found_in_the_layer_where_it_arises(disagreeing):
 def test_not_a_number_is_a_difference(made):
     folder = made("bert", "BertModel")
     weights = load_file(folder / "model.safetensors")
-    weights["encoder.layer.1.output.LayerNorm.bias"][0] = torch.nan
+    # Finite weights, but sums beyond float32 in both libraries, and inf - inf between them.
+    weights["encoder.layer.1.output.LayerNorm.weight"].fill_(3e38)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert not verify(folder).equal
+    report = verify(folder)
+    assert not report.equal and math.isnan(report.largest)
+
+
+def test_weights_that_are_not_numbers_raise_an_error_before_the_comparison(made):
+    folder = made("bert", "BertModel")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.output.LayerNorm.bias"][3] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"layer\.1\.output\.LayerNorm\.bias\[3\] is nan"):
+        verify(folder)
 
 
 # ---- tokenizers

@@ -18,9 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor, nn
 
 from regard.attention.gates import gated
@@ -30,7 +31,15 @@ from regard.suggest import nearest
 
 Attention = SelfAttention | CrossAttention
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
-Pruned = tuple[tuple[str, int, tuple[int, ...]], ...]  # (kind, layer, its heads that are gone)
+
+
+def _as_tuples(value: Any) -> Any:
+    """Of lists in JSON, which has no tuples."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+# (kind, layer, its heads that are gone)
+Pruned = Annotated[tuple[tuple[str, int, tuple[int, ...]], ...], BeforeValidator(_as_tuples)]
 
 
 def attentions(model: Any, kind: str | None = None) -> dict[int, Attention]:
@@ -253,10 +262,13 @@ def cut_heads(model: nn.Module, pruned: Any) -> None:
     Raises:
         ConfigError: it names what does not exist.
     """
-    for kind, layer, numbers in as_pruned(pruned):
-        layers = attentions(model, kind)
-        _checked({layer: numbers}, layers)
-        _cut(layers[layer], {number - 1 for number in numbers})
+    try:
+        for kind, layer, numbers in as_pruned(pruned):
+            layers = attentions(model, kind)
+            _checked({layer: numbers}, layers)
+            _cut(layers[layer], {number - 1 for number in numbers})
+    except ConfigError as error:
+        raise ConfigError(f"config.json: `pruned`: {error}") from None
 
 
 def as_pruned(value: Any) -> Pruned:
@@ -266,6 +278,8 @@ def as_pruned(value: Any) -> Pruned:
         ConfigError: it says something else.
     """
     try:
+        if not isinstance(value, list | tuple):
+            raise TypeError("no list")
         found = tuple((kind, layer, tuple(heads)) for kind, layer, heads in value)
     except (TypeError, ValueError):
         found = ((None, None, ()),)

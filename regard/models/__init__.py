@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard.demand import entry
+from regard.errors import ConfigError
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {
@@ -28,6 +29,24 @@ def model_class(name: str) -> Any:
         ConfigError: no model has this name; the nearest one is offered.
     """
     return entry(MODELS, name, "model")
+
+
+def encoder_class(name: str) -> Any:
+    """The class of this name, which must be that of an encoder.
+
+    Raises:
+        ConfigError: no model has this name, or it is no `Encoder`.
+    """
+    kind = model_class(name)
+    if not is_encoder(kind):
+        encoders = [one for one in MODELS if is_encoder(model_class(one))]
+        raise ConfigError(f"The model {name!r} is no encoder. Those are: {', '.join(encoders)}.")
+    return kind
+
+
+def is_encoder(kind: type) -> bool:
+    """Whether the models of a class are of the protocol `regard.models.interfaces.Encoder`."""
+    return all(callable(getattr(kind, verb, None)) for verb in ("encode", "layers", "new_head"))
 
 
 def name_of(model: Any) -> str:

@@ -30,6 +30,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere,
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed
+from regard.models.config import Activation, Count, Deviation, Epsilon, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.text.templates import Template, required
@@ -42,21 +43,21 @@ class BertConfig:
     `pruned` are heads that were taken away, as `regard.prune_heads` leaves them.
     """
 
-    vocab_size: int
-    d_model: int = 768
-    d_ff: int = 3072
-    heads: int = 12
-    layers: int = 12
-    segments: int = 2
-    max_length: int = 512
-    activation: str = "gelu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    head_dropout: float | None = None
-    norm_eps: float = 1e-12
-    init_range: float = 0.02  # matrices start normal with this deviation
+    vocab_size: Size
+    d_model: Size = 768
+    d_ff: Size = 3072
+    heads: Size = 12
+    layers: Count = 12
+    segments: Size = 2
+    max_length: Size = 512
+    activation: Activation = "gelu"
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+    head_dropout: Probability | None = None
+    norm_eps: Epsilon = 1e-12
+    init_range: Deviation = 0.02  # matrices start normal with this deviation
     tied: bool = True  # the embedding is the masked words' output too
-    pad: int | None = 0
+    pad: TokenId | None = 0
     pruned: Pruned = ()
 
 

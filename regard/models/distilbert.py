@@ -25,6 +25,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
 from regard.layers.norm import AddNorm
 from regard.masks import Allowed
 from regard.models.bert import Stacked, begin, no_head, words_of
+from regard.models.config import Activation, Count, Deviation, Probability, Size, TokenId
 from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template, required
 
@@ -39,21 +40,21 @@ class DistilBertConfig:
     heads that were taken away, as `regard.prune_heads` leaves them.
     """
 
-    vocab_size: int
-    d_model: int = 768
-    d_ff: int = 3072
-    heads: int = 12
-    layers: int = 6
-    max_length: int = 512
+    vocab_size: Size
+    d_model: Size = 768
+    d_ff: Size = 3072
+    heads: Size = 12
+    layers: Count = 6
+    max_length: Size = 512
     sinusoidal: bool = False
-    activation: str = "gelu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    classes_dropout: float = 0.2  # of classes and choices
-    span_dropout: float = 0.1
-    init_range: float = 0.02
+    activation: Activation = "gelu"
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+    classes_dropout: Probability = 0.2  # of classes and choices
+    span_dropout: Probability = 0.1
+    init_range: Deviation = 0.02
     tied: bool = True
-    pad: int | None = 0
+    pad: TokenId | None = 0
     pruned: Pruned = ()
 
 

@@ -15,11 +15,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.heads import Answers, everywhere, mean
 from regard.layers.mixing import Choice, ScalarMix, choice_of
 from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.models.bert import begin, no_head
+from regard.models.config import Probability, Size, TokenId, config_of
 from regard.models.interfaces import Output
 
 INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders
@@ -35,14 +37,14 @@ class FeaturesConfig:
     dropout: of the features, between the layers of the biLSTM, and at the head.
     """
 
-    vocab_size: int
+    vocab_size: Size
     encoder: str = "bert"
     inside: Mapping[str, Any] = field(default_factory=dict)
     choice: str = "concat-last-4"
-    d_model: int = 768
-    depth: int = 2
-    dropout: float = 0.5
-    pad: int | None = 0
+    d_model: Size = 768
+    depth: Size = 2
+    dropout: Probability = 0.5
+    pad: TokenId | None = 0
 
     @property
     def max_length(self) -> int | None:
@@ -55,11 +57,19 @@ class FeaturesConfig:
         return self.inner().layers
 
     def inner(self) -> Any:
-        """The configuration of the encoder."""
-        from regard.models import model_class
+        """The configuration of the encoder.
 
-        kind: Any = model_class(self.encoder)
-        return kind.Config(vocab_size=self.vocab_size, pad=self.pad, **self.inside)
+        Raises:
+            CheckpointError: `inside` is none, or `encoder` names no encoder.
+        """
+        from regard.models import encoder_class
+
+        values = {**self.inside, "vocab_size": self.vocab_size, "pad": self.pad}
+        try:
+            kind = encoder_class(self.encoder)
+        except ConfigError as error:
+            raise CheckpointError(f"config.json: `encoder`: {error}") from None
+        return config_of(kind.Config, values, "config.json", section="inside")
 
 
 class Features(nn.Module):

@@ -28,6 +28,7 @@ from regard.layers.output import Softmax
 from regard.masks import Allowed, causal
 from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
+from regard.models.config import Activation, Deviation, Epsilon, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.state import SPARE, KeyValueCache, extremes
@@ -47,23 +48,23 @@ class GPTConfig:
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
     """
 
-    vocab_size: int
-    d_model: int = 768
-    heads: int = 12
-    layers: int = 12
-    max_length: int = 512
-    activation: str = "gelu-tanh"
-    dropout: float = 0.1  # behind each sub-layer
-    embedding_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    choice_dropout: float = 0.1
-    choice_activation: str | None = None
-    norm_eps: float = 1e-5
-    init_range: float = 0.02  # matrices start normal with this deviation
+    vocab_size: Size
+    d_model: Size = 768
+    heads: Size = 12
+    layers: Size = 12
+    max_length: Size = 512
+    activation: Activation = "gelu-tanh"
+    dropout: Probability = 0.1  # behind each sub-layer
+    embedding_dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+    choice_dropout: Probability = 0.1
+    choice_activation: Activation | None = None
+    norm_eps: Epsilon = 1e-5
+    init_range: Deviation = 0.02  # matrices start normal with this deviation
     output: Words = "tied"
-    pad: int | None = None
-    bos: int | None = None
-    eos: int | None = None
+    pad: TokenId | None = None
+    bos: TokenId | None = None
+    eos: TokenId | None = None
     pruned: Pruned = ()
 
     @property

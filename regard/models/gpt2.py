@@ -21,6 +21,7 @@ from regard.attention.scores import Dot
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.masks import Allowed
+from regard.models.config import Activation, Deviation, Epsilon, Probability, Size, TokenId
 from regard.models.gpt import GPT, Words
 
 
@@ -33,27 +34,27 @@ class GPT2Config:
     The others are those of `GPTConfig`.
     """
 
-    vocab_size: int
-    d_model: int = 768
-    d_ff: int | None = None
-    heads: int = 12
-    layers: int = 12
-    max_length: int = 1024
-    activation: str = "gelu-tanh"
-    dropout: float = 0.1  # behind each sub-layer
-    embedding_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    head_dropout: float | None = None  # of the head that tags words; None: 0.1
-    choice_dropout: float = 0.1
-    choice_activation: str | None = None
-    norm_eps: float = 1e-5
-    init_range: float = 0.02  # matrices start normal with this deviation
+    vocab_size: Size
+    d_model: Size = 768
+    d_ff: Size | None = None
+    heads: Size = 12
+    layers: Size = 12
+    max_length: Size = 1024
+    activation: Activation = "gelu-tanh"
+    dropout: Probability = 0.1  # behind each sub-layer
+    embedding_dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+    head_dropout: Probability | None = None  # of the head that tags words; None: 0.1
+    choice_dropout: Probability = 0.1
+    choice_activation: Activation | None = None
+    norm_eps: Epsilon = 1e-5
+    init_range: Deviation = 0.02  # matrices start normal with this deviation
     scaled: bool = True
     scaled_by_layer: bool = False
     output: Words = "tied"
-    pad: int | None = None
-    bos: int | None = None
-    eos: int | None = None
+    pad: TokenId | None = None
+    bos: TokenId | None = None
+    eos: TokenId | None = None
     pruned: Pruned = ()
 
     @property

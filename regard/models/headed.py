@@ -13,6 +13,7 @@ from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.heads import first
+from regard.models.config import config_of
 from regard.models.interfaces import Encoder, Output
 from regard.suggest import nearest
 
@@ -102,7 +103,7 @@ def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:
     """The same weights in a model whose configuration differs, such as in its `dropout`.
 
     Raises:
-        ConfigError: the model has no such option.
+        ConfigError: the model has no such option, or it cannot have this value.
     """
     try:
         config = replace(model.config, **changes)
@@ -111,6 +112,7 @@ def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:
         raise ConfigError(
             f"[model] {', '.join(changes)}: not all are options of this model. It has: {known}."
         ) from None
+    config = config_of(type(config), vars(config), "[model]", ConfigError)
     if isinstance(model, Headed):
         kind: Any = type(model.encoder)
         changed: nn.Module = assembled(kind(config), model.outputs())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regard.models.bert import Bert
+from regard.models.config import Count, Deviation, Epsilon, Size, TokenId
 from regard.models.published_config import ConfigTable, Field, activation, dropped
 from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both, joined
 
@@ -28,21 +29,21 @@ BODY = [
 IGNORED = ["embeddings.position_ids", "embeddings.token_type_ids"]
 
 FIELDS = {
-    "vocab_size": Field("vocab_size", 30522),
-    "d_model": Field("hidden_size", 768),
-    "d_ff": Field("intermediate_size", 3072),
-    "heads": Field("num_attention_heads", 12),
-    "layers": Field("num_hidden_layers", 12, least=0),
-    "segments": Field("type_vocab_size", 2),
-    "max_length": Field("max_position_embeddings", 512),
+    "vocab_size": Field("vocab_size", 30522, Size),
+    "d_model": Field("hidden_size", 768, Size),
+    "d_ff": Field("intermediate_size", 3072, Size),
+    "heads": Field("num_attention_heads", 12, Size),
+    "layers": Field("num_hidden_layers", 12, Count),
+    "segments": Field("type_vocab_size", 2, Size),
+    "max_length": Field("max_position_embeddings", 512, Size),
     "activation": activation("hidden_act", "gelu"),
     "dropout": dropped("hidden_dropout_prob", 0.1),
     "attention_dropout": dropped("attention_probs_dropout_prob", 0.1),
     "head_dropout": dropped("classifier_dropout", None),
-    "norm_eps": Field("layer_norm_eps", 1e-12),
-    "init_range": Field("initializer_range", 0.02),
-    "tied": Field("tie_word_embeddings", True),
-    "pad": Field("pad_token_id", 0, optional=True, least=0),
+    "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
+    "init_range": Field("initializer_range", 0.02, Deviation),
+    "tied": Field("tie_word_embeddings", True, bool),
+    "pad": Field("pad_token_id", 0, TokenId | None),
 }
 FIXED = {"position_embedding_type": ("absolute",)}
 # Ids that only generation and their tokenizer read; and of the multilingual files, the sizes of a

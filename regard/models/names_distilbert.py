@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.models.config import Count, Deviation, Size, TokenId
 from regard.models.distilbert import DistilBert
 from regard.models.published_config import ConfigTable, Field, activation, dropped
 from regard.models.published_encoders import EncoderLayout, HeadLayout, both, joined
@@ -23,21 +24,21 @@ BODY = [
 ]
 
 FIELDS = {
-    "vocab_size": Field("vocab_size", 30522),
-    "d_model": Field("dim", 768),
-    "d_ff": Field("hidden_dim", 3072),
-    "heads": Field("n_heads", 12),
-    "layers": Field("n_layers", 6, least=0),
-    "max_length": Field("max_position_embeddings", 512),
-    "sinusoidal": Field("sinusoidal_pos_embds", False),
+    "vocab_size": Field("vocab_size", 30522, Size),
+    "d_model": Field("dim", 768, Size),
+    "d_ff": Field("hidden_dim", 3072, Size),
+    "heads": Field("n_heads", 12, Size),
+    "layers": Field("n_layers", 6, Count),
+    "max_length": Field("max_position_embeddings", 512, Size),
+    "sinusoidal": Field("sinusoidal_pos_embds", False, bool),
     "activation": activation("activation", "gelu"),
     "dropout": dropped("dropout", 0.1),
     "attention_dropout": dropped("attention_dropout", 0.1),
     "classes_dropout": dropped("seq_classif_dropout", 0.2),
     "span_dropout": dropped("qa_dropout", 0.1),
-    "init_range": Field("initializer_range", 0.02),
-    "tied": Field("tie_word_embeddings", True),
-    "pad": Field("pad_token_id", 0, optional=True, least=0),
+    "init_range": Field("initializer_range", 0.02, Deviation),
+    "tied": Field("tie_word_embeddings", True, bool),
+    "pad": Field("pad_token_id", 0, TokenId | None),
 }
 # Ids that only generation and their tokenizer read; and how their training shared the output.
 HARMLESS = ["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"]

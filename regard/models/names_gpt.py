@@ -14,11 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.checkpoints import Names, adopt, transpose
+from regard.models.config import Deviation, Epsilon, Size, TokenId
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
 from regard.models.headed import Headed
 from regard.models.published_config import ConfigTable, Field, activation, dropped, refusal
-from regard.models.published_encoders import EncoderLayout, HeadLayout, both, enough
+from regard.models.published_encoders import EncoderLayout, HeadLayout, both
 
 WORDS = "lm_head.weight"
 # theirs -> the value that the head which compares answers computes
@@ -61,7 +62,7 @@ class GPTLayout(EncoderLayout):
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """The model that a folder holds."""
         ours, named = self._configuration(config), self._with_prefix(tensors)
-        enough(ours.layers, named)
+        self._check_sizes(ours, named)
         name = self._named(config)
         if ours.output == "own" and name not in (self.speaker, self.double) and WORDS not in named:
             ours = replace(ours, output="none")
@@ -93,8 +94,10 @@ class GPTLayout(EncoderLayout):
         return () if architecture == self.speaker else super()._wanted(architecture)
 
     def _configuration(self, config: Mapping[str, Any]) -> Any:
-        ours = super()._configuration(config)
-        return replace(ours, output="tied" if ours.output else "own")
+        # Their defaults are ids of the released vocabulary; a smaller one has no such piece.
+        ours = self.encoder.Config(**self.config.read(config))
+        beyond = [role for role in ("bos", "eos") if (getattr(ours, role) or 0) >= ours.vocab_size]
+        return self._checked(replace(ours, **dict.fromkeys(beyond)))
 
 
 def _check_summary(config: Mapping[str, Any]) -> None:
@@ -133,18 +136,23 @@ CHOICE = HeadLayout(
 )
 
 FIELDS = {
-    "d_model": Field("n_embd", 768),
-    "heads": Field("n_head", 12),
-    "layers": Field("n_layer", 12),
+    "d_model": Field("n_embd", 768, Size),
+    "heads": Field("n_head", 12, Size),
+    "layers": Field("n_layer", 12, Size),
     "dropout": dropped("resid_pdrop", 0.1),
     "embedding_dropout": dropped("embd_pdrop", 0.1),
     "attention_dropout": dropped("attn_pdrop", 0.1),
     "choice_dropout": dropped("summary_first_dropout", 0.1),
-    "choice_activation": replace(activation("summary_activation", ""), absent=None),
-    "norm_eps": Field("layer_norm_epsilon", 1e-5),
-    "init_range": Field("initializer_range", 0.02),
-    "output": Field("tie_word_embeddings", True, back={"tied": True, "own": False, "none": False}),
-    "pad": Field("pad_token_id", None, kind=int, least=0),
+    "choice_activation": activation("summary_activation", None),
+    "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
+    "init_range": Field("initializer_range", 0.02, Deviation),
+    "output": Field(
+        "tie_word_embeddings",
+        True,
+        names={True: "tied", False: "own"},
+        back={"tied": True, "own": False, "none": False},
+    ),
+    "pad": Field("pad_token_id", None, TokenId | None),
 }
 HARMLESS = [*SUMMARY, "n_ctx"]
 
@@ -152,8 +160,8 @@ GPT_ACTIVATIONS = {"gelu": "gelu-tanh", "relu": "relu", "silu": "swish", "swish"
 GPT_TABLE = ConfigTable(
     FIELDS
     | {
-        "vocab_size": Field("vocab_size", 40478),
-        "max_length": Field("n_positions", 512),
+        "vocab_size": Field("vocab_size", 40478, Size),
+        "max_length": Field("n_positions", 512, Size),
         # Their "gelu" is the approximation here, as in the paper's program, and in GPT-2 it is not.
         "activation": Field(
             "afn",
@@ -161,8 +169,8 @@ GPT_TABLE = ConfigTable(
             names=GPT_ACTIVATIONS,
             back={"gelu-tanh": "gelu", "relu": "relu", "swish": "silu"},
         ),
-        "bos": Field("bos_token_id", None, kind=int, least=0),
-        "eos": Field("eos_token_id", None, kind=int, least=0),
+        "bos": Field("bos_token_id", None, TokenId | None),
+        "eos": Field("eos_token_id", None, TokenId | None),
     },
     harmless=[*HARMLESS, "n_special", "predict_special_tokens"],
 )
@@ -188,15 +196,15 @@ GPT_LAYOUT = _layout(
 GPT2_TABLE = ConfigTable(
     FIELDS
     | {
-        "vocab_size": Field("vocab_size", 50257),
-        "d_ff": Field("n_inner", None, kind=int),
-        "max_length": Field("n_positions", 1024),
+        "vocab_size": Field("vocab_size", 50257, Size),
+        "d_ff": Field("n_inner", None, Size | None),
+        "max_length": Field("n_positions", 1024, Size),
         "activation": activation("activation_function", "gelu_new"),
         "head_dropout": dropped("classifier_dropout", None),
-        "scaled": Field("scale_attn_weights", True),
-        "scaled_by_layer": Field("scale_attn_by_inverse_layer_idx", False),
-        "bos": Field("bos_token_id", 50256, optional=True, least=0),
-        "eos": Field("eos_token_id", 50256, optional=True, least=0),
+        "scaled": Field("scale_attn_weights", True, bool),
+        "scaled_by_layer": Field("scale_attn_by_inverse_layer_idx", False, bool),
+        "bos": Field("bos_token_id", 50256, TokenId | None),
+        "eos": Field("eos_token_id", 50256, TokenId | None),
     },
     # The order of the factors and their type: ours is in float32 always, where it is the same.
     harmless=[*HARMLESS, "reorder_and_upcast_attn"],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.models import names_bert as bert
+from regard.models.config import Size, TokenId
 from regard.models.published_config import ConfigTable, Field, refusal
 from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both
 from regard.models.roberta import Roberta
@@ -34,8 +35,8 @@ class Positions(ConfigTable):
 
 
 FIELDS = bert.FIELDS | {
-    "vocab_size": Field("vocab_size", 50265),
-    "pad": Field("pad_token_id", 1, least=0),  # positions are counted from it: there must be one
+    "vocab_size": Field("vocab_size", 50265, Size),
+    "pad": Field("pad_token_id", 1, TokenId),  # positions are counted from it: there must be one
 }
 POOLER = both("inner.dense", "roberta.pooler.dense")
 

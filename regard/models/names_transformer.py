@@ -14,7 +14,9 @@ from torch import Tensor
 
 from regard.checkpoints import Names, Transform, split
 from regard.errors import ConfigError
+from regard.models.config import Probability, Size, TokenId, check_together
 from regard.models.published import WholeModel
+from regard.models.published_config import REQUIRED, Field, dropped, refusal
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 
@@ -93,24 +95,31 @@ def _names(*further: tuple) -> Names:
 
 # ---- config.json -------------------------------------------------------------------------------
 
-# ours -> theirs; where they have two, both must be equal
-FIELDS: dict[str, tuple[str, ...]] = {
-    "vocab_size": ("vocab_size",),
-    "d_model": ("d_model",),
-    "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
-    "heads": ("encoder_attention_heads", "decoder_attention_heads"),
-    "encoder_layers": ("encoder_layers",),
-    "decoder_layers": ("decoder_layers",),
-    "dropout": ("dropout",),
-    "attention_dropout": ("attention_dropout",),
-    "activation_dropout": ("activation_dropout",),
-    "activation": ("activation_function",),
-    "max_length": ("max_position_embeddings",),
-    "pad": ("pad_token_id",),
-    "bos": ("decoder_start_token_id",),
-    "eos": ("eos_token_id",),
-}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
+
+
+def _size(theirs: str) -> Field:
+    return Field(theirs, REQUIRED, Size)
+
+
+# ours -> theirs; where they have two, both must be equal
+FIELDS: dict[str, tuple[Field, ...]] = {
+    "vocab_size": (_size("vocab_size"),),
+    "d_model": (_size("d_model"),),
+    "d_ff": (_size("encoder_ffn_dim"), _size("decoder_ffn_dim")),
+    "heads": (_size("encoder_attention_heads"), _size("decoder_attention_heads")),
+    "encoder_layers": (_size("encoder_layers"),),
+    "decoder_layers": (_size("decoder_layers"),),
+    "dropout": (Field("dropout", REQUIRED, Probability),),
+    "attention_dropout": (dropped("attention_dropout", 0.0),),
+    "activation_dropout": (dropped("activation_dropout", 0.0),),
+    "activation": (Field("activation_function", REQUIRED, names=ACTIVATIONS),),
+    "max_length": (_size("max_position_embeddings"),),
+    "pad": (Field("pad_token_id", REQUIRED, TokenId),),
+    "bos": (Field("decoder_start_token_id", REQUIRED, TokenId),),
+    "eos": (Field("eos_token_id", REQUIRED, TokenId),),
+}
+THEIRS = {ours: fields[0].theirs for ours, fields in FIELDS.items()}
 
 # What our model does and no option changes: their name -> (value, what its absence means).
 # `encoder_layerdrop` is not here: it is noise of their training and changes no prediction.
@@ -129,7 +138,7 @@ FIXED_IN_OLD_FILES = {
 
 
 def _to_config(config: TransformerConfig, model_type: str, architecture: str) -> dict[str, Any]:
-    table = {theirs: getattr(config, ours) for ours, names in FIELDS.items() for theirs in names}
+    table = {one.theirs: getattr(config, ours) for ours, both in FIELDS.items() for one in both}
     return {
         "model_type": model_type,
         "architectures": [architecture],
@@ -145,30 +154,26 @@ def _from_config(config: Mapping[str, Any], prenorm: bool) -> TransformerConfig:
     for name, (value, absent) in {**FIXED, **FIXED_IN_OLD_FILES, **order}.items():
         _must_be(config, name, (value,), absent)
     _must_be(config, "decoder_vocab_size", (None, config.get("vocab_size")), None)
-    _must_be(config, "activation_function", tuple(ACTIVATIONS), None)
-    found = {}
-    for ours, names in FIELDS.items():
-        if names[0] in config:
-            found[ours] = config[names[0]]
-            _must_be(config, names[-1], (found[ours],), found[ours])
-        elif ours not in ("attention_dropout", "activation_dropout"):
-            raise ConfigError(f"config.json: `{names[0]}` is missing.")
-    found["activation"] = ACTIVATIONS[found["activation"]]
-    if not isinstance(found["eos"], int):
-        raise ConfigError(
-            f"config.json: `eos_token_id` must be one number, but is {found['eos']!r}."
-        )
-    return TransformerConfig(**found)
+    found = TransformerConfig(**{ours: _same(config, *names) for ours, names in FIELDS.items()})
+    check_together(found, "config.json", ConfigError, THEIRS)
+    return found
+
+
+def _same(config: Mapping[str, Any], field: Field, *others: Field) -> Any:
+    """What a field says, and others of theirs in the same words where they are there."""
+    value = field.read(config)
+    for other in others:
+        if other.theirs in config and other.read(config) != value:
+            must = f"equal to `{field.theirs}` ({value!r})"
+            raise refusal(other.theirs, must, config[other.theirs])
+    return value
 
 
 def _must_be(config: Mapping[str, Any], name: str, values: tuple[Any, ...], absent: Any) -> None:
     value = config.get(name, absent)
     if value not in values:
         wanted = " or ".join(repr(value) for value in values if value is not None)
-        raise ConfigError(
-            f"config.json: `{name}` must be {wanted}, but is {value!r}: "
-            "this model has no part that computes it otherwise."
-        )
+        raise refusal(name, wanted, value)
 
 
 MARIAN = WholeModel(
@@ -176,6 +181,7 @@ MARIAN = WholeModel(
     to_config=lambda config: _to_config(config, "marian", "MarianMTModel"),
     from_config=lambda config: _from_config(config, prenorm=False),
     names=_names(),
+    theirs=THEIRS,
 )
 PEGASUS = WholeModel(
     PreNormTransformer,
@@ -185,4 +191,5 @@ PEGASUS = WholeModel(
         *_written("encoder_norm", "model.encoder.layer_norm"),
         *_written("decoder_norm", "model.decoder.layer_norm"),
     ),
+    theirs=THEIRS,
 )

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
 from regard.checkpoints import Names, Undrawn, adopt
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
+from regard.models.config import check_sizes
 from regard.suggest import nearest
 
 
@@ -42,13 +43,15 @@ class WholeModel:
     """The layout of one class of ours.
 
     `to_config` gives config.json for our configuration and `from_config` goes back, refusing by
-    name what the model cannot do; `names` is the table of its weights.
+    name what the model cannot do; `names` is the table of its weights, and `theirs` has their name
+    of each field.
     """
 
     model: type[nn.Module]
     to_config: Callable[[Any], dict[str, Any]]
     from_config: Callable[[Mapping[str, Any]], Any]
     names: Names
+    theirs: Mapping[str, str]
 
     def holds(self, model: nn.Module) -> bool:
         """Of this very class."""
@@ -60,7 +63,9 @@ class WholeModel:
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """The model that they hold."""
-        model = self.model(self.from_config(config))
+        ours = self.from_config(config)
+        check_sizes(ours, tensors, "config.json", ConfigError, self.theirs)
+        model = self.model(ours)
         adopt(model, self.names.read(tensors, model.state_dict()))
         return model
 
@@ -100,15 +105,22 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     others = {name: value for name, value in config.items() if name != PRUNED}
     layout = layout_of(config.get("model_type"))
     try:
-        with Undrawn():
+        with Undrawn(tensors):
             model = layout.read(others, tensors)
+    except RegardError:
+        raise
+    except ValueError as error:  # of parts that are not for this value
+        raise ConfigError(f"config.json: {error}") from None
     except RuntimeError as error:
         if "allocate" not in str(error):
             raise
         raise ConfigError(
             f"config.json: a model of these sizes does not fit into memory here: {error}"
         ) from None
-    cut_zeros(model, config.get(PRUNED, ()))
+    try:
+        cut_zeros(model, config.get(PRUNED, ()))
+    except ConfigError as error:
+        raise ConfigError(f"config.json: `{PRUNED}`: {error}") from None
     return model
 
 

@@ -6,11 +6,15 @@ because our model computes nothing else, and which change no result.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import ConfigError
+from regard.models.config import Probability
+from regard.schema import checked
 from regard.suggest import nearest
 
 # their activation -> ours
@@ -122,22 +126,21 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+REQUIRED: Any = object()  # as `absent`: the field must be there
+
+
 @dataclass(frozen=True)
 class Field:
     """One field of theirs. `absent` is what its absence means.
 
-    kind: the type of its values; None: that of `absent`.
-    least, below: numbers must not be under the first and must be under the second. Counts must be
-        at least 1 unless this says otherwise, and no other number may be negative.
+    kind: the type of its values and their range, one of `regard.models.config`; not needed where
+        there are `names`.
     names: value of theirs -> of ours, where they are spelled differently; `back`: the way back.
     """
 
     theirs: str
     absent: Any
-    optional: bool = False  # null is a value too
-    kind: type | None = None
-    least: float | None = None
-    below: float | None = None
+    kind: Any = None
     names: Mapping[Any, str] | None = None
     back: Mapping[str, Any] | None = None
 
@@ -145,47 +148,38 @@ class Field:
         """Our value.
 
         Raises:
-            ConfigError: theirs is of another type, or none that our model computes.
+            ConfigError: theirs is missing, of another type, or none that our model computes.
         """
         value = config.get(self.theirs, self.absent)
-        if value is None and (self.optional or self.absent is None):
+        if value is REQUIRED:
+            raise ConfigError(f"config.json: `{self.theirs}` is missing.")
+        if self.names is None:
+            return checked(value, self.kind, "config.json", ConfigError, self.theirs)
+        if value is None and self.absent is None:
             return None
-        if self.names is not None:
-            if not isinstance(value, str) or value not in self.names:
-                known = ", ".join(self.names)
-                raise refusal(self.theirs, f"one of {known}", value)
-            return self.names[value]
-        kind = self.kind or type(self.absent)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if self.absent is not None or self.kind is not None:
-            self._check(value, kind)
-        return value
-
-    def _check(self, value: Any, kind: type) -> None:
-        if type(value) is not kind:
-            raise refusal(self.theirs, f"of type {kind.__name__}", value)
-        if not isinstance(value, int | float):
-            return
-        least = self.least if self.least is not None else (1 if kind is int else 0)
-        if not value >= least:
-            raise refusal(self.theirs, f"at least {least}", value)
-        if self.below is not None and not value < self.below:
-            raise refusal(self.theirs, f"less than {self.below:g}", value)
+        # 1 is not true, though they are equal.
+        if type(value) not in map(type, self.names) or value not in self.names:
+            known = ", ".join(map(_spelled, self.names))
+            raise refusal(self.theirs, f"one of {known}", value)
+        return self.names[value]
 
     def write(self, value: Any) -> Any:
         """Their value."""
         return value if self.back is None or value is None else self.back[value]
 
 
-def activation(theirs: str, absent: str) -> Field:
+def activation(theirs: str, absent: Any) -> Field:
     """A field that names an activation."""
     return Field(theirs, absent, names=ACTIVATIONS, back=ACTIVATIONS_BACK)
 
 
 def dropped(theirs: str, absent: float | None) -> Field:
-    """The probability of a dropout; something must be left."""
-    return Field(theirs, absent, kind=float, below=1)
+    """The probability of a dropout; None may stand for another's only where it is the default."""
+    return Field(theirs, absent, Probability if absent is not None else Probability | None)
+
+
+def _spelled(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -199,6 +193,11 @@ class ConfigTable:
     fields: Mapping[str, Field]
     fixed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     harmless: Sequence[str] = ()
+
+    @property
+    def theirs(self) -> dict[str, str]:
+        """Our name of each field -> theirs."""
+        return {ours: one.theirs for ours, one in self.fields.items()}
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration.
@@ -236,11 +235,36 @@ def label_names(config: Mapping[str, Any]) -> dict[int, str]:
     Raises:
         ConfigError: `id2label` is no table of names.
     """
-    given = config.get("id2label") or {}
-    try:
-        return {int(number): str(given[number]) for number in sorted(given, key=int)}
-    except (TypeError, ValueError):
-        raise refusal("id2label", 'names by their numbers, such as {"0": "no"}', given) from None
+    given = config.get("id2label")
+    if given is None:
+        return {}
+    wanted = 'names by their numbers, such as {"0": "no"}'
+    if not isinstance(given, Mapping) or not all(map(_is_name, given.values())):
+        raise refusal("id2label", wanted, given)
+    numbers = [str(number) for number in given]
+    if not all(re.fullmatch("0|[1-9][0-9]{0,8}", number) for number in numbers):
+        raise refusal("id2label", wanted, given)
+    named = {int(number): str(given[number]) for number in sorted(given, key=int)}
+    _check_label2id(config.get("label2id"), named)
+    return named
+
+
+def _is_name(value: Any) -> bool:
+    """A text, or a number that some files have in its place."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _check_label2id(given: Any, named: Mapping[int, str]) -> None:
+    """The way back must not contradict `id2label`; names of its own beside it are let be."""
+    if given is None:
+        return
+    wanted = 'numbers by their names, such as {"no": 0}'
+    if not isinstance(given, Mapping):
+        raise refusal("label2id", wanted, given)
+    for number, name in named.items():
+        if name in given and str(given[name]) != str(number):
+            must = f"the inverse of `id2label`, which gives {name!r} the number {number}"
+            raise refusal("label2id", must, given)
 
 
 def refusal(name: str, must: str, value: Any) -> ConfigError:

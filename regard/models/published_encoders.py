@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard.checkpoints import Names, Transform, adopt, split
 from regard.errors import CheckpointError, ConfigError
+from regard.models.config import check_sizes, check_together
 from regard.models.headed import Headed
 from regard.models.published_config import ConfigTable, label_names, refusal
 from regard.suggest import nearest
@@ -102,14 +103,11 @@ class EncoderLayout:
         """The model that a folder holds."""
         ours = self._configuration(config)
         named = self._with_prefix(tensors)
-        enough(ours.layers, named)
+        self._check_sizes(ours, named)
         kinds = self.kinds(config, named)
         for kind in kinds:
             _complete(named, self.heads[kind].twins)
-        try:
-            body = self.encoder(ours)
-        except ValueError as error:
-            raise ConfigError(f"config.json: {error}") from None
+        body = self.encoder(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
         adopt(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
@@ -222,17 +220,15 @@ class EncoderLayout:
         return body.new_head(kind, outputs)
 
     def _configuration(self, config: Mapping[str, Any]) -> Any:
-        ours = self.encoder.Config(**self.config.read(config))
-        theirs = {name: one.theirs for name, one in self.config.fields.items()}
-        if ours.d_model % ours.heads:
-            must = f"divide `{theirs['d_model']}` ({ours.d_model})"
-            raise ConfigError(f"config.json: `{theirs['heads']}` must {must}, but is {ours.heads}.")
-        if ours.pad is not None and ours.pad >= ours.vocab_size:
-            raise ConfigError(
-                f"config.json: `{theirs['pad']}` must be an id below `{theirs['vocab_size']}` "
-                f"({ours.vocab_size}), but is {ours.pad}."
-            )
+        return self._checked(self.encoder.Config(**self.config.read(config)))
+
+    def _checked(self, ours: Any) -> Any:
+        """The same, where its fields go together."""
+        check_together(ours, "config.json", ConfigError, self.config.theirs)
         return ours
+
+    def _check_sizes(self, ours: Any, tensors: Mapping[str, Tensor]) -> None:
+        check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
 
     def _with_prefix(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All names as a model with a head has them, norms under their present names."""
@@ -252,19 +248,6 @@ class EncoderLayout:
             self.prefix + name if _first_part(name) in inside else name: tensor
             for name, tensor in renamed.items()
         }
-
-
-def enough(layers: int, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse more layers than there are tensors before they are built.
-
-    Raises:
-        CheckpointError: there are fewer tensors than layers.
-    """
-    if layers > len(tensors):
-        raise CheckpointError(
-            f"published weights do not fit the model:\n  missing: config.json asks for {layers:,} "
-            f"layers, but the file has only {len(tensors):,} tensors"
-        )
 
 
 def joined(ours: str, theirs: Sequence[str]) -> list[tuple]:

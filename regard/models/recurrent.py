@@ -18,6 +18,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.output import Softmax
 from regard.layers.recurrent import Stack, cell_class
+from regard.models.config import Deviation, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.state import Cells
 
@@ -26,17 +27,17 @@ from regard.state import Cells
 class RecurrentConfig:
     """The defaults are the small LSTM of the paper's section 4.1."""
 
-    vocab_size: int
+    vocab_size: Size
     cell: str = "lstm"  # rnn, gru or lstm
-    d_model: int = 200  # of embedding and layers
-    layers: int = 2
-    dropout: float = 0.0
-    init_range: float = 0.1  # parameters start uniform in +- this
+    d_model: Size = 200  # of embedding and layers
+    layers: Size = 2
+    dropout: Probability = 0.0
+    init_range: Deviation = 0.1  # parameters start uniform in +- this
     tied: bool = False  # the embedding is the output's weight too (Press & Wolf 2017)
-    max_length: int | None = None  # any
-    pad: int = 0
-    bos: int = 1
-    eos: int = 2
+    max_length: Size | None = None  # any
+    pad: TokenId = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
 
 
 # Penn Treebank, 10,000 words: 4.7M, 19.8M and 66.0M parameters. The paper's test perplexities are

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.layers.heads import Answers, Inner, MaskedWords, first
 from regard.models.bert import Bert, BertConfig, begin, no_head, words_of
+from regard.models.config import Epsilon, Size, TokenId
 from regard.positions import CountedPositions
 from regard.text.templates import Template, required
 
@@ -26,9 +27,9 @@ class RobertaConfig(BertConfig):
     `head_dropout` is that of classes and tags; choices are dropped with `dropout`.
     """
 
-    segments: int = 1
-    norm_eps: float = 1e-5
-    pad: int = 1
+    segments: Size = 1
+    norm_eps: Epsilon = 1e-5
+    pad: TokenId = 1
 
 
 SIZES = {

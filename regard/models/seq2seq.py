@@ -26,6 +26,7 @@ from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
+from regard.models.config import Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.state import Cells, SourceMemory, State
 
@@ -34,15 +35,15 @@ from regard.state import Cells, SourceMemory, State
 class Seq2SeqConfig:
     """The defaults follow Luong et al. 2015, section 4.1, with the score that they found best."""
 
-    vocab_size: int  # of both languages together
-    d_model: int = 1000  # of embedding, decoder layers, and both directions of the encoder
-    layers: int = 4  # of encoder and decoder each
+    vocab_size: Size  # of both languages together
+    d_model: Size = 1000  # of embedding, decoder layers, and both directions of the encoder
+    layers: Size = 4  # of encoder and decoder each
     attention: str = "general"  # none, additive, dot or general
-    dropout: float = 0.2
-    max_length: int | None = None  # any
-    pad: int = 0
-    bos: int = 1
-    eos: int = 2
+    dropout: Probability = 0.2
+    max_length: Size | None = None  # any
+    pad: TokenId = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
 
 
 # "luong" and "bahdanau" are as deep and wide as the papers' models; ours have LSTMs throughout, an

@@ -24,6 +24,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed
+from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
@@ -36,20 +37,20 @@ class TransformerConfig:
     `pruned` are heads that were taken away, as `regard.prune_heads` leaves them.
     """
 
-    vocab_size: int
-    d_model: int = 512
-    d_ff: int = 2048
-    heads: int = 8
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    activation: str = "relu"
-    max_length: int = 1024
-    pad: int = 0
-    bos: int = 1
-    eos: int = 2
+    vocab_size: Size
+    d_model: Size = 512
+    d_ff: Size = 2048
+    heads: Size = 8
+    encoder_layers: Size = 6
+    decoder_layers: Size = 6
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.0
+    activation_dropout: Probability = 0.0
+    activation: Activation = "relu"
+    max_length: Size = 1024
+    pad: TokenId = 0
+    bos: TokenId = 1
+    eos: TokenId = 2
     pruned: Pruned = ()
 
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints import Undrawn, adopt, check_fit, distinct
+from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, distinct
+from regard.errors import CheckpointError
 from regard.layers.quantized import Stored, Weights, narrowed
 from regard.native.engine import prepare, replaced
 
 SCALE = ".scale"
+NARROW = (torch.int8, torch.bfloat16)
 
 
 def tensors_of(model: nn.Module, weights: Weights) -> dict[str, Tensor]:
@@ -72,23 +74,53 @@ def _filled(
     build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]
 ) -> tuple[nn.Module, dict[str, Stored]]:
     """The model, in which narrow matrices only hang on their parameters; and these by name."""
-    integers = [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]
-    scales = {name: tensors[name + SCALE] for name in integers if name + SCALE in tensors}
-    of_scales = {name + SCALE for name in scales}
-    matrices = {name: tensor for name, tensor in tensors.items() if name not in of_scales}
+    matrices, scales = _scaled(tensors)
     with Undrawn():
         model = build()
-    check_fit(model, matrices)
+    check_fit(model, {name: _as_wide(tensor) for name, tensor in matrices.items()})
+    check_finite(tensors)
     narrow = {
         name: Stored(tensor, scales.get(name))
         for name, tensor in matrices.items()
-        if tensor.dtype in (torch.int8, torch.bfloat16)
+        if tensor.dtype in NARROW
     }
     adopt(model, {name: tensor for name, tensor in matrices.items() if name not in narrow})
     places = model.state_dict(keep_vars=True)
     for name, one in narrow.items():
         places[name].stored = one
     return model, narrow
+
+
+def _scaled(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights of a file, and the scales of those that are 8-bit, by their names.
+
+    Raises:
+        CheckpointError: an 8-bit matrix has no scales, or they are not one for each of its rows; a
+            tensor is low-precision and no matrix.
+    """
+    scales: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype in NARROW and tensor.dim() != 2:
+            raise CheckpointError(
+                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, but only matrices are."
+            )
+        if tensor.dtype != torch.int8:
+            continue
+        scale = tensors.get(name + SCALE)
+        if scale is None or scale.dtype != torch.float32 or scale.shape != tensor.shape[:1]:
+            found = "missing" if scale is None else f"{scale.dtype} {tuple(scale.shape)}"
+            raise CheckpointError(
+                f"{name}{SCALE} must be float32 of shape {tuple(tensor.shape[:1])}, one number for "
+                f"each row of {name}, but is {found}."
+            )
+        scales[name] = scale
+    of_scales = {name + SCALE for name in scales}
+    return {name: one for name, one in tensors.items() if name not in of_scales}, scales
+
+
+def _as_wide(tensor: Tensor) -> Tensor:
+    """What stands for a low-precision matrix where types and shapes are compared."""
+    return torch.empty(tensor.shape, device="meta") if tensor.dtype in NARROW else tensor
 
 
 def _widen(model: nn.Module, narrow: Mapping[str, Stored]) -> None:

@@ -7,11 +7,14 @@ anew. So the head and `id2label` decide, and the section adds what only we know.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError
+from regard.errors import CheckpointError, ConfigError
+from regard.models import is_encoder
 from regard.models.headed import Headed
 from regard.models.published_config import label_names
+from regard.schema import either
 
 # kind of head -> task, the first that a model has decides
 TASK_OF = {
@@ -23,6 +26,49 @@ TASK_OF = {
     "next": "next-sentence",
 }
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "classes"}
+
+
+def tasks_for(model: Any) -> tuple[str, ...]:
+    """The tasks that a model can be used for."""
+    if not isinstance(model, Headed):
+        continues = getattr(model, "continues", False)
+        own = ("language-modeling",) if continues else ("translation",)
+        if is_encoder(type(model)):
+            return (*own, "embedding") if continues else ("embedding",)
+        return own
+    named = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
+    if "classes" in model.heads and model.outputs()["classes"] == 1:
+        named[named.index("classification")] = "regression"
+    return (*named, "embedding")
+
+
+def check_task(task: str, model: Any, settings: Mapping[str, Any], where: Path) -> None:
+    """Compare the task that a folder names, and its labels, with the model in it.
+
+    Raises:
+        CheckpointError: the model is of another kind, or its head gives more or fewer answers.
+    """
+    able = tasks_for(model)
+    if task not in able:
+        raise CheckpointError(
+            f"{where}: `regard.task` is {task}, but the model of this folder, {_described(model)}, "
+            f"is for {either(able)}. Correct the field, or use another folder."
+        )
+    labels = settings.get("labels")
+    if not isinstance(labels, list | tuple) or task not in HEAD_OF:
+        return  # their types are checked with those of the other settings
+    outputs = model.outputs()[HEAD_OF[task]]
+    if len(labels) != outputs or len(set(map(repr, labels))) != outputs:
+        raise CheckpointError(
+            f"{where}: `regard.labels` must name each of the {outputs} answers of the head once, "
+            f"but is {list(labels)!r:.200}."
+        )
+
+
+def _described(model: Any) -> str:
+    heads = list(model.heads) if isinstance(model, Headed) else []
+    kind = type(model.encoder if isinstance(model, Headed) else model).__name__
+    return f"{kind} with the head{'s' * (len(heads) > 1)} {', '.join(heads)}" if heads else kind
 
 
 def kept_settings(
@@ -38,7 +84,7 @@ def kept_settings(
     kind = HEAD_OF.get(task, "")
     heads: Any = model.heads if isinstance(model, Headed) else {}
     fits = found == task if kind in ("", "classes") else kind in heads
-    if not fits or "labels" not in settings:
+    if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
     outputs = getattr(heads[kind], "outputs", 0)
     labels = settings["labels"]

@@ -106,19 +106,19 @@ def test_activations_that_are_refused_are_few():
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("hidden_size", 12.0, "`hidden_size` must be of type int, but is 12.0"),
-        ("hidden_size", 12 * 10**6, "does not fit into memory"),
+        ("hidden_size", 12.0, "`hidden_size` must be a whole number, but is 12.0"),
+        ("hidden_size", 12 * 10**6, "`hidden_size` must be at most 31, the largest dimension"),
         ("hidden_size", 0, "`hidden_size` must be at least 1, but is 0"),
         ("num_attention_heads", 5, "`num_attention_heads` must divide `hidden_size` (12)"),
         ("num_hidden_layers", -1, "`num_hidden_layers` must be at least 0"),
         ("hidden_dropout_prob", 1.0, "`hidden_dropout_prob` must be less than 1, but is 1.0"),
-        ("hidden_dropout_prob", "0.1", "`hidden_dropout_prob` must be of type float"),
+        ("hidden_dropout_prob", "0.1", '`hidden_dropout_prob` must be a number, but is "0.1"'),
         ("classifier_dropout", -0.5, "`classifier_dropout` must be at least 0"),
-        ("layer_norm_eps", None, "`layer_norm_eps` must be of type float, but is None"),
-        ("layer_norm_eps", float("nan"), "`layer_norm_eps` must be at least 0, but is nan"),
+        ("layer_norm_eps", None, "`layer_norm_eps` must be a number, but is null"),
+        ("layer_norm_eps", float("nan"), "`layer_norm_eps` must be less than 1, but is NaN"),
         ("hidden_act", ["gelu"], "`hidden_act` must be one of gelu, "),
         ("hidden_act", "gleu", "`hidden_act` must be one of gelu, "),
-        ("tie_word_embeddings", 1, "`tie_word_embeddings` must be of type bool, but is 1"),
+        ("tie_word_embeddings", 1, "`tie_word_embeddings` must be true or false, but is 1"),
         ("pad_token_id", -1, "`pad_token_id` must be at least 0"),
         ("pad_token_id", V, f"`pad_token_id` must be an id below `vocab_size` ({V})"),
         ("position_embedding_type", "relative_key", "`position_embedding_type` must be 'absolute'"),
@@ -146,7 +146,7 @@ def test_what_no_model_here_computes_is_refused_by_name(field, value, said):
 def test_their_decoders_and_positions_without_a_padding_id_are_refused():
     with pytest.raises(ConfigError, match="'RobertaForCausalLM', .*predicts the next word"):
         read("roberta", "ForMaskedLM", {"architectures": ["RobertaForCausalLM"]})
-    with pytest.raises(ConfigError, match="`pad_token_id` must be of type int, but is None"):
+    with pytest.raises(ConfigError, match="`pad_token_id` must be a whole number, but is null"):
         read("roberta", "Model", {"pad_token_id": None})
     with pytest.raises(ConfigError, match="`max_position_embeddings` must be more than `pad_to"):
         read("roberta", "Model", {"pad_token_id": 14})

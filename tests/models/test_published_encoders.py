@@ -328,5 +328,8 @@ def test_more_layers_than_tensors_are_refused_before_they_are_built():
     for model_type in ("bert", "gpt2"):
         config = transformers.AutoConfig.for_model(model_type).to_dict()
         config |= {"n_layer": 10**9} if model_type == "gpt2" else {"num_hidden_layers": 10**9}
-        with pytest.raises(CheckpointError, match="1,000,000,000 layers"):
+        with pytest.raises(ConfigError, match="must be at most 268,435,456"):
+            from_published(config, {})
+        config |= {"n_layer": 10**6} if model_type == "gpt2" else {"num_hidden_layers": 10**6}
+        with pytest.raises(ConfigError, match="asks for 1,000,000 layers"):
             from_published(config, {})

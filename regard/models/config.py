@@ -1,0 +1,143 @@
+"""The values that the fields of a model's configuration may have, and how configurations are read.
+
+    config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
+
+Every model has a config, a frozen dataclass whose fields have the types below. One statement of
+each range serves the section [model] of a recipe, config.json as written here, and, through
+`published_config.Field`, config.json as other libraries write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from regard.errors import CheckpointError
+from regard.recipe import Options, options_of
+from regard.schema import ErrorOf, checked
+
+LARGEST = 2**28  # of one dimension: the bytes of a matrix of two such still fit into 64 bits
+
+Size = Annotated[int, Field(ge=1, le=LARGEST)]
+"""A dimension, a number of heads, or a number of layers of which there must be one."""
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+"""A number of layers where there may be none."""
+TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+"""Of a dropout: something must be left."""
+Epsilon = Annotated[float, Field(gt=0, lt=1)]
+"""What a layer norm adds to the variance."""
+Deviation = Annotated[float, Field(ge=0, le=100)]
+"""The standard deviation, or the bound, of the first values of parameters."""
+
+
+Activation = Literal[
+    "relu",
+    "gelu",
+    "gelu-tanh",
+    "gelu-10",
+    "quick-gelu",
+    "swish",
+    "hard-swish",
+    "mish",
+    "relu-squared",
+    "relu6",
+    "leaky-relu",
+    "laplace",
+    "tanh",
+    "sigmoid",
+    "linear",
+]
+"""The names of `regard.layers.feedforward.ACTIVATIONS`."""
+
+SPECIAL = ("pad", "bos", "eos")  # fields that are ids of the vocabulary
+LAYERS = ("layers", "encoder_layers", "decoder_layers", "depth")
+SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments")  # each is one side of some matrix
+
+
+def config_of(
+    kind: Any,
+    values: Mapping[str, Any],
+    where: str | Path,
+    error: ErrorOf = CheckpointError,
+    section: str = "",
+) -> Any:
+    """A configuration of this class with these values, as they stand in a file.
+
+    where: the file that errors name. section: the field of it that holds the values.
+
+    Raises:
+        RegardError: of the kind that `error` makes. A field is unknown, missing, of a wrong type or
+            out of range, or two do not go together.
+    """
+    found = checked(dict(values), _schema(kind), where, error, section)
+    config = kind(**dict(found))
+    names = {name: f"{section}.{name}" for name in vars(config)} if section else {}
+    check_together(config, where, error, names)
+    return config
+
+
+@lru_cache
+def _schema(kind: Any) -> type[Options]:
+    return options_of(kind)
+
+
+def check_together(
+    config: Any, where: str | Path, error: ErrorOf, names: Mapping[str, str] | None = None
+) -> None:
+    """What two fields say of each other: heads divide the width, ids are in the vocabulary.
+
+    names: our field -> how the file calls it, where that differs.
+
+    Raises:
+        RegardError: of the kind that `error` makes.
+    """
+    values, names = vars(config), names or {}
+    heads, width, words = values.get("heads"), values["d_model"], values["vocab_size"]
+    if heads is not None and width % heads:
+        must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
+        raise error(f"{where}: `{names.get('heads', 'heads')}` must {must}, but is {heads}.")
+    for role in SPECIAL:
+        if values.get(role) is not None and values[role] >= words:
+            must = f"an id below `{names.get('vocab_size', 'vocab_size')}` ({words})"
+            name = names.get(role, role)
+            raise error(f"{where}: `{name}` must be {must}, but is {values[role]}.")
+
+
+def check_sizes(
+    config: Any,
+    tensors: Mapping[str, Tensor],
+    where: str | Path,
+    error: ErrorOf = CheckpointError,
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Compare sizes with the weights before a model is built, which may take hours and gigabytes.
+
+    names: our field -> how the file calls it, where that differs.
+
+    Raises:
+        RegardError: of the kind that `error` makes. There are more layers than tensors, or a size
+            is larger than any dimension of any tensor.
+    """
+    values, names = vars(config), names or {}
+    for name in LAYERS:
+        if values.get(name, 0) > len(tensors):
+            raise error(
+                f"{where}: `{names.get(name, name)}` asks for {values[name]:,} layers, but the "
+                f"weights have only {len(tensors):,} tensors."
+            )
+    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    for name in SIZES:
+        if (values.get(name) or 0) > largest:
+            raise error(
+                f"{where}: `{names.get(name, name)}` must be at most {largest:,}, the largest "
+                f"dimension of the weights, but is {values[name]:,}."
+            )
+    if "inside" in values:  # the configuration of an encoder in it
+        inner = config.inner()
+        check_sizes(inner, tensors, where, error, {name: f"inside.{name}" for name in vars(inner)})
