@@ -66,6 +66,7 @@ def product(
     """
     library = build.kernels() if _fits(x, packed, bias, shape) else None
     if library is None:
+        check_device("x", x, packed)
         return _by_torch(x, packed, scale, bias, shape)
     x = laid(x)
     lines, columns = shape
@@ -80,6 +81,12 @@ def product(
             threads_for(rows * packed.numel(), rows),
         )
     return out
+
+
+def check_device(name: str, x: Tensor, packed: Tensor) -> None:
+    """Raises RegardError: x is elsewhere than a matrix, which torch does not always notice."""
+    if x.device != packed.device:
+        raise RegardError(f"`{name}` is on {x.device}, but the matrix is on {packed.device}.")
 
 
 def packed_matrix(

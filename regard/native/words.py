@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.native import build
 from regard.native.arguments import address, is_plain, laid, of_rows
-from regard.native.products import packed_matrix, rows_of, threads_for
+from regard.native.products import check_device, packed_matrix, rows_of, threads_for
 
 A_SCORES_WORK = 40  # multiplications that take as long as a score's part of the log-sum-exp
 
@@ -27,6 +27,7 @@ def lines(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, i
         raise RegardError(f"`ids` must be int64 or int32, but is {ids.dtype}.")
     library = build.kernels() if is_plain(ids, torch.int64) and packed.is_cpu else None
     if library is None:
+        check_device("ids", ids, packed)
         _check_range("ids", ids, shape[0])
         found = rows_of(packed, ids, shape[1])
         return found if scale is None else found * scale[ids, None]
