@@ -178,8 +178,8 @@ class TextTask(EncoderTask):
         yield from super().problems(recipe)
         data, metrics = recipe.data, recipe.evaluation.metrics
         if data.glue:
-            names = ("columns", "format", "header")
-            yield from differing(data, "data", names, "is of tables, and `glue` says what is read")
+            why = "is of tables, and `glue` says what is read"
+            yield from differing(data, "data", ("format", "header"), why)
             if wrong := cls._wrong_glue(data.glue):
                 yield "data.glue", f"cannot be learned: {wrong}"
         if not (data.glue and data.test is not None):

@@ -156,7 +156,9 @@ class Translation(TaskVerbs):
         given = {name: getattr(data, name) for name in ("train", "valid", "test")}
         for name, files in given.items():
             if len(files) not in (1, 2) and (files or name != "test"):
-                problem = f"must be two files of lines or one table, but has {len(files)} files."
+                problem = (
+                    f"must be two files of lines or one table, but is given {len(files)} files."
+                )
                 yield f"data.{name}", problem
         if all(len(files) != 1 for files in given.values()):
             yield from differing(data, "data", ("columns", "format"), "is of a table")

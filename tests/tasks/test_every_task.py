@@ -1,0 +1,325 @@
+"""Every task by every verb, on texts of every kind: a sound answer or an error with a hint.
+
+Cases are drawn; the seed is the test's parameter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import regard
+import regard.folders
+from regard.cli import app
+from regard.errors import RegardError
+from regard.tasks import TASKS
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import every_task
+
+QUESTION = json.dumps({"question": "who sat", "choices": ["the cat", "a mat"]})
+NAMES = sorted(every_task.MAKERS)
+# what a model of each task is asked
+GOOD: dict[str, Any] = {
+    "masked-words": "the cat [MASK] on a mat",
+    "next-sentence": ("the cat sat", "on a mat"),
+    "question-answering": ("who sat", "the old cat sat on a mat"),
+    "multiple-choice": QUESTION,
+}
+ODD = [
+    "the cat", "the cat\ton a mat", "a\tb\tc", "\t", "\t\t", "the cat\t", "", " ", " \u00a0 ",
+    "the [MASK]", "[MASK]\tcat", "cat " * 90, "who\t" + "cat " * 90, "a\x00b", "caf\u00e9 \u6771",
+    "a\u2028b\x85c\x0bd", "[CLS] [PAD] </s>", QUESTION, '{"question": 3}', "[1]", "{" * 2000,
+    '{"question": "a", "choices": ["a"]}', '{"a": 1, "a": 2}', '{"question": "\\ud800"}', "NaN",
+]  # fmt: skip
+FLAGS = {
+    "predict": [[], ["--too-long", "truncate"], ["--scores"], ["--beams", "2", "--n-best", "2"]],
+    "embed": [[], ["--too-long", "truncate"], ["--per", "word"], ["--pooling", "max"]],
+    "generate": [["--max-tokens", "3"], ["--max-tokens", "3", "--too-long", "truncate"]],
+    "look": [[], ["--inputs"], ["--word", "cat"], ["--head", "2"], ["--silence", "1:1"]],
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    return every_task.make(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="module")
+def loaded(folders) -> dict[str, Any]:
+    return {name: regard.load(folder) for name, folder in folders.items()}
+
+
+@pytest.fixture
+def quick(monkeypatch, loaded, folders):
+    """The command line finds the models loaded."""
+    tasks = {str(folders[name]): task for name, task in loaded.items()}
+    monkeypatch.setattr(regard.folders, "load", lambda path, weights=None: tasks[str(path)])
+
+
+def run(*words: Any, stdin: bytes | None = None) -> Any:
+    """A call that must end with an answer, or with a message and code 2."""
+    found = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+    assert found.exit_code in (0, 2), (words, stdin, found.output)
+    assert "unexpected" not in found.stderr and "Traceback" not in found.output
+    assert found.exit_code == 0 or re.search("^error: .{15}", found.stderr, re.M), found.stderr
+    return found
+
+
+def parsed(output: str) -> list[dict[str, Any]]:
+    """JSON lines, strictly."""
+
+    def refuse(literal: str) -> None:
+        raise AssertionError(f"{literal} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in output.split("\n") if line]
+
+
+def line_of(text: Any) -> str:
+    return text if isinstance(text, str) else "\t".join(text)
+
+
+def good(name: str) -> Any:
+    return GOOD.get(every_task.task_of(name), "the cat sat on a mat")
+
+
+def test_every_task_has_a_folder(loaded):
+    assert {task.name for task in loaded.values()} == set(TASKS)
+    assert all(task.name == every_task.task_of(name) for name, task in loaded.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predict_answers_line_by_line_with_an_empty_answer_for_an_empty_line(quick, folders, name):
+    lines = [line_of(good(name)), "", " \t ", line_of(good(name))]
+    stdin = ("\n".join(lines) + "\n").encode()
+    texts = run("predict", folders[name], stdin=stdin).stdout.split("\n")
+    assert len(texts) == 5 and texts[1:3] == ["", ""] and texts[0] == texts[3] != ""
+    found = parsed(run("predict", folders[name], "--json", stdin=stdin).stdout)
+    assert [one["number"] for one in found] == [0, 1, 2, 3]
+    assert [one["source"] for one in found] == lines
+    assert [" ".join(one["text"].splitlines()) for one in found] == texts[:4]
+    assert all(one.keys() == found[0].keys() for one in found)
+    assert parsed(run("predict", folders[name], "--json", "").stdout)[0]["text"] == ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_odd_texts_are_answered_or_named_by_their_line(quick, folders, seed):
+    draw = random.Random(seed)
+    for _ in range(40):
+        name, verb = draw.choice(NAMES), draw.choice(["predict", "predict", "embed"])
+        lines = [draw.choice(ODD) for _ in range(draw.choice([1, 1, 2, 4]))]
+        if draw.random() < 0.5:
+            lines[0] = line_of(good(name))
+        flags, as_json = draw.choice(FLAGS[verb]), draw.random() < 0.5
+        flags = flags + ["--json"] * as_json
+        if draw.random() < 0.5:
+            tail = draw.choice([b"", b"\n", b"\n\n", b"\nx\xff\n"])
+            found = run(verb, folders[name], *flags, stdin="\n".join(lines).encode() + tail)
+        else:
+            lines = [line.replace("\x00", "") for line in lines]
+            lines[-1] = draw.choice([lines[-1], "bytes \udcff"])
+            found = run(verb, folders[name], *flags, "--", *lines)
+        written = parsed(found.stdout) if as_json else []
+        assert [one["number"] for one in written] == list(range(len(written)))
+        place = re.search(r"^error: (text|standard input):(\d+): ", found.stderr, re.M)
+        if place and as_json:
+            assert len(written) == int(place[2]) - 1
+        if not place and found.exit_code:
+            said = "would be without|gives no vectors|beams|nothing that `pooling`"
+            assert re.search(said, found.stderr), (name, verb, lines, found.stderr)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_generate_and_look_answer_or_say_what_is_wrong(quick, folders, seed):
+    draw = random.Random(seed)
+    for _ in range(40):
+        name, verb = draw.choice(NAMES), draw.choice(["generate", "look", "look"])
+        text = draw.choice([line_of(good(name)), draw.choice(ODD).replace("\x00", ""), "\udcff"])
+        as_json = ["--json"] * (draw.random() < 0.5)
+        found = run(verb, folders[name], *draw.choice(FLAGS[verb]), *as_json, "--", text)
+        if as_json:
+            parsed(found.stdout)
+
+
+def test_a_wrong_verb_names_the_right_one(quick, folders, loaded):
+    for name, folder in folders.items():
+        task = loaded[name]
+        for verb in ("generate", "embed", "evaluate"):
+            words = (verb, folder, *(["the cat"] if verb != "evaluate" else []))
+            if verb in task.verbs and (verb != "embed" or name != "language-modeling"):
+                continue
+            said = run(*words).stderr
+            assert "Use: regard" in said or "generate" in said, (name, verb, said)
+        for verb in ("fill", "generate", "embed", "translate", "answers"):
+            if not hasattr(task, verb):
+                with pytest.raises(
+                    RegardError, match=f"a model of {task.name}, .* It has `predict`"
+                ):
+                    getattr(task, verb)
+
+
+def test_what_evaluate_cannot_use_is_refused(quick, folders, tmp_path):
+    table = tmp_path / "table.tsv"
+    table.write_text("the cat\tyes\nthe mat\tno\n")
+    model = folders["classification"]
+    for words, message in (
+        (("--columns", "0,1"), "--columns would be without effect"),
+        (("--data", table, table), "is scored on one file"),
+        (("--data", table, "--valid"), "--valid is of the recipe's data"),
+        (("--data", table, "--columns", "\u00b2"), "has no field"),
+    ):
+        assert message in run("evaluate", model, *words).stderr
+    said = run("evaluate", folders["question-answering"], "--data", table, "--columns", "0").stderr
+    assert "--columns would be without effect" in said
+    said = run("evaluate", folders["language-modeling"], "--data", table, "--window", "0").stderr
+    assert "`window` must be at least 1" in said
+
+
+def test_a_real_process_answers_and_refuses(folders):
+    command = [sys.executable, "-m", "regard.cli", "predict", str(folders["regression"])]
+    found = subprocess.run(command, input=b"the cat\ta mat\n\nx\xff\n", capture_output=True)
+    assert found.returncode == 2 and b"standard input:3: byte 0xFF" in found.stderr
+    number, empty = found.stdout.decode().splitlines()
+    assert math.isfinite(float(number)) and empty == ""
+
+
+# ------------------------------------------------------------------------------- in Python
+
+LEAVES = [
+    "the cat", "", "the [MASK]", "a\ud800b", None, 3, 2.5, True, b"bytes", np.str_("cat"), math.nan,
+    np.int64(3), {"question": "who", "choices": ["a", "b"]}, {1}, int, ..., torch.tensor(3),
+]  # fmt: skip
+METHODS = (
+    "predict answers embed embed_stream evaluate long_ones similarity fill follows generate "
+    "translate stream last_words answer tag"
+).split()
+
+
+def drawn(draw: random.Random, depth: int = 0) -> Any:
+    """Anything that somebody might give in the place of texts."""
+    if depth > 2 or draw.random() < 0.35:
+        return draw.choice(LEAVES)
+    items = [drawn(draw, depth + 1) for _ in range(draw.choice([0, 1, 2, 2, 3]))]
+    if draw.random() < 0.5:
+        items = [draw.choice(LEAVES[:4]) for _ in items]
+    strings = [str(item).encode(errors="replace").decode() for item in items]
+    kinds = [
+        lambda: items, lambda: tuple(items), lambda: iter(items), lambda: (i for i in items),
+        lambda: np.array(strings), lambda: np.array("cat"), lambda: deque(items),
+        lambda: dict.fromkeys(strings, 1), lambda: set(strings), lambda: range(len(items)),
+    ]  # fmt: skip
+    return draw.choice(kinds)()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_no_text_is_refused_in_every_method(loaded, seed):
+    draw = random.Random(seed)
+    for _ in range(250):
+        task, method = loaded[draw.choice(NAMES)], draw.choice(METHODS)
+        given = [
+            drawn(draw) for _ in range(2 if method in ("similarity", "follows", "answer") else 1)
+        ]
+        if isinstance(given[0], str) and method == "evaluate":
+            continue  # names a file
+        limit = {"max_tokens": 3} if task.decodes and method in ("predict", "stream") else {}
+        try:
+            found = getattr(task, method)(*given, **limit)
+            found = list(found) if method in ("stream", "embed_stream") else found
+        except RegardError as error:
+            assert len(str(error)) > 15
+            continue
+        if method == "answers":
+            assert all(json.dumps(one.values(), allow_nan=False) for one in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lists_arrays_and_generators_of_texts_are_alike(loaded, name):
+    task, text = loaded[name], good(name)
+    text = text.split() if name == "tagging" else text
+    options = {"max_tokens": 3} if task.decodes else {}
+    wanted = task.predict([text, text], **options)
+    given: list[Any] = [(one for one in [text, text]), deque([text, text])]
+    given += [np.array([text, text])] if isinstance(text, str) else []
+    for texts in given:
+        np.testing.assert_array_equal(task.predict(texts, **options), wanted)
+    assert len(task.predict([], **options)) == 0
+    if not task.decodes:
+        assert list(task.answers([])) == []
+        names = set(task.answers([text])[0].values())
+        assert names == set(task.answer_type.nothing())
+        assert not names & {"number", "source", "truncated"}
+
+
+# ------------------------------------------------------------------------------ not finite
+
+DATA: dict[str, Any] = {
+    "classification": [("the cat", "yes"), ("a mat", "no")],
+    "regression": [("the cat", "1"), ("a mat", "2"), ("sat", "3")],
+    "tagging": [(["the", "cat"], ["O", "B-X"])],
+    "embedding": [("the", "cat", "1"), ("a", "mat", "3"), ("sun", "on", "2")],
+    "question-answering": [
+        {"id": "1", "context": "the cat sat", "question": "who",
+         "answers": {"text": ["the cat"], "answer_start": [0]}},
+    ],
+    "multiple-choice": [{"question": "who", "choices": ["a", "b"], "answer": 1}],
+    "language-modeling": ["the cat sat", "on a mat"],
+    "translation": [("the cat", "a mat")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_that_are_not_finite_raise_an_error(folders, name):
+    for how in ("nan", "large", "large-int8"):
+        narrow = "int8" if how.endswith("int8") else None
+        task = regard.load(folders[name], weights=narrow)
+        parts = [*task.model.parameters(), *task.model.buffers()]
+        with torch.no_grad():
+            for x in parts:
+                if x.is_floating_point():
+                    x.fill_(math.nan) if how == "nan" else x.mul_(1e38)
+        text = good(name).split() if name == "tagging" else good(name)
+        calls = [lambda task=task, text=text: task.predict([text])]
+        if name in DATA:
+            calls.append(lambda task=task: task.evaluate(DATA[name]))
+        if not task.decodes:
+            calls.append(lambda task=task, text=text: task.answers([text]))
+            calls.append(lambda task=task: task.embed(["the cat"], per="word"))
+        for call in calls:
+            try:
+                found = repr(call())
+            except RegardError as error:
+                assert re.search("not numbers|NaN|beyond what a number", str(error))
+            else:  # an LSTM's states stay within 1, whatever its weights
+                assert how != "nan" and not re.search(r"\b(nan|inf)\b", found)
+
+
+def test_the_text_whose_scores_are_not_finite_is_named(folders, monkeypatch):
+    for name in ("classification", "tagging", "embedding", "language-modeling"):
+        task = regard.load(folders[name])
+        body = task.model if task.decodes else task.model.encoder
+        number = task.tokenizer.encode("sun").ids[0]
+        weight = body.embedding.weight
+        with torch.no_grad():
+            weight[number] = math.nan
+        texts = ["the cat [MASK]", "the mat [MASK]", "the sun [MASK]", "a cat [MASK]"]
+        with pytest.raises(RegardError, match="Text 3 has"):
+            given = [text.split() for text in texts] if name == "tagging" else texts
+            task.predict(given, **({"max_tokens": 1} if task.decodes else {}))
+        with monkeypatch.context() as patched:
+            patched.setattr(regard.folders, "load", lambda path, weights=None, task=task: task)
+            limit = ["--max-tokens", 1] if task.decodes else []
+            found = run("predict", folders[name], *texts, *limit)
+        assert found.exit_code == 2 and found.stdout.count("\n") == 2
+        assert "text:3: has" in found.stderr

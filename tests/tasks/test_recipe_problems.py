@@ -1,0 +1,117 @@
+"""Options of recipes without effect, or without what they need: refused before data are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regard import runs
+from regard.errors import ConfigError
+from regard.models import MODELS, model_class
+from regard.tasks import TASKS, task_class
+
+# The files do not exist: whatever is refused here is refused before anything is read.
+FILES = {"translation": '["no.tsv"]', "tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
+VALID = ("translation", "language-modeling")  # cannot do without
+TRAINED = [name for name in TASKS if hasattr(task_class(name), "Recipe")]
+MODEL = {"translation": "transformer", "language-modeling": "recurrent"}
+
+
+def recipe(place: Path, task: str, *more: str, model: str = "") -> Path:
+    file = FILES.get(task, '"no.tsv"')
+    valid = f"valid = {file}\n" if task in VALID else ""
+    name = model or MODEL.get(task, "bert")
+    text = f'task = "{task}"\n[data]\ntrain = {file}\n{valid}[model]\nname = "{name}"\n'
+    path = place / "recipe.toml"
+    path.write_text(text + "[training]\nupdates = 2\n" + "".join(more))
+    return path
+
+
+@pytest.mark.parametrize("task", TRAINED)
+def test_a_recipe_of_defaults_is_accepted(tmp_path, task):
+    assert runs.read_recipe(recipe(tmp_path, task)).task == task
+
+
+@pytest.mark.parametrize("task", TRAINED)
+@pytest.mark.parametrize("option", ["every", "patience"])
+def test_validation_options_need_validation_data(tmp_path, task, option):
+    path = recipe(tmp_path, task)
+    changes = [f"training.validation.{option}=3"]
+    if task in VALID:
+        assert getattr(runs.read_recipe(path, changes).training.validation, option) == 3
+        return
+    with pytest.raises(ConfigError, match=f"`training.validation.{option}` needs validation data"):
+        runs.read_recipe(path, changes)
+    file = FILES.get(task, '"no.tsv"')
+    assert runs.read_recipe(path, [*changes, f"data.valid={file}"])
+
+
+@pytest.mark.parametrize("task", TRAINED)
+@pytest.mark.parametrize(
+    "changes, option",
+    [
+        (["training.optimizer.momentum=0.9"], "training.optimizer.momentum"),
+        (
+            ["training.optimizer.name=sgd", "training.optimizer.betas=[0.5, 0.5]"],
+            "training.optimizer.betas",
+        ),
+        (["training.schedule.final=0.5"], "training.schedule.final"),
+        (["training.schedule.d_model=8"], "training.schedule.d_model"),
+        (["training.schedule.epochs=2"], "training.schedule.epochs"),
+        (["tokenizer.path=here", "tokenizer.lowercase=true"], "tokenizer.lowercase"),
+        (["tokenizer.kind=bytes"], "tokenizer.kind"),
+    ],
+)
+def test_options_of_another_choice_are_refused(tmp_path, task, changes, option):
+    with pytest.raises(ConfigError, match=f"command line: `{option}` "):
+        runs.read_recipe(recipe(tmp_path, task), changes)
+
+
+@pytest.mark.parametrize(
+    "task, changes, message",
+    [
+        ("classification", ["evaluation.metrics=['f1']"], "`evaluation.metrics` needs `valid`"),
+        ("classification", ["evaluation.metrics=['pearson']"], "'pearson', which does not score"),
+        ("regression", ["data.glue=rte"], 'scored by accuracy.*say task = "classification"'),
+        ("classification", ["objective.both_orders=true"], "`objective.both_orders` is for pairs"),
+        ("classification", ["data.test_part=dev"], "`data.test_part` is of"),
+        ("classification", ["data.header=false", "data.columns=['a','b']"], "`data.header` must"),
+        ("classification", ["data.glue=rte", "data.format=csv"], "`data.format` is of tables"),
+        ("multiple-choice", ["objective.language_modeling=-1"], "greater than or equal to 0"),
+        ("tagging", ["data.words=1", "data.tags=1"], "`data.tags` must be another column"),
+        ("tagging", ["data.train=no.jsonl", "data.words=1"], "`data.words` is of files of columns"),
+        ("translation", ["data.train=['a','b','c']"], "`data.train` must be two files"),
+        (
+            "translation",
+            ["data.train=['a','b']", "data.valid=['a','b']", "data.columns=[1, 0]"],
+            "`data.columns` is of a table",
+        ),
+        ("translation", ["data.columns=[1]"], "`data.columns` must name the source and the target"),
+        ("translation", ["decoding.beams=0"], "`decoding` cannot be used: .*beams"),
+        ("translation", ["evaluation.bleu_tokenize=x"], "`evaluation.bleu_tokenize` cannot be"),
+        ("language-modeling", ["evaluation.window=4", "evaluation.stride=9"], "at most `window`"),
+        ("classification", ["decoding.beams=2"], "has no `decoding`"),
+    ],
+)
+def test_what_lacks_its_counterpart_is_refused_by_name(tmp_path, task, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        runs.read_recipe(recipe(tmp_path, task), changes)
+
+
+@pytest.mark.parametrize("task", TRAINED)
+def test_a_model_that_cannot_learn_the_task_is_refused_by_name(tmp_path, task):
+    kind = task_class(task)
+    refused = [name for name in MODELS if not kind.trains(model_class(name))]
+    assert refused and len(refused) < len(MODELS)
+    for name in refused:
+        with pytest.raises(ConfigError, match=f"{task} cannot train this model. `model.name` must"):
+            runs.read_recipe(recipe(tmp_path, task, model=name))
+
+
+def test_the_recipe_of_a_run_is_read_as_it_was_accepted(tmp_path):
+    path = recipe(tmp_path, "classification", "validation = { patience = 2 }\n")
+    with pytest.raises(ConfigError, match="recipe.toml:.*patience` needs validation data"):
+        runs.read_recipe(path)
+    path.write_text(path.read_text() + "[run]\nseed = 1\n")
+    assert runs.read_recipe(path).training.validation.patience == 2
