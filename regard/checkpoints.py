@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
+from regard.schema import Fields, read_json
 
 # ----------------------------------------------------------------------------------------------
 # Transforms: how the tensors of one row of the table become each other
@@ -452,6 +453,12 @@ MANIFEST = "manifest.json"
 FACTS = "facts.json"
 
 
+class Manifest(Fields):
+    """The sha256 of each file of a folder, in hex."""
+
+    sha256: dict[str, str]
+
+
 def write_folder(
     folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]
 ) -> None:
@@ -480,10 +487,12 @@ def write_folder(
 def verify_folder(folder: Path) -> None:
     """Compare every file with the manifest. Raises CheckpointError naming the file that differs."""
     try:
-        sums = json.loads((folder / MANIFEST).read_bytes())["sha256"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sums = read_json(folder / MANIFEST, Manifest).sha256
+    except OSError as error:
         raise CheckpointError(f"{folder / MANIFEST}: cannot be read: {error}.") from error
-    for name, expected in sums:
+    for name, expected in sums.items():
+        if name != Path(name).name:
+            raise CheckpointError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it.")
         try:
             actual = _sha256(folder / name)
         except OSError as error:
@@ -499,7 +508,10 @@ def read_folder(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
     """The tensors (by file, by name) and the facts of a folder, after it was verified."""
     verify_folder(folder)
     tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
-    return tensors, json.loads((folder / FACTS).read_bytes())
+    try:
+        return tensors, read_json(folder / FACTS, finite=False)
+    except OSError as error:
+        raise CheckpointError(f"{folder / FACTS}: cannot be read: {error}.") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,10 +5,11 @@ folder, result = train("recipes/demo.toml", ["training.updates=100"])
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,34 @@ import torch
 from torch import nn
 
 from regard import training
+from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
-from regard.recipe import ModelPlace, Options, Recipe, options_of, read, record, with_section, write
-from regard.summary import write_report
+from regard.recipe import (
+    ModelPlace,
+    Options,
+    Recipe,
+    Source,
+    options_of,
+    plain_name,
+    read,
+    record,
+    with_section,
+    write,
+)
+from regard.summary import REPORT, write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
+from regard.training.folder import RESULT
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
+MOST_LAYERS = 10_000
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
 
@@ -46,6 +61,13 @@ def read_recipe(
     Raises:
         ConfigError, DataError: the recipe cannot be read, or names what does not exist.
     """
+    return _opened(path, overrides, keep_unset)[1]
+
+
+def _opened(
+    path: str | Path, overrides: Sequence[str] = (), keep_unset: bool = False
+) -> tuple[Source, Any]:
+    """A recipe, with what knows on which line each of its options stands."""
     source = read(path, overrides)
     task = task_class(source.choice("task", TASKS))
     if not hasattr(task, "Recipe"):
@@ -61,7 +83,7 @@ def read_recipe(
             model.Config, NO_OPTIONS, model.SIZES.get(size), name=(str, ...), size=(str, "")
         )
     schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
-    return source.check(schema, keep_unset=keep_unset)
+    return source, source.check(schema, keep_unset=keep_unset)
 
 
 class FeaturesSection(Options):
@@ -124,11 +146,36 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     for name, value in options.items():
         if type(value) is int and value < 1:
             raise ConfigError(f"[model] `{name}` must be at least 1, but is {value}.")
-    config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
+    for name, value in options.items():
+        if name.endswith(("layers", "depth")) and type(value) is int and value > MOST_LAYERS:
+            raise ConfigError(f"[model] `{name}` must be at most {MOST_LAYERS:,}, but is {value}.")
     try:
+        config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
+        _refuse_too_large(lambda: model(config))
         return model(config)
-    except ValueError as error:
-        raise ConfigError(f"[model] {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
+
+
+def _refuse_too_large(make: Callable[[], nn.Module]) -> None:
+    """Raises ConfigError where the weights and their gradients cannot be in this machine's memory.
+
+    The model is built without numbers first. What torch says of sizes beyond its own is caught too.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory
+    try:
+        with torch.device("meta"), Undrawn():
+            weights = sum(w.numel() * w.element_size() for w in make().parameters())
+    except RuntimeError as error:
+        said = str(error).split("\n")[0]
+        raise ConfigError(f"[model] is too large to be built: {said}.") from None
+    if 2 * weights > memory:
+        raise ConfigError(
+            f"[model] has weights of {weights / 1e9:,.1f} GB. With their gradients they need twice "
+            f"of that, but this machine has {memory / 1e9:,.1f} GB of memory. Make it smaller."
+        )
 
 
 @dataclass(frozen=True)
@@ -202,16 +249,29 @@ def train(
     A run is a folder: recipe.toml (fully resolved), model/, checkpoints/, metrics.jsonl and, when
     it is finished, report.html.
     """
-    recipe: Any = read_recipe(path, overrides)
-    folder = Path(out or Path("runs") / (recipe.name or Path(path).stem))
+    source, recipe = _opened(path, overrides)
+    folder = Path(out) if out else Path("runs") / name_of_run(path, recipe)
     _refuse_a_run(folder)
-    made = plan(recipe)
+    with source.placed(type(recipe)):
+        made = plan(recipe)
     _refuse_a_run(folder)  # reading the data takes long: another process may have been quicker
     folder.mkdir(parents=True, exist_ok=True)
     made.task.tokenizer.save(folder / "model")
     about = record(recipe.seed, made.hashes) | {"notes": made.notes()}
     write(folder / "recipe.toml", recipe, about)
     return folder, _go(training.train, made, folder, show)
+
+
+def name_of_run(path: str | Path, recipe: Recipe) -> str:
+    """The name that a recipe gives its run: `name`, or that of its file.
+
+    Raises:
+        ConfigError: a file's name is none of a folder.
+    """
+    try:
+        return plain_name(recipe.name or Path(path).stem)
+    except ValueError as error:
+        raise ConfigError(f"{path}: the name of this file {error}. Or set `name` in it.") from None
 
 
 def _refuse_a_run(folder: Path) -> None:
@@ -223,16 +283,36 @@ def _refuse_a_run(folder: Path) -> None:
 
 
 def resume(folder: str | Path, *, show: Any = "auto") -> Result:
-    """Go on with a run from its newest sound checkpoint, as if it had never stopped."""
+    """Go on with a run from its newest sound checkpoint, as if it had never stopped.
+
+    Of a finished run that lacks its model/ or its report (it was killed before it had written
+    them, or they were removed), these are written; what is there stays as it is.
+    """
     folder = Path(folder)
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     recipe = read_recipe(folder / "recipe.toml")
-    return _go(training.resume, plan(recipe, Tokenizer.load(folder / "model")), folder, show)
+    model = folder / "model"
+    made = plan(recipe, Tokenizer.load(model) if holds_tokenizer(model) else None)
+    go_on = partial(training.resume, published=partial(_is_published, made.task))
+    return _go(go_on, made, folder, show)
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds all files of a tokenizer."""
+    return all((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
+
+
+def _is_published(task: Any, folder: Path) -> bool:
+    """Whether a folder holds all files of a task."""
+    wanted = ["config.json", "model.safetensors"]
+    wanted += ["generation_config.json"] if task.decodes else []
+    return holds_tokenizer(folder) and all((folder / name).exists() for name in wanted)
 
 
 def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
-    finished = (folder / "result.json").exists()
+    """Train, and write what a finished run has beside that; what is there already stays."""
+    finished = (folder / RESULT).exists()
     result = verb(
         made.task,
         made.recipe.training,
@@ -242,6 +322,9 @@ def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
         save=lambda model, place: save(made.task, place),
         show=show,
     )
-    if not finished:
+    if not (folder / REPORT).exists():
+        if finished:  # the task holds the weights that the training began with
+            load_weights(made.task.model, load(folder).model.state_dict())
+            made.task.model.eval()
         write_report(folder, made.task, made.recipe, result)
     return result

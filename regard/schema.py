@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,28 +36,30 @@ class Fields(BaseModel):
     )
 
 
-def read_json(path: Path, schema: Any = dict[str, Any], *, error: ErrorOf = CheckpointError) -> Any:
+def read_json(
+    path: Path,
+    schema: Any = dict[str, Any],
+    *,
+    error: ErrorOf = CheckpointError,
+    finite: bool = True,
+) -> Any:
     """The contents of a JSON file, validated by `schema` (a pydantic model or any type).
 
     error: makes the exception from its message: `CheckpointError`, `ConfigError`.
+    finite: whether NaN and Infinity are errors; our own records may hold them.
 
     Raises:
         FileNotFoundError: there is no such file.
         RegardError: of the kind that `error` makes. The file is not a regular file, is too large,
             is not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
     """
-    return checked(parse_json(read_text(path, error=error), str(path), error), schema, path, error)
+    value = parse_json(read_text(path, error=error), str(path), error, finite=finite)
+    return checked(value, schema, path, error)
 
 
 def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
     """The text of a small regular file, strictly UTF-8. Raises as `read_json` does."""
-    if not path.exists():
-        raise FileNotFoundError(2, "there is no such file", str(path))
-    if not path.is_file():  # opening a named pipe would wait for ever
-        raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
-    if (size := path.stat().st_size) > most:
-        raise error(f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file.")
-    data = path.read_bytes()
+    data = read_bytes(path, most=most, error=error)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
@@ -66,7 +69,20 @@ def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointErr
         ) from None
 
 
-def parse_json(text: str, where: str, error: ErrorOf = CheckpointError) -> Any:
+def read_bytes(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> bytes:
+    """The contents of a small regular file. Raises as `read_json` does."""
+    if not path.exists():
+        raise FileNotFoundError(2, "there is no such file", str(path))
+    if not path.is_file():  # opening a named pipe would wait for ever
+        raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
+    if (size := path.stat().st_size) > most:
+        raise error(f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file.")
+    return path.read_bytes()
+
+
+def parse_json(
+    text: str, where: str, error: ErrorOf = CheckpointError, *, finite: bool = True
+) -> Any:
     """The value of a JSON text; `where` is named in errors. Raises as `read_json` does."""
 
     def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -77,8 +93,8 @@ def parse_json(text: str, where: str, error: ErrorOf = CheckpointError) -> Any:
             raise error(f"{where}: {twice!r} is given twice. Remove one of them.")
         return found
 
-    def finite(number: str) -> float:
-        if not math.isfinite(value := float(number)):
+    def real(number: str) -> float:
+        if not math.isfinite(value := float(number)) and finite:
             raise error(f"{where}: {number} is not a finite number.")
         return value
 
@@ -91,9 +107,9 @@ def parse_json(text: str, where: str, error: ErrorOf = CheckpointError) -> Any:
         value = json.loads(
             text,
             object_pairs_hook=unique,
-            parse_float=finite,
+            parse_float=real,
             parse_int=whole,
-            parse_constant=finite,
+            parse_constant=real,
         )
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -119,6 +135,9 @@ def checked(
         RegardError: of the kind that `error` makes, naming every field that is wrong.
     """
     try:
+        if isinstance(schema, type) and is_dataclass(schema):
+            # JSON's strict mode makes tuples of lists, and dataclasses of tables.
+            return _adapter(schema).validate_json(json.dumps(value), strict=True)
         return _adapter(schema).validate_python(value, strict=True)
     except ValidationError as wrong:
         problems = [f"{where}: {problem}" for problem in _problems(wrong, field)]
@@ -204,6 +223,9 @@ def data_error(path: Path) -> ErrorOf:
     """For `error`: makes a `DataError` of a file, from a message that names it already."""
 
     def made(message: str) -> RegardError:
+        line = re.match(re.escape(str(path)) + r":(\d+): ", message)
+        if line:
+            return DataError(path, int(line[1]), message[line.end() :])
         return DataError(path, None, message.removeprefix(f"{path}: "))
 
     return made
