@@ -84,6 +84,21 @@ def parse_json(
     text: str, where: str, error: ErrorOf = CheckpointError, *, finite: bool = True
 ) -> Any:
     """The value of a JSON text; `where` is named in errors. Raises as `read_json` does."""
+    try:
+        return decode_json(text, where, error, finite=finite)
+    except json.JSONDecodeError as wrong:
+        raise error(
+            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
+        ) from None
+
+
+def decode_json(
+    text: str, where: str, error: ErrorOf, *, finite: bool = True, surrogates: bool = False
+) -> Any:
+    """As `parse_json`, but wrong syntax raises json.JSONDecodeError, for other words about it.
+
+    surrogates: whether a \\u escape may be half of a character.
+    """
 
     def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -111,12 +126,8 @@ def parse_json(
             parse_int=whole,
             parse_constant=real,
         )
-        if _SURROGATE.search(text):
+        if not surrogates and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as wrong:
-        raise error(
-            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
-        ) from None
     except UnicodeEncodeError:
         raise error(f"{where}: a \\u escape is half of a character (a lone surrogate).") from None
     except RecursionError:

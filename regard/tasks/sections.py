@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from pydantic import Field
+
 from regard import decoding
 from regard.recipe import Options, RecipePath
 from regard.text import Tokenizer, train
@@ -14,7 +16,7 @@ class TokenizerSection(Options):
     """[tokenizer]: learned from the training text, or read from `path`, which then says all."""
 
     kind: str = "bpe"
-    vocab_size: int = 8000
+    vocab_size: int = Field(default=8000, ge=1, le=1 << 24)
     path: RecipePath | None = None
     lowercase: bool = False
     unicode_form: Literal["none", "nfc", "nfd", "nfkc", "nfkd"] = "none"
