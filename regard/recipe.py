@@ -183,6 +183,11 @@ class Source:
         hint = nearest(str(value or ""), names)
         raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
 
+    def text_at(self, key: str) -> str:
+        """The text at the dotted `key`; "" where there is none."""
+        value = _value_at(self.tables, key)
+        return value if isinstance(value, str) else ""
+
     def has(self, key: str) -> bool:
         """Whether the file or the command line sets the option at this dotted name."""
         return key in self.overrides or _value_at(self.tables, key) is not None
@@ -220,10 +225,10 @@ class Source:
         try:
             yield
         except ConfigError as error:
-            place = self.place(_key_in(str(error), schema))
-            if str(error).startswith((COMMAND_LINE, str(self.path))):
+            key = _key_in(str(error), schema)
+            if not key or str(error).startswith((COMMAND_LINE, str(self.path))):
                 raise
-            raise ConfigError(f"{place}: {error}") from None
+            raise ConfigError(f"{self.place(key)}: {error}") from None
 
     def place(self, key: str) -> str:
         """Where the dotted `key` stands: `file:line`, or the file where no line is found."""
@@ -362,9 +367,9 @@ def _key_in(message: str, schema: Any) -> str:
     """The dotted name of the option that a message is about: "[model] `heads` must be ..."."""
     sections = {name: _names(_plain(option)) for name, option in _names(schema).items()}
     named = re.findall(r"`([\w.]+)`", message)
-    found = re.match(r"\[(\w+)\]", message)
-    if found and found[1] in sections:
-        inside = [f"{found[1]}.{name}" for name in named if name in sections[found[1]]]
+    found = re.match(r"\[([\w.]+)\]", message)
+    if found and (section := _option(schema, found[1])) is not None:
+        inside = [f"{found[1]}.{name}" for name in named if name in _names(_plain(section))]
         return inside[0] if inside else found[1]
     for name in named:
         if _option(schema, name) is not None:
@@ -426,7 +431,14 @@ def _problems(schema: Any, refused: ValidationError) -> Iterator[tuple[str, str]
         elif errors[0]["type"] in ("missing", "missing_argument"):
             yield key, f"`{key}` is missing; it has no default."
         else:
-            yield key, _refusal(key, errors)
+            yield _only_named(schema, key, errors[0]["msg"]), _refusal(key, errors)
+
+
+def _only_named(schema: Any, key: str, message: str) -> str:
+    """The option of section `key` that a message is about; the section, where it names several."""
+    names = _names(_plain(_option(schema, key))) if key else {}
+    named = {name for name in re.findall(r"`(\w+)`", message) if name in names}
+    return f"{key}.{named.pop()}" if len(named) == 1 else key
 
 
 def _key_of(schema: Any, error: Any) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from torch import nn
 from regard import training
 from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, DataError
 from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
+from regard.moved import missing, with_moved_data
 from regard.recipe import (
     ModelPlace,
     Options,
@@ -35,6 +36,7 @@ from regard.recipe import (
     with_section,
     write,
 )
+from regard.schema import checked
 from regard.summary import REPORT, write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
@@ -129,13 +131,7 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
         ConfigError: the tokenizer lacks a piece, or options do not fit together.
     """
     if isinstance(section, Started):
-        started = read_model(section.path, section.changes())
-        if section.features is None:
-            return started
-        encoder = headed(started).encoder
-        options = section.features.model_dump()
-        options["choice"] = options.pop("layers")
-        return Features.over(encoder, name_of(encoder), options)
+        return _started(section)
     model: Any = model_class(section.name)
     roles = {field.name: field.default for field in fields(model.Config)}
     special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*roles}}
@@ -143,18 +139,40 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
         if number is None and roles[role] is not None:
             raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
     options = section.model_dump(exclude={"name", "size"})
-    for name, value in options.items():
-        if type(value) is int and value < 1:
-            raise ConfigError(f"[model] `{name}` must be at least 1, but is {value}.")
-    for name, value in options.items():
-        if name.endswith(("layers", "depth")) and type(value) is int and value > MOST_LAYERS:
-            raise ConfigError(f"[model] `{name}` must be at most {MOST_LAYERS:,}, but is {value}.")
+    _check_numbers(options)
     try:
         config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
         _refuse_too_large(lambda: model(config))
         return model(config)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, RuntimeError) as error:  # torch's own have the last type
         raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
+
+
+def _started(section: Started) -> nn.Module:
+    """The model of a folder, with the changes that a section [model] asks for."""
+    _check_numbers(section.changes())
+    folder_of(section.path)  # says that it is missing, before anything else is said of it
+    if section.features is None:
+        return read_model(section.path, section.changes())
+    options = section.features.model_dump()
+    _check_numbers(options, "model.features")
+    options["choice"] = options.pop("layers")
+    encoder = headed(read_model(section.path, section.changes())).encoder
+    return Features.over(encoder, name_of(encoder), options)
+
+
+def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
+    """Raises ConfigError where a number is one that no model can have."""
+    for name, value in options.items():
+        said = f"[{section}] `{name}` must be"
+        if name.endswith("dropout") and value is not None and not 0 <= value < 1:
+            raise ConfigError(f"{said} at least 0 and below 1, but is {value}.")
+        if type(value) is int and value < 1:
+            raise ConfigError(f"{said} at least 1, but is {value}.")
+        if type(value) is float and value < 0:
+            raise ConfigError(f"{said} at least 0, but is {value}.")
+        if name.endswith(("layers", "depth")) and type(value) is int and value > MOST_LAYERS:
+            raise ConfigError(f"{said} at most {MOST_LAYERS:,}, but is {value}.")
 
 
 def _refuse_too_large(make: Callable[[], nn.Module]) -> None:
@@ -184,6 +202,8 @@ class Plan:
 
     recipe: Any
     task: Any
+    started_with: tuple[Any, Mapping[str, str]] | None = None
+    """Of a run whose data has moved: the recipe and the checksums by the names that it had."""
 
     @cached_property
     def hashes(self) -> dict[str, str]:
@@ -196,9 +216,10 @@ class Plan:
 
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""
+        recipe, hashes = self.started_with or (self.recipe, self.hashes)
         return {
-            "recipe": self.recipe.model_dump(mode="json", exclude={"training", "seed", "name"}),
-            "data": self.hashes,
+            "recipe": recipe.model_dump(mode="json", exclude={"training", "seed", "name"}),
+            "data": dict(hashes),
             "tokenizer": self.task.tokenizer.fingerprint(),
         }
 
@@ -254,12 +275,12 @@ def train(
     _refuse_a_run(folder)
     with source.placed(type(recipe)):
         made = plan(recipe)
-    _refuse_a_run(folder)  # reading the data takes long: another process may have been quicker
-    folder.mkdir(parents=True, exist_ok=True)
-    made.task.tokenizer.save(folder / "model")
-    about = record(recipe.seed, made.hashes) | {"notes": made.notes()}
-    write(folder / "recipe.toml", recipe, about)
-    return folder, _go(training.train, made, folder, show)
+        _refuse_a_run(folder)  # reading the data takes long: another process may have been quicker
+        folder.mkdir(parents=True, exist_ok=True)
+        made.task.tokenizer.save(folder / "model")
+        about = record(recipe.seed, made.hashes) | {"notes": made.notes()}
+        write(folder / "recipe.toml", recipe, about)
+        return folder, _go(training.train, made, folder, show)
 
 
 def name_of_run(path: str | Path, recipe: Recipe) -> str:
@@ -282,20 +303,46 @@ def _refuse_a_run(folder: Path) -> None:
         )
 
 
-def resume(folder: str | Path, *, show: Any = "auto") -> Result:
+def resume(
+    folder: str | Path, *, data_root: str | Path | None = None, show: Any = "auto"
+) -> Result:
     """Go on with a run from its newest sound checkpoint, as if it had never stopped.
 
     Of a finished run that lacks its model/ or its report (it was killed before it had written
     them, or they were removed), these are written; what is there stays as it is.
+
+    data_root: where the data lies now, if it has moved. Each file that recipe.toml records is
+        looked for under this folder by the end of its path, and must have the recorded checksum.
+
+    Raises:
+        CheckpointError: this is no run, or its files are damaged.
+        DataError: files of data are missing or, under `data_root`, differ; all are named.
+        ConfigError: what the run was started with has changed.
     """
     folder = Path(folder)
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
-    recipe = read_recipe(folder / "recipe.toml")
-    model = folder / "model"
-    made = plan(recipe, Tokenizer.load(model) if holds_tokenizer(model) else None)
-    go_on = partial(training.resume, published=partial(_is_published, made.task))
-    return _go(go_on, made, folder, show)
+    source, recipe = _opened(folder / "recipe.toml")
+    with source.placed(type(recipe)):
+        made = _planned_again(folder, source, recipe, data_root)
+        go_on = partial(training.resume, published=partial(_is_published, made.task))
+        return _go(go_on, made, folder, show)
+
+
+def _planned_again(folder: Path, source: Source, recipe: Any, data_root: str | Path | None) -> Plan:
+    """The plan of a run that is there, its data where it was or under `data_root`."""
+    recorded = checked(
+        source.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
+    )
+    tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
+    if data_root is not None:
+        made = plan(with_moved_data(recipe, recorded, Path(data_root)), tokenizer)
+        return replace(made, started_with=(recipe, recorded))
+    if gone := missing(recorded):
+        problem = f"the data of this run is no longer there: {', '.join(gone)}."
+        hint = f"If it has moved, say where to: regard resume {folder} --data-root DIR"
+        raise DataError(folder, None, problem, hint)
+    return plan(recipe, tokenizer)
 
 
 def holds_tokenizer(folder: Path) -> bool:
