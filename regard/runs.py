@@ -19,11 +19,11 @@ from torch import nn
 from regard import training
 from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
+from regard.data.moved import missing, with_moved_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
-from regard.moved import missing, with_moved_data
 from regard.recipe import (
     ModelPlace,
     Options,

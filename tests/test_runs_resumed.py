@@ -24,8 +24,8 @@ from regard.compare import compare
 from regard.compare.child import measure
 from regard.compare.crew import Crew
 from regard.compare.results import Outcome
+from regard.data.moved import _moved, _places
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.moved import _moved, _places
 from regard.recipe import plain_name
 from regard.training.folder import check_contents
 from regard.training.record import TIMING, read_events

@@ -1,4 +1,4 @@
-"""Data that lies elsewhere than a run recorded it: found under another folder by its checksum.
+"""Data that has moved, found under another folder by its checksum.
 
 A recorded file /old/corpus/train.txt is looked for as DIR/old/corpus/train.txt, then as
 DIR/corpus/train.txt, then as DIR/train.txt: the longest end of its path that is there and has the
@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.data import hash_of
-from regard.data.files import split_member
+from regard.data.files import hash_of, split_member
 from regard.errors import DataError
 
 
