@@ -553,6 +553,8 @@ def verify_folder(folder: Path) -> None:
     except OSError as error:
         raise CheckpointError(f"{folder / MANIFEST}: cannot be read: {error}.") from error
     for name, expected in sums.items():
+        if name != Path(name).name:
+            raise CheckpointError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it.")
         try:
             actual = _sha256(folder / name)
         except OSError as error:
@@ -568,7 +570,10 @@ def read_folder(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
     """The tensors (by file, by name) and the facts of a folder, after it was verified."""
     verify_folder(folder)
     tensors = {path.stem: read_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
-    return tensors, json.loads((folder / FACTS).read_bytes())
+    try:
+        return tensors, read_json(folder / FACTS, finite=False)
+    except OSError as error:
+        raise CheckpointError(f"{folder / FACTS}: cannot be read: {error}.") from error
 
 
 def write_text(path: Path, text: str) -> None:

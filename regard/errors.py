@@ -23,7 +23,8 @@ class DataError(RegardError):
     def __init__(self, path: str | Path, line: int | None, problem: str, hint: str = ""):
         self.path, self.line, self.problem, self.hint = str(path), line, problem, hint
         where = f"{path}:{line}" if line is not None else str(path)
-        super().__init__(f"{where}: {problem}" + (f" {hint}" if hint else ""))
+        message = f"{where}: {problem}" + (f" {hint}" if hint else "")
+        super().__init__(message.encode(errors="backslashreplace").decode())  # can be printed
 
 
 class TextError(DataError):

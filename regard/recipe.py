@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,10 +39,13 @@ from pydantic import (
 )
 
 from regard.errors import ConfigError, DataError
-from regard.schema import either, refusal
+from regard.schema import data_error, either, read_bytes, refusal
 from regard.suggest import nearest
 
 COMMAND_LINE = "command line"
+_DEEPEST = 20  # lists and sections in one another
+LARGEST = 4 * 2**20  # bytes of a recipe; one of a run lists its data files
+MOST_PROBLEMS = 20  # that are told at once
 
 
 # ------------------------------------------------------------------------------- schemas
@@ -55,11 +62,28 @@ class Options(BaseModel):
     )
 
 
+def plain_name(name: str) -> str:
+    """The name, which must be that of a file or folder in the one that it is put into.
+
+    Raises:
+        ValueError: it has separators or control characters, is "." or "..", or is too long.
+    """
+    if len(name.encode(errors="surrogatepass")) > 255:
+        raise ValueError(f"must have at most 255 bytes, but is {name[:40]!r}...")
+    if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
+        raise ValueError(
+            "must be a plain name, without slashes, backslashes and control characters, "
+            f"but is {name!r}. With --out a run may lie anywhere"
+        )
+    return name
+
+
 class Recipe(Options):
     """What every recipe has at its top; a task adds its sections as fields."""
 
     task: str
-    name: str = ""
+    name: Annotated[str, AfterValidator(plain_name)] = ""
+    """Of the run's folder in runs/; the name of the recipe's file without it."""
     seed: int = 1
 
 
@@ -159,6 +183,11 @@ class Source:
         hint = nearest(str(value or ""), names)
         raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
 
+    def text_at(self, key: str) -> str:
+        """The text at the dotted `key`; "" where there is none."""
+        value = _value_at(self.tables, key)
+        return value if isinstance(value, str) else ""
+
     def has(self, key: str) -> bool:
         """Whether the file or the command line sets the option at this dotted name."""
         return key in self.overrides or _value_at(self.tables, key) is not None
@@ -169,7 +198,9 @@ class Source:
         keep_unset: environment variables that are not set stay in paths as they are written, for
             whoever does not open the files.
         """
-        tables = json.loads(json.dumps(self.tables, default=str))
+        if unfit := list(_unfit_values(self.tables)):
+            raise ConfigError(_told(f"{self.place(key)}: `{key}` {what}" for key, what in unfit))
+        tables = json.loads(json.dumps(self.tables))
         for key, text in self.overrides.items():
             _put(tables, key, _override(schema, key, text))
         folder = self.path.absolute().parent if self.path else Path.cwd()
@@ -182,12 +213,26 @@ class Source:
                 context={"folder": folder, "keep_unset": keep_unset},
             )
         except ValidationError as refused:
-            problems = list(_problems(schema, refused))
-        raise ConfigError("\n".join(f"{self.place(key)}: {what}" for key, what in problems))
+            problems = list(islice(_problems(schema, refused), MOST_PROBLEMS + 1))
+        raise ConfigError(_told(f"{self.place(key)}: {what}" for key, what in problems))
+
+    @contextmanager
+    def placed(self, schema: Any) -> Iterator[None]:
+        """Names the file and the line in a ConfigError about an option that is raised inside.
+
+        schema: of the recipe, with the sections of its task and model.
+        """
+        try:
+            yield
+        except ConfigError as error:
+            key = _key_in(str(error), schema)
+            if not key or str(error).startswith((COMMAND_LINE, str(self.path))):
+                raise
+            raise ConfigError(f"{self.place(key)}: {error}") from None
 
     def place(self, key: str) -> str:
         """Where the dotted `key` stands: `file:line`, or the file where no line is found."""
-        if key in self.overrides:
+        if key and key in self.overrides:
             return COMMAND_LINE
         file = str(self.path) if self.path else "recipe"
         line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
@@ -200,7 +245,10 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
     """Read a TOML recipe; `overrides` are `dotted.name=value`, as on the command line."""
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8")
+        if path.is_dir():
+            raise IsADirectoryError
+        data = read_bytes(path, most=LARGEST, error=data_error(path))
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
         beside = sorted(other.name for other in path.parent.glob("*.toml"))
         hint = nearest(path.name, beside) if beside else ""
@@ -221,7 +269,15 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
         found = re.search(r"at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
         raise DataError(path or "recipe", line, f"is not TOML: {error}.") from None
-    return Source(path, text, tables, dict(map(_split, overrides)), tables.pop("run", {}))
+    except ValueError as error:  # of a number with thousands of digits
+        raise DataError(path or "recipe", None, f"is not TOML: {error}.") from None
+    except RecursionError:
+        problem = "is nested too deeply: lists or sections in one another."
+        raise DataError(path or "recipe", None, problem) from None
+    run = tables.pop("run", {})
+    if not isinstance(run, dict):
+        raise ConfigError(f"{path or 'recipe'}:{_line_of(text, 'run')}: `run` must be a section.")
+    return Source(path, text, tables, dict(map(_split, overrides)), run)
 
 
 def _split(item: str) -> tuple[str, str]:
@@ -243,21 +299,24 @@ def _override(schema: type, key: str, text: str) -> Any:
     if option is None:
         raise ConfigError(f"{COMMAND_LINE}: {_unknown(schema, key)}")
     adapter: TypeAdapter[Any] = TypeAdapter(option)
-    refusals = []
+    problems = []
     for value in _readings(text):
+        if unfit := list(_unfit_values({key: value})):
+            problems.append(f"`{key}` {unfit[0][1]}")
+            continue
         try:
-            given = json.dumps(value, default=str)
+            given = json.dumps(value)
             typed = adapter.validate_json(given, strict=True, context={"folder": Path.cwd()})
             return adapter.dump_python(typed, mode="json")
         except ValidationError as refused:
-            refusals.append(refused.errors())
-    raise ConfigError(f"{COMMAND_LINE}: {_refusal(key, refusals[0])}")
+            problems.append(_refusal(key, refused.errors()))
+    raise ConfigError(f"{COMMAND_LINE}: {problems[0]}")
 
 
 def _readings(text: str) -> list[Any]:
     try:
         return [tomllib.loads(f"value = {text}")["value"], text]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return [text]
 
 
@@ -276,6 +335,49 @@ def _value_at(tables: Any, key: str) -> Any:
 
 
 # ------------------------------------------------------------------------------ refusing
+
+
+def _unfit_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(dotted name, what is wrong) for each value that TOML has and that no option takes."""
+    left: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in tables.items()]
+    while left:
+        key, value, depth = left.pop(0)
+        if depth > _DEEPEST:
+            yield key[:80], "is nested too deeply."
+        elif isinstance(value, dict):
+            left += [(f"{key}.{name}", one, depth + 1) for name, one in value.items()]
+        elif isinstance(value, list):
+            left += [(key, one, depth + 1) for one in value]
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield key, f"must be a finite number, but is {value}."
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            yield key, "must fit into 64 bits, but is a larger number."
+        elif not isinstance(value, bool | int | float | str):
+            yield key, f"must not be a date or a time, but is {value}. Put quotes around a text."
+
+
+def _told(problems: Iterable[str]) -> str:
+    """A problem a line, the first of them where there are many."""
+    *first, last = islice(problems, MOST_PROBLEMS + 1)
+    more = f"and more, beside these {MOST_PROBLEMS}." if len(first) == MOST_PROBLEMS else last
+    return "\n".join([*first, more])
+
+
+def _key_in(message: str, schema: Any) -> str:
+    """The dotted name of the option that a message is about: "[model] `heads` must be ..."."""
+    sections = {name: _names(_plain(option)) for name, option in _names(schema).items()}
+    named = re.findall(r"`([\w.]+)`", message)
+    found = re.match(r"\[([\w.]+)\]", message)
+    if found and (section := _option(schema, found[1])) is not None:
+        inside = [f"{found[1]}.{name}" for name in named if name in _names(_plain(section))]
+        return inside[0] if inside else found[1]
+    for name in named:
+        if _option(schema, name) is not None:
+            return name
+        holding = [f"{section}.{name}" for section, names in sections.items() if name in names]
+        if len(holding) == 1:
+            return holding[0]
+    return ""
 
 
 def _names(section: Any) -> dict[str, Any]:
@@ -329,7 +431,14 @@ def _problems(schema: Any, refused: ValidationError) -> Iterator[tuple[str, str]
         elif errors[0]["type"] in ("missing", "missing_argument"):
             yield key, f"`{key}` is missing; it has no default."
         else:
-            yield key, _refusal(key, errors)
+            yield _only_named(schema, key, errors[0]["msg"]), _refusal(key, errors)
+
+
+def _only_named(schema: Any, key: str, message: str) -> str:
+    """The option of section `key` that a message is about; the section, where it names several."""
+    names = _names(_plain(_option(schema, key))) if key else {}
+    named = {name for name in re.findall(r"`(\w+)`", message) if name in names}
+    return f"{key}.{named.pop()}" if len(named) == 1 else key
 
 
 def _key_of(schema: Any, error: Any) -> str:

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,36 +42,28 @@ def read_json(
     *,
     error: ErrorOf = CheckpointError,
     any_size: bool = False,
+    finite: bool = True,
 ) -> Any:
     """The contents of a JSON file, validated by `schema` (a pydantic model or any type).
 
     error: makes the exception from its message: `CheckpointError`, `ConfigError`.
     any_size: whole numbers may need more than 64 bits, as `model_max_length` does, where
         1000000000000000019884624838656 stands for "no limit".
+    finite: whether NaN and Infinity are errors; our own records may hold them.
 
     Raises:
         FileNotFoundError: there is no such file.
         RegardError: of the kind that `error` makes. The file is not a regular file, is too large,
             is not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
     """
-    value = parse_json(read_text(path, error=error), str(path), error, any_size=any_size)
+    text = read_text(path, error=error)
+    value = parse_json(text, str(path), error, any_size=any_size, finite=finite)
     return checked(value, schema, path, error)
 
 
 def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
     """The text of a small regular file, strictly UTF-8. Raises as `read_json` does."""
-    try:
-        if not path.exists():
-            raise FileNotFoundError(2, "there is no such file", str(path))
-        if not path.is_file():  # opening a named pipe would wait for ever
-            raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
-        if (size := path.stat().st_size) > most:
-            raise error(
-                f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file."
-            )
-        data = path.read_bytes()
-    except PermissionError:
-        raise error(f"{path}: may not be read by this user: see its permissions.") from None
+    data = read_bytes(path, most=most, error=error)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
@@ -80,10 +73,52 @@ def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointErr
         ) from None
 
 
+def read_bytes(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> bytes:
+    """The contents of a small regular file. Raises as `read_json` does."""
+    try:
+        if not path.exists():
+            raise FileNotFoundError(2, "there is no such file", str(path))
+        if not path.is_file():  # opening a named pipe would wait for ever
+            raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
+        if (size := path.stat().st_size) > most:
+            raise error(
+                f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file."
+            )
+        return path.read_bytes()
+    except PermissionError:
+        raise error(f"{path}: may not be read by this user: see its permissions.") from None
+
+
 def parse_json(
-    text: str, where: str, error: ErrorOf = CheckpointError, *, any_size: bool = False
+    text: str,
+    where: str,
+    error: ErrorOf = CheckpointError,
+    *,
+    any_size: bool = False,
+    finite: bool = True,
 ) -> Any:
     """The value of a JSON text; `where` is named in errors. Raises as `read_json` does."""
+    try:
+        return decode_json(text, where, error, any_size=any_size, finite=finite)
+    except json.JSONDecodeError as wrong:
+        raise error(
+            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
+        ) from None
+
+
+def decode_json(
+    text: str,
+    where: str,
+    error: ErrorOf,
+    *,
+    any_size: bool = False,
+    finite: bool = True,
+    surrogates: bool = False,
+) -> Any:
+    """As `parse_json`, but wrong syntax raises json.JSONDecodeError, for other words about it.
+
+    surrogates: whether a \\u escape may be half of a character.
+    """
     digits, most = (400, 10**400) if any_size else (20, 2**63)
 
     def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,8 +129,8 @@ def parse_json(
             raise error(f"{where}: {twice!r} is given twice. Remove one of them.")
         return found
 
-    def finite(number: str) -> float:
-        if not math.isfinite(value := float(number)):
+    def real(number: str) -> float:
+        if not math.isfinite(value := float(number)) and finite:
             raise error(f"{where}: {number} is not a finite number.")
         return value
 
@@ -109,16 +144,12 @@ def parse_json(
         value = json.loads(
             text,
             object_pairs_hook=unique,
-            parse_float=finite,
+            parse_float=real,
             parse_int=whole,
-            parse_constant=finite,
+            parse_constant=real,
         )
-        if _SURROGATE.search(text):
+        if not surrogates and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as wrong:
-        raise error(
-            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
-        ) from None
     except UnicodeEncodeError:
         raise error(f"{where}: a \\u escape is half of a character (a lone surrogate).") from None
     except RecursionError:
@@ -137,6 +168,9 @@ def checked(
         RegardError: of the kind that `error` makes, naming every field that is wrong.
     """
     try:
+        if isinstance(schema, type) and is_dataclass(schema):
+            # JSON's strict mode makes tuples of lists, and dataclasses of tables.
+            return _adapter(schema).validate_json(json.dumps(value), strict=True)
         return _adapter(schema).validate_python(value, strict=True)
     except ValidationError as wrong:
         problems = [f"{where}: {problem}" for problem in _problems(wrong, field)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,26 @@ from typing import Any
 from regard.attention.tap import Tap
 from regard.models import described
 from regard.training import Result
+from regard.training.record import read_events
 from regard.visual.picture import Picture
 from regard.visual.record import look, read
 from regard.visual.report import Report, Sample
 
+REPORT = "report.html"
+
 
 def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
     """Write report.html into a finished run; the task holds the published weights."""
-    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = task.samples(recipe)
     report = Report(
         title=recipe.name or folder.name,
         facts=_facts(task, recipe, result),
         scores={recipe.model.name: {k: v for k, v in result.scores.items() if v is not None}},
-        events=events,
+        events=read_events(folder),
         samples={recipe.model.name: [Sample(*row) for row in rows]},
         pictures=_attention(task, recipe, rows),
     )
-    return report.save(folder / "report.html")
+    return report.save(folder / REPORT)
 
 
 def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:

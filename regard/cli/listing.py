@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
-import tomllib
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,16 @@ TABLES = {
     "decoding": ("regard.decoding", "METHODS"),
 }
 CHECKOUT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the list shows of a result.json."""
+
+    update: int
+    scores: dict[str, float | None]
+
+
 What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
 
 
@@ -71,11 +80,13 @@ def _recipe_folder() -> Path:
 
 def _recipes(folder: Path) -> list[dict[str, Any]]:
     """The recipes of a folder, with the first sentence of the comment at their top."""
+    from regard.schema import data_error, read_text
+
     _check(folder)
     rows = []
     for path in sorted(folder.glob("*.toml")):
         comment: list[str] = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(path, error=data_error(path)).splitlines():
             if not line.startswith("# "):
                 break
             comment.append(line[2:])
@@ -91,13 +102,15 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    recipe = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
-    row: dict[str, Any] = {"name": str(folder), "task": recipe["task"]}
-    row["model"] = recipe["model"]["name"]
-    done = folder / "result.json"
-    if done.exists():
-        result = json.loads(done.read_bytes())
-        row |= {"finished": True, "update": result["update"], "scores": result["scores"]}
+    from regard.recipe import read
+    from regard.schema import read_json
+
+    recipe = read(folder / "recipe.toml")
+    row: dict[str, Any] = {"name": str(folder), "task": recipe.text_at("task")}
+    row["model"] = recipe.text_at("model.name") or recipe.text_at("model.path")
+    if (folder / "result.json").exists():
+        result = read_json(folder / "result.json", Progress)
+        row |= {"finished": True, "update": result.update, "scores": result.scores}
     else:
         row |= {"finished": False, "update": _update(folder), "scores": {}}
     how = "finished" if row["finished"] else "not finished"
@@ -109,7 +122,8 @@ def _run(folder: Path) -> dict[str, Any]:
 def _update(folder: Path) -> int:
     """The update of the newest checkpoint."""
     names = (path.name for path in (folder / "checkpoints").glob("step-*"))
-    return max((int(name.split("-")[1].split(".")[0]) for name in names), default=0)
+    steps = (re.fullmatch(r"step-(\d{1,18})(\.\d+)?", name) for name in names)
+    return max((int(step[1]) for step in steps if step), default=0)
 
 
 def _check(folder: Path) -> None:

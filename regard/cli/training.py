@@ -42,13 +42,20 @@ def train(
 
 def resume(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="Where the data lies now, if it has moved: the same files, elsewhere."),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run from its newest sound checkpoint, as if it had never stopped."""
+    """Go on with a run from its newest sound checkpoint, as if it had never stopped.
+
+    Of a finished run, what is missing of model/ and report.html is written.
+    """
     from regard import runs
 
-    _finished(run, runs.resume(run, show=_progress(quiet)), as_json)
+    _finished(run, runs.resume(run, data_root=data_root, show=_progress(quiet)), as_json)
 
 
 def _progress(quiet: bool) -> str:

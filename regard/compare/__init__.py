@@ -28,7 +28,8 @@ from regard.compare.results import OUTCOME, Comparison, Outcome
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.recipe import read
-from regard.runs import read_recipe
+from regard.runs import holds_tokenizer, name_of_run, read_recipe
+from regard.schema import read_json
 from regard.tasks import task_class
 
 CONDITIONS = "conditions.json"
@@ -105,7 +106,7 @@ def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str,
     named: dict[str, tuple[Path, Any]] = {}
     for path in map(Path, recipes):
         recipe = read_recipe(path, overrides)
-        name = recipe.name or path.stem
+        name = name_of_run(path, recipe)
         if name in named:
             raise ConfigError(
                 f"{named[name][0]} and {path} are both named {name!r}. Give one of them another "
@@ -133,15 +134,15 @@ def _tokenizer(recipe: Any, shared: Mapping[str, Any], out: Path) -> list[str]:
     learned = recipe.tokenizer is not None and recipe.tokenizer.path is None
     place = out / CONDITIONS
     if place.exists():
-        refuse_changes(json.loads(place.read_bytes()), json.loads(json.dumps(shared)), out)
-    else:
+        refuse_changes(read_json(place), json.loads(json.dumps(shared)), out)
+    tokenizer = (out / "tokenizer").absolute()
+    if learned and not (place.exists() and holds_tokenizer(tokenizer)):
+        kind = task_class(recipe.task)
+        recipe.tokenizer.build(lambda: kind.texts(recipe)).save(tokenizer)
+    if not place.exists():
         out.mkdir(parents=True, exist_ok=True)
-        if learned:
-            kind = task_class(recipe.task)
-            recipe.tokenizer.build(lambda: kind.texts(recipe)).save(out / "tokenizer")
         write_text(place, json.dumps(shared, indent=1) + "\n")
-    place = (out / "tokenizer").absolute()
-    return [f"tokenizer.path={json.dumps(str(place))}"] if learned else []
+    return [f"tokenizer.path={json.dumps(str(tokenizer))}"] if learned else []
 
 
 def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> Run:

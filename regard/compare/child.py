@@ -20,13 +20,16 @@ from typing import Any
 
 import torch
 
-from regard.checkpoints import write_text
+from regard.checkpoints import FACTS, write_text
 from regard.compare.results import OUTCOME, Outcome
 from regard.errors import RegardError
 from regard.estimate import estimate
 from regard.runs import load, read_recipe, resume, train
+from regard.schema import read_json
 from regard.training import Interrupted
+from regard.training.folder import Facts, RunFolder
 from regard.training.progress import Status, clock
+from regard.training.record import read_events
 
 SAMPLES = 12  # rows of the test data that are kept to be shown
 
@@ -67,7 +70,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
 def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
     """What metrics.jsonl holds of losses and scores, against the items seen."""
     curves: dict[str, list[tuple[float, float]]] = {}
-    for event in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
+    for event in read_events(folder):
         for key, value in event.items():
             if key.startswith(("train/", "valid/")) and value is not None and items in event:
                 curves.setdefault(key, []).append((event[items], value))
@@ -76,8 +79,8 @@ def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
 
 def _precision(folder: Path) -> str:
     """What the training has taken where the recipe left it the choice."""
-    newest = max((folder / "checkpoints").glob("step-*/facts.json"))
-    return json.loads(newest.read_bytes())["precision"]
+    *_, newest = RunFolder(folder).all()
+    return read_json(newest / FACTS, Facts, finite=False).precision
 
 
 def peak_memory() -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from regard.errors import CheckpointError
+from regard.schema import read_json
 from regard.visual.comparison import Contestant
 from regard.visual.comparison import compare as picture_of
 from regard.visual.curves import Curves, Series
@@ -56,8 +57,17 @@ class Outcome:
 
     @classmethod
     def read(cls, folder: Path) -> Outcome:
-        """The outcome of a finished run."""
-        return cls(**json.loads((folder / OUTCOME).read_bytes()))
+        """The outcome of a finished run.
+
+        Raises:
+            CheckpointError: the file is damaged; the message names the field.
+        """
+
+        def damaged(message: str) -> CheckpointError:
+            hint = "If you remove the file, the same command measures this run again."
+            return CheckpointError(f"{message}\n{hint}")
+
+        return read_json(folder / OUTCOME, cls, error=damaged, finite=False)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _plain(record: Mapping[str, Any], place: Place, labels: bool) -> Choice:
 def _swag(record: Mapping[str, Any], place: Place, labels: bool) -> Choice:
     context, start, *ends = picked(record, _SWAG, *place)
     label = record.get("label")
-    if isinstance(label, str) and label.isdecimal():
+    if isinstance(label, str) and label.isdecimal() and len(label) < 10:
         record = {**record, "label": int(label)}
     offered = tuple(ends)
     return Choice(context, start, offered, _answer(record, "label", offered, place, labels))

@@ -12,18 +12,23 @@ import gzip
 import hashlib
 import io
 import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from regard.errors import DataError
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
+_DAMAGED = (
+    *(EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile, struct.error),
+    *(RuntimeError, NotImplementedError),  # zip: a password, a method that is not known
+)
 _MAGIC = {
     b"\x1f\x8b": "looks like gzip data: give it the ending .gz",
     b"BZh": "looks like bzip2 data: give it the ending .bz2",
@@ -33,6 +38,8 @@ _MAGIC = {
     b"\xfe\xff": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
 }
 _BLOCK = 1 << 20
+LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row of several lines
+LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB
 
 
 @contextmanager
@@ -56,6 +63,8 @@ def _in_blocks(stream: IO[bytes], name: str | Path) -> Iterator[str]:
     number, before, rest = 0, 0, b""
     while block := stream.read(_BLOCK):
         whole, end, rest = (rest + block).rpartition(b"\n")
+        if len(rest) > LONGEST_LINE:
+            raise _too_long(name, number + (whole + end).count(b"\n") + 1, LONGEST_LINE)
         if not end:
             continue
         try:
@@ -81,12 +90,22 @@ def lines_of(
 
 
 def whole_lines_of(
-    stream: IO[bytes], name: str | Path, number: int = 0, before: int = 0
+    stream: IO[bytes],
+    name: str | Path,
+    number: int = 0,
+    before: int = 0,
+    *,
+    most: int = LONGEST_LINE,
 ) -> Iterator[str]:
-    """As `lines_of`, each line with its end as it stands in the file."""
+    """As `lines_of`, each line with its end as it stands in the file.
+
+    most: bytes of a line; a longer one is an error, and no more than that of it is in memory.
+    """
     try:
-        for raw in stream:
+        for raw in _lines_up_to(most + 1, stream):
             number += 1
+            if len(raw) > most:
+                raise _too_long(name, number, most)
             text = raw.decode("utf-8")
             yield text.removeprefix("\ufeff") if number == 1 else text
             before += len(raw)
@@ -94,6 +113,13 @@ def whole_lines_of(
         raise _not_utf8(name, number, before, error) from error
     except _DAMAGED as error:
         raise _damaged(name, error, number) from error
+
+
+def _lines_up_to(most: int, stream: Any) -> Iterator[bytes]:
+    """The lines of a stream; what is longer comes in parts. Other iterables give what they give."""
+    if isinstance(stream, io.IOBase | zipfile.ZipExtFile):
+        return iter(partial(stream.readline, most), b"")
+    return iter(stream)
 
 
 def hash_of(path: str | Path) -> str:
@@ -123,11 +149,21 @@ def ending(path: str | Path) -> str:
 
 def check_file(path: Path) -> None:
     """Raise a DataError unless the path is a file; offers the nearest name that exists."""
+    try:
+        _check_file(path)
+    except OSError as error:  # of a name that is too long, or of a folder that is not ours to read
+        raise DataError(path, None, f"cannot be read: {error.strerror}.") from None
+
+
+def _check_file(path: Path) -> None:
+    if path.is_file():
+        return
     if path.is_dir():
         held = ", ".join(sorted(child.name for child in path.iterdir())[:5])
         raise DataError(path, None, "is a folder, not a file.", f"It holds: {held or 'nothing'}.")
     if path.exists():
-        return
+        problem = "is a pipe or a device, not a file. Data is read more than once, and its checksum"
+        raise DataError(path, None, f"{problem} is taken.", "Write it into a file first.")
     missing = path
     while not missing.parent.is_dir():
         missing = missing.parent
@@ -171,6 +207,14 @@ def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:
             path, None, problem, f"For example: {path.name}!{names[0]}" if names else ""
         )
     raise DataError(path, None, f"has no member {member!r}.", _nearest(member, names, path))
+
+
+def _too_long(name: str | Path, line: int, most: int) -> DataError:
+    problem = f"the line has more than {most:,} bytes."
+    hint = "Is this the right file?"
+    if most == LONGEST_LINE:
+        hint += " A long text on one line is read with format = 'text'."
+    return DataError(name, line, problem, hint)
 
 
 def _nearest(name: str, names: list[str], where: Path) -> str:

@@ -24,12 +24,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from regard.data.files import check_file, ending, lines, open_bytes, whole_lines_of
+from regard.data.files import (
+    LONGEST_LINE,
+    LONGEST_TEXT,
+    check_file,
+    ending,
+    lines,
+    open_bytes,
+    whole_lines_of,
+)
 from regard.errors import ConfigError, DataError, MissingExtra
+from regard.schema import decode_json
 
 Field = str | int
 Row = tuple[str, ...]
-_FIELD_LIMIT = 1 << 24  # characters in one CSV field; the module's own limit is 131,072
 
 
 class Rows(ABC):
@@ -88,7 +96,8 @@ class Verbatim(_File):
     def _pieces(self) -> Iterator[tuple[int, Row]]:
         begun, held = 1, ""
         with open_bytes(self.path) as stream:
-            for number, line in enumerate(whole_lines_of(stream, self.path), 1):
+            text_lines = whole_lines_of(stream, self.path, most=LONGEST_TEXT)
+            for number, line in enumerate(text_lines, 1):
                 text = line.rstrip("\r\n")
                 if not text or text[-1].isspace():
                     held += line
@@ -163,20 +172,43 @@ class Csv(_File):
         return self._not_empty(_chosen(self.path, self._table(), self.columns, self.header), "row")
 
     def _table(self) -> Iterator[tuple[int, list[str]]]:
-        csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))
+        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
         begun = 1
         with open_bytes(self.path) as stream:
-            text = whole_lines_of(stream, self.path)
+            text = _Bounded(self.path, whole_lines_of(stream, self.path))
             table = csv.reader(text, delimiter=self.delimiter, strict=True)
             try:
                 for fields in table:
                     if fields:  # none: a blank line
                         yield begun, fields
                     begun = table.line_num + 1
+                    text.begin_row(begun)
             except csv.Error as error:
                 hint = 'Is a quote (") that opens on this line never closed, or not doubled inside?'
                 problem = f"the row that begins here is not CSV: {error}."
                 raise DataError(self.path, begun, problem, hint) from error
+
+
+class _Bounded:
+    """The lines of a table, of which several may be one row; too long a row is an error."""
+
+    def __init__(self, path: str | Path, lines: Iterator[str]):
+        self.path, self.lines, self.begun, self.length = path, lines, 1, 0
+
+    def __iter__(self) -> _Bounded:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self.lines)
+        self.length += len(line)
+        if self.length > LONGEST_LINE:
+            problem = f"the row that begins here has more than {LONGEST_LINE:,} characters."
+            raise DataError(self.path, self.begun, problem, 'Is a quote (") never closed?')
+        return line
+
+    def begin_row(self, number: int) -> None:
+        """The next row begins on this line."""
+        self.begun, self.length = number, 0
 
 
 @dataclass(frozen=True)
@@ -199,12 +231,7 @@ class JsonLines(_File):
                 yield number, self._parsed(number, line)
 
     def _parsed(self, number: int, line: str) -> Any:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            problem = f"is not JSON: {error.msg} at character {error.colno}."
-            hint = "A JSONL file holds one whole object on each line."
-            raise DataError(self.path, number, problem, hint) from error
+        record = json_value(line, self.path, number)
         if not isinstance(record, dict):
             problem = f"must be a JSON object, but is a {type(record).__name__}."
             raise DataError(self.path, number, problem, 'Write {"name": "value", …} on each line.')
@@ -229,11 +256,20 @@ class Parquet(_File):
         check_file(Path(self.path))
         try:
             with pyarrow.parquet.ParquetFile(self.path) as file:
-                records = (r for batch in self._batches(file) for r in batch.to_pylist())
-                for number, record in enumerate(records, 1):
-                    yield number, picked(record, self.fields, self.path, number)
+                number = 0
+                for batch in self._batches(file):
+                    for record in self._listed(batch):
+                        number += 1
+                        yield number, picked(record, self.fields, self.path, number)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(self.path, None, f"cannot be read as Parquet: {error}.") from error
+
+    def _listed(self, batch: Any) -> list[dict[str, Any]]:
+        try:
+            return batch.to_pylist()
+        except (ValueError, OverflowError) as error:  # dates beyond Python's, text that is no UTF-8
+            problem = f"holds a value that cannot be read: {error}."
+            raise DataError(self.path, None, problem) from error
 
     def _batches(self, file: Any) -> Iterator[Any]:
         present = file.schema_arrow.names
@@ -311,6 +347,25 @@ def read(
 def read_parallel(*paths: str | PathLike[str]) -> Parallel:
     """Rows of as many fields as there are files of lines: line i of each."""
     return Parallel(tuple(str(path) for path in paths))
+
+
+def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
+    """The value of a JSON text: of one line of a file, or of a whole file (`line` is None).
+
+    Raises:
+        DataError: it is not JSON, names a key twice, or has numbers that are not finite or larger
+            than 64 bits.
+    """
+
+    def wrong(message: str) -> DataError:
+        return DataError(path, line, message.removeprefix("JSON: "))
+
+    try:
+        return decode_json(text, "JSON", wrong, surrogates=True)  # `text_of` names the field
+    except json.JSONDecodeError as error:
+        problem = f"is not JSON: {error.msg} at character {error.colno}."
+        hint = "A JSONL file holds one whole object on each line." if line else ""
+        raise DataError(path, line or error.lineno, problem, hint) from None
 
 
 def picked(record: Any, fields: Sequence[Field], path: str | Path, line: int | None) -> Row:

@@ -6,20 +6,21 @@ what it left out or mended on the last pass.
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from regard.data.files import open_bytes, whole_lines_of
-from regard.data.readers import Items
+from regard.data.readers import Items, json_value
 from regard.data.store import Report
 from regard.errors import ConfigError, DataError
 
 T = TypeVar("T")
 Place = tuple[str, int | None]  # what an error names: a file or a part of it, and a line
 Source = str | Items
+LARGEST = 1 << 29  # bytes of a JSON file that is in memory as a whole
 Read = Callable[[Source, Report], Iterator[tuple[int, T]]]
 
 
@@ -62,12 +63,12 @@ class Records(Generic[T]):
 def json_of(path: str | Path) -> Any:
     """What a JSON file holds, as a whole in memory; a fault of its syntax is named by line."""
     with open_bytes(path) as stream:
-        text = "".join(whole_lines_of(stream, path))
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        problem = f"is not JSON: {error.msg} at character {error.colno}."
-        raise DataError(path, error.lineno, problem) from error
+        data = stream.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        problem = f"has more than {LARGEST:,} bytes, and would be in memory as a whole."
+        raise DataError(path, None, problem, "Split it, or write it as .jsonl, an object a line.")
+    text = "".join(whole_lines_of(io.BytesIO(data), path, most=LARGEST))
+    return json_value(text, path)
 
 
 def must_be(value: Any, kind: type[T], what: str, place: Place) -> T:

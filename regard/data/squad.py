@@ -169,6 +169,7 @@ def _answers(given: Any, place: Place) -> tuple[Answer, ...]:
 def _answer(text: Any, start: Any, place: Place) -> Answer:
     if not must_be(text, str, "an answer's text", place):
         raise DataError(*place, "an answer is empty.", "A question without one has no answers: [].")
+    text = text_of(*place, "text", text)
     return Answer(text, must_be(start, int, "an answer's start", place))
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from regard.data.readers import Row, Rows, read
 from regard.errors import ConfigError, DataError
 
 _CHUNK = 512  # rows that are encoded together: what they need lies in the cache
+_FEW = 8  # rows that are read before their lengths are looked at
+_CHARACTERS = 1 << 22  # of rows that are encoded together
+T = TypeVar("T")
 Chunk = list[tuple[int, Row]]
 
 
@@ -195,9 +198,23 @@ def encode_texts(
         return _Flat.of(tokenizer.encode_many(chunk), growing.ids.typecode)
 
     several = iter(texts)
-    for rows in _ahead(encoded, iter(lambda: list(islice(several, _CHUNK)), [])):
+    for rows in _ahead(encoded, _chunks(several, len)):
         growing.add(rows.framed((), tuple(after)))
     return growing.done()
+
+
+def _chunks(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T]]:
+    """Up to `_CHUNK` items at a time; fewer where their `length` adds up to much."""
+    chunk: list[T] = []
+    total = 0
+    while few := list(islice(items, _FEW)):
+        chunk += few
+        total += sum(map(length, few))
+        if len(chunk) >= _CHUNK or total > _CHARACTERS:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
 
 
 def _ahead(work: Callable[[Any], Any], parts: Iterator[Any]) -> Iterator[Any]:
@@ -297,7 +314,7 @@ class _Encoding:
     def chunks(self) -> Iterator[Chunk]:
         """The rows that are encoded, some thousands at a time."""
         numbered = self.rows.numbered()
-        while chunk := list(islice(numbered, _CHUNK)):
+        for chunk in _chunks(numbered, lambda numbered_row: sum(map(len, numbered_row[1]))):
             self.report.read += len(chunk)
             if not self._are_whole([row for _, row in chunk]):
                 chunk = [(line, row) for line, row in chunk if self._is_whole(line, row)]

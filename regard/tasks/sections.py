@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from pydantic import Field
+
 from regard import decoding
 from regard.decoding import values
 from regard.errors import ConfigError
@@ -17,7 +19,7 @@ class TokenizerSection(Options):
     """[tokenizer]: learned from the training text, or read from `path`, which then says all."""
 
     kind: str = "bpe"
-    vocab_size: int = 8000
+    vocab_size: int = Field(default=8000, ge=1, le=1 << 24)
     path: RecipePath | None = None
     lowercase: bool = False
     unicode_form: Literal["none", "nfc", "nfd", "nfkc", "nfkd"] = "none"

@@ -16,16 +16,47 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoints import read_folder
+from regard.checkpoints import FACTS, read_folder
 from regard.errors import CheckpointError, ConfigError
+from regard.schema import checked
+from regard.training.memory import Counters
 
+RESULT = "result.json"
 Tables = dict[str, dict[str, Tensor]]
 _STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")
+_UNFINISHED = (  # the names under which files are written before they get their own
+    "*.unfinished",
+    ".*.writing",
+    "model/.*.writing",
+    "model/*/.*.writing",
+    "model/tokenizer*.json.*.tmp",
+)
+
+
+Checkpoint = tuple[Path, Tables, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The fields of a checkpoint's facts.json: all of a training that is not a tensor."""
+
+    identity: dict[str, Any]
+    counters: Counters
+    position: dict[str, Any]
+    precision: str
+    scores: dict[str, float]
+    learning_rate: float
+    norm: float
+    counts: dict[str, int]
+    metrics_bytes: int
+    random: dict[str, Any]
+    machine: dict[str, Any]
 
 
 class RunFolder:
@@ -35,7 +66,7 @@ class RunFolder:
         self.path = Path(folder)
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
-        self.result = self.path / "result.json"
+        self.result = self.path / RESULT
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -63,7 +94,7 @@ class RunFolder:
         revisions = (f"{name}.{i}" for i in range(1, len(taken) + 1))
         return self.checkpoints / (name if name not in taken else _first_free(revisions, taken))
 
-    def newest(self, warn: Callable[[str], None]) -> tuple[Path, Tables, dict[str, Any]] | None:
+    def newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint whose sums are right, or None when there is none at all.
 
         Damaged ones are told through `warn` and put aside. Raises CheckpointError when there are
@@ -102,9 +133,25 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove what a killed process left half written or half deleted."""
-        if self.checkpoints.is_dir():
-            for path in self.checkpoints.glob(".step-*"):
-                shutil.rmtree(path, ignore_errors=True)
+        for path in self.checkpoints.glob(".step-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for pattern in _UNFINISHED:
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
+
+
+def check_contents(path: Path, tensors: Tables, facts: dict[str, Any]) -> None:
+    """Whether all is there that a training goes on from.
+
+    Raises:
+        CheckpointError: a file of tensors is missing, or a fact is missing or of a wrong type.
+    """
+    for name in ("weights", "memory"):
+        if name not in tensors:
+            raise CheckpointError(f"{path / name}.safetensors is missing.")
+    best = checked(facts, Facts, path / FACTS).counters.best_checkpoint
+    if best and not _STEP.fullmatch(best):
+        raise CheckpointError(f"{path / FACTS}: {best!r} is not the name of a checkpoint.")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -289,9 +289,15 @@ class Loop:
         """Publish the best or the averaged weights, and leave them in the model, ready to use."""
         at = self.counters
         self.saver.save_unless_saved(at.update, at.best_checkpoint)
+        self.saver.prune(at.best_checkpoint)
         if self.report.meters.sums:
             self.report.log(at, self.epochs, self.learning_rate, self.norm)
-        weights = self.take_average() if self.options.checkpoints.average else self.take_best()
+        averaged = self.saver.to_average()
+        weights = self.take_published()
+        if averaged:
+            self.scores = self.measure()
+            names = [path.name for path in averaged]
+            self.report.validated(at.update, self.scores, {"average": names})
         self.publish(self.model, self.place.model)
         self.model.eval()
         self.progress.say(f"finished after {reason}: {weights} are in {self.place.model}")
@@ -316,16 +322,13 @@ class Loop:
         load_weights(self.model, tensors["weights"])
         return f"the weights of update {at.best_update}"
 
-    def take_average(self) -> str:
-        """Fill the model with the mean of the last checkpoints, and measure it."""
+    def take_published(self) -> str:
+        """Fill the model with what is published: the mean of the last checkpoints, or the best."""
         checkpoints = self.saver.to_average()
         if not checkpoints:
             return self.take_best()
         load_weights(self.model, average(checkpoints))
-        self.scores = self.measure()
-        averaged = [path.name for path in checkpoints]
-        self.report.validated(self.counters.update, self.scores, {"average": averaged})
-        return f"the mean weights of {', '.join(averaged)}"
+        return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
 
     def saved_and_stopped(self) -> Interrupted:
         """After a signal: save what is not saved yet, and say how to go on."""

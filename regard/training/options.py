@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from regard.errors import ConfigError
 
+MOST_THREADS = 1024  # a library of threads ends the process where it cannot start as many
+
 
 @dataclass(frozen=True)
 class OptimizerOptions:
@@ -135,7 +137,7 @@ class TrainingOptions:
             )
         for name in ("accumulate", "log_every"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
-        _check(self, "threads", self.threads >= 0, "at least 0")
+        _check(self, "threads", 0 <= self.threads <= MOST_THREADS, f"from 0 to {MOST_THREADS}")
 
 
 def without_effect(options: TrainingOptions) -> Iterator[tuple[str, str]]:

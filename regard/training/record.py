@@ -9,13 +9,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.errors import MissingExtra
+from regard.errors import CheckpointError, MissingExtra
+from regard.schema import Fields, checked, parse_json
 
+METRICS = "metrics.jsonl"
 TIMING = ("seconds", "tokens_per_s", "mfu")
 """The fields that depend on the clock; all others repeat when a run is repeated.
 
 Where a task counts something else than tokens, its rate is named after that.
 """
+
+
+class Event(Fields):
+    """A line of metrics.jsonl: beside these two, numbers by name."""
+
+    update: int
+    average: list[str] = []
+    __pydantic_extra__: dict[str, float | None]
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run, from old to new.
+
+    Raises:
+        CheckpointError: metrics.jsonl is missing or damaged; the message names the line.
+    """
+    path = folder / METRICS
+    if not path.is_file():
+        raise CheckpointError(f"{path}: is missing, or is not a file.")
+    events = []
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            where = f"{path}:{number}"
+            try:
+                event = parse_json(raw.decode(), where)
+            except UnicodeDecodeError:
+                raise CheckpointError(f"{where}: is not UTF-8.") from None
+            checked(event, Event, where)
+            events.append(event)
+    return events
 
 
 class Record:
@@ -29,7 +61,7 @@ class Record:
         self, folder: Path, length: int = 0, *, tensorboard: bool = False, update: int = 0
     ):
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / "metrics.jsonl", os.O_RDWR | os.O_CREAT, 0o666)
+        self._file = os.open(folder / METRICS, os.O_RDWR | os.O_CREAT, 0o666)
         self._length = min(length, os.fstat(self._file).st_size)
         os.ftruncate(self._file, self._length)
         self._waiting = b""

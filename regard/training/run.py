@@ -12,15 +12,16 @@ from typing import Any
 
 from torch import nn
 
-from regard.checkpoints import write_tensors, write_text
-from regard.errors import ConfigError
-from regard.training.folder import RunFolder, differences
+from regard.checkpoints import load_weights, write_tensors, write_text
+from regard.errors import CheckpointError, ConfigError
+from regard.schema import read_json
+from regard.training.folder import RESULT, Checkpoint, RunFolder, check_contents, differences
 from regard.training.heap import keep_freed_blocks
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Task
 from regard.training.options import TrainingOptions
 from regard.training.progress import Show, progress
-from regard.training.snapshot import begin, restore
+from regard.training.snapshot import begin, restore, restore_counters
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def train(
                 f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
                 "another folder."
             )
+        place.sweep()
         loop = Loop(
             task, options, place, _whole(identity, options, seed), save, shown, interruption
         )
@@ -89,13 +91,17 @@ def resume(
     seed: int = 1,
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
+    published: Callable[[Path], bool] = Path.is_dir,
     show: Show = "auto",
 ) -> Result:
     """Go on with a run from its newest sound checkpoint, as if it had never stopped.
 
     A run that was killed before its first checkpoint begins anew. A finished run says so and gives
-    its result; nothing is touched, the model neither. Raises ConfigError naming every difference
+    its result; nothing is touched, the model neither, unless its weights are missing in model/:
+    then they are taken from the checkpoints once more. Raises ConfigError naming every difference
     when something in `identity`, in the options or the seed has changed, and what `train` raises.
+
+    published: whether a folder holds all that `save` writes.
     """
     place = RunFolder(Path(folder))
     now = _whole(identity, options, seed)
@@ -103,17 +109,51 @@ def resume(
         place.sweep()
         found = place.newest(shown.warn)
         if found:
+            check_contents(*found)
             _refuse_changes(_with_defaults(found[2]["identity"]), now)
-        if place.result.exists():
+        finished = read_result(place.path) if place.result.exists() else None
+        if finished and published(place.model):
             shown.say(f"{place.path} is finished: there is nothing to resume.")
-            return Result(**json.loads(place.result.read_bytes()))
+            return finished
         loop = Loop(task, options, place, now, save, shown, interruption)
+        if finished:
+            _publish_again(loop, found)
+            return finished
         if found:
             restore(loop, *found)
         else:
             shown.say(f"{place.path} has no checkpoint yet: it begins anew.")
             begin(loop, seed)
         return _finished(loop)
+
+
+def read_result(folder: Path) -> Result:
+    """What result.json of a finished run says.
+
+    Raises:
+        FileNotFoundError: the run is not finished.
+        CheckpointError: the file is damaged; the message names the field.
+    """
+
+    def damaged(message: str) -> CheckpointError:
+        hint = "If you remove the file, `regard resume` writes it again."
+        return CheckpointError(f"{message}\n{hint}")
+
+    return read_json(folder / RESULT, Result, error=damaged)
+
+
+def _publish_again(loop: Loop, found: Checkpoint | None) -> None:
+    """Write model/ of a finished run once more, from its checkpoints."""
+    if found is None:
+        raise CheckpointError(
+            f"{loop.place.path} is finished, but neither its model/ nor its checkpoints are there: "
+            "its weights are lost. Restore them from a backup, or train into another folder."
+        )
+    restore_counters(loop, found[2])
+    load_weights(loop.model, found[1]["weights"])
+    weights = loop.take_published()
+    loop.publish(loop.model, loop.place.model)
+    loop.progress.say(f"{loop.place.path} is finished: {weights} were written to model/ again.")
 
 
 def _finished(loop: Loop) -> Result:

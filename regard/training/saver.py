@@ -47,9 +47,11 @@ class Saver:
         tensors, facts = self.gather()
         write_folder(self.place.place(update), tensors, facts)
         self.saved_update, self._saved_at, self._refused_at = update, time.monotonic(), None
-        kept = {best}
-        if self.options.average:
-            kept |= {path.name for path in self.to_average()}
+        self.prune(best)
+
+    def prune(self, best: str) -> None:
+        """Delete the checkpoints that may go; a process that was killed may not have come to it."""
+        kept = {best, *(path.name for path in self.to_average())}
         self.place.prune(self.options.keep, also=kept)
 
     def save_unless_saved(self, update: int, best: str) -> None:
@@ -71,7 +73,9 @@ class Saver:
             self.try_to_save(update, best)
 
     def to_average(self) -> list[Any]:
-        """The checkpoints whose mean is published when averaging is asked for."""
+        """The checkpoints whose mean is published; none unless averaging is asked for."""
+        if not self.options.average:
+            return []
         return self.place.regular(self.options.every)[-self.options.average :]
 
     def _is_due(self, update: int) -> bool:

@@ -8,7 +8,7 @@ length of metrics.jsonl. Together they make a resumed run end like one that neve
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ def restore(loop: Loop, path: Path, tensors: Tables, facts: dict[str, Any]) -> N
     memory = _grouped(tensors["memory"])
     restore_state(loop.optimizer, loop.model, memory.get("optimizer", {}))
     loop.batches.restore(facts["position"])
-    loop.counters = at = Counters(**facts["counters"])
+    at = restore_counters(loop, facts)
     loop.precision, loop.scores = facts["precision"], facts["scores"]
     loop.learning_rate, loop.norm = facts["learning_rate"], facts["norm"]
     if "carry" in memory:
@@ -92,6 +92,13 @@ def restore(loop: Loop, path: Path, tensors: Tables, facts: dict[str, Any]) -> N
                 f"{name} was {facts['machine'].get(name)!r} and is {now!r}: the result will be as "
                 "good, but not equal in every bit."
             )
+
+
+def restore_counters(loop: Loop, facts: dict[str, Any]) -> Counters:
+    """Put back how far a training is, and which checkpoint is the best."""
+    known = {field.name for field in fields(Counters)}
+    loop.counters = Counters(**{k: v for k, v in facts["counters"].items() if k in known})
+    return loop.counters
 
 
 def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:

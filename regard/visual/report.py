@@ -72,7 +72,7 @@ class Report:
     def save(self, path: str | Path) -> Path:
         """Write the page; a report that is half written never stands under its name."""
         path = Path(path)
-        fresh = path.with_name(path.name + ".new")
+        fresh = path.with_name(f".{path.name}.writing")
         fresh.write_text(self.html(), encoding="utf-8")
         fresh.replace(path)
         return path

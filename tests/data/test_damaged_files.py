@@ -1,0 +1,247 @@
+"""Data files that are damaged, far too large, or no files: always an error that names the place."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import random
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data import hash_of, read, read_choices, read_conll, read_glue, read_squad
+from regard.data.files import LONGEST_LINE, lines
+from regard.errors import DataError
+
+PLACES: dict[str, Callable[[str], Any]] = {
+    "x.txt": lambda path: list(read(path)),
+    "x.tsv": lambda path: list(read(path, (0, 1))),
+    "x.csv": lambda path: list(read(path, (0, 1))),
+    "x.jsonl": lambda path: list(read(path, ("a",))),
+    "x.conll": lambda path: list(read_conll(path)),
+    "x.glue": lambda path: list(read_glue("sst2", path)),
+}
+
+
+# ---- too large --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_line_beyond_the_limit_is_an_error_with_its_number(tmp_path, name, packed):
+    first = b'{"a": "b"}\n' if name == "x.jsonl" else b"sentence\tlabel\n"
+    first = b"a,b\n" if name == "x.csv" else first
+    data = first + b"a" * (LONGEST_LINE + 1)
+    path = tmp_path / (f"{name}.gz" if packed else name)
+    path.write_bytes(gzip.compress(data, 1) if packed else data)
+    with pytest.raises(DataError, match=f":2: the line has more than {LONGEST_LINE:,} bytes"):
+        PLACES[name](str(path))
+
+
+def test_a_csv_row_of_many_lines_is_bounded_too(tmp_path):
+    path = tmp_path / "x.csv.gz"
+    field = b'"' + (b"a" * 10_000 + b"\n") * 5 + b'",'
+    path.write_bytes(gzip.compress(b"a,b\n1,2\n" + field * (LONGEST_LINE // len(field) + 1), 1))
+    with pytest.raises(DataError, match=r"x\.csv\.gz:3: the row that begins here has more than"):
+        list(read(path, (0, 1)))
+
+
+def test_a_text_on_one_line_is_read_as_text(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"anarchism " * (LONGEST_LINE // 5))
+    assert sum(len(text) for (text,) in read(path, format="text")) == path.stat().st_size
+    with pytest.raises(DataError, match="format = 'text'"):
+        list(read(path))
+
+
+BOMBED = """
+import sys
+from regard.data.readers import read
+from regard.errors import DataError
+def peak():
+    status = open("/proc/self/status").read()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+before = peak()
+try:
+    for _ in read(sys.argv[1], (), format=sys.argv[2]): pass
+except DataError as error:
+    print(peak() - before, error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_memory_is_bounded_while_a_small_file_unpacks_to_a_huge_line(tmp_path):
+    path = tmp_path / "x.txt.gz"
+    member = gzip.compress(bytes(1 << 24), 9)
+    path.write_bytes(member * 64)  # 1 GiB of zeros
+    command = [sys.executable, "-c", BOMBED, str(path), "lines"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    taken, _, message = told.partition(" ")
+    assert ":1: the line has more than" in message
+    assert int(taken) < 150  # MiB
+
+
+# ---- no files ---------------------------------------------------------------------------------
+
+
+def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
+    pipe = tmp_path / "x.txt"
+    os.mkfifo(pipe)
+    for reading in (lambda: list(lines(pipe)), lambda: hash_of(pipe), lambda: read_squad(pipe)):
+        with pytest.raises(DataError, match=r"x\.txt: is a pipe or a device.*Write it into a file"):
+            list(reading())
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "x/" * 3000])
+def test_impossible_names_are_errors_with_the_name(name):
+    with pytest.raises(DataError):
+        list(lines(name))
+
+
+# ---- records ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ('{"a": "x", "a": "y"}', "'a' is given twice"),
+        ('{"a": NaN}', "NaN is not a finite number"),
+        ('{"a": 1, "b": -Infinity}', "-Infinity is not a finite number"),
+        ('{"a": 1e999}', "1e999 is not a finite number"),
+        ('{"a": ' + "9" * 6000 + "}", "does not fit into 64 bits"),
+        ('{"a": ' + "[" * 30000 + "}", "nested too deeply"),
+        (r'{"a": "\ud800"}', "half of a surrogate pair"),
+    ],
+)
+def test_what_json_cannot_hold_is_named_with_its_line(tmp_path, record, told):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": "fine"}\n' + record + "\n")
+    with pytest.raises(DataError, match=r"x\.jsonl:2: ") as refused:
+        list(read(path, ("a",)))
+    assert told in str(refused.value)
+
+
+# ---- drawn faults -----------------------------------------------------------------------------
+
+SQUAD = {
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {
+                    "context": "one two three",
+                    "qas": [
+                        {
+                            "id": "1",
+                            "question": "q",
+                            "answers": [{"text": "two", "answer_start": 4}],
+                            "is_impossible": False,
+                        }
+                    ],
+                }
+            ],
+        }
+    ]
+}
+DREAM = [[["M: a", "W: b"], [{"question": "q", "choice": ["x", "y"], "answer": "y"}], "id1"]]
+CHOICE = {"context": "c", "question": "q", "choices": ["a", "b"], "answer": 1}
+TAGGED = {"words": ["a", "b"], "tags": ["O", "B-X"]}
+SWAG = "sent1,sent2,ending0,ending1,ending2,ending3,label\na,b,c,d,e,f,1\n"
+FILES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "x.txt": ("one é\ntwo 漢\n" * 3, lambda path: list(read(path))),
+    "v.txt": ("one é\n\ntwo\n" * 3, lambda path: list(read(path, format="text"))),
+    "x.tsv": ("a\tb\n" + "one\ttwo\n" * 3, lambda path: list(read(path, ("a", "b")))),
+    "x.csv": ('a,b\n"one\n""x""",two\n' * 2, lambda path: list(read(path, ("a", "b")))),
+    "x.jsonl": ('{"a": {"b": "é"}, "c": 1.5}\n' * 3, lambda path: list(read(path, ("a.b", "c")))),
+    "x.conll": ("-DOCSTART- O\n\n" + "a O\nb B-X\n\n" * 3, lambda path: list(read_conll(path))),
+    "t.jsonl": (f"{json.dumps(TAGGED)}\n" * 3, lambda path: list(read_conll(path))),
+    "s.json": (json.dumps(SQUAD), lambda path: list(read_squad(path, misplaced="move"))),
+    "d.json": (json.dumps(DREAM, indent=1), lambda path: list(read_choices(path))),
+    "c.jsonl": (f"{json.dumps(CHOICE)}\n" * 3, lambda path: list(read_choices(path))),
+    "w.csv": (SWAG, lambda path: list(read_choices(path))),
+    "g.tsv": ("sentence\tlabel\none\t1\ntwo\t0\n", lambda path: list(read_glue("cola", path))),
+}
+VALUES: list[Any] = [
+    *(None, True, 0, -1, 3, 1.5, "", "x", "\ud800", "9" * 5000, [], [1], [[]], {}, {"a": 1}),
+    *(2**70, float("nan"), {"text": ["two"], "answer_start": ["4"]}, {"text": "two"}),
+]
+BYTES = [
+    *(b"\0", b"\r", b"\n\n", b'"', b"\t", b",", b"\xff", b"\xef\xbb\xbf", b"[" * 20_000),
+    *(b"9" * 6000, b"NaN", b"1e999", b"\\ud800", b"\xed\xa0\x80", b"\x0c"),
+]
+
+
+def changed_value(value: Any, draw: random.Random) -> Any:
+    """A JSON value with one part of it replaced or left out."""
+    if value and isinstance(value, dict | list) and draw.random() < 0.8:
+        key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
+        if draw.random() < 0.2:
+            del value[key]
+        else:
+            value[key] = changed_value(value[key], draw)
+        return value
+    return draw.choice(VALUES)
+
+
+def changed_text(name: str, text: str, draw: random.Random) -> bytes:
+    """The file with a part of it damaged: a field, some bytes, its encoding, its line ends."""
+    if "json" in name and draw.random() < 0.5:
+        records = text.strip().split("\n") if name.endswith("jsonl") else [text]
+        at = draw.randrange(len(records))
+        records[at] = json.dumps(changed_value(json.loads(records[at]), draw))
+        return "\n".join(records).encode()
+    data, at = text.encode(), draw.randrange(len(text))
+    kinds = [
+        lambda: data[:at] + draw.choice(BYTES) + data[at:],
+        lambda: data[:at] + data[at + draw.randint(1, 9) :],
+        lambda: data[:at],
+        lambda: text.encode(draw.choice(["utf-16", "utf-16-le", "utf-8-sig", "utf-32"])),
+        lambda: data.replace(b"\n", draw.choice([b"\r", b"\r\n", b"\n\r"])),
+        lambda: draw.choice([b"", b"\n", b"null", b"{}", b"[]", b"0", b" "]),
+    ]
+    return draw.choice(kinds)()
+
+
+def packed(name: str, data: bytes, draw: random.Random) -> tuple[str, bytes]:
+    """Compressed or not, whole or damaged."""
+    ending = draw.choice(["", "", ".gz", ".bz2", ".xz", ".zip"])
+    if ending == ".zip":
+        held = io.BytesIO()
+        with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, data)
+        data = held.getvalue()
+    elif ending:
+        data = {".gz": gzip, ".bz2": bz2, ".xz": lzma}[ending].compress(data)  # type: ignore
+    if ending and draw.random() < 0.5:
+        at = draw.randrange(len(data))
+        flipped = data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+        data = draw.choice([flipped, data[:at], data + b"garbage", data + data])
+    return name + ending, data
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_read_or_refused_with_its_name(tmp_path, name):
+    text, reading = FILES[name]
+    draw = random.Random(name)
+    refused = 0
+    for _ in range(60):
+        given, data = packed(name, changed_text(name, text, draw), draw)
+        path = tmp_path / given
+        path.write_bytes(data)
+        member = f"!{name}" if given.endswith(".zip") else ""
+        try:
+            reading(f"{path}{member}")
+        except DataError as error:
+            refused += 1
+            assert str(error).startswith(str(path))
+            str(error).encode()  # it can be printed
+    assert refused

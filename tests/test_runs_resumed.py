@@ -1,0 +1,392 @@
+"""A run that was killed while it wrote, has lost files, or whose data has moved, is completed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from killing import killed_at
+from typer.testing import CliRunner
+
+from regard import runs
+from regard.checkpoints import read_folder
+from regard.cli import app
+from regard.compare import compare
+from regard.compare.child import measure
+from regard.compare.crew import Crew
+from regard.compare.results import Outcome
+from regard.data.moved import _moved, _places
+from regard.errors import CheckpointError, ConfigError, DataError
+from regard.recipe import plain_name
+from regard.training.folder import check_contents
+from regard.training.record import TIMING, read_events
+from regard.training.run import read_result
+
+RECIPE = """
+task = "translation"
+name = "small"
+[data]
+train = ["data/train.a", "data/train.b"]
+valid = ["data/valid.tsv"]
+test = ["data/valid.tsv"]
+batch_tokens = 64
+[tokenizer]
+kind = "words"
+vocab_size = 50
+[model]
+name = "transformer"
+d_model = 8
+d_ff = 8
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+max_length = 12
+dropout = 0.1
+[training]
+updates = 3
+threads = 1
+log_every = 1
+[training.validation]
+every = 2
+[training.checkpoints]
+every = 1
+seconds = 0
+"""
+
+
+def write_data(folder: Path) -> None:
+    draw = random.Random(1)
+    lines = [" ".join(draw.choices("one two three four".split(), k=3)) for _ in range(24)]
+    folder.mkdir()
+    (folder / "train.a").write_text("\n".join(lines) + "\n")
+    (folder / "train.b").write_text("\n".join(lines).upper() + "\n")
+    (folder / "valid.tsv").write_text("".join(f"{one}\t{one.upper()}\n" for one in lines[:4]))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A folder with data, a recipe, and a run that nothing has disturbed, `run`."""
+    place = tmp_path_factory.mktemp("whole")
+    write_data(place / "data")
+    (place / "small.toml").write_text(RECIPE)
+    torch.set_num_threads(1)
+    runs.train(place / "small.toml", out=place / "run", show="none")
+    return place
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    """A copy of the run."""
+    return Path(shutil.copytree(whole / "run", tmp_path / "run"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def told(page: bytes) -> str:
+    """A report without its times."""
+    text = re.sub(r"<dd>[\d,]+ s in updates", "", page.decode())
+    return text.split("<svg")[0] + "".join(re.findall(r"<table.*?</table>", text, re.DOTALL))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All of a run that does not depend on the clock."""
+    files = files_of(folder)
+    events, result = read_events(folder), vars(read_result(folder)).copy()
+    for timed in [*events, result]:
+        for key in TIMING:
+            timed.pop(key, None)
+    return {
+        "names": sorted(files),
+        "model": {name: data for name, data in files.items() if name.startswith("model/")},
+        "recipe": files["recipe.toml"],
+        "page": told(files["report.html"]),
+        "events": events,
+        "result": result,
+    }
+
+
+# ---- killed -----------------------------------------------------------------------------------
+
+
+def go_on(recipe: Path, folder: Path) -> None:
+    if (folder / "recipe.toml").exists():
+        runs.resume(folder, show="none")
+    else:
+        runs.train(recipe, out=folder, show="none")
+
+
+def writes_of(work: Callable[[], Any]) -> int:
+    """How many things `work` writes."""
+    read, write = os.pipe()
+
+    def counted() -> None:
+        import killing
+
+        begun: list[Any] = []
+        whole = killing.Deadly.event
+        killing.Deadly.event = lambda self: bool(begun.append(self)) or whole(self)
+        work()
+        os.write(write, str(len(begun)).encode())
+
+    assert not killed_at(10**9, counted)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        return int(pipe.read())
+
+
+def test_a_run_killed_at_any_write_is_completed_by_resume(whole, tmp_path):
+    """One at the end, and some that are drawn; each run is killed a second time on its way."""
+    recipe, draw = whole / "small.toml", random.Random(os.getpid())
+    work = lambda: go_on(recipe, tmp_path / "count")  # noqa: E731
+    count = writes_of(work)
+    assert count > 50
+    for last in [*draw.sample(range(1, count - 3), 2), count - draw.randint(0, 2)]:
+        folder = tmp_path / f"killed{last}"
+        assert killed_at(last, lambda folder=folder: go_on(recipe, folder))
+        killed_at(draw.randint(1, 40), lambda folder=folder: go_on(recipe, folder))
+        go_on(recipe, folder)
+        assert outcome(folder) == outcome(whole / "run"), f"killed at write {last}"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ["report.html"],
+        ["model/config.json"],
+        ["model/model.safetensors", "report.html"],
+        ["model/tokenizer.json"],
+        ["model"],
+        ["result.json"],
+        ["result.json", "report.html", "model"],
+    ],
+    ids="+".join,
+)
+def test_what_is_missing_of_a_finished_run_is_written_and_nothing_else(whole, copy, lost):
+    before = files_of(copy)
+    for name in lost:
+        shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
+    left = {name: (copy / name).stat().st_mtime_ns for name in files_of(copy)}
+    result = runs.resume(copy, show="none")
+    assert result.update == 3
+    assert outcome(copy) == outcome(whole / "run")
+    if "result.json" not in lost:
+        after = files_of(copy)
+        assert {name: after[name] for name in left} == {name: before[name] for name in left}
+        untouched = {n: t for n, t in left.items() if not n.startswith(("model/", "metrics"))}
+        assert untouched == {name: (copy / name).stat().st_mtime_ns for name in untouched}
+
+
+def test_a_finished_run_without_model_and_checkpoints_says_that_its_weights_are_lost(copy):
+    shutil.rmtree(copy / "model")
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(CheckpointError, match="its weights are lost"):
+        runs.resume(copy, show="none")
+
+
+def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypatch):
+    def work(self, jobs, at_once):
+        for job in jobs:
+            measure(job.folder, job.words[0], job.words[1:], "none")
+
+    def run(out: Path) -> None:
+        compare([whole / "small.toml"], out=out, show="none")
+
+    monkeypatch.setattr(Crew, "work", work)
+    draw, out = random.Random(os.getpid()), tmp_path / "whole"
+    count = writes_of(lambda: run(out))
+    for last in [draw.randint(1, count - 12), count - draw.randint(0, 9)]:
+        killed = tmp_path / f"killed{last}"
+        assert killed_at(last, lambda killed=killed: run(killed))
+        run(killed)
+        one, other = ({**vars(Outcome.read(o / "small-seed1"))} for o in (killed, out))
+        for measured in ("seconds", "memory"):
+            del one[measured], other[measured]
+        assert one == other
+        assert files_of(killed).keys() == files_of(out).keys()
+        got, wanted = (outcome(o / "small-seed1") for o in (killed, out))
+        for changed in (got, wanted):
+            del changed["recipe"]  # it names the tokenizer of the comparison by its path
+        assert got == wanted
+
+
+# ---- damaged records --------------------------------------------------------------------------
+
+
+def damaged(value: Any, draw: random.Random) -> Any:
+    """The value with one field missing or of another type."""
+    changed = json.loads(json.dumps(value))
+    at, key = changed, draw.choice(list(changed))
+    while isinstance(at[key], dict) and at[key] and draw.random() < 0.7:
+        at, key = at[key], draw.choice(list(at[key]))
+    if draw.random() < 0.3:
+        del at[key]
+    else:
+        at[key] = draw.choice([None, "x", [], {}, True, -1.5, [1], {"a": 1}, 2**63])
+    return changed
+
+
+def read_newest(folder: Path) -> None:
+    newest = max((folder / "checkpoints").iterdir())
+    check_contents(newest, *read_folder(newest))
+
+
+READERS = {
+    "result.json": read_result,
+    "metrics.jsonl": read_events,
+    "manifest.json": read_newest,
+    "facts.json": read_newest,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_records_are_errors_that_name_the_file(copy, name):
+    newest = max((copy / "checkpoints").iterdir())
+    path = copy / name if (copy / name).exists() else newest / name
+    draw, whole = random.Random(name), path.read_text()
+    first, _, rest = whole.partition("\n") if name == "metrics.jsonl" else (whole, "", "")
+    refused = 0
+    for _ in range(40):
+        texts = [
+            json.dumps(damaged(json.loads(first), draw)) + "\n" + rest,
+            whole[: draw.randrange(len(whole))],
+            whole[: len(whole) // 2] + "\xff\0" + whole[len(whole) // 2 :],
+            "[" * 10_000,
+        ]
+        path.write_bytes(draw.choice(texts).encode("latin1"))
+        try:
+            READERS[name](copy)
+        except CheckpointError as error:
+            refused += 1
+            assert name in str(error)
+    assert refused > 20
+
+
+def test_facts_of_other_types_are_named(copy):
+    newest = max((copy / "checkpoints").iterdir())
+    tensors, facts = read_folder(newest)
+    check_contents(newest, tensors, facts)
+    draw, refused = random.Random(1), 0
+    for _ in range(100):
+        try:
+            check_contents(newest, tensors, damaged(facts, draw))
+        except CheckpointError as error:
+            refused += 1
+            assert f"{newest}/facts.json: " in str(error)
+    assert refused > 30
+    facts["counters"]["best_checkpoint"] = "../../evil"
+    with pytest.raises(CheckpointError, match="is not the name of a checkpoint"):
+        check_contents(newest, tensors, facts)
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
+        check_contents(newest, {"memory": {}}, facts)
+
+
+# ---- names ------------------------------------------------------------------------------------
+
+EVIL = ["../evil", "a/b", "..", ".", "/abs", "a\\b", "a\0b", "a\nb", "a" * 256, "é" * 128]
+
+
+@pytest.mark.parametrize("name", EVIL)
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_a_name_that_leaves_the_folder_of_runs_is_an_error(
+    whole, tmp_path, monkeypatch, name, verb
+):
+    monkeypatch.chdir(tmp_path)
+    text = RECIPE.replace('name = "small"', f"name = {json.dumps(name)}")
+    (tmp_path / "r.toml").write_text(text.replace("data/", f"{whole}/data/"))
+    with pytest.raises(ConfigError, match=r"r\.toml:3: `name` must") as refused:
+        runs.train("r.toml") if verb == "train" else compare(["r.toml"], show="none")
+    assert "plain name" in str(refused.value) or "255 bytes" in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
+
+
+def test_a_file_whose_name_is_no_name_of_a_folder_is_an_error(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a\\b.toml").write_text(RECIPE.replace('name = "small"\n', ""))
+    with pytest.raises(ConfigError, match="Or set `name` in it"):
+        runs.train("a\\b.toml", show="none")
+
+
+def test_ordinary_names_are_kept_as_they_are():
+    for name in ("", "small", "Große Läufe 2", ".hidden", "a.b", "a" * 255):
+        assert plain_name(name) == name
+
+
+# ---- moved data -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(whole, tmp_path) -> Path:
+    """A run with its data beside it, one update from its end, and its data then moved away."""
+    shutil.copytree(whole / "data", tmp_path / "old" / "data")
+    (tmp_path / "old" / "small.toml").write_text(RECIPE)
+    folder, _ = runs.train(tmp_path / "old/small.toml", out=tmp_path / "run", show="none")
+    (folder / "result.json").unlink()
+    (folder / "report.html").unlink()
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))
+    return folder
+
+
+@pytest.mark.parametrize("root", ["new", "new/deep/data", "new/deep"])
+def test_a_run_goes_on_with_data_that_has_moved(whole, stopped, root):
+    place = stopped.parent
+    (place / "new/deep").mkdir(parents=True)
+    (place / "old/data").rename(place / "new/deep/data")
+    if root == "new":  # the longest end of the path that is there
+        shutil.copytree(place / "new/deep/data", place / f"new/{place.name}/old/data")
+    with pytest.raises(DataError, match=r"train\.b.*--data-root DIR"):
+        runs.resume(stopped, show="none")
+    runs.resume(stopped, data_root=place / root, show="none")
+    weights = "model/model.safetensors"
+    assert (stopped / weights).read_bytes() == (whole / "run" / weights).read_bytes()
+    assert (stopped / "report.html").exists()
+    assert "old/data/train.a" in (stopped / "recipe.toml").read_text()  # the record stays
+
+
+def test_every_file_that_is_missing_or_differs_is_named(stopped):
+    place = stopped.parent
+    (place / "old/data").rename(place / "data")
+    (place / "data/train.a").write_text("something else\n")
+    (place / "data/train.b").unlink()
+    with pytest.raises(DataError) as refused:
+        runs.resume(stopped, data_root=place, show="none")
+    said = str(refused.value)
+    assert re.search(r"old/data/train\.a: .*data/train\.a has another content: its sha256", said)
+    assert re.search(r"old/data/train\.b: is not there", said)
+    assert "valid.tsv" not in said
+    with pytest.raises(DataError, match="is no folder"):
+        runs.resume(stopped, data_root=place / "nowhere", show="none")
+
+
+def test_the_command_line_takes_the_place_of_the_data(stopped):
+    place = stopped.parent
+    (place / "old/data").rename(place / "elsewhere")
+    run = CliRunner().invoke(app, ["resume", str(stopped), "--data-root", str(place / "elsewhere")])
+    assert run.exit_code == 0, run.output
+    assert "--data-root" in CliRunner().invoke(app, ["resume", "--help"]).output
+
+
+def test_folders_of_data_and_members_of_archives_move_too(tmp_path):
+    """Paths are changed where a recorded file is the path itself, or lies in that folder."""
+    archive = "/a/x.zip!m.txt"
+    found = {"/a/glue/RTE/train.tsv": "/new/RTE/train.tsv", archive: "/new/x.zip!m.txt"}
+    options = SimpleNamespace(train=Path("/a/glue/RTE"), valid=(Path(archive),), rows=3)
+    assert _moved(options.train, found) == Path("/new/RTE")
+    assert _moved(options.valid, found) == (Path("/new/x.zip!m.txt"),)
+    assert _moved(options.rows, found) == 3
+    assert list(_places("/a/../b/x.zip!m", tmp_path)) == [
+        f"{tmp_path}/b/x.zip!m",
+        f"{tmp_path}/x.zip!m",
+    ]
+    with pytest.raises(DataError, match="must lie in a folder like /a/glue"):
+        _moved(Path("/a/glue"), {"/a/glue/RTE/train.tsv": "/new/train.tsv"})
