@@ -246,7 +246,8 @@ class LanguageModeling(Embeds):
         return [
             *notes,
             f"the model's context is {limit:,} tokens, but blocks have {steps:,} (`steps` of "
-            f"[data]): it learns nothing about longer texts. Set `max_length` of [model] to {steps}",
+            "[data]): it learns nothing about longer texts. Set `max_length` of [model] to "
+            f"{steps}",
         ]
 
     # ---- learning
