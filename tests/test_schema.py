@@ -123,3 +123,28 @@ def test_any_text_is_parsed_or_refused(text):
         parse_json(text, "f")
     except RegardError:
         pass
+
+
+def test_data_errors_have_the_line_of_the_file(tmp_path):
+    path = tmp_path / "vocab.json"
+    for content, line, problem in (
+        ('{"a": 0,\n "b" 1}', 2, "is not JSON"),
+        ('{"a": 0,\n "a": 1}', None, "'a' is given twice"),
+        ("[1]", None, "must be a section"),
+    ):
+        path.write_text(content)
+        with pytest.raises(DataError, match=problem) as error:
+            read_json(path, error=data_error(path))
+        assert (error.value.path, error.value.line) == (str(path), line)
+        assert str(error.value).count(str(path)) == 1
+
+
+def test_whole_numbers_of_any_size_where_they_are_asked_for(tmp_path):
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(f'{{"model_max_length": {10**30}}}')
+    assert read_json(path, any_size=True)["model_max_length"] == 10**30
+    with pytest.raises(CheckpointError, match="does not fit into 64 bits"):
+        read_json(path)
+    path.write_text(f'{{"model_max_length": {"9" * 5000}}}')
+    with pytest.raises(CheckpointError, match="has too many digits"):
+        read_json(path, any_size=True)

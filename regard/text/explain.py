@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import singledispatch
 from itertools import islice
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
 from regard.text import bpe, wordpiece
 from regard.text.bpe_kinds import bpe_trainer
 from regard.text.marked import Marks, end_marks, learn_merges
 from regard.text.pairs import Pair, join
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, text_problem
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,9 @@ class LookedUpWord:
 def count_words(texts: Iterable[str]) -> dict[str, int]:
     """Words between white space with their counts, in the order in which they are first read."""
     counts: Counter[str] = Counter()
-    for text in texts:
+    for number, text in enumerate(texts):
+        if problem := text_problem(text):
+            raise RegardError(f"text {number} cannot be used: {problem}")
         counts.update(text.split())
     return dict(counts)
 
@@ -188,6 +190,9 @@ def _check(words: Mapping[str, int], merges: int) -> None:
         raise ConfigError("`words` must hold at least one word, but is empty.")
     if merges < 1:
         raise ConfigError(f"`merges` must be at least 1, but is {merges}.")
+    for word in words:
+        if problem := text_problem(word):
+            raise RegardError(f"the word {word!r} cannot be used: {problem}")
 
 
 def _alphabet(state: list[tuple[list[str], int]]) -> dict[str, Row]:

@@ -160,7 +160,14 @@ class Tokenizer:
         """Ids of many texts, on all cores; equal to `[encode(t).ids for t in texts]`."""
         if isinstance(texts, str):
             raise RegardError("`texts` must be several texts, but is one str. Use encode(text).")
-        texts = texts if isinstance(texts, list) else list(texts)
+        try:
+            texts = texts if isinstance(texts, list) else list(texts)
+        except TypeError:
+            raise RegardError(f"`texts` must be several texts, but is {texts!r:.80}.") from None
+        if set(map(type, texts)) - {str}:  # the library would read a tuple as two texts
+            for number, text in enumerate(texts):
+                if not isinstance(text, str):
+                    raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
         try:
             rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
@@ -192,7 +199,10 @@ class Tokenizer:
             RegardError: an id is none of the vocabulary; the file's decoder fails on the ids.
         """
         drop = self.special_ids - {self.unk_id}
-        kept = [[i for i in _as_list(row) if i not in drop] for row in rows]
+        try:
+            kept = [[i for i in _as_list(row) if i not in drop] for row in rows]
+        except TypeError as error:
+            raise RegardError(f"ids must be lists of whole numbers: {error}.") from None
         for row in kept:
             try:
                 inside = not row or (0 <= min(row) and max(row) < self.vocab_size)

@@ -81,6 +81,9 @@ def _checked_specials(specials: Iterable[str]) -> list[str]:
     names = [specials] if isinstance(specials, str) else list(specials)
     if len(set(names)) != len(names) or not all(isinstance(n, str) and n for n in names):
         raise ConfigError(f"`specials` must be different, non-empty strings, but is {names}.")
+    for name in names:
+        if problem := text_problem(name):
+            raise ConfigError(f"`specials`: {name!r} cannot be used: {problem}")
     return names
 
 

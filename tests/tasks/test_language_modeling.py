@@ -22,7 +22,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.models.gpt2 import GPT2
 from regard.models.published import to_published
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.tasks.language_modeling import LanguageModeling
+from regard.tasks.language_modeling import LanguageModeling, lost_text
 from regard.text import Tokenizer, train
 from regard.text.templates import Template, with_template
 
@@ -415,3 +415,48 @@ def test_a_released_folder_continues_as_there(shared, tmp_path):
         assert text == other.decode(wanted[0], skip_special_tokens=True)
     pieces = list(task.stream("The quick", max_tokens=6))
     assert "The quick" + "".join(pieces) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost"),
+    [("wordpiece", True), ("words", True), ("bpe", True), ("byte-bpe", False), ("characters", 0)],
+)
+def test_a_tokenizer_that_does_not_keep_a_running_text_is_told(kind, lost):
+    lines = ["def f(x):\n", "    return X\n", "\n", "a  b\n"] * 3
+    tokenizer = train(kind, lines, 400, min_frequency=1)
+    said = lost_text(tokenizer, lines)
+    assert bool(said) == bool(lost)
+    if lost:
+        assert f"({kind}) does not keep the text" in said and "comes back as" in said
+    # Unknown characters are no loss of this kind: perplexities count them.
+    unknown = train("characters", lines, 400)
+    assert lost_text(unknown, ["dé ü\n"]) == "" == lost_text(unknown, [])
+
+
+def test_what_a_tokenizer_loses_of_a_running_text_is_told_before_training(tmp_path):
+    (tmp_path / "text.txt").write_text("def f(x):\n    return x\n" * 40)
+    for kind, lines in (("words", True), ("byte-bpe", False)):
+        (tmp_path / "recipe.toml").write_text(f"""
+            task = "language-modeling"
+            [data]
+            train = "{tmp_path / "text.txt"}"
+            valid = "{tmp_path / "text.txt"}"
+            format = "text"
+            rows = 2
+            steps = 12
+            [tokenizer]
+            kind = "{kind}"
+            vocab_size = 300
+            [model]
+            name = "gpt2"
+            d_model = 16
+            heads = 2
+            layers = 1
+            max_length = 12
+            [training]
+            updates = 1
+        """)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, show="none")
+        assert any("does not keep the text" in str(one.message) for one in seen) == lines

@@ -1,0 +1,291 @@
+"""Whatever a tokenizer's files hold, what the user sees is a `RegardError`, never a panic."""
+
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from random import Random
+
+import pytest
+from drawn_folders import drawn
+from hard_texts import HARD
+from test_tokenizer_folders import written
+
+from regard.errors import DataError, RegardError
+from regard.text import Tokenizer, explain, train
+from regard.text.templates import template_of
+
+HALF = "ab\ud800c"
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2}, "unk_token": "<unk>"}
+PLAIN = {
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+    "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
+    "model": WORDS,
+}
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+GARBAGE = base64.b64encode(b"\x08\x00\x00\x00abcdefgh" * 3).decode()
+
+
+def split(regex):
+    pattern = {"Regex": regex}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+def replace(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def template(single, special_tokens=None, pair=None):
+    a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    parts = [a if part == "A" else b if part == "B" else
+             {"SpecialToken": {"id": part, "type_id": 0}} for part in single]  # fmt: skip
+    return {"type": "TemplateProcessing", "single": parts, "pair": pair or [a, b],
+            "special_tokens": special_tokens or {}}  # fmt: skip
+
+
+def vocabulary(**pieces):
+    return {"model": {**WORDS, "vocab": pieces | {"<unk>": 2}}}
+
+
+AT_LOAD = {
+    "a regular expression that is none": {"pre_tokenizer": split("(")},
+    "a table that is empty": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
+    "an unknown type": {"normalizer": {"type": "NoSuchNormalizer"}},
+    "replacements that feed each other": {
+        "normalizer": {
+            "type": "Sequence", "normalizers": [replace({"String": "a"}, "aa")] * 32,
+        },
+    },
+    "replacements in the decoder": {
+        "decoder": {"type": "Sequence", "decoders": [replace({"Regex": "a|b"}, "ab" * 50)] * 9},
+    },
+    "an id of 32 bits": vocabulary(a=2**32 - 1),
+    "an id of 41 bits": vocabulary(a=2**40),
+    "an id that two tokens share": vocabulary(a=1, b=1),
+    "a negative id": vocabulary(a=-1),
+    "an id that is no number": vocabulary(a="1"),
+    "an added token with a huge id": {"added_tokens": [
+        {"id": 2**31, "content": "[E]", "special": True, **FLAGS},
+    ]},
+    "an added token with another id": {"added_tokens": [
+        {"id": 9, "content": "[E]", "special": True, **FLAGS},
+    ]},
+    "an added token in a hole": {
+        "model": {**WORDS, "vocab": {"a": 0, "<unk>": 2}},
+        "added_tokens": [{"id": 1, "content": "[E]", "special": True, **FLAGS}],
+    },
+    "merges of absent tokens": {
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["x", "y"]]},
+    },
+    "a unigram without tokens": {"model": {"type": "Unigram", "vocab": [], "unk_id": 0}},
+    "a template of an absent token": {"post_processor": template(["[CLS]", "A"])},
+    "a template of the second text": {"post_processor": template(["B"])},
+    "a template of a text twice": {"post_processor": template(["A", "A"])},
+    "a template without a text": {"post_processor": template([])},
+    "a template with an absent id": {"post_processor": template(
+        ["x", "A"], {"x": {"id": "x", "ids": [77], "tokens": ["x"]}}
+    )},
+}  # fmt: skip
+AT_USE = {
+    "a regular expression that gives up": {"pre_tokenizer": split("(x+x+)+y")},
+    "a replacement that gives up": {"normalizer": replace({"Regex": "(x+x+)+y"}, "")},
+    "a table that points outside itself": {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": GARBAGE},
+    },
+    "parts of no length": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "no unknown token": {"model": {**WORDS, "vocab": {"a": 0, "b": 1}}},
+    "no unknown token of BPE": {
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "<unk>"},
+    },
+    "no unknown token of a unigram": {
+        "model": {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": None},
+    },
+}  # fmt: skip
+
+
+def folder_with(tmp_path, change):
+    return written(tmp_path / "hostile", {"tokenizer.json": PLAIN | change})
+
+
+@pytest.mark.parametrize("name", AT_LOAD)
+def test_a_file_that_cannot_be_used_is_refused_at_load(tmp_path, name):
+    folder = folder_with(tmp_path, AT_LOAD[name])
+    with pytest.raises(DataError) as error:
+        Tokenizer.load(folder)
+    assert error.value.path == str(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("name", AT_USE)
+def test_a_rule_that_fails_on_a_text_names_the_text(tmp_path, name):
+    tokenizer = Tokenizer.load(folder_with(tmp_path, AT_USE[name]))
+    text = "x" * 60
+    with pytest.raises(RegardError, match="the text cannot be encoded: .* It is 'xxx"):
+        tokenizer.encode(text)
+    with pytest.raises(RegardError, match="text 1 cannot be encoded"):
+        tokenizer.encode_many(["", text, "a"])
+    assert tokenizer.encode("").ids == []
+
+
+def test_a_decoder_that_fails_is_named(tmp_path):
+    decoder = {"type": "Strip", "content": "a", "start": 5, "stop": 5}
+    tokenizer = Tokenizer.load(folder_with(tmp_path, {"decoder": decoder}))
+    with pytest.raises(RegardError, match="the ids cannot be decoded"):
+        tokenizer.decode([0, 1])
+
+
+def test_lengths_that_a_file_fixes_are_not_applied(tmp_path):
+    cut = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
+    padded = {"strategy": {"Fixed": 2**40}, "direction": "Left", "pad_to_multiple_of": 0}
+    padded |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+    change = {"truncation": cut, "padding": padded, "pre_tokenizer": split(" ")}
+    tokenizer = Tokenizer.load(folder_with(tmp_path, change))
+    assert tokenizer.encode("b a").ids == [1, 2, 0] and tokenizer.sides == {"padding_side": "left"}
+
+
+def test_a_token_is_not_added_into_a_hole(tmp_path):
+    vocab = {"a": 0, "b": 3, "<unk>": 2}
+    tokenizer = Tokenizer.load(folder_with(tmp_path, {"model": {**WORDS, "vocab": vocab}}))
+    with pytest.raises(RegardError, match="'<new>' cannot be added: the ids .* have holes"):
+        tokenizer.with_pieces(["<new>"])
+
+
+# ------------------------------------------------------------------------------ mutations
+
+VALUES = [
+    *(None, True, 0, -1, 3, 2**31, 2**32 - 1, 2**40, 10**30, 1.5, "", "a", "[UNK]", "(a+)+$"),
+    *([], {}, [None], {"a": 1}, {"String": ""}, {"Regex": "(a|a)*b"}, [[1, 2]], [["a", 0.0]]),
+    *("EAAAAP///////////w==", {"content": "x"}, {"content": None}, "\U0010ffff"),
+    *(replace({"String": "a"}, "aa"), split("(x+x+)+y"), {"type": "FixedLength", "length": 0}),
+    *({"type": "Precompiled", "precompiled_charsmap": GARBAGE}, {"type": "NFC"}),
+]
+BYTES = [b"\n", b"\x00", b"\xff", b"\xed\xa0\x80", b"\\ud800", b'"', b"{", b" ", b"9" * 25]
+
+
+def paths(value, before=()):
+    """Where the fields of a JSON value are; of long lists and sections some."""
+    yield before
+    if isinstance(value, dict | list):
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        for key in keys[:10]:
+            yield from paths(value[key], (*before, key))
+
+
+def mutated(value, draw):
+    """A copy with one field removed, exchanged or wrapped."""
+    value = json.loads(json.dumps(value))
+    *place, last = draw.choice([path for path in paths(value) if path] or [(None,)])
+    node = value
+    for key in place:
+        node = node[key]
+    way = draw.random()
+    if last is None:
+        return draw.choice(VALUES)
+    if way < 0.2:
+        del node[last]
+    elif way < 0.3:
+        node[last] = [node[last]]
+    elif way < 0.4 and type(node[last]) is int:
+        node[last] += draw.choice([-1, 1, 1000, 2**24, 2**32])
+    else:
+        node[last] = draw.choice(VALUES)
+    return value
+
+
+def damaged(data, draw):
+    """The bytes with one of them changed, some removed or some inserted."""
+    at = draw.randrange(len(data) + 1)
+    way = draw.random()
+    if way < 0.3:
+        return data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]
+    if way < 0.6:
+        return data[:at] + data[at + draw.choice([1, 5, 100]) :]
+    return data[:at] + draw.choice(BYTES) + data[at:]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_files_work_or_are_refused(tmp_path, seed):
+    """Loaded, used, saved and read again; every error names the folder or the text."""
+    draw, refused = Random(seed), 0
+    for _ in range(40):
+        _, files = drawn(draw)
+        folder = written(tmp_path / "one", files)
+        file = folder / draw.choice(["tokenizer.json", *files])
+        file = file if file.exists() else folder / "tokenizer_config.json"
+        if file.suffix == ".json" and draw.random() < 0.7:
+            content = mutated(json.loads(file.read_text(encoding="utf-8")), draw)
+            file.write_text(json.dumps(content))
+        else:
+            file.write_bytes(damaged(file.read_bytes(), draw))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                tokenizer = Tokenizer.load(folder)
+        except RegardError as error:
+            assert str(folder) in str(error)
+            refused += 1
+            continue
+        used(tokenizer, tmp_path / "saved")
+    assert 5 < refused < 40
+
+
+def used(tokenizer, folder):
+    """All that can be done with a tokenizer; a `RegardError` is an answer."""
+    for work in (
+        lambda: [tokenizer.encode(text) for text in HARD[:20]],
+        lambda: tokenizer.decode_many(tokenizer.encode_many(HARD)),
+        lambda: tokenizer.words("the café"),
+        lambda: template_of(tokenizer),
+        lambda: explain.render(explain.encoding(tokenizer, "the café")),
+        lambda: tokenizer.with_pieces(["<new>"]).fingerprint(),
+        lambda: (tokenizer.save(folder), Tokenizer.load(folder)),
+    ):
+        try:
+            work()
+        except RegardError:
+            pass
+
+
+# ------------------------------------------------------------------------------ half characters
+
+KINDS = ["bpe", "byte-bpe", "wordpiece", "wordpiece-likelihood", "words", "characters"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_characters_are_named_wherever_a_text_is_given(kind):
+    tokenizer = train(kind, ["ab c the", "the cat"], 300)
+    surrogate = r"lone surrogate U\+D800"
+    for work, where in (
+        (lambda: tokenizer.encode(HALF), "the text"),
+        (lambda: tokenizer.encode_many(["a", HALF]), "text 1"),
+        (lambda: tokenizer.words(HALF), "the text"),
+        (lambda: tokenizer.with_pieces([HALF]), "special token"),
+        (lambda: tokenizer.with_roles({"sep": HALF}), "special token"),
+        (lambda: train(kind, ["a", HALF], 300), "text 1"),
+        (lambda: train(kind, ["a"], 300, specials=["<unk>", HALF]), "`specials`"),
+        (lambda: explain.encoding(tokenizer, HALF), "the text"),
+        (lambda: explain.count_words(["a", HALF]), "text 1"),
+    ):
+        with pytest.raises(RegardError, match=f"{where}.*{surrogate}"):
+            work()
+    for work in (explain.training, explain.likelihood, explain.compare):
+        with pytest.raises(RegardError, match=f"the word .*{surrogate}"):
+            work({"ab": 2, HALF: 3}, 2)
+    with pytest.raises(RegardError, match="is not in the vocabulary"):
+        tokenizer.id(HALF)
+
+
+@pytest.mark.parametrize("given", [None, 3, b"ab", ["a"], ("a", "b"), 1.5])
+def test_what_is_no_text_and_no_id_is_named(given):
+    tokenizer = train("bpe", ["ab c the"], 300)
+    with pytest.raises(RegardError, match="must be a str"):
+        tokenizer.encode(given)
+    with pytest.raises(RegardError, match="text 1 cannot be encoded: it must be a str"):
+        tokenizer.encode_many(["a", given])  # the library would read a tuple as a pair of texts
+    for work in (lambda: tokenizer.words(given), lambda: tokenizer.id(given)):
+        with pytest.raises(RegardError):
+            work()
+    if given != 3:
+        for work in (lambda: tokenizer.decode([given]), lambda: tokenizer.piece(given)):
+            with pytest.raises(RegardError, match="(`id`|ids) (must|cannot)"):
+                work()

@@ -1,0 +1,197 @@
+"""Folders with drawn settings have the ids that `AutoTokenizer` gives them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from random import Random
+
+import pytest
+from drawn_folders import TEXTS, WORDPIECES, drawn, tokenizer_json
+from hard_texts import HARD
+
+from regard.errors import DataError
+from regard.text import Tokenizer
+from regard.text.fit import check_tokenizer
+from regard.text.templates import template_of
+
+
+def written(folder, files):
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    for name, content in files.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def opened(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return Tokenizer.load(folder)
+
+
+def auto(folder):
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def same(ours, theirs, about):
+    for text in [*HARD[::4], *TEXTS]:
+        wanted = theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text).ids == wanted, (text, about)
+    template = template_of(ours)
+    for texts in (["a b"], ["the", "a"]):
+        own = ours.encode_many(texts)
+        row = [i for ids in own for i in ids] if template is None else template.row(own).ids
+        assert row == theirs(*texts)["input_ids"], about
+    assert len(ours.vocab()) == len(theirs), about
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_settings_give_the_ids_of_transformers(tmp_path, seed):
+    """Or are refused by name: here only ids that `transformers` would number anew."""
+    draw, equal = Random(seed), 0
+    for _ in range(15):
+        _, files = drawn(draw)
+        folder = written(tmp_path / "one", files)
+        theirs = auto(folder)
+        try:
+            ours = opened(folder)
+        except DataError as error:
+            assert "must have the next free id" in str(error), files
+            continue
+        about = {k: v for k, v in files.items() if k not in ("tokenizer.json", "vocab.json")}
+        same(ours, theirs, about)
+        ours.save(tmp_path / "saved")
+        same(opened(tmp_path / "saved"), theirs, about)
+        equal += 1
+    assert equal > 10
+
+
+def test_published_vocabularies_with_drawn_fields(shared, tmp_path):
+    lines = shared("vocab/bert-base-cased-vocab.txt").read_text(encoding="utf-8")
+    for lower in (None, True, False):
+        for accents in (None, True, False):
+            stated = {"do_lower_case": lower, "strip_accents": accents}
+            config = {name: value for name, value in stated.items() if value is not None}
+            config |= {"tokenizer_class": "BertTokenizer", "additional_special_tokens": ["[E1]"]}
+            folder = written(
+                tmp_path / "bert", {"vocab.txt": lines, "tokenizer_config.json": config}
+            )
+            same(opened(folder), auto(folder), config)
+
+
+# ------------------------------------------------------------------------------ what is said
+
+
+def bert(folder, lowercase=False, **config):
+    content = tokenizer_json("bert", Random(1))
+    content["normalizer"] |= {"lowercase": lowercase, "handle_chinese_chars": True}
+    config = {"tokenizer_class": "BertTokenizer"} | config
+    return written(folder, {"tokenizer.json": content, "tokenizer_config.json": config})
+
+
+def test_a_part_that_changes_without_being_asked_for_is_named(tmp_path):
+    folder = bert(tmp_path / "bert")
+    with pytest.warns(UserWarning, match="`normalizer` .*'lowercase': False.* BertTokenizer does"):
+        assert Tokenizer.load(folder).words("A") == ["a"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Tokenizer.load(bert(folder, do_lower_case=True)).words("A") == ["a"]
+        assert Tokenizer.load(bert(folder, do_lower_case=False)).words("A") == ["A"]
+        plain = bert(folder, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True)
+        assert Tokenizer.load(plain).words("A") == ["A"]
+
+
+def test_a_class_with_another_model_is_refused_by_name(tmp_path):
+    folder = bert(tmp_path / "bert", tokenizer_class="GPT2Tokenizer")
+    with pytest.raises(DataError, match="`tokenizer_class` GPT2Tokenizer is for a model of type"):
+        Tokenizer.load(folder)
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.warns(UserWarning, match="`model_type` gpt2 is for a model of type BPE"):
+        assert Tokenizer.load(folder).words("A") == ["A"]
+
+
+@pytest.mark.parametrize("name", ["do_lower_case", "tokenize_chinese_chars", "add_prefix_space"])
+def test_fields_that_contradict_a_class_of_which_only_the_name_is_known(tmp_path, name):
+    folder = tmp_path / "mpnet"
+    for value, does in ((True, False), (False, True)):
+        content = tokenizer_json("bert", Random(1))
+        if name == "add_prefix_space":
+            content = tokenizer_json("gpt2", Random(1))
+            content["pre_tokenizer"]["add_prefix_space"] = does
+        else:
+            content["normalizer"] |= {"lowercase": does, "handle_chinese_chars": does}
+        for stated in (value, does):
+            config = {"tokenizer_class": "MPNetTokenizer", name: stated}
+            written(folder, {"tokenizer.json": content, "tokenizer_config.json": config})
+            if stated == does:
+                Tokenizer.load(folder)
+                continue
+            with pytest.raises(DataError, match=f"`{name}` is {str(stated).lower()}, but"):
+                Tokenizer.load(folder)
+
+
+def test_tokens_beyond_the_model_are_left_out_and_told(tmp_path):
+    size = len(WORDPIECES)
+    folder = bert(tmp_path / "bert", do_lower_case=False, additional_special_tokens=["<a>", "<b>"])
+    assert Tokenizer.load(folder).encode("<a><b>").ids[-2:] == [size, size + 1]
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": size + 1}))
+    with pytest.warns(UserWarning, match=r"'<b>' would be added .* has only \d+ ids"):
+        tokenizer = Tokenizer.load(folder)
+    assert tokenizer.vocab_size == size + 1 and tokenizer.encode("<a>").ids == [size]
+    check_tokenizer(tokenizer, {"vocab_size": size + 1})
+
+
+def test_added_tokens_that_the_settings_do_not_list_are_named(tmp_path):
+    content = tokenizer_json("bert", Random(1))
+    number = len(WORDPIECES)
+    one = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+    content["added_tokens"] = [{"id": number, "content": "<a>", "special": True, **one}]
+    config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": {}}
+    folder = written(tmp_path / "one", {"tokenizer.json": content, "tokenizer_config.json": config})
+    with pytest.raises(DataError, match="adds '<a>', which tokenizer_config.json does not"):
+        Tokenizer.load(folder)
+    content["added_tokens"][0]["id"] = number + 5
+    written(folder, {"tokenizer.json": content})
+    with pytest.raises(DataError, match=f"'<a>' must have the next free id, {number}, not"):
+        Tokenizer.load(folder)
+
+
+def test_spaces_are_cleaned_up_and_lengths_kept_as_the_settings_say(tmp_path):
+    content = tokenizer_json("bert", Random(1)) | {"decoder": {"type": "WordPiece", "prefix": "##",
+                                                               "cleanup": False}}  # fmt: skip
+    folder = tmp_path / "one"
+    for cleans in (True, False):
+        config = {"clean_up_tokenization_spaces": cleans, "model_max_length": 7}
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        written(folder, {"tokenizer.json": content, "tokenizer_config.json": config})
+        ours, theirs = Tokenizer.load(folder), auto(folder)
+        ids = ours.encode("a , b . c ' s d n't ? !").ids
+        assert ours.decode(ids) == theirs.decode(ids)
+        ours.save(tmp_path / "saved", max_length=64)
+        again = Tokenizer.load(tmp_path / "saved")
+        assert (again.cleans_up, again.max_length) == (cleans, 7)
+    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {10**30}}}')
+    assert Tokenizer.load(folder).max_length is None  # "no limit", which needs 100 bits
+
+
+def test_sentencepiece_folders_are_recognized(tmp_path):
+    for name in ("source.spm", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(b"\x0a")
+        (folder / "config.json").write_text("{}")
+        if name == "source.spm":
+            (folder / "target.spm").write_bytes(b"\x0a")
+            (folder / "vocab.json").write_text('{"</s>": 0, "a": 1, "<pad>": 2}')
+        hint = "docs/tokenizers.md" if name == "source.spm" else "save_pretrained"
+        with pytest.raises(DataError, match=f"is a SentencePiece model, which is not.*{hint}"):
+            Tokenizer.load(folder)
+        content = json.dumps(tokenizer_json("marian", Random(1)))
+        (folder / "tokenizer.json").write_text(content)
+        assert Tokenizer.load(folder).kind == "unigram"  # once it was converted
