@@ -172,7 +172,10 @@ def _started(section: Started) -> nn.Module:
     _check_numbers(options, "model.features")
     options["choice"] = options.pop("layers")
     encoder = headed(read_model(section.path, section.changes())).encoder
-    return Features.over(encoder, name_of(encoder), options)
+    try:
+        return Features.over(encoder, name_of(encoder), options)
+    except ConfigError as error:
+        raise ConfigError(f"[model.features] {error}") from None
 
 
 def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:

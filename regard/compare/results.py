@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.schema import read_json
+from regard.schema import checked, read_json
 from regard.visual.comparison import Contestant
 from regard.visual.comparison import compare as picture_of
 from regard.visual.curves import Curves, Series
@@ -67,7 +67,10 @@ class Outcome:
             hint = "If you remove the file, the same command measures this run again."
             return CheckpointError(f"{message}\n{hint}")
 
-        return read_json(folder / OUTCOME, cls, error=damaged, finite=False)
+        found = read_json(folder / OUTCOME, error=damaged, finite=False)
+        checked(found, cls, folder / OUTCOME, damaged)
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in known})
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from regard import decoding
 from regard.decoding import values
@@ -23,6 +23,13 @@ class TokenizerSection(Options):
     path: RecipePath | None = None
     lowercase: bool = False
     unicode_form: Literal["none", "nfc", "nfd", "nfkc", "nfkd"] = "none"
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind not in KINDS:
+            raise ValueError(f"is {kind!r}, which is no kind of tokenizer. {nearest(kind, KINDS)}")
+        return kind
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
