@@ -458,7 +458,8 @@ def _refusal(key: str, errors: Sequence[Any]) -> str:
     errors = [error for error in errors if _index(error) == index]
     if first["type"] in ("value_error", "assertion_error"):
         said = str(first["ctx"]["error"])
-        return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
+        if not said.startswith("must ") or "but " in said:  # a whole sentence
+            return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
     hint = ""
     if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))

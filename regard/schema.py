@@ -241,7 +241,7 @@ def _expected(error: Any) -> str:
         return f"at least {error['ctx']['ge']}"
     if error["type"] == "less_than_equal":
         return f"at most {error['ctx']['le']:,}"
-    said = re.sub("^Input should (be )?|^Value error, ", "", error["msg"])
+    said = re.sub("^Input should (be )?|^Value error, (must (be )?)?", "", error["msg"])
     return _EXPECTED.get(error["type"], said)
 
 

@@ -84,7 +84,7 @@ def compare(
     out = Path(out)
     named = _named(recipes, overrides)
     shared = _shared(named)
-    given = [*overrides, *_tokenizer(next(iter(named.values()))[1], shared, out)]
+    given = _with_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
     runs = {
         name: [_run(path, (*given, f"seed={seed}"), out / f"{name}-seed{seed}") for seed in seeds]
         for name, (path, _) in named.items()
@@ -126,10 +126,13 @@ def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:
     return next(iter(conditions.values()))
 
 
-def _tokenizer(recipe: Any, shared: Mapping[str, Any], out: Path) -> list[str]:
-    """Learn the tokenizer that all runs read, unless it is there or the recipe names one.
+def _with_tokenizer(
+    recipe: Any, overrides: Sequence[str], shared: Mapping[str, Any], out: Path
+) -> list[str]:
+    """The overrides of all runs, which read one tokenizer: [tokenizer] names its folder.
 
-    Models that are started from folders bring their own.
+    It is learned here, unless it is there already or the recipe names one. Models that are started
+    from folders bring their own.
     """
     learned = recipe.tokenizer is not None and recipe.tokenizer.path is None
     place = out / CONDITIONS
@@ -142,7 +145,10 @@ def _tokenizer(recipe: Any, shared: Mapping[str, Any], out: Path) -> list[str]:
     if not place.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_text(place, json.dumps(shared, indent=1) + "\n")
-    return [f"tokenizer.path={json.dumps(str(tokenizer))}"] if learned else []
+    if not learned:
+        return list(overrides)
+    others = [one for one in overrides if not one.startswith("tokenizer.")]
+    return [*others, f"tokenizer={{path={json.dumps(str(tokenizer))}}}"]
 
 
 def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> Run:

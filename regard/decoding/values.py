@@ -25,9 +25,9 @@ STEEPEST = 30.0  # length^30 is a finite float64 for every possible length
 def _between(least: float, most: float) -> AfterValidator:
     def within(value: Any) -> Any:
         if value < least:
-            raise ValueError(f"at least {least:,}")
+            raise ValueError(f"must be at least {least:,}")
         if value > most:
-            raise ValueError(f"at most {most:,}")
+            raise ValueError(f"must be at most {most:,}")
         return value
 
     return AfterValidator(within)
@@ -35,21 +35,21 @@ def _between(least: float, most: float) -> AfterValidator:
 
 def _temperature(value: float) -> float:
     if not value > 0:
-        raise ValueError("above 0")
+        raise ValueError("must be above 0")
     if value < COLDEST:
-        raise ValueError(f"at least {COLDEST}")
+        raise ValueError(f"must be at least {COLDEST}")
     return value
 
 
 def _share(value: float) -> float:
     if not 0 < value <= 1:
-        raise ValueError("above 0 and at most 1")
+        raise ValueError("must be above 0 and at most 1")
     return value
 
 
 def _filled(value: Any) -> Any:
     if not value:
-        raise ValueError("not empty")
+        raise ValueError("must be non-empty")
     return value
 
 

@@ -332,4 +332,4 @@ def test_half_a_character_is_an_error_in_every_verb_that_decodes(folder, broken)
             verb()
     for verb in ("generate", "predict", "look"):
         run = CliRunner().invoke(cli.app, [verb, str(folder), broken])
-        assert run.exit_code == 2 and "lone surrogate" in run.stderr, run.output
+        assert run.exit_code == 2 and "not UTF-8" in run.stderr, run.output
