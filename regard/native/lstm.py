@@ -113,8 +113,18 @@ def _shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
     width = lines // 4
     every, one, gates = (rows, steps, width), (rows, width), (rows, steps, lines)
     return {
-        "weight": (lines, width), "inputs": gates, "bias": (lines,), "hidden": one,
-        "cell": one, "gates": gates, "cells": every if keep else (rows, 1, width),
-        "hiddens": every, "d_hiddens": every, "d_end": one, "d_cell": one,
-        "d_hidden": one, "d_gates": gates, "d_bias": (lines,),
+        "weight": (lines, width),
+        "inputs": gates,
+        "bias": (lines,),
+        "hidden": one,
+        "cell": one,
+        "gates": gates,
+        "cells": every if keep else (rows, 1, width),
+        "hiddens": every,
+        "d_hiddens": every,
+        "d_end": one,
+        "d_cell": one,
+        "d_hidden": one,
+        "d_gates": gates,
+        "d_bias": (lines,),
     }

@@ -36,6 +36,7 @@ A_THREADS_NUMBERS = 1 << 14  # numbers that pay for a further thread
 A_THREADS_PRODUCTS = 1 << 19  # multiplications
 DROP_NONE = (0, 0)  # a seed and a threshold
 
+
 def fit(*tensors: Tensor) -> bool:
     """Whether there are kernels for these: on the CPU, of one type that they know, not empty.
 
