@@ -186,10 +186,6 @@ class TextTask(EncoderTask):
             yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
         if any(isinstance(one, str) for one in data.columns) and data.header is False:
             yield "data.header", "must not be false where `columns` are names: a header has them."
-        one_text = data.glue in OF_ONE_TEXT or (not data.glue and len(data.columns) == 2)
-        if recipe.objective.both_orders and one_text:
-            problem = "is for pairs, but `columns` names one text. Leave it out."
-            yield "objective.both_orders", problem
         if metrics and data.valid is None and data.test is None:
             yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
         yield from cls._unknown(metrics)

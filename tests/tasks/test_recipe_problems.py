@@ -74,7 +74,6 @@ def test_options_of_another_choice_are_refused(tmp_path, task, changes, option):
         ("classification", ["evaluation.metrics=['f1']"], "`evaluation.metrics` needs `valid`"),
         ("classification", ["evaluation.metrics=['pearson']"], "'pearson', which does not score"),
         ("regression", ["data.glue=rte"], 'scored by accuracy.*say task = "classification"'),
-        ("classification", ["objective.both_orders=true"], "`objective.both_orders` is for pairs"),
         ("classification", ["data.test_part=dev"], "`data.test_part` is of"),
         ("classification", ["data.header=false", "data.columns=['a','b']"], "`data.header` must"),
         ("classification", ["data.glue=rte", "data.format=csv"], "`data.format` is of tables"),
