@@ -1,7 +1,7 @@
-"""What a user gives a task: a list of texts, pairs, or words, each checked where it stands.
+"""Checks the inputs of tasks: lists of texts, of pairs of texts, or of lists of words.
 
-Every verb of every task checks with these, so that the same thing is right or wrong everywhere and
-an error names the text by its number.
+All methods of all tasks use these functions, so that they accept the same inputs and their errors
+name the text by its number.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from regard.errors import RegardError, TextError
 from regard.text.tokenizer import text_problem
 
 
-def is_one(given: Any) -> bool:
-    """Whether this is one text, or one pair as a tuple, and not several of them."""
+def is_single(given: Any) -> bool:
+    """Whether this is one text, or one tuple of texts, and not a list of them."""
     pair = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
     return isinstance(given, str) or (pair and bool(given))
 
 
-def several(texts: Any) -> list[Any]:
-    """The texts of a list, a tuple, an array of strings, a generator.
+def as_list(texts: Any) -> list[Any]:
+    """The items of a list, a tuple, an array or a generator, as a list.
 
     Raises:
-        RegardError: as `looped`.
+        RegardError: as `iterate`.
     """
-    return list(looped(texts))
+    return list(iterate(texts))
 
 
-def several_texts(texts: Any) -> list[str]:
-    """The same for a task that reads one text at a time.
+def checked_texts(texts: Any) -> list[str]:
+    """As `as_list`, for texts: each item is checked to be a str.
 
     Raises:
-        TextError: one is no text.
-        RegardError: as `looped`.
+        TextError: an item is not a text.
+        RegardError: as `iterate`.
     """
-    return [one_text(text, place) for place, text in enumerate(looped(texts))]
+    return [checked_text(text, index) for index, text in enumerate(iterate(texts))]
 
 
-def looped(texts: Any) -> Iterator[Any]:
-    """The texts one after another.
+def iterate(texts: Any) -> Iterator[Any]:
+    """An iterator over the texts.
 
     Raises:
-        RegardError: it is one text, of which every letter would be read as a text; it has no order,
-            or is nothing that one can loop over.
+        RegardError: `texts` is a single str, whose letters would be read as texts, or it is a
+            mapping or a set, or it is not iterable.
     """
     if not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
         try:
@@ -54,51 +54,53 @@ def looped(texts: Any) -> Iterator[Any]:
     raise RegardError(f"Give a list of texts, [text], but this is {_shown(texts)}.")
 
 
-def one_text(given: Any, place: int, hint: str = "") -> str:
-    """A text that has UTF-8 bytes.
+def checked_text(given: Any, index: int, hint: str = "") -> str:
+    """The text as a str, if it is one and can be encoded as UTF-8.
+
+    index: of the text among those given, for the error.  hint: ends the error message.
 
     Raises:
-        TextError: it is none.
+        TextError: it is not a str, or cannot be encoded.
     """
     if not isinstance(given, str):
-        raise TextError(place, f"must be a str, but is {_shown(given)}.", hint)
+        raise TextError(index, f"must be a str, but is {_shown(given)}.", hint)
     if not given.isascii() and (problem := text_problem(given)):
-        raise TextError(place, f"cannot be encoded: {problem}")
-    return str(given)  # of numpy's strings, too
+        raise TextError(index, f"cannot be encoded: {problem}")
+    return str(given)  # converts numpy.str_
 
 
-def one_or_two(given: Any, place: int) -> Texts:
-    """A text, or a pair of texts.
+def text_or_pair(given: Any, index: int) -> Texts:
+    """A text, or a pair of texts, as a tuple of one or two texts.
 
     Raises:
         TextError: it is neither.
     """
     if isinstance(given, str):
-        return (one_text(given, place),)
-    parts = as_parts(given)
+        return (checked_text(given, index),)
+    parts = as_strings(given)
     if parts is None or len(parts) not in (1, 2):
         problem = f"must be a text, or a pair of texts (a, b), but is {_shown(given)}."
-        raise TextError(place, problem)
-    return tuple(one_text(part, place) for part in parts)
+        raise TextError(index, problem)
+    return tuple(checked_text(part, index) for part in parts)
 
 
-def text_or_words(given: Any, place: int) -> str | list[str]:
-    """A running text, or its words.
+def text_or_words(given: Any, index: int) -> str | list[str]:
+    """A text as a str, or its words as a list.
 
     Raises:
         TextError: it is neither.
     """
     if isinstance(given, str):
-        return one_text(given, place)
-    words = as_parts(given)
+        return checked_text(given, index)
+    words = as_strings(given)
     if words is None:
         hint = "Give a text, or its words as a list."
-        raise TextError(place, f"is neither text nor words, but {_shown(given)}.", hint)
-    return [one_text(word, place) for word in words]
+        raise TextError(index, f"is neither text nor words, but {_shown(given)}.", hint)
+    return [checked_text(word, index) for word in words]
 
 
-def as_parts(given: Any) -> Sequence[Any] | None:
-    """The strings of a list, a tuple or an array; None where it is something else."""
+def as_strings(given: Any) -> Sequence[Any] | None:
+    """The strings of a list, a tuple or an array; None for anything else."""
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping | Set | Iterator):
         return None
     try:
