@@ -1,11 +1,12 @@
 """python -m benchmarks.versus COMMIT [NAMES] [--rounds 5] [--threads 2] [--load 0] [--least 0.95]
 
-Another commit of this repository beside the working tree, in turn in one run: the speed and the
-peak memory of decoding, encoding, training and start-up. Both are used through `regard.load`,
-`regard train` and the command line only, so their insides may differ. A ratio above 1 says that the
-working tree is faster. Exit code 1: the ratio of a work is below `--least`.
+Compares the working tree with another commit of this repository: speed and peak memory of decoding,
+encoding, training and start-up. Both run in turn. They are used only through `regard.load` and the
+command line, so their internals may differ. A ratio above 1 means that the working tree is faster.
+Exit code 1: a ratio is below `--least`, or a benchmark failed.
 
-NAMES: works whose name contains one of these (generate, translate, embed, train, start-up).
+NAMES: run only benchmarks whose name contains one of these (generate, translate, embed, train,
+start-up).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SIDES = "benchmarks.versus_sides:"
 
 
 def main() -> None:
-    """Measure both, print a table, and end with 1 where the working tree is too slow."""
+    """Measure both, print a table, and exit with 1 if the working tree is too slow."""
     asked = _arguments()
     before = checkout(asked.commit, asked.cache)
     folders = Folders(asked.cache / "versus", quick=asked.quick)
@@ -45,12 +46,14 @@ def main() -> None:
         for work in works(folders, root, before):
             if asked.names and not any(name in work.name for name in asked.names):
                 continue
-            found = measure(work, asked.rounds, asked.threads, _tell)
+            found = measure(work, asked.rounds, asked.threads, _log)
             print(_row(found), flush=True)
             if failed(found, asked.least):
                 slow.append(work.name)
     if slow:
-        raise SystemExit(f"slower than {asked.least:g} of {asked.commit}: {', '.join(slow)}")
+        raise SystemExit(
+            f"failed, or below {asked.least:g} times the speed of {asked.commit}: {', '.join(slow)}"
+        )
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,21 +66,23 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--load", type=int, default=0, help="other programs that run meanwhile")
-    parser.add_argument("--least", type=float, default=0.95, help="the least ratio that passes")
-    parser.add_argument("--quick", action="store_true", help="tiny shapes: does everything run?")
+    parser.add_argument("--load", type=int, default=0, help="busy background processes")
+    parser.add_argument("--least", type=float, default=0.95, help="the smallest ratio that passes")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny models, to check that everything runs"
+    )
     parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache" / "regard" / "benchmarks"
     )
     return parser.parse_args()
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr)
 
 
 def checkout(commit: str, cache: Path) -> Path:
-    """The files of a commit, in a folder of the cache."""
+    """Write the files of a commit into a folder of the cache, and return the folder."""
     named = subprocess.run(
         ["git", "rev-parse", "--verify", f"{commit}^{{commit}}"],
         cwd=ROOT,
@@ -85,7 +90,7 @@ def checkout(commit: str, cache: Path) -> Path:
         text=True,
     )
     if named.returncode:
-        raise SystemExit(f"{commit} is no commit of this repository: {named.stderr.strip()}")
+        raise SystemExit(f"{commit} is not a commit of this repository: {named.stderr.strip()}")
     full = named.stdout.strip()
 
     def write(place: Path) -> None:
@@ -99,13 +104,13 @@ def checkout(commit: str, cache: Path) -> Path:
 
 
 def _without_regard(place: Path) -> Path:
-    """A folder with the benchmarks and without the package: PYTHONPATH says which one is used."""
+    """A folder with `benchmarks` but without `regard`, which is imported from PYTHONPATH."""
     (place / "benchmarks").symlink_to(ROOT / "benchmarks")
     return place
 
 
 def works(folders: Folders, root: Path, before: Path) -> list[Work]:
-    """What is measured, on folders of weights that both sides open."""
+    """The benchmarks; both checkouts open the same model folders."""
     return [
         Work(name, unit, amount, _both(_condition(side, settings, folders), root, before))
         for name, unit, amount, side, settings in folders.works()
@@ -117,7 +122,7 @@ def _condition(side: str, settings: dict[str, Any], folders: Folders) -> Conditi
 
 
 def _both(condition: Condition, root: Path, before: Path) -> list[Condition]:
-    """The same work by both checkouts."""
+    """The same condition for both checkouts."""
     return [
         replace(condition, name=name, root=root, environment={"PYTHONPATH": str(source)})
         for name, source in ((HERE, ROOT), (THERE, before))
@@ -125,20 +130,20 @@ def _both(condition: Condition, root: Path, before: Path) -> list[Condition]:
 
 
 def _writer(folders: Folders, root: Path, before: Path) -> Condition:
-    """What writes the folders of weights that both sides open: the commit's own code."""
+    """The condition that writes the model folders for both, with the code of the older commit."""
     environment = {"PYTHONPATH": str(before)}
     settings = {"folders": folders.settings()}
     return Condition("files", "", settings, (), environment, SIDES + "prepare", root)
 
 
 def ratios(found: Measured) -> list[float]:
-    """How much faster the working tree is, round by round."""
+    """The speed of the working tree divided by that of the commit, for each round."""
     here, there = found.seconds.get(HERE, []), found.seconds.get(THERE, [])
     return [theirs / ours for ours, theirs in zip(here, there, strict=False)]
 
 
 def failed(found: Measured, least: float) -> bool:
-    """Whether a side did not run, or the working tree is slower than `least` of the commit."""
+    """Whether a checkout failed, or the median ratio is below `least`."""
     return bool(found.left_out) or median(ratios(found)) < least
 
 

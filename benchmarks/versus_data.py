@@ -1,4 +1,4 @@
-"""Weights, texts and recipes that two checkouts are compared on; all of them made here."""
+"""The models' sizes, random texts and recipes on which two checkouts are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = tuple[str, str, float, str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Shapes and amounts; the second set is for trying whether everything runs."""
+    """Sizes of the models and of the data; TINY only checks that everything runs."""
 
     gpt2: tuple[int, int, int] = (768, 12, 12)  # width, layers, heads
     encoder: tuple[int, int, int] = (384, 6, 12)
@@ -28,18 +28,18 @@ TINY = Sizes((64, 2, 2), (32, 2, 2), (32, 2, 2), 500, 8, 16, 8, 3)
 
 
 class Folders:
-    """Where everything lies; `works` lists what is measured."""
+    """The folders of the models; `works` lists the benchmarks."""
 
     def __init__(self, place: Path, quick: bool = False):
         self.place, self.quick = place / ("quick" if quick else "full"), quick
         self.sizes = TINY if quick else Sizes()
 
     def settings(self) -> dict[str, Any]:
-        """As a worker gets it."""
+        """The arguments for a worker."""
         return {"place": str(self.place.parent), "quick": self.quick}
 
     def works(self) -> list[Row]:
-        """(name, unit, units of a turn, class of the side, its settings)."""
+        """(name, unit, units per call, class in versus_sides, its arguments) of each benchmark."""
         s = self.sizes
         rows: list[Row] = []
         for weights in ("int8", "bfloat16", "float32"):
@@ -60,7 +60,7 @@ class Folders:
         return rows
 
     def texts(self, count: int, seed: int = 1) -> list[str]:
-        """Random texts of 5 to 25 words; a word is a number, frequent ones are small."""
+        """Random texts of 5 to 25 words. Words are numbers; smaller numbers are more frequent."""
         draw = random.Random(seed)
         return [
             " ".join(

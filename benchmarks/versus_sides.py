@@ -1,4 +1,4 @@
-"""What each of two checkouts does: only `regard.load`, its tasks, and the command line are used."""
+"""The benchmarks that each of two checkouts runs, through `regard.load` and the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def prepare(folders: dict[str, Any]) -> None:
     import regard
 
     given = _folders(folders)
-    # By both of its names, so that commits before and after the renaming can be compared.
+    # Older commits call `quantize` `convert`.
     quantize = getattr(regard, "quantize", None) or regard.convert
     for name, write in (("gpt2", _gpt2), ("marian", _marian), ("bert", _bert)):
         source = kept(given.place / name, lambda place, write=write: write(given, place))
@@ -39,7 +39,7 @@ def _gpt2(given: Folders, place: Path) -> None:
     width, layers, heads = given.sizes.gpt2
     torch.manual_seed(1)
     sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 512}
-    ends = {"bos_token_id": None, "eos_token_id": None}  # nothing ends early
+    ends = {"bos_token_id": None, "eos_token_id": None}  # so that no sequence ends early
     config = GPT2Config(vocab_size=given.sizes.words, **sizes, **ends)
     GPT2LMHeadModel(config).save_pretrained(place)
     write_numbers(place, given.sizes.words)
@@ -108,7 +108,7 @@ class _Loaded:
 
 
 class Generate(_Loaded):
-    """Prompts of 16 tokens, `new` more each, greedy."""
+    """Greedy decoding of `new` tokens after prompts of 16 tokens."""
 
     def __init__(self, folders: dict[str, Any], weights: str, rows: int, new: int, threads: int):
         super().__init__("gpt2", folders, weights, threads)
@@ -125,7 +125,7 @@ class Generate(_Loaded):
 
 
 class Translate(_Loaded):
-    """Beams of 4, at most 14 tokens each."""
+    """Beam search with beams of 4 and at most 14 tokens."""
 
     def __init__(self, folders: dict[str, Any], weights: str, threads: int):
         super().__init__("marian", folders, weights, threads)
@@ -138,19 +138,19 @@ class Translate(_Loaded):
 
 
 class Embed(_Loaded):
-    """Texts to vectors."""
+    """Vectors of texts."""
 
     def __init__(self, folders: dict[str, Any], weights: str, threads: int):
         super().__init__("bert", folders, weights, threads)
         self.texts = self.given.texts(self.given.sizes.texts)
 
     def turn(self) -> int:
-        """How many vectors there are."""
+        """The number of vectors."""
         return len(self.task.embed(self.texts))
 
 
 class _Command:
-    """The command line, each turn a process of its own; its peak memory is that of the process."""
+    """The command line: each call runs in a new process, whose peak memory is measured."""
 
     def __init__(self, folders: dict[str, Any], threads: int):
         from benchmarks.startup import Process
@@ -159,28 +159,28 @@ class _Command:
         self.process = Process(["-m", "regard.cli", *self.arguments()], threads)
 
     def arguments(self) -> list[str]:
-        """Of the command line."""
+        """The arguments of the command."""
         raise NotImplementedError
 
     def turn(self) -> float:
-        """Its seconds."""
+        """The seconds of one run."""
         return self.process.turn()
 
     def peak(self) -> float:
-        """MB."""
+        """The peak memory in MB."""
         return self.process.peak()
 
 
 class Predict(_Command):
-    """A new process that opens the encoder and gives a vector."""
+    """`regard embed` for one text, in a new process."""
 
     def arguments(self) -> list[str]:
-        """Of the command line."""
+        """The arguments of the command."""
         return ["embed", str(self.given.place / "bert"), "1 2 3"]
 
 
 class Train(_Command):
-    """`regard train` on random texts, start and end included."""
+    """`regard train` on random texts; start-up and saving are part of the time."""
 
     def __init__(self, folders: dict[str, Any], recipe: str, threads: int):
         self.recipe = recipe
@@ -188,7 +188,7 @@ class Train(_Command):
         super().__init__(folders, threads)
 
     def arguments(self) -> list[str]:
-        """Of the command line; the recipe and the data are written beside the run."""
+        """The arguments of the command; also writes the recipe and the data."""
         given, place = self.given, self.place
         texts, other = given.texts(20 * given.sizes.texts), given.texts(20 * given.sizes.texts, 2)
         rows = [f"{text}\t{len(text) % 2}" for text in texts]
@@ -208,5 +208,5 @@ class Train(_Command):
         return ["train", str(place / "recipe.toml"), "--out", str(place / "run"), "--quiet"]
 
     def ready(self) -> None:
-        """Remove the run of the turn before."""
+        """Remove the run of the previous call."""
         shutil.rmtree(self.place / "run", ignore_errors=True)

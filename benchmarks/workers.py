@@ -2,14 +2,14 @@
 
 A worker makes what it measures, says that it is ready, and waits in a read. Between its turns the
 operating system has stopped it, so threads that spin while they wait take no core from the others.
-What a condition opens (a converted model) is written in another process before: the peak memory of
-a worker is that of opening and running alone, for every condition.
+The files that a condition opens, such as a quantized model, are written by another process before,
+so that the peak memory of a worker includes only opening and running.
 
-    prepare(condition, threads)     write the files that it opens, in a process that ends
+    prepare(condition, threads)     write the files that it opens, in a process of their own
     worker = Worker(condition, threads)
     worker.make()                   open them
-    worker.call("turn")             the object's method `turn`: seconds, what it returned, and how
-                                    many cores other programs used meanwhile; a method `ready` is
+    worker.call("turn")             the object's method `turn`: seconds, result, and how many cores
+                                    other programs used meanwhile; a method `ready` is
                                     called before each turn and is not timed
 """
 
@@ -78,7 +78,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Turn:
-    """One call: its seconds, what it returned, and the cores that other programs used meanwhile."""
+    """One call: its seconds, its result, and how many cores other programs used meanwhile."""
 
     seconds: float
     result: Any
@@ -86,7 +86,7 @@ class Turn:
 
 
 def prepare(condition: Condition, threads: int) -> None:
-    """Write the files that a condition opens, in a process that ends before it is measured.
+    """Write the files that a condition opens, in a process that ends before the measurement.
 
     Raises:
         Failed: they could not be written.
@@ -193,7 +193,7 @@ def serve(threads: int) -> None:
 
 
 def _answer(order: dict[str, Any], made: list[Any], threads: int) -> dict[str, Any]:
-    if "peak" in order:  # of the commands that it starts, where that is what it measures
+    if "peak" in order:  # the object's own `peak` measures the commands that it starts
         return {"result": getattr(made[0], "peak", peak_of)()}
     if order.get("call") == "turn" and hasattr(made[0], "ready"):
         made[0].ready()
@@ -216,7 +216,7 @@ def _named(place: str) -> Any:
 
 
 def _busy_elsewhere() -> float:
-    """Seconds of all cores that went to other processes, or to other machines of the host."""
+    """CPU seconds, over all cores, of other processes and of other virtual machines of the host."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
@@ -234,9 +234,9 @@ def _end_with_the_parent() -> None:
 
 
 def peak_of() -> float | None:
-    """The most resident memory (VmHWM) of this process, in MB; None where it is not told.
+    """The peak resident memory (VmHWM) of this process in MB; None where it is unknown.
 
-    Not by `getrusage`, whose count begins with what the parent had.
+    Not from `getrusage`, whose value includes the parent's memory at the fork.
     """
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []

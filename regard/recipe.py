@@ -39,7 +39,7 @@ from pydantic import (
 )
 
 from regard.errors import ConfigError, DataError
-from regard.schema import data_error, either, read_bytes, refusal
+from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
 from regard.suggest import nearest
 
 COMMAND_LINE = "command line"
@@ -247,7 +247,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
     try:
         if path.is_dir():
             raise IsADirectoryError
-        data = read_bytes(path, most=LARGEST, error=data_error(path))
+        data = read_bytes(path, max_bytes=LARGEST, error=data_error(path))
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         beside = sorted(other.name for other in path.parent.glob("*.toml"))
@@ -416,7 +416,7 @@ def _unknown(schema: Any, key: str) -> str:
     elsewhere = [
         f"[{other}]" for other in _names(schema) if name in _names(_plain(_option(schema, other)))
     ]
-    hint = f"It belongs to {either(elsewhere)}." if elsewhere else nearest(name, names)
+    hint = f"It belongs to {joined_with_or(elsewhere)}." if elsewhere else nearest(name, names)
     return f"{where} has no `{name}`. {hint}"
 
 
@@ -463,7 +463,7 @@ def _refusal(key: str, errors: Sequence[Any]) -> str:
     hint = ""
     if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    return f"{refusal(key + index, errors, _toml)} {hint}".rstrip()
+    return f"{type_error_message(key + index, errors, _toml)} {hint}".rstrip()
 
 
 def _index(error: Any) -> str:

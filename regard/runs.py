@@ -19,7 +19,7 @@ from torch import nn
 from regard import training
 from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
-from regard.data.moved import missing, with_moved_data
+from regard.data.moved import missing_files, with_moved_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
@@ -358,7 +358,7 @@ def _planned_again(folder: Path, source: Source, recipe: Any, data_root: str | P
     if data_root is not None:
         made = plan(with_moved_data(recipe, recorded, Path(data_root)), tokenizer)
         return replace(made, started_with=(recipe, recorded))
-    if gone := missing(recorded):
+    if gone := missing_files(recorded):
         problem = f"the data of this run is no longer there: {', '.join(gone)}."
         hint = f"If it has moved, say where to: regard resume {folder} --data-root DIR"
         raise DataError(folder, None, problem, hint)

@@ -1,10 +1,10 @@
-"""JSON and TOML files from outside, read through a typed schema.
+"""Reads JSON and TOML files that other programs wrote, and validates them with a typed schema.
 
     config = read_json(folder / "config.json", ModelConfig, error=ConfigError)
 
-A file is opened only if it is a regular file of a reasonable size. It must be UTF-8, must not name
+A file is opened only if it is a regular file and not too large. It must be UTF-8, must not contain
 a key twice, and every number in it must be finite and fit into 64 bits. A schema is any type that
-pydantic validates. Whatever is wrong is reported with the file and the field, all fields at once.
+pydantic validates. An error message names the file and every wrong field.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from regard.errors import CheckpointError, DataError, RegardError
 ErrorOf = Callable[[str], RegardError]
 
 LARGEST = 64 * 2**20  # bytes of a JSON file; the largest published tokenizer.json has about 20 MB
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may leave half a character
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # a \u escape of one half of a surrogate pair
 
 
 class Fields(BaseModel):
-    """Base of the schemas of files that other programs write: strict types, other fields kept."""
+    """Base of the schemas of such files: types are strict, and unknown fields are stored too."""
 
     model_config = ConfigDict(
         strict=True, extra="allow", frozen=True, allow_inf_nan=False, protected_namespaces=()
@@ -46,24 +46,24 @@ def read_json(
 ) -> Any:
     """The contents of a JSON file, validated by `schema` (a pydantic model or any type).
 
-    error: makes the exception from its message: `CheckpointError`, `ConfigError`.
-    any_size: whole numbers may need more than 64 bits, as `model_max_length` does, where
-        1000000000000000019884624838656 stands for "no limit".
-    finite: whether NaN and Infinity are errors; our own records may hold them.
+    error: the exception class, or a function from a message to an exception.
+    any_size: integers may have more than 64 bits, such as `model_max_length`, where
+        1000000000000000019884624838656 means "no limit".
+    finite: whether NaN and Infinity are errors; our own logs may contain them.
 
     Raises:
         FileNotFoundError: there is no such file.
-        RegardError: of the kind that `error` makes. The file is not a regular file, is too large,
-            is not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
+        RegardError: the one that `error` makes. The file is not a regular file, is too large, is
+            not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
     """
     text = read_text(path, error=error)
     value = parse_json(text, str(path), error, any_size=any_size, finite=finite)
     return checked(value, schema, path, error)
 
 
-def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
+def read_text(path: Path, *, max_bytes: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
     """The text of a small regular file, strictly UTF-8. Raises as `read_json` does."""
-    data = read_bytes(path, most=most, error=error)
+    data = read_bytes(path, max_bytes=max_bytes, error=error)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
@@ -73,20 +73,18 @@ def read_text(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointErr
         ) from None
 
 
-def read_bytes(path: Path, *, most: int = LARGEST, error: ErrorOf = CheckpointError) -> bytes:
+def read_bytes(path: Path, *, max_bytes: int = LARGEST, error: ErrorOf = CheckpointError) -> bytes:
     """The contents of a small regular file. Raises as `read_json` does."""
     try:
         if not path.exists():
             raise FileNotFoundError(2, "there is no such file", str(path))
-        if not path.is_file():  # opening a named pipe would wait for ever
+        if not path.is_file():  # opening a named pipe would block
             raise error(f"{path}: must be a file, but is a folder, a pipe or a device.")
-        if (size := path.stat().st_size) > most:
-            raise error(
-                f"{path}: has {size:,} bytes, but at most {most:,} are read of such a file."
-            )
+        if (size := path.stat().st_size) > max_bytes:
+            raise error(f"{path}: must have at most {max_bytes:,} bytes, but has {size:,} bytes.")
         return path.read_bytes()
     except PermissionError:
-        raise error(f"{path}: may not be read by this user: see its permissions.") from None
+        raise error(f"{path}: this user has no permission to read the file.") from None
 
 
 def parse_json(
@@ -97,7 +95,7 @@ def parse_json(
     any_size: bool = False,
     finite: bool = True,
 ) -> Any:
-    """The value of a JSON text; `where` is named in errors. Raises as `read_json` does."""
+    """The value of a JSON text; errors name `where`. Raises as `read_json` does."""
     try:
         return decode_json(text, where, error, any_size=any_size, finite=finite)
     except json.JSONDecodeError as wrong:
@@ -115,18 +113,18 @@ def decode_json(
     finite: bool = True,
     surrogates: bool = False,
 ) -> Any:
-    """As `parse_json`, but wrong syntax raises json.JSONDecodeError, for other words about it.
+    """As `parse_json`, but a syntax error raises json.JSONDecodeError.
 
-    surrogates: whether a \\u escape may be half of a character.
+    surrogates: whether a \\u escape may be one half of a surrogate pair.
     """
-    digits, most = (400, 10**400) if any_size else (20, 2**63)
+    digits, limit = (400, 10**400) if any_size else (20, 2**63)
 
     def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) < len(items):
             names = [name for name, _ in items]
             twice = next(name for name in names if names.count(name) > 1)
-            raise error(f"{where}: {twice!r} is given twice. Remove one of them.")
+            raise error(f"{where}: the key {twice!r} occurs twice. Remove one of them.")
         return found
 
     def real(number: str) -> float:
@@ -135,7 +133,7 @@ def decode_json(
         return value
 
     def whole(number: str) -> int:
-        if len(number) > digits or not -most <= int(number) < most:
+        if len(number) > digits or not -limit <= int(number) < limit:
             problem = "has too many digits" if any_size else "does not fit into 64 bits"
             raise error(f"{where}: {number:.40} {problem}.")
         return int(number)
@@ -151,7 +149,7 @@ def decode_json(
         if not surrogates and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise error(f"{where}: a \\u escape is half of a character (a lone surrogate).") from None
+        raise error(f"{where}: a \\u escape is one half of a surrogate pair.") from None
     except RecursionError:
         raise error(f"{where}: lists or objects are nested too deeply.") from None
     return value
@@ -160,16 +158,17 @@ def decode_json(
 def checked(
     value: Any, schema: Any, where: str | Path, error: ErrorOf = CheckpointError, field: str = ""
 ) -> Any:
-    """`value` validated by `schema`, strictly: "3" is no number and 1 is no boolean.
+    """`value` validated by `schema`, without conversion: "3" is no number and 1 is no boolean.
 
-    where: the file that errors name. field: the dotted name of `value` in it, "" for the whole.
+    where: the file that errors name. field: the dotted name of `value` in it, "" for the whole
+        file.
 
     Raises:
-        RegardError: of the kind that `error` makes, naming every field that is wrong.
+        RegardError: the one that `error` makes; it names every wrong field.
     """
     try:
         if isinstance(schema, type) and is_dataclass(schema):
-            # JSON's strict mode makes tuples of lists, and dataclasses of tables.
+            # In JSON mode, pydantic's strict types accept lists as tuples, objects as dataclasses.
             return _adapter(schema).validate_json(json.dumps(value), strict=True)
         return _adapter(schema).validate_python(value, strict=True)
     except ValidationError as wrong:
@@ -182,22 +181,22 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
 
 
-def _problems(refused: ValidationError, field: str) -> Iterator[str]:
-    """What is wrong with each field; the members of a union are one problem."""
+def _problems(invalid: ValidationError, field: str) -> Iterator[str]:
+    """One message for each wrong field; the members of a union share one."""
     by_name: dict[str, list[Any]] = {}
-    for problem in refused.errors():
+    for problem in invalid.errors():
         by_name.setdefault(_name_of(problem, field), []).append(problem)
     for name, several in by_name.items():
         if several[0]["type"] in ("missing", "missing_argument"):
             yield f"`{name}` is missing."
         elif several[0]["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            yield f"`{name}` is not a known field."
+            yield f"`{name}` is an unknown field."
         else:
-            yield refusal(name or "the content", several, _shown)
+            yield type_error_message(name or "the content", several, _shown)
 
 
 def _name_of(problem: Any, field: str) -> str:
-    """The dotted name of a field; pydantic adds the names of a union's members, with brackets."""
+    """The dotted name of a field, without the union members that pydantic adds to it."""
     parts = [str(part) for part in problem["loc"]]
     tags = {"int", "float", "str", "bool", "none", "dict", "list", "tuple"}
     named = [part for part in parts if part not in tags and not re.search(r"[\[({-]", part)]
@@ -224,31 +223,29 @@ _EXPECTED = {
 }
 
 
-def refusal(name: str, errors: Sequence[Any], shown: Callable[[Any], str]) -> str:
+def type_error_message(name: str, errors: Sequence[Any], shown: Callable[[Any], str]) -> str:
     """ "`name` must be ..., but is ...", from pydantic's errors for one field.
 
-    shown: how a value is written in the notation of the file.
+    shown: writes a value in the notation of the file.
     """
-    expected = [_expected(error) for error in errors]
-    return (
-        f"`{name}` must be {either(dict.fromkeys(expected))}, but is {shown(errors[0]['input'])}."
-    )
+    expected = joined_with_or(dict.fromkeys(_expected(error) for error in errors))
+    return f"`{name}` must be {expected}, but is {shown(errors[0]['input'])}."
 
 
 def _expected(error: Any) -> str:
-    """What pydantic's error says that a value must be."""
+    """What a value must be, by pydantic's error."""
     if error["type"] == "greater_than_equal":
         return f"at least {error['ctx']['ge']}"
     if error["type"] == "less_than_equal":
         return f"at most {error['ctx']['le']:,}"
-    said = re.sub("^Input should (be )?|^Value error, (must (be )?)?", "", error["msg"])
-    return _EXPECTED.get(error["type"], said)
+    expected = re.sub("^Input should (be )?|^Value error, (must (be )?)?", "", error["msg"])
+    return _EXPECTED.get(error["type"], expected)
 
 
-def either(names: Iterable[str]) -> str:
+def joined_with_or(names: Iterable[str]) -> str:
     """ "a", "a or b", "a, b or c"."""
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _shown(value: Any) -> str:
@@ -260,7 +257,7 @@ def _shown(value: Any) -> str:
 
 
 def data_error(path: Path) -> ErrorOf:
-    """For `error`: makes a `DataError` of a file, from a message that names it and maybe a line."""
+    """An `error` that makes a `DataError` from a message that starts with the path."""
     named = re.compile(re.escape(str(path)) + r"(?::(\d+))?: ")
 
     def made(message: str) -> RegardError:

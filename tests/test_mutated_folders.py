@@ -215,7 +215,7 @@ def test_sizes_are_compared_with_the_weights_before_the_model_is_built(
             twice = {"decoder_ffn_dim": huge} if field == "encoder_ffn_dim" else {}
             (folder / "config.json").write_text(json.dumps(config | {field: huge} | twice))
             made.clear()
-            with pytest.raises(RegardError, match=f"`{field}` |weights do not fit|asks for"):
+            with pytest.raises(RegardError, match=f"`{field}` |weights do not fit"):
                 regard.load(folder)
             assert len(made) < 200
 
@@ -244,7 +244,7 @@ def test_every_model_and_task_is_checked_by_its_types():
         for field in kind.__dataclass_fields__.values():
             assert field.type not in ("int", "float", "int | None", "float | None"), (name, field)
     for name in TASKS:
-        with pytest.raises(CheckpointError, match=r"config.json: `regard.max_tokens|no option"):
+        with pytest.raises(CheckpointError, match=r"config.json: `regard.max_tokens|not an option"):
             checked_settings(task_class(name), {"max_tokens": "3"}, Path("config.json"))
 
 

@@ -144,7 +144,7 @@ def test_what_is_found_when_the_model_is_built_is_located_too(tmp_path, monkeypa
         ("a" + ".a" * 5000 + " = 1", "nested too deeply"),
         ("a = " + "9" * 6000, "is not TOML"),
         ("run = 3\n", "r.toml:1: `run` must be a section"),
-        ("#" * (4 * 2**20 + 1), "at most 4,194,304 are read"),
+        ("#" * (4 * 2**20 + 1), "at most 4,194,304 bytes"),
         ("\n".join(f"a{i} = {i}" for i in range(3000)), "and more, beside these 20"),
     ],
 )

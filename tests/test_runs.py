@@ -207,7 +207,7 @@ def test_a_configuration_that_does_not_fit_is_named(place):
             runs.load("run")
     config["regard"]["of_tomorrow"] = 1
     file.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="`regard` does not say.*'of_tomorrow'.*release"):
+    with pytest.raises(CheckpointError, match="`regard.of_tomorrow` is not an option.*release"):
         runs.load("run")
 
 

@@ -24,7 +24,7 @@ from regard.compare import compare
 from regard.compare.child import measure
 from regard.compare.crew import Crew
 from regard.compare.results import Outcome
-from regard.data.moved import _moved, _places
+from regard.data.moved import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.recipe import plain_name
 from regard.training.folder import check_contents
@@ -361,10 +361,10 @@ def test_every_file_that_is_missing_or_differs_is_named(stopped):
     with pytest.raises(DataError) as refused:
         runs.resume(stopped, data_root=place, show="none")
     said = str(refused.value)
-    assert re.search(r"old/data/train\.a: .*data/train\.a has another content: its sha256", said)
-    assert re.search(r"old/data/train\.b: is not there", said)
+    assert re.search(r"old/data/train\.a: .*data/train\.a is another file: its SHA-256", said)
+    assert re.search(r"old/data/train\.b: was not found", said)
     assert "valid.tsv" not in said
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         runs.resume(stopped, data_root=place / "nowhere", show="none")
 
 
@@ -381,12 +381,12 @@ def test_folders_of_data_and_members_of_archives_move_too(tmp_path):
     archive = "/a/x.zip!m.txt"
     found = {"/a/glue/RTE/train.tsv": "/new/RTE/train.tsv", archive: "/new/x.zip!m.txt"}
     options = SimpleNamespace(train=Path("/a/glue/RTE"), valid=(Path(archive),), rows=3)
-    assert _moved(options.train, found) == Path("/new/RTE")
-    assert _moved(options.valid, found) == (Path("/new/x.zip!m.txt"),)
-    assert _moved(options.rows, found) == 3
-    assert list(_places("/a/../b/x.zip!m", tmp_path)) == [
+    assert _relocated(options.train, found) == Path("/new/RTE")
+    assert _relocated(options.valid, found) == (Path("/new/x.zip!m.txt"),)
+    assert _relocated(options.rows, found) == 3
+    assert list(_candidate_paths("/a/../b/x.zip!m", tmp_path)) == [
         f"{tmp_path}/b/x.zip!m",
         f"{tmp_path}/x.zip!m",
     ]
-    with pytest.raises(DataError, match="must lie in a folder like /a/glue"):
-        _moved(Path("/a/glue"), {"/a/glue/RTE/train.tsv": "/new/train.tsv"})
+    with pytest.raises(DataError, match="must be in a folder like /a/glue"):
+        _relocated(Path("/a/glue"), {"/a/glue/RTE/train.tsv": "/new/train.tsv"})

@@ -46,12 +46,12 @@ def test_valid_file_becomes_the_schema_and_keeps_further_fields(tmp_path):
         ('{"d_model": 8, "inner": {"x": []}}', "`inner.x` must be a whole number, but is []"),
         ("{}", "`d_model` is missing"),
         ("[]", "must be"),
-        ('{"d_model": 8, "d_model": 9}', "'d_model' is given twice"),
+        ('{"d_model": 8, "d_model": 9}', "'d_model' occurs twice"),
         ('{"d_model": 8, "dropout": NaN}', "NaN is not a finite number"),
         ('{"d_model": 8, "dropout": 1e999}', "1e999 is not a finite number"),
         ('{"d_model": 99999999999999999999}', "does not fit into 64 bits"),
         ('{"d_model": ' + "9" * 5000 + "}", "does not fit into 64 bits"),
-        ('{"d_model": 8, "x": "\\ud800"}', "lone surrogate"),
+        ('{"d_model": 8, "x": "\\ud800"}', "half of a surrogate pair"),
         ('{"d_model": 8,\n}', ":2: is not JSON"),
         ("[" * 100_000, "nested too deeply"),
         (b'{"d_model": 8,\n "x": "\xff"}', ":2: byte 0xff is not UTF-8"),
@@ -129,7 +129,7 @@ def test_data_errors_have_the_line_of_the_file(tmp_path):
     path = tmp_path / "vocab.json"
     for content, line, problem in (
         ('{"a": 0,\n "b" 1}', 2, "is not JSON"),
-        ('{"a": 0,\n "a": 1}', None, "'a' is given twice"),
+        ('{"a": 0,\n "a": 1}', None, "'a' occurs twice"),
         ("[1]", None, "must be a section"),
     ):
         path.write_text(content)

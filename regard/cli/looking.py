@@ -140,7 +140,7 @@ def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int
 def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
     """What is seen while the task reads the text, and what it answers where it decodes."""
     import regard
-    from regard.tasks.given import one_or_two
+    from regard.tasks.inputs import text_or_pair
     from regard.visual.record import read
 
     try:
@@ -148,7 +148,7 @@ def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
             if task.decodes:
                 return seen, task.predict([text], **decoding)[0]
             refuse_decoding(task.name, decoding)
-            read(task, [one_or_two(texts_of(task, [text])[0], 0)])
+            read(task, [text_or_pair(texts_of(task, [text])[0], 0)])
             _check(seen)
             return seen, ""
     except ValueError as error:

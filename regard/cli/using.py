@@ -150,7 +150,7 @@ def _numbered(
 def _nothing(task: Any) -> dict[str, Any]:
     """The answer to an empty line."""
     if not task.decodes:
-        return {**task.answer_type.nothing(), "text": ""}
+        return {**task.answer_type.empty_values(), "text": ""}
     return {"hypotheses": [{"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}]}
 
 

@@ -1,8 +1,8 @@
-"""Data that has moved, found under another folder by its checksum.
+"""Finds the data files of a run in another folder, by their paths and checksums.
 
-A recorded file /old/corpus/train.txt is looked for as DIR/old/corpus/train.txt, then as
-DIR/corpus/train.txt, then as DIR/train.txt: the longest end of its path that is there and has the
-recorded checksum.
+For a recorded file /old/corpus/train.txt these paths are tried in this order:
+DIR/old/corpus/train.txt, DIR/corpus/train.txt, DIR/train.txt. The first file that exists and has
+the recorded checksum is used.
 """
 
 from __future__ import annotations
@@ -16,79 +16,84 @@ from regard.errors import DataError
 
 
 def with_moved_data(recipe: Any, recorded: Mapping[str, str], root: Path) -> Any:
-    """The recipe with the paths of its data where the recorded files lie under `root`.
+    """The recipe with its data paths replaced by those of the same files under `root`.
 
-    recorded: the SHA-256 of each file by the name that it had.
+    recorded: the recorded path of each data file -> its SHA-256.
 
     Raises:
-        DataError: `root` is no folder, or files are missing in it or differ; all are named.
+        DataError: `root` is not a folder, or files in it are missing or have another checksum; the
+            message names all of them.
     """
     if not root.is_dir():
-        raise DataError(root, None, "is no folder.", "Name the one that now holds the data.")
+        raise DataError(
+            root, None, "is not a folder.", "Name the folder that contains the data now."
+        )
     found: dict[str, str] = {}
     problems = []
     for name, checksum in recorded.items():
-        place, problem = _found(name, checksum, root.absolute())
-        found[name] = place
+        path, problem = _locate(name, checksum, root.absolute())
+        found[name] = path
         problems += [problem] * bool(problem)
     if problems:
         raise DataError(
-            root, None, "does not hold the data of this run:\n  " + "\n  ".join(problems)
+            root, None, "does not contain the data of this run:\n  " + "\n  ".join(problems)
         )
     changes = {
-        field: _moved(value, found) for field, value in recipe.data if _moved(value, found) != value
+        field: _relocated(value, found)
+        for field, value in recipe.data
+        if _relocated(value, found) != value
     }
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=changes)})
 
 
-def missing(recorded: Mapping[str, str]) -> list[str]:
-    """The recorded files that are no longer where they were."""
+def missing_files(recorded: Mapping[str, str]) -> list[str]:
+    """The recorded files that no longer exist at their recorded paths."""
     return [name for name in recorded if not split_member(name)[0].exists()]
 
 
-def _found(name: str, checksum: str, root: Path) -> tuple[str, str]:
-    """Where a file lies now, or what is wrong."""
+def _locate(name: str, checksum: str, root: Path) -> tuple[str, str]:
+    """(the file's path under `root`, ""), or ("", what is wrong)."""
     differing = ""
-    for place in _places(name, root):
-        if not split_member(place)[0].is_file():
+    for path in _candidate_paths(name, root):
+        if not split_member(path)[0].is_file():
             continue
-        if (now := hash_of(place)) == checksum:
-            return place, ""
+        if (now := hash_of(path)) == checksum:
+            return path, ""
         differing = differing or (
-            f"{name}: {place} has another content: its sha256 must be {checksum[:12]}…, but is "
+            f"{name}: {path} is another file: its SHA-256 must be {checksum[:12]}…, but is "
             f"{now[:12]}…"
         )
-    *_, last = _places(name, root)
-    return "", differing or f"{name}: is not there, for example as {last}"
+    *_, last = _candidate_paths(name, root)
+    return "", differing or f"{name}: was not found, for example at {last}"
 
 
-def _places(name: str, root: Path) -> Iterator[str]:
-    """Where a file may lie: under each end of its path, the longest first."""
+def _candidate_paths(name: str, root: Path) -> Iterator[str]:
+    """The paths that are tried for a file: `root` with each tail of its path, the longest first."""
     archive, member = split_member(name)
     parts = archive.parts[1:] if archive.is_absolute() else archive.parts
     if ".." in parts:
         parts = parts[len(parts) - parts[::-1].index("..") :]
     for first in range(len(parts)):
-        place = str(root.joinpath(*parts[first:]))
-        yield f"{place}!{member}" if member else place
+        path = str(root.joinpath(*parts[first:]))
+        yield f"{path}!{member}" if member else path
 
 
-def _moved(value: Any, found: Mapping[str, str]) -> Any:
-    """An option of [data]: a path, which may be a folder of recorded files, paths, or no path."""
+def _relocated(value: Any, found: Mapping[str, str]) -> Any:
+    """The value of an option of [data] with its paths replaced: of a file, a folder or several."""
     if isinstance(value, tuple):
-        return tuple(_moved(one, found) for one in value)
+        return tuple(_relocated(one, found) for one in value)
     if not isinstance(value, Path):
         return value
     if str(value) in found:
         return Path(found[str(value)])
-    inside = {name: place for name, place in found.items() if name.startswith(f"{value}/")}
+    inside = {name: path for name, path in found.items() if name.startswith(f"{value}/")}
     folders = set()
-    for name, place in inside.items():
+    for name, path in inside.items():
         rest = name.removeprefix(f"{value}/")
-        if not place.endswith(f"/{rest}"):
-            raise DataError(place, None, f"must lie in a folder like {value}, as {rest}.")
-        folders.add(place.removesuffix(f"/{rest}"))
+        if not path.endswith(f"/{rest}"):
+            raise DataError(path, None, f"must be in a folder like {value}, as {rest}.")
+        folders.add(path.removesuffix(f"/{rest}"))
     if len(folders) > 1:
         listed = ", ".join(sorted(folders))
-        raise DataError(value, None, f"its files must lie in one folder, but lie in {listed}.")
+        raise DataError(value, None, f"its files must be in one folder, but are in {listed}.")
     return Path(folders.pop()) if folders else value

@@ -1,7 +1,7 @@
-"""Filters of generation_config.json: tokens that may not come, and tokens that must.
+"""The filters of generation_config.json that forbid tokens or force them.
 
-They do what transformers does under the same names, in a beam to the scores too: what they forbid
-becomes minus infinity, and what they force counts 0.
+They compute what `transformers` computes under the same names. In beam search they also change the
+scores of hypotheses: a forbidden token has minus infinity, a forced one adds 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard.errors import ConfigError
 
 @dataclass(frozen=True)
 class MinLength:
-    """No end before there are `count` tokens, those of the prompt or the first one included."""
+    """No end-of-sequence token before there are `count` tokens, prompt or start token included."""
 
     count: int
 
@@ -31,13 +31,13 @@ class MinLength:
         ends = prefix.ends_below(scores.size(-1))
         if not ends or not bool(short.any()):
             return scores
-        forbidden = _marked(ends, scores, "eos_token_id")
+        forbidden = _token_mask(ends, scores, "eos_token_id")
         return scores.masked_fill(short[:, None] & forbidden, NEVER)
 
 
 @dataclass(frozen=True)
 class BadWords:
-    """None of these sequences of tokens is completed; one that is just an end is no bad word."""
+    """Forbids these sequences of tokens, except those that are just an end-of-sequence token."""
 
     sequences: tuple[tuple[int, ...], ...]
 
@@ -45,25 +45,25 @@ class BadWords:
         check("bad_words_ids", [list(ids) for ids in self.sequences], "bad_words_ids")
 
     def singles(self, ends: tuple[int, ...]) -> list[int]:
-        """Those of one token."""
+        """The tokens of the sequences of length 1."""
         return [ids[0] for ids in self.sequences if len(ids) == 1 and ids[0] not in ends]
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        _marked([token for ids in self.sequences for token in ids], scores, "bad_words_ids")
-        single = _marked(self.singles(prefix.eos), scores, "bad_words_ids")
+        _token_mask([token for ids in self.sequences for token in ids], scores, "bad_words_ids")
+        single = _token_mask(self.singles(prefix.eos), scores, "bad_words_ids")
         scores = scores.masked_fill(single, NEVER)
         for *begun, last in self.sequences:
             if begun and len(begun) <= prefix.tokens.size(1):
                 wanted = torch.tensor(begun, device=scores.device)
                 rows = (prefix.tokens[:, -len(begun) :] == wanted).all(1)  # (R,)
-                forbidden = _marked([last], scores, "bad_words_ids")
+                forbidden = _token_mask([last], scores, "bad_words_ids")
                 scores = scores.masked_fill(rows[:, None] & forbidden, NEVER)
         return scores
 
 
 @dataclass(frozen=True)
 class Suppress:
-    """None of these tokens."""
+    """Forbids these tokens."""
 
     tokens: tuple[int, ...]
 
@@ -71,33 +71,35 @@ class Suppress:
         check("suppress_tokens", list(self.tokens), "suppress_tokens")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        known = _known(self.tokens, scores)
-        return scores.masked_fill(_marked(known, scores, "suppress_tokens"), NEVER)
+        known = _in_vocabulary(self.tokens, scores)
+        return scores.masked_fill(_token_mask(known, scores, "suppress_tokens"), NEVER)
 
 
 @dataclass(frozen=True)
 class SuppressFirst:
-    """None of these tokens as the first one that is free."""
+    """Forbids these tokens as the first generated token that is not forced."""
 
     tokens: tuple[int, ...]
-    forced: bool = False  # the one after the first token of all is not free
+    forced: bool = False  # whether `ForcedFirst` determines the token after the start token
 
     def __post_init__(self) -> None:
         check("begin_suppress_tokens", list(self.tokens), "begin_suppress_tokens")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         lengths = (prefix.tokens >= 0).sum(1)
-        alone = lengths - prefix.new == 1  # (R,) rows without a prompt
+        alone = lengths - prefix.new == 1  # (R,) rows with only a start token, no prompt
         here = (alone.long() * self.forced).eq(prefix.new)
         if not bool(here.any()):
             return scores
-        forbidden = _marked(_known(self.tokens, scores), scores, "begin_suppress_tokens")
+        forbidden = _token_mask(
+            _in_vocabulary(self.tokens, scores), scores, "begin_suppress_tokens"
+        )
         return scores.masked_fill(here[:, None] & forbidden, NEVER)
 
 
 @dataclass(frozen=True)
 class ForcedFirst:
-    """This token after the first one of all: the language of a translation."""
+    """Forces this token after the start token, such as the language of a translation."""
 
     token: int
 
@@ -106,14 +108,14 @@ class ForcedFirst:
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         rows = (prefix.tokens >= 0).sum(1) == 1
-        return _forced(scores, rows, (self.token,), "forced_bos_token_id")
+        return _force(scores, rows, (self.token,), "forced_bos_token_id")
 
 
 @dataclass(frozen=True)
 class ForcedEnd:
-    """One of these tokens as the last one that the limit allows.
+    """Forces one of these tokens as the last token before the length limit.
 
-    What ends so is cut off like any other that reaches its limit, and is told as such.
+    Such a sequence is still reported as truncated, like any other that reaches its limit.
     """
 
     tokens: tuple[int, ...]
@@ -124,12 +126,12 @@ class ForcedEnd:
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         if prefix.limits is None:
             return scores
-        return _forced(scores, prefix.limits == prefix.new + 1, self.tokens, "forced_eos_token_id")
+        return _force(scores, prefix.limits == prefix.new + 1, self.tokens, "forced_eos_token_id")
 
 
 @dataclass(frozen=True)
 class Renormalize:
-    """What the filters before it leave has the probability 1 together."""
+    """Normalizes the scores after the filters before it, so that the probabilities sum to 1."""
 
     on: bool = True
 
@@ -139,20 +141,20 @@ class Renormalize:
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         if not self.on:
             return scores
-        nothing = (scores == NEVER).all(-1, keepdim=True)
-        return torch.where(nothing, scores, scores.log_softmax(-1))
+        all_forbidden = (scores == NEVER).all(-1, keepdim=True)
+        return torch.where(all_forbidden, scores, scores.log_softmax(-1))
 
 
-def _marked(tokens: Iterable[int], scores: Tensor, name: str) -> Tensor:
-    """(V,) bool: these tokens.
+def _token_mask(tokens: Iterable[int], scores: Tensor, name: str) -> Tensor:
+    """(V,) bool: True for these tokens.
 
     Raises:
-        ConfigError: the vocabulary has no such token.
+        ConfigError: a token is not in the vocabulary.
     """
     chosen, vocabulary = list(tokens), scores.size(-1)
     if chosen and max(chosen) >= vocabulary:
         raise ConfigError(
-            f"`{name}` must be tokens of the model, 0 to {vocabulary - 1:,}, but one is "
+            f"`{name}` must be token ids of the model, 0 to {vocabulary - 1:,}, but one is "
             f"{max(chosen):,}."
         )
     marked = torch.zeros(vocabulary, dtype=torch.bool)
@@ -160,14 +162,14 @@ def _marked(tokens: Iterable[int], scores: Tensor, name: str) -> Tensor:
     return marked.to(scores.device)
 
 
-def _known(tokens: Iterable[int], scores: Tensor) -> list[int]:
-    """Those that the model can give at all."""
+def _in_vocabulary(tokens: Iterable[int], scores: Tensor) -> list[int]:
+    """The tokens that are in the model's vocabulary."""
     return [token for token in tokens if token < scores.size(-1)]
 
 
-def _forced(scores: Tensor, rows: Tensor, tokens: Iterable[int], name: str) -> Tensor:
-    """0 for these tokens in the rows (R,) that are True, and nothing else there."""
+def _force(scores: Tensor, rows: Tensor, tokens: Iterable[int], name: str) -> Tensor:
+    """In the rows (R,) that are True: score 0 for these tokens, minus infinity for all others."""
     if not bool(rows.any()):
         return scores
-    only = torch.full_like(scores[0], NEVER).masked_fill(_marked(tokens, scores, name), 0.0)
+    only = torch.full_like(scores[0], NEVER).masked_fill(_token_mask(tokens, scores, name), 0.0)
     return torch.where(rows.to(scores.device)[:, None], only, scores)

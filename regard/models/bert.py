@@ -30,7 +30,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere,
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.masks import Allowed
-from regard.models.config import Activation, Count, Deviation, Epsilon, Probability, Size, TokenId
+from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.text.templates import Template, required
@@ -55,7 +55,7 @@ class BertConfig:
     attention_dropout: Probability = 0.1
     head_dropout: Probability | None = None
     norm_eps: Epsilon = 1e-12
-    init_range: Deviation = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # matrices start normal with this deviation
     tied: bool = True  # the embedding is the masked words' output too
     pad: TokenId | None = 0
     pruned: Pruned = ()

@@ -1,10 +1,10 @@
-"""The values that the fields of a model's configuration may have, and how configurations are read.
+"""Types and ranges of the fields of a model's configuration, and functions that check them.
 
     config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
 
-Every model has a config, a frozen dataclass whose fields have the types below. One statement of
-each range serves the section [model] of a recipe, config.json as written here, and, through
-`published_config.Field`, config.json as other libraries write it.
+Every model has a config, a frozen dataclass whose fields have the types below. The same types check
+the section [model] of a recipe, our config.json, and, through `published_config.Field`, the
+config.json of other libraries.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from regard.errors import CheckpointError
 from regard.recipe import Options, options_of
 from regard.schema import ErrorOf, checked
 
-LARGEST = 2**28  # of one dimension: the bytes of a matrix of two such still fit into 64 bits
+LARGEST_SIZE = (
+    2**28
+)  # of one dimension: the bytes of a matrix of this size squared fit into 64 bits
 
-Size = Annotated[int, Field(ge=1, le=LARGEST)]
-"""A dimension, a number of heads, or a number of layers of which there must be one."""
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-"""A number of layers where there may be none."""
-TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
+Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+"""A dimension, a number of heads, or a number of layers that is at least 1."""
+Count = Annotated[int, Field(ge=0, le=LARGEST_SIZE)]
+"""A number of layers that may be 0."""
+TokenId = Annotated[int, Field(ge=0, le=LARGEST_SIZE)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-"""Of a dropout: something must be left."""
+"""A dropout probability, below 1."""
 Epsilon = Annotated[float, Field(gt=0, lt=1)]
-"""What a layer norm adds to the variance."""
-Deviation = Annotated[float, Field(ge=0, le=100)]
-"""The standard deviation, or the bound, of the first values of parameters."""
+"""The constant that a layer norm adds to the variance."""
+InitScale = Annotated[float, Field(ge=0, le=100)]
+"""The standard deviation, or the bound, of the initial parameters."""
 
 
 Activation = Literal[
@@ -55,9 +57,9 @@ Activation = Literal[
 ]
 """The names of `regard.layers.feedforward.ACTIVATIONS`."""
 
-SPECIAL = ("pad", "bos", "eos")  # fields that are ids of the vocabulary
+SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
 LAYERS = ("layers", "encoder_layers", "decoder_layers", "depth")
-SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments")  # each is one side of some matrix
+SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments")  # each is a dimension of some weight
 
 
 def config_of(
@@ -67,18 +69,18 @@ def config_of(
     error: ErrorOf = CheckpointError,
     section: str = "",
 ) -> Any:
-    """A configuration of this class with these values, as they stand in a file.
+    """A configuration of this class with these values of a file.
 
-    where: the file that errors name. section: the field of it that holds the values.
+    where: the file that errors name. section: the field of the file that contains the values.
 
     Raises:
-        RegardError: of the kind that `error` makes. A field is unknown, missing, of a wrong type or
-            out of range, or two do not go together.
+        RegardError: the one that `error` makes. A field is unknown, missing, of a wrong type or out
+            of range, or two fields contradict each other.
     """
     found = checked(dict(values), _schema(kind), where, error, section)
     config = kind(**dict(found))
     names = {name: f"{section}.{name}" for name in vars(config)} if section else {}
-    check_together(config, where, error, names)
+    check_consistent(config, where, error, names)
     return config
 
 
@@ -87,24 +89,24 @@ def _schema(kind: Any) -> type[Options]:
     return options_of(kind)
 
 
-def check_together(
+def check_consistent(
     config: Any, where: str | Path, error: ErrorOf, names: Mapping[str, str] | None = None
 ) -> None:
-    """What two fields say of each other: heads divide the width, ids are in the vocabulary.
+    """Check fields against each other: heads divide the width, ids are below the vocabulary size.
 
-    names: our field -> how the file calls it, where that differs.
+    names: our field -> its name in the file, where that differs.
 
     Raises:
-        RegardError: of the kind that `error` makes.
+        RegardError: the one that `error` makes.
     """
     values, names = vars(config), names or {}
-    heads, width, words = values.get("heads"), values["d_model"], values["vocab_size"]
+    heads, width, vocab_size = values.get("heads"), values["d_model"], values["vocab_size"]
     if heads is not None and width % heads:
         must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
         raise error(f"{where}: `{names.get('heads', 'heads')}` must {must}, but is {heads}.")
     for role in SPECIAL:
-        if values.get(role) is not None and values[role] >= words:
-            must = f"an id below `{names.get('vocab_size', 'vocab_size')}` ({words})"
+        if values.get(role) is not None and values[role] >= vocab_size:
+            must = f"an id below `{names.get('vocab_size', 'vocab_size')}` ({vocab_size})"
             name = names.get(role, role)
             raise error(f"{where}: `{name}` must be {must}, but is {values[role]}.")
 
@@ -116,19 +118,19 @@ def check_sizes(
     error: ErrorOf = CheckpointError,
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Compare sizes with the weights before a model is built, which may take hours and gigabytes.
+    """Compare sizes with the weights before a model is built, which could need too much memory.
 
-    names: our field -> how the file calls it, where that differs.
+    names: our field -> its name in the file, where that differs.
 
     Raises:
-        RegardError: of the kind that `error` makes. There are more layers than tensors, or a size
-            is larger than any dimension of any tensor.
+        RegardError: the one that `error` makes. There are more layers than tensors, or a size is
+            larger than any dimension of any tensor.
     """
     values, names = vars(config), names or {}
     for name in LAYERS:
         if values.get(name, 0) > len(tensors):
             raise error(
-                f"{where}: `{names.get(name, name)}` asks for {values[name]:,} layers, but the "
+                f"{where}: `{names.get(name, name)}` is {values[name]:,}, but the "
                 f"weights have only {len(tensors):,} tensors."
             )
     largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
@@ -138,6 +140,6 @@ def check_sizes(
                 f"{where}: `{names.get(name, name)}` must be at most {largest:,}, the largest "
                 f"dimension of the weights, but is {values[name]:,}."
             )
-    if "inside" in values:  # the configuration of an encoder in it
+    if "inside" in values:  # the configuration of an encoder inside this model
         inner = config.inner()
         check_sizes(inner, tensors, where, error, {name: f"inside.{name}" for name in vars(inner)})

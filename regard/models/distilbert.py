@@ -25,7 +25,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
 from regard.layers.norm import AddNorm
 from regard.masks import Allowed
 from regard.models.bert import Stacked, begin, no_head, words_of
-from regard.models.config import Activation, Count, Deviation, Probability, Size, TokenId
+from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
 from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template, required
 
@@ -52,7 +52,7 @@ class DistilBertConfig:
     attention_dropout: Probability = 0.1
     classes_dropout: Probability = 0.2  # of classes and choices
     span_dropout: Probability = 0.1
-    init_range: Deviation = 0.02
+    init_range: InitScale = 0.02
     tied: bool = True
     pad: TokenId | None = 0
     pruned: Pruned = ()

@@ -28,7 +28,7 @@ from regard.layers.output import Softmax
 from regard.masks import Allowed, causal
 from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
-from regard.models.config import Activation, Deviation, Epsilon, Probability, Size, TokenId
+from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.positions import LearnedPositions
 from regard.state import SPARE, KeyValueCache, extremes
@@ -60,7 +60,7 @@ class GPTConfig:
     choice_dropout: Probability = 0.1
     choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
-    init_range: Deviation = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # matrices start normal with this deviation
     output: Words = "tied"
     pad: TokenId | None = None
     bos: TokenId | None = None

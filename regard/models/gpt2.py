@@ -21,7 +21,7 @@ from regard.attention.scores import Dot
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.masks import Allowed
-from regard.models.config import Activation, Deviation, Epsilon, Probability, Size, TokenId
+from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import GPT, Words
 
 
@@ -48,7 +48,7 @@ class GPT2Config:
     choice_dropout: Probability = 0.1
     choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
-    init_range: Deviation = 0.02  # matrices start normal with this deviation
+    init_range: InitScale = 0.02  # matrices start normal with this deviation
     scaled: bool = True
     scaled_by_layer: bool = False
     output: Words = "tied"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.models.bert import Bert
-from regard.models.config import Count, Deviation, Epsilon, Size, TokenId
+from regard.models.config import Count, Epsilon, InitScale, Size, TokenId
 from regard.models.published_config import ConfigTable, Field, activation, dropped
 from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both, joined
 
@@ -41,7 +41,7 @@ FIELDS = {
     "attention_dropout": dropped("attention_probs_dropout_prob", 0.1),
     "head_dropout": dropped("classifier_dropout", None),
     "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
-    "init_range": Field("initializer_range", 0.02, Deviation),
+    "init_range": Field("initializer_range", 0.02, InitScale),
     "tied": Field("tie_word_embeddings", True, bool),
     "pad": Field("pad_token_id", 0, TokenId | None),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.models.config import Count, Deviation, Size, TokenId
+from regard.models.config import Count, InitScale, Size, TokenId
 from regard.models.distilbert import DistilBert
 from regard.models.published_config import ConfigTable, Field, activation, dropped
 from regard.models.published_encoders import EncoderLayout, HeadLayout, both, joined
@@ -36,7 +36,7 @@ FIELDS = {
     "attention_dropout": dropped("attention_dropout", 0.1),
     "classes_dropout": dropped("seq_classif_dropout", 0.2),
     "span_dropout": dropped("qa_dropout", 0.1),
-    "init_range": Field("initializer_range", 0.02, Deviation),
+    "init_range": Field("initializer_range", 0.02, InitScale),
     "tied": Field("tie_word_embeddings", True, bool),
     "pad": Field("pad_token_id", 0, TokenId | None),
 }

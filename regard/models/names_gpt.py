@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.checkpoints import Names, adopt, transpose
-from regard.models.config import Deviation, Epsilon, Size, TokenId
+from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
 from regard.models.headed import Headed
@@ -145,7 +145,7 @@ FIELDS = {
     "choice_dropout": dropped("summary_first_dropout", 0.1),
     "choice_activation": activation("summary_activation", None),
     "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
-    "init_range": Field("initializer_range", 0.02, Deviation),
+    "init_range": Field("initializer_range", 0.02, InitScale),
     "output": Field(
         "tie_word_embeddings",
         True,

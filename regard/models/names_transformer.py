@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.checkpoints import Names, Transform, split
 from regard.errors import ConfigError
-from regard.models.config import Probability, Size, TokenId, check_together
+from regard.models.config import Probability, Size, TokenId, check_consistent
 from regard.models.published import WholeModel
 from regard.models.published_config import REQUIRED, Field, dropped, refusal
 from regard.models.transformer import Transformer, TransformerConfig
@@ -155,7 +155,7 @@ def _from_config(config: Mapping[str, Any], prenorm: bool) -> TransformerConfig:
         _must_be(config, name, (value,), absent)
     _must_be(config, "decoder_vocab_size", (None, config.get("vocab_size")), None)
     found = TransformerConfig(**{ours: _same(config, *names) for ours, names in FIELDS.items()})
-    check_together(found, "config.json", ConfigError, THEIRS)
+    check_consistent(found, "config.json", ConfigError, THEIRS)
     return found
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.checkpoints import Names, Transform, adopt, split
 from regard.errors import CheckpointError, ConfigError
-from regard.models.config import check_sizes, check_together
+from regard.models.config import check_consistent, check_sizes
 from regard.models.headed import Headed
 from regard.models.published_config import ConfigTable, label_names, refusal
 from regard.suggest import nearest
@@ -224,7 +224,7 @@ class EncoderLayout:
 
     def _checked(self, ours: Any) -> Any:
         """The same, where its fields go together."""
-        check_together(ours, "config.json", ConfigError, self.config.theirs)
+        check_consistent(ours, "config.json", ConfigError, self.config.theirs)
         return ours
 
     def _check_sizes(self, ours: Any, tensors: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.output import Softmax
 from regard.layers.recurrent import Stack, cell_class
-from regard.models.config import Deviation, Probability, Size, TokenId
+from regard.models.config import InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.state import Cells
 
@@ -32,7 +32,7 @@ class RecurrentConfig:
     d_model: Size = 200  # of embedding and layers
     layers: Size = 2
     dropout: Probability = 0.0
-    init_range: Deviation = 0.1  # parameters start uniform in +- this
+    init_range: InitScale = 0.1  # parameters start uniform in +- this
     tied: bool = False  # the embedding is the output's weight too (Press & Wolf 2017)
     max_length: Size | None = None  # any
     pad: TokenId = 0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, is_laid, is_plain, optional
+from regard.native.arguments import address, is_contiguous, is_cpu_strided, optional_address
 from regard.native.signatures import Adam, Parameter
 
 PIECE = 1 << 15  # numbers of a piece, as in adam.h
@@ -41,7 +41,7 @@ def fits(parameters: Sequence[Tensor]) -> bool:
 
 
 def _plain(tensor: Tensor) -> bool:
-    return is_plain(tensor) and is_laid(tensor)
+    return is_cpu_strided(tensor) and is_contiguous(tensor)
 
 
 def adam(
@@ -59,7 +59,7 @@ def adam(
         line.slopes = address("values.grad", _gradient(one.values), real, shape)
         line.means = address("means", one.means, real, shape)
         line.squares = address("squares", one.squares, real, shape)
-        line.narrow = optional("narrow", one.narrow, torch.bfloat16, shape)
+        line.narrow = optional_address("narrow", one.narrow, torch.bfloat16, shape)
         line.count, line.keep, line.pull = one.values.numel(), one.keep, one.pull
         line.rate = one.rate / (1 - first**step)
     job = _job(table)

@@ -1,7 +1,8 @@
-"""The memory of tensors, as it is handed to compiled kernels: nowhere else is an address taken.
+"""Checked addresses of the tensors that are passed to compiled kernels.
 
-A kernel reads and writes what it is told; so whatever is not of the type, the shape and the layout
-that it expects must be found before.
+A kernel does not check the memory that it reads and writes. So the dtype, the shape and the layout
+of every tensor are checked here first. No other module of regard/native passes the address of a
+caller's tensor to a kernel.
 """
 
 from __future__ import annotations
@@ -14,33 +15,35 @@ from torch import Tensor
 from regard.errors import RegardError
 
 
-def is_plain(tensor: Tensor, kind: torch.dtype = torch.float32) -> bool:
-    """Whether a tensor has this type and its numbers lie in this machine's memory."""
-    return tensor.dtype is kind and tensor.is_cpu and tensor.layout is torch.strided
+def is_cpu_strided(tensor: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether a tensor has this dtype and is a strided (dense) tensor on the CPU."""
+    return tensor.dtype is dtype and tensor.is_cpu and tensor.layout is torch.strided
 
 
-def is_laid(tensor: Tensor) -> bool:
-    """Whether the numbers of a plain tensor lie side by side, at multiples of their size."""
-    laid = tensor.is_contiguous() and not tensor.is_neg()
-    return laid and tensor.data_ptr() % tensor.dtype.itemsize == 0
+def is_contiguous(tensor: Tensor) -> bool:
+    """Whether a strided CPU tensor is contiguous and aligned, without a lazy negation."""
+    plain = tensor.is_contiguous() and not tensor.is_neg()
+    return plain and tensor.data_ptr() % tensor.dtype.itemsize == 0
 
 
-def laid(tensor: Tensor) -> Tensor:
-    """A plain tensor whose numbers lie side by side: itself, or a copy."""
-    if is_laid(tensor):
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor itself if it is contiguous and aligned, else a contiguous copy."""
+    if is_contiguous(tensor):
         return tensor
     return tensor.resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def address(name: str, tensor: Tensor | None, kind: torch.dtype, shape: Sequence[int]) -> int:
-    """Where the first number of a tensor lies, that must be like this and lie side by side.
+def address(name: str, tensor: Tensor | None, dtype: torch.dtype, shape: Sequence[int]) -> int:
+    """The address of a contiguous, aligned CPU tensor of this dtype and shape.
+
+    name: of the argument, for the error.
 
     Raises:
-        RegardError: it is another one.
+        RegardError: the tensor has another dtype, shape, layout or device.
     """
     if (
         isinstance(tensor, Tensor)
-        and tensor.dtype is kind
+        and tensor.dtype is dtype
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and tensor.shape == shape
@@ -48,72 +51,72 @@ def address(name: str, tensor: Tensor | None, kind: torch.dtype, shape: Sequence
         and not tensor.is_neg()
     ):
         found = tensor.data_ptr()
-        if found % kind.itemsize == 0:
+        if found % dtype.itemsize == 0:
             return found
-    raise wrong(name, tensor, kind, tuple(shape), "contiguous")
+    raise argument_error(name, tensor, dtype, tuple(shape), "contiguous")
 
 
-def own(tensor: Tensor) -> int:
-    """Where a tensor lies that was made for the kernel, or that was looked at before, just now."""
+def raw_address(tensor: Tensor) -> int:
+    """The address of a tensor that was made for the kernel or is checked already."""
     return tensor.data_ptr()
 
 
-def optional(
-    name: str, tensor: Tensor | None, kind: torch.dtype, shape: Sequence[int]
+def optional_address(
+    name: str, tensor: Tensor | None, dtype: torch.dtype, shape: Sequence[int]
 ) -> int | None:
-    """The same; None where there is none."""
-    return None if tensor is None else address(name, tensor, kind, shape)
+    """As `address`; None for None."""
+    return None if tensor is None else address(name, tensor, dtype, shape)
 
 
-def scattered(name: str, tensor: Tensor, kind: torch.dtype, shape: Sequence[int]) -> int:
-    """As `address`, for a kernel that is told the strides.
+def strided_address(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> int:
+    """As `address`, with any strides: for a kernel that takes the strides as arguments.
 
     Raises:
-        RegardError: it is another tensor.
+        RegardError: the tensor has another dtype, shape or device, or is not aligned.
     """
     if (
         isinstance(tensor, Tensor)
-        and is_plain(tensor, kind)
+        and is_cpu_strided(tensor, dtype)
         and tensor.shape == shape
         and not tensor.is_neg()
     ):
         found = tensor.data_ptr()
-        if found % kind.itemsize == 0:
+        if found % dtype.itemsize == 0:
             return found
-    raise wrong(name, tensor, kind, tuple(shape), "aligned")
+    raise argument_error(name, tensor, dtype, tuple(shape), "aligned")
 
 
-def strided(name: str, tensor: Tensor, kind: torch.dtype, shape: Sequence[int]) -> int:
-    """The same, where the numbers of the last dimension lie side by side.
+def row_strided_address(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> int:
+    """As `strided_address`, for tensors that are contiguous in the last dimension.
 
     Raises:
-        RegardError: it is another tensor.
+        RegardError: the tensor has another dtype, shape or layout.
     """
     if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.dim():
         if tensor.stride(-1) == 1 or tensor.size(-1) == 1:
-            return scattered(name, tensor, kind, shape)
-    raise wrong(name, tensor, kind, tuple(shape), "contiguous in its last dimension")
+            return strided_address(name, tensor, dtype, shape)
+    raise argument_error(name, tensor, dtype, tuple(shape), "contiguous in its last dimension")
 
 
-def wrong(
-    name: str, tensor: object, kind: torch.dtype, shape: tuple[int, ...], laid: str
+def argument_error(
+    name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...], layout: str
 ) -> RegardError:
-    """What an argument must be, and what it is."""
-    wanted = f"`{name}` must be a tensor of {_name(kind)} {shape}, {laid}, on the CPU"
+    """The error for an argument: what it must be, and what it is."""
+    expected = f"`{name}` must be a tensor of {_name(dtype)} {shape}, {layout}, on the CPU"
     if not isinstance(tensor, Tensor):
-        return RegardError(f"{wanted}, but is {type(tensor).__name__}.")
-    lies = tensor.stride() if tensor.layout is torch.strided else tensor.layout
+        return RegardError(f"{expected}, but is {type(tensor).__name__}.")
+    strides = tensor.stride() if tensor.layout is torch.strided else tensor.layout
     return RegardError(
-        f"{wanted}, but is {_name(tensor.dtype)} {tuple(tensor.shape)} with strides {lies} on "
+        f"{expected}, but is {_name(tensor.dtype)} {tuple(tensor.shape)} with strides {strides} on "
         f"{tensor.device}."
     )
 
 
-def of_rows(name: str, tensor: Tensor, dimensions: int = 2) -> tuple[int, ...]:
-    """The shape of a tensor that must have so many dimensions, and some columns.
+def checked_shape(name: str, tensor: Tensor, dimensions: int = 2) -> tuple[int, ...]:
+    """The shape of a tensor with this number of dimensions and at least one column.
 
     Raises:
-        RegardError: it has not.
+        RegardError: the tensor has another number of dimensions, or its last dimension is empty.
     """
     shape = tuple(tensor.shape)
     if len(shape) != dimensions or not shape[-1]:
@@ -124,5 +127,5 @@ def of_rows(name: str, tensor: Tensor, dimensions: int = 2) -> tuple[int, ...]:
     return shape
 
 
-def _name(kind: torch.dtype) -> str:
-    return str(kind).removeprefix("torch.")
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.native.arguments import address, laid
+from regard.native.arguments import address, contiguous
 from regard.native.products import A_THREADS_WORK
 from regard.native.signatures import Beams
 
@@ -98,7 +98,7 @@ def search(plan: Plan, vocabulary: int, work: int, call: Callable[[Any], int]) -
     lengths = range(1, most + 2)
     now = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
     soon = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
-    limits, last = laid(plan.limits), laid(plan.penalty(plan.limits.double()))
+    limits, last = contiguous(plan.limits), contiguous(plan.penalty(plan.limits.double()))
     ends, never = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
     rows, penalties = (limits.numel(),), (most + 2,)
     beams = Beams(

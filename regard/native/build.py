@@ -1,9 +1,9 @@
-"""The compiled kernels: built where a C++ compiler is, when they are first needed, and kept.
+"""The compiled kernels: compiled when they are first needed, if there is a C++ compiler.
 
-What was built lies in the user's cache (XDG_CACHE_HOME), under a name made of the source, the
-flags, the compiler that CXX asks for and the processor, so that machines which share a home do not
-share machine code. At its end stands a checksum of its name and of itself: a file that is damaged
-would end the process that loads it. Nothing is loaded that another user could have written; see
+A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
+the flags, the compiler named by CXX and the processor, so that machines which share a home do not
+share machine code. Each file ends with a checksum of its name and content, because loading a
+damaged library can end the process. A file that another user could have written is not loaded; see
 trust.py.
 """
 
@@ -36,7 +36,7 @@ FLAGS = (
 )
 # Everything that this processor can do, then what every processor of its kind can.
 KINDS = (("-march=native",), ("-mcpu=native",), ())
-MORE_FLAGS = "REGARD_CXXFLAGS"  # further ones, for those who look for errors in the kernels
+MORE_FLAGS = "REGARD_CXXFLAGS"  # further flags, such as those of a sanitizer
 SECONDS = 300  # for a compiler that hangs
 
 ROOM = 4 << 20  # bytes that a folder must have left
@@ -96,69 +96,69 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     """
     folder = folder or _cache()
     target = folder / f"kernels-{_name(kinds)}.so"
-    doubt = trust.doubt(folder)
-    if doubt and trust.close(folder):
-        _tell(f"{doubt}: it is closed to them now, and the kernels are compiled again.")
-        doubt = ""
-    if not doubt and _is_whole(target) and _executes(folder):
+    untrusted = trust.distrust_reason(folder)
+    if untrusted and trust.make_private(folder):
+        _print(f"{untrusted}: only you may write to it now, and the kernels are compiled again.")
+        untrusted = ""
+    if not untrusted and _is_whole(target) and _executes(folder):
         return target
-    words = _compiler()
-    if problem := doubt or _problem(folder):
+    command = _compiler()
+    if problem := untrusted or _problem(folder):
         folder = _of_this_process(problem)
     print(TOLD, file=sys.stderr, flush=True)
     said = ""
-    _sweep(folder)
+    _remove_leftovers(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
         made = Path(place, "kernels.so")
         for kind in kinds:
             flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
-            said = _run(*words, *flags, str(SOURCE), "-o", str(made))
+            said = _run(*command, *flags, str(SOURCE), "-o", str(made))
             # In a process of its own: an instruction that the processor lacks would end this one.
             said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
             if not said:
                 target = folder / target.name
                 code = made.read_bytes()
-                made.write_bytes(code + _sum(target.name, code))
+                made.write_bytes(code + _checksum(target.name, code))
                 made.chmod(0o644)
                 os.replace(made, target)  # whole or not at all, whoever else builds
                 return target
     lines = said.strip().splitlines()
     telling = [line for line in lines if re.search("error|fail", line, re.IGNORECASE)]
-    raise BuildError(f"{' '.join(words)} failed: {(telling or lines)[0]:.200}")
+    raise BuildError(f"{' '.join(command)} failed: {(telling or lines)[0]:.200}")
 
 
 def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
-    """What tells one build from another."""
+    """The name of a build: a hash of the sources, the flags, the compiler and the processor."""
     text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
     asked = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
     return SUM(repr((text, FLAGS, kinds, asked, _processor())).encode()).hexdigest()[:20]
 
 
-def _sum(name: str, code: bytes) -> bytes:
+def _checksum(name: str, code: bytes) -> bytes:
     return SUM(name.encode() + code).digest()
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether what was built is there as it was written, by somebody who is trusted."""
+    """Whether a library has its checksum, and no other user can have written it."""
     try:
-        with trust.opened(path) as file:
+        with trust.open_trusted(path) as file:
             written = file.read()
-    except trust.Untrusted as error:
-        _tell(f"{error}: the kernels are compiled again.")
+    except trust.UntrustedFile as error:
+        _print(f"{error}: the kernels are compiled again.")
         return False
     except OSError:
         return False
     size = SUM().digest_size
-    return _sum(path.name, written[:-size]) == written[-size:]
+    return _checksum(path.name, written[:-size]) == written[-size:]
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what builds that were killed have left behind."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary folders that killed builds have left."""
     for place in folder.glob(f"{UNFINISHED}*"):
         try:
             if time.time() - place.stat().st_mtime > 4 * SECONDS:
                 shutil.rmtree(place, ignore_errors=True)
-        except OSError:  # another process was faster
+        except OSError:  # another process has removed it
             pass
 
 
@@ -169,14 +169,14 @@ def load(path: Path) -> ctypes.CDLL:
         BuildError: it is damaged, or another user could have written it.
         OSError: it cannot be loaded.
     """
-    if doubt := trust.doubt(path.parent):
-        raise BuildError(doubt)
+    if untrusted := trust.distrust_reason(path.parent):
+        raise BuildError(untrusted)
     try:
-        with trust.held(path.parent) as folder:
+        with trust.pinned(path.parent) as folder:
             if not _is_whole(folder / path.name):
                 raise BuildError(f"{path} is damaged, or another user could have written it")
             library = ctypes.CDLL(str(folder / path.name))
-    except trust.Untrusted as error:
+    except trust.UntrustedFile as error:
         raise BuildError(str(error)) from None
     declare(library)
     runtime = _openmp()
@@ -211,12 +211,12 @@ CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).regard_check())"
 
 
 def _run(*command: str) -> str:
-    """What a command has to say if it fails, else nothing."""
+    """Run a command: "" if it succeeds, else its errors."""
     return compiler.run(*command, seconds=SECONDS)
 
 
 def _compiler() -> list[str]:
-    """The words that call it."""
+    """The command of the compiler."""
     return compiler.find()
 
 
@@ -245,8 +245,8 @@ def _problem(folder: Path) -> str:
         folder.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         return str(error)
-    if doubt := trust.doubt(folder):  # somebody else was faster
-        return doubt
+    if untrusted := trust.distrust_reason(folder):  # another user has made it meanwhile
+        return untrusted
     if not os.access(folder, os.W_OK):
         return f"{folder} cannot be written to"
     if not _executes(folder):
@@ -261,7 +261,7 @@ def _executes(folder: Path) -> bool:
 
 def _of_this_process(problem: str) -> Path:
     """A folder that goes with this process."""
-    _tell(
+    _print(
         f"{problem}: kernels are compiled for this process alone, and again for the next. "
         "Set XDG_CACHE_HOME to a folder that can keep them."
     )
@@ -270,5 +270,5 @@ def _of_this_process(problem: str) -> Path:
     return folder
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

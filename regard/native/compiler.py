@@ -1,4 +1,4 @@
-"""Running a C++ compiler, for a bounded time and no longer than the process that asks for it."""
+"""Runs a C++ compiler with a time limit, and kills it when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import tempfile
 
 COMPILERS = ("c++", "g++", "clang++")
 
-# A compiler starts others (cc1plus, as, ld), which do not end when it does. So it runs in a process
-# group of its own, beside a watcher that ends the whole group when the process that asked for it is
-# gone, however that ended: then a pipe that only that process holds is closed, or, where a fork of
-# it still holds the pipe, the watcher has another parent.
+# A compiler starts other processes (cc1plus, as, ld), which survive when the compiler is killed.
+# So a watcher process starts the compiler in a new process group, and kills the group when the
+# parent, the process that wants the library, has ended. The watcher notices this in one of two
+# ways: its standard input, a pipe from the parent, is closed; or, where a fork of the parent still
+# has the pipe open, its parent process id changes.
 WATCHER = """
 import os, select, signal, subprocess, sys
 
@@ -30,92 +31,94 @@ while command.poll() is None:
         os.killpg(0, signal.SIGKILL)
 code = command.returncode
 if code < 0:
-    sys.stderr.write(f"it ended with {code}")
+    sys.stderr.write(f"exit code {code}")
 sys.exit(1 if code else 0)
 """
 
 
 class BuildError(Exception):
-    """No compiler, or none that is content."""
+    """No compiler was found, or compiling failed."""
 
 
 def run(*command: str, seconds: float) -> str:
-    """What a command has to say if it fails, else nothing.
+    """Run a command. Returns "" if it succeeds, else its standard error or its exit code.
+
+    seconds: the time limit.
 
     Raises:
-        BuildError: it takes longer than this.
+        BuildError: the command did not end within the time limit.
     """
     if not hasattr(os, "killpg"):  # a system without process groups
-        return _alone(command, seconds)
-    with tempfile.TemporaryFile() as said:
+        return _run_without_group(command, seconds)
+    with tempfile.TemporaryFile() as errors:
         try:
             watcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", WATCHER, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=said,
+                stderr=errors,
                 start_new_session=True,
             )
         except OSError as error:
             return str(error)
         try:
             code = watcher.wait(seconds)
-        except BaseException as error:  # an interrupt too
-            _end(watcher)
+        except BaseException as error:  # KeyboardInterrupt too
+            _kill_group(watcher)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise _late(command, seconds) from None
+                raise _timeout_error(command, seconds) from None
             raise
         assert watcher.stdin is not None
         watcher.stdin.close()
-        said.seek(0)
-        text = said.read().decode(errors="replace").strip()
-    return (text or f"it ended with {code}") if code else ""
+        errors.seek(0)
+        text = errors.read().decode(errors="replace").strip()
+    return (text or f"exit code {code}") if code else ""
 
 
-def _end(watcher: subprocess.Popen[bytes]) -> None:
-    """End a process that nobody has waited for, and all of its group."""
+def _kill_group(watcher: subprocess.Popen[bytes]) -> None:
+    """Kill the watcher and its whole process group, and wait for it."""
     try:
         os.killpg(watcher.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # it has ended, and is alone
+    except (ProcessLookupError, PermissionError):  # it has ended already
         pass
     assert watcher.stdin is not None
     watcher.stdin.close()
     watcher.wait()
 
 
-def _alone(command: tuple[str, ...], seconds: float) -> str:
+def _run_without_group(command: tuple[str, ...], seconds: float) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        raise _late(command, seconds) from None
+        raise _timeout_error(command, seconds) from None
     except OSError as error:
         return str(error)
-    return (done.stderr.strip() or f"it ended with {done.returncode}") if done.returncode else ""
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
-def _late(command: tuple[str, ...], seconds: float) -> BuildError:
+def _timeout_error(command: tuple[str, ...], seconds: float) -> BuildError:
     return BuildError(f"{command[0]} did not end within {seconds:.0f} seconds")
 
 
 def find() -> list[str]:
-    """The words that call a compiler: those in CXX, or the first that there is.
+    """The command of the compiler: that in the variable CXX, or the first of COMPILERS found.
 
     Raises:
-        BuildError: there is none.
+        BuildError: no compiler was found.
     """
-    wanted = _asked()
-    for words in (wanted, *([name] for name in COMPILERS)):
-        if words and shutil.which(words[0]):
-            return words
-        if words and words is wanted:
-            print(f"CXX asks for {words[0]!r}, which is not there", file=sys.stderr, flush=True)
+    from_cxx = _cxx_command()
+    for command in (from_cxx, *([name] for name in COMPILERS)):
+        if command and shutil.which(command[0]):
+            return command
+        if command and command is from_cxx:
+            print(f"CXX names {command[0]!r}, which was not found", file=sys.stderr, flush=True)
     raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one in CXX)")
 
 
-def _asked() -> list[str]:
-    """The words of CXX, as a shell would read them."""
+def _cxx_command() -> list[str]:
+    """The command in the variable CXX, split as a shell splits it; [] if it is not set."""
     text = os.environ.get("CXX", "")
     try:
         return shlex.split(text)

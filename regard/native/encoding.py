@@ -26,7 +26,7 @@ from regard.layers.blocks import Chosen, Embed, Stack
 from regard.layers.mixing import Layer
 from regard.layers.quantized import NarrowEmbedding
 from regard.native import build
-from regard.native.arguments import address, is_plain, laid, optional
+from regard.native.arguments import address, contiguous, is_cpu_strided, optional_address
 from regard.native.products import threads_for
 from regard.native.program import Program
 from regard.native.recorder import (
@@ -164,12 +164,12 @@ class TextProgram(Program):
         """States (N, D) of texts, from those that the first block reads where they are given."""
         width = self.width
         shape, whole = (flat.count, width), (flat.count,)
-        out = torch.empty(shape) if hidden is None else laid(hidden.clone())
+        out = torch.empty(shape) if hidden is None else contiguous(hidden.clone())
         if flat.count:
             library.regard_encode(
                 *(self._address, address("hidden", out, torch.float32, shape), flat.count),
-                optional("ids", flat.ids, torch.int64, whole),
-                optional("segments", flat.segments, torch.int64, whole),
+                optional_address("ids", flat.ids, torch.int64, whole),
+                optional_address("segments", flat.segments, torch.int64, whole),
                 address("starts", flat.starts, torch.int64, flat.starts.shape),
                 *(flat.starts.numel() - 1, threads_for(flat.count * self._work)),
             )
@@ -269,9 +269,9 @@ class FastStack(Recorded, Stack):
     def _simple(self, texts: Sequences) -> bool:
         return (
             not self.training
-            and is_plain(texts.ids, torch.int64)
-            and is_plain(texts.lengths, torch.int64)
-            and (texts.segments is None or is_plain(texts.segments, torch.int64))
+            and is_cpu_strided(texts.ids, torch.int64)
+            and is_cpu_strided(texts.lengths, torch.int64)
+            and (texts.segments is None or is_cpu_strided(texts.segments, torch.int64))
             and listening.get() is None
             and gating.get() is None
             and not torch.is_autocast_enabled("cpu")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, laid, of_rows
+from regard.native.arguments import address, checked_shape, contiguous
 from regard.native.signatures import LstmLayer
 
 HALVES = ("inputs", "d_gates")  # in bfloat16; all others are float32
@@ -72,7 +72,7 @@ def backward(
         slopes: by all hidden states (B, T, D), by the last one beside that, by the last cell.
     """
     d_hiddens, d_end, d_cell = slopes
-    of_rows("cells", swept.cells, 3)
+    checked_shape("cells", swept.cells, 3)
     d_gates = cell.new_empty(*swept.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
     d_bias = cell.new_zeros(4 * cell.size(1))
     d_cell = d_cell.clone(memory_format=torch.contiguous_format)  # it is written to
@@ -91,7 +91,7 @@ def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> N
         raise RegardError("There are no compiled kernels for LSTMs on this processor.")
     absent = {"d_hidden"} if keep else {"gates"}  # these may be
     lain = {
-        key: x if x is None else laid(x)
+        key: x if x is None else contiguous(x)
         for key, x in tensors.items()
         if x is not None or key not in absent
     }

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, is_plain, laid, optional
+from regard.native.arguments import address, contiguous, is_cpu_strided, optional_address
 
 PANEL = 16  # lines of a matrix that lie together
 GROUP = 64  # numbers of an input that share a scale
@@ -68,12 +68,15 @@ def product(
     if library is None:
         check_device("x", x, packed)
         return _by_torch(x, packed, scale, bias, shape)
-    x = laid(x)
+    x = contiguous(x)
     lines, columns = shape
     size = x.shape[:-1]
     out = x.new_empty(*size, lines)
     rows = x.numel() // columns
-    matrix = *packed_matrix(packed, scale, shape), optional("bias", bias, torch.float32, (lines,))
+    matrix = (
+        *packed_matrix(packed, scale, shape),
+        optional_address("bias", bias, torch.float32, (lines,)),
+    )
     if rows:
         library.regard_linear(
             *(*matrix, address("x", x, torch.float32, (*size, columns)), rows),
@@ -111,7 +114,7 @@ def packed_matrix(
 
 
 def _fits(x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int]) -> bool:
-    fits = is_plain(x) and packed.is_cpu and not x.requires_grad
+    fits = is_cpu_strided(x) and packed.is_cpu and not x.requires_grad
     fits = fits and (bias is None or bias.dtype == torch.float32)
     return fits and x.dim() > 0 and x.size(-1) == shape[1] and 0 not in shape
 

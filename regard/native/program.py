@@ -11,7 +11,14 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import signatures
-from regard.native.arguments import address, is_laid, is_plain, optional, own, scattered
+from regard.native.arguments import (
+    address,
+    is_contiguous,
+    is_cpu_strided,
+    optional_address,
+    raw_address,
+    strided_address,
+)
 from regard.native.beams import Found, Plan, search
 from regard.native.pace import Pace
 from regard.native.products import packed_matrix, threads_for
@@ -121,7 +128,7 @@ class Program:
         shape = rows, count
         words, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
         given = (address("tokens", tokens, torch.int64, (rows, 1)),)
-        found = count, own(words), own(log_probs)
+        found = count, raw_address(words), raw_address(log_probs)
         run = library.regard_run_leading
         wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
@@ -158,7 +165,7 @@ class Program:
         if not out.numel():
             return 0
         rows, count, _ = out.shape
-        given = own(out), optional("tokens", tokens, torch.int64, (rows, count))
+        given = raw_address(out), optional_address("tokens", tokens, torch.int64, (rows, count))
         return self._call(library.regard_run, (rows, count), given, (), cache, source, parts)
 
     def _call(
@@ -218,7 +225,7 @@ def readable(state: KeyValueCache | SourceMemory) -> bool:
         and values.shape == keys.shape
         and lengths.dim() == 1
         and lengths.is_contiguous()
-        and (origin is None or is_plain(origin, torch.int64))
+        and (origin is None or is_cpu_strided(origin, torch.int64))
     )
 
 
@@ -230,10 +237,10 @@ def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> 
     read: tuple[Any, ...] = (None, 0, 0)
     if origin is not None:  # of each position of a cache, or of a whole source
         table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
-        read = scattered("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
+        read = strided_address("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
     return signatures.Memory(
-        *(own(keys), own(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
-        *(own(state.lengths), sharing, longest, *read, rows, *shape),
+        *(raw_address(keys), raw_address(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
+        *(raw_address(state.lengths), sharing, longest, *read, rows, *shape),
     )
 
 
@@ -268,7 +275,7 @@ def _read(op: Op) -> list[Tensor]:
         CannotRecord: one has another type.
     """
     numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
-    if not all(is_plain(tensor) and is_laid(tensor) for tensor in numbers):
+    if not all(is_cpu_strided(tensor) and is_contiguous(tensor) for tensor in numbers):
         raise CannotRecord("numbers of another type")
     if op.matrix is not None:
         numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
@@ -279,7 +286,7 @@ def _matrix(op: Op) -> signatures.Matrix | None:
     matrix = op.matrix
     if matrix is None:
         return None
-    bias = optional("bias", op.bias, torch.float32, (matrix.lines,))
+    bias = optional_address("bias", op.bias, torch.float32, (matrix.lines,))
     return signatures.Matrix(*packed_matrix(matrix.weight, matrix.scale, matrix.shape), bias)
 
 

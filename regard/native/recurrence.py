@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, is_plain, laid, optional
+from regard.native.arguments import address, contiguous, is_cpu_strided, optional_address
 from regard.native.products import packed_matrix, product, threads_for
 
 Cell = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -31,7 +31,7 @@ def sweep(
     """
     (rows, tokens, lines), width, kind, step = _sizes(gates, hidden, cell)
     numbers = (gates, hidden, cell, *(() if bias is None else (bias,)))
-    plain = all(map(is_plain, numbers)) and packed.is_cpu
+    plain = all(map(is_cpu_strided, numbers)) and packed.is_cpu
     plain = plain and gates.numel() > 0 and not gates.requires_grad
     library = build.kernels() if plain else None
     if library is None:
@@ -41,14 +41,14 @@ def sweep(
             hidden, cell = step(column, again, hidden, cell)
             states.append(hidden)
         return torch.stack(states, 1) if states else hidden[:, None][:, :0], hidden, cell
-    gates = laid(gates)
+    gates = contiguous(gates)
     hidden, cell = (
         state.resolve_neg().clone(memory_format=torch.contiguous_format) for state in (hidden, cell)
     )
     out, real = gates.new_empty(rows, tokens, width), torch.float32
     library.regard_recur(
         *(kind, *packed_matrix(packed, scale, (lines, width))),
-        optional("bias", bias, real, (lines,)),
+        optional_address("bias", bias, real, (lines,)),
         *(address("gates", gates, real, (rows, tokens, lines)), rows, tokens),
         address("hidden", hidden, real, (rows, width)),
         address("cell", cell, real, (rows, width)) if cell.numel() else None,

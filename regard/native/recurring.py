@@ -21,7 +21,7 @@ from regard.attention.tap import listening
 from regard.layers.quantized import NarrowLinear, NarrowRecurrent, NarrowSoftmax
 from regard.layers.recurrent import LSTMStep
 from regard.native import build
-from regard.native.arguments import is_plain, strided
+from regard.native.arguments import is_cpu_strided, row_strided_address
 from regard.native.program import Program, readable
 from regard.native.recorder import (
     ACTIVATION,
@@ -106,7 +106,7 @@ class RecurrentStep(Recorded):
 
 def _plain(part: Tensor, rows: int) -> bool:
     laid = part.dim() in (2, 3) and part.size(0) == rows and part.stride(-1) == 1
-    return laid and is_plain(part) and not part.requires_grad
+    return laid and is_cpu_strided(part) and not part.requires_grad
 
 
 def _source(state: State) -> SourceMemory | None:
@@ -144,7 +144,7 @@ def _next(state: State) -> tuple[Any, State]:
     def beside(tensor: Tensor) -> Tensor:
         new = torch.empty(tensor.shape)
         before, after = (
-            strided(name, x, torch.float32, tensor.shape)
+            row_strided_address(name, x, torch.float32, tensor.shape)
             for name, x in (("state", tensor), ("new", new))
         )
         size = tensor.element_size()

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, is_plain, laid, of_rows, optional, strided, wrong
+from regard.native.arguments import (
+    address,
+    argument_error,
+    checked_shape,
+    contiguous,
+    is_cpu_strided,
+    optional_address,
+    row_strided_address,
+)
 from regard.native.signatures import (
     AddNorm,
     Attention,
@@ -45,14 +53,14 @@ def fit(*tensors: Tensor) -> bool:
     one = tensors[0]
     if not one.is_cpu or torch.compiler.is_compiling():
         return False
-    alike = all(is_plain(t, one.dtype) for t in tensors)
+    alike = all(is_cpu_strided(t, one.dtype) for t in tensors)
     return alike and one.dtype in NUMBERS and one.numel() > 0 and build.available()
 
 
 def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
     """Numbers dropped and scaled as `regard.layers.dropout` says: (..., D) -> (..., D)."""
     _check_numbers("x", x)
-    x = laid(x)
+    x = contiguous(x)
     out = torch.empty_like(x)
     width = x.size(-1) if x.dim() else 1
     if x.numel():
@@ -70,7 +78,7 @@ def _drop(seed: int, threshold: int) -> Drop:
 
 def _check_numbers(name: str, x: Tensor) -> None:
     """Raises RegardError: x is not of a type that kernels compute in, or not on the CPU."""
-    if x.dtype not in NUMBERS or not is_plain(x, x.dtype):
+    if x.dtype not in NUMBERS or not is_cpu_strided(x, x.dtype):
         raise RegardError(
             f"`{name}` must be float32 or bfloat16 on the CPU, but is {x.dtype} on {x.device}."
         )
@@ -84,8 +92,8 @@ def add_norm(
     gain and bias (D,) are float32.
     """
     _check_numbers("hidden", hidden)
-    width = of_rows("hidden", hidden, hidden.dim())[-1]
-    hidden, update = laid(hidden), laid(update)
+    width = checked_shape("hidden", hidden, hidden.dim())[-1]
+    hidden, update = contiguous(hidden), contiguous(update)
     out = torch.empty_like(hidden)
     stats = torch.empty(hidden.numel() // width, 2)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
@@ -100,8 +108,9 @@ def add_norm_back(
     """The slopes of hidden, update, gain and bias; `inputs` are these four and the statistics."""
     hidden, update, gain, bias, stats = inputs
     _check_numbers("hidden", hidden)
-    width = of_rows("hidden", hidden, hidden.dim())[-1]
-    hidden, update, slope, dropping = *map(laid, (hidden, update, slope)), bool(seed_threshold[1])
+    width = checked_shape("hidden", hidden, hidden.dim())[-1]
+    hidden, update, slope = map(contiguous, (hidden, update, slope))
+    dropping = bool(seed_threshold[1])
     out, kind, shape = torch.empty_like(hidden), hidden.dtype, hidden.shape
     # Where nothing is dropped, the two slopes are one.
     update_slope = torch.empty_like(update) if dropping else out
@@ -133,11 +142,11 @@ def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddN
 def gelu(x: Tensor, slope: Tensor | None = None, *, tanh: bool) -> Tensor:
     """gelu(x), or its derivative times a slope."""
     _check_numbers("x", x)
-    x = laid(x)
-    slope = None if slope is None else laid(slope)
+    x = contiguous(x)
+    slope = None if slope is None else contiguous(slope)
     out, kind, shape = torch.empty_like(x), x.dtype, x.shape
     job = Gelu(
-        *(address("x", x, kind, shape), optional("slope", slope, kind, shape)),
+        *(address("x", x, kind, shape), optional_address("slope", slope, kind, shape)),
         *(address("out", out, kind, shape), x.numel(), tanh),
     )
     _run("regard_gelu", x, job)
@@ -152,9 +161,9 @@ def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         RegardError: there is not one target, int64, for each row of scores.
     """
     _check_numbers("scores", scores)
-    rows, words = of_rows("scores", scores)
+    rows, words = checked_shape("scores", scores)
     if targets.dtype is torch.int64 and targets.is_cpu:
-        targets = laid(targets)
+        targets = contiguous(targets)
     losses = torch.empty(rows, dtype=torch.float64)
     job = Entropy(
         address("scores", scores, scores.dtype, (rows, words)),
@@ -172,14 +181,15 @@ def lstm_step(sums: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor,
 
     All are float32; rows of `sums` may be one and the same.
     """
-    more, cell = laid(more), laid(cell)
-    rows, width = of_rows("cell", cell)
+    more, cell = contiguous(more), contiguous(cell)
+    rows, width = checked_shape("cell", cell)
     one, gate, real = (rows, width), (rows, 4 * width), torch.float32
     if sums.dim() == 2 and sums.stride(1) != 1:
-        sums = laid(sums)
+        sums = contiguous(sums)
     gates, hidden, after = cell.new_empty(gate), torch.empty_like(cell), torch.empty_like(cell)
     job = LstmStep(
-        *(strided("sums", sums, real, gate), address("more", more, real, gate), sums.stride(0)),
+        *(row_strided_address("sums", sums, real, gate), address("more", more, real, gate)),
+        sums.stride(0),
         *(address("cell", cell, real, one), address("gates", gates, real, gate)),
         *(address("hidden", hidden, real, one), address("after", after, real, one)),
         *(None, None, None, None, rows, width),
@@ -192,8 +202,8 @@ def lstm_step_back(
     slopes: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The slopes of the sums (B, 4D) and of the cell before, from those of both results."""
-    d_hidden, d_after, gates, cell, after = map(laid, (*slopes, gates, cell, after))
-    rows, width = of_rows("after", after)
+    d_hidden, d_after, gates, cell, after = map(contiguous, (*slopes, gates, cell, after))
+    rows, width = checked_shape("after", after)
     one, gate, real = (rows, width), (rows, 4 * width), torch.float32
     d_sums, d_before = after.new_empty(gate), torch.empty_like(after)
     job = LstmStep(
@@ -209,8 +219,8 @@ def lstm_step_back(
 def sum_rows(x: Tensor) -> Tensor:
     """(M, N) -> (N,) in float32."""
     _check_numbers("x", x)
-    rows, width = of_rows("x", x)
-    x = laid(x)
+    rows, width = checked_shape("x", x)
+    x = contiguous(x)
     groups = -(-rows // TOGETHER)
     parts, out = torch.empty(groups, width), torch.empty(width)
     job = Sums(
@@ -305,7 +315,7 @@ def _head_sizes(query: Tensor, key: Tensor) -> tuple[int, int, int, int, int]:
 
 def _place(name: str, x: Tensor, shape: Sequence[int]) -> Place:
     """Heads (B, H, T, K), the last side by side."""
-    data = strided(name, x, torch.bfloat16, shape)
+    data = row_strided_address(name, x, torch.bfloat16, shape)
     row, head, position, _ = x.stride()
     return Place(data, row, position, head)
 
@@ -320,7 +330,7 @@ def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> Atte
     )
     if asked.allowed is not None:
         grid = rows, several, queries, keys
-        job.allowed = strided("allowed", asked.allowed, torch.bool, grid)
+        job.allowed = row_strided_address("allowed", asked.allowed, torch.bool, grid)
         job.allowed_row, job.allowed_head, job.allowed_query, _ = asked.allowed.stride()
     job.norms = address("norms", norms, torch.float32, (rows, several, queries))
     job.causal, job.scale, job.drop = asked.causal, asked.scale, _drop(*asked.decision)
@@ -334,7 +344,7 @@ def _end_to_end(job: Attention, queries: Extent, keys: Extent, *, alone: bool) -
     """Rows lie end to end in the only row of the heads."""
     shape = queries.starts.shape
     if not alone or len(shape) != 1 or not shape[0]:
-        raise wrong("starts", queries.starts, torch.int64, (job.rows + 1,), "contiguous")
+        raise argument_error("starts", queries.starts, torch.int64, (job.rows + 1,), "contiguous")
     job.query_starts = address("query_starts", queries.starts, torch.int64, shape)
     job.key_starts = address("key_starts", keys.starts, torch.int64, shape)
     job.all_queries, job.all_keys = job.queries, job.keys

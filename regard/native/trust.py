@@ -1,9 +1,9 @@
-"""Whether a file of machine code may be loaded: only where no other user can have written it.
+"""Loads compiled code only from files that no other user can have written.
 
-A folder for such files, and each file, must belong to this user or to root, and only they may write
-to it. Then nobody else can put another file in the place of one that was looked at. The folders
-above it do not count: whoever may rename those can only put a folder of his own there, and that
-does not belong to this user.
+The folder and each file must belong to this user or to root, and must not be writable by the group
+or by others. Then no other user can replace a file between its check and its loading. The owners of
+the parent folders are not checked: a user who can rename a parent folder can only put a folder of
+their own in its place, and that one belongs to another user and is rejected.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
+GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class Untrusted(Exception):
-    """Another user could have written a file."""
+class UntrustedFile(Exception):
+    """Another user could have written this file or folder."""
 
 
-def doubt(folder: Path) -> str:
-    """Why nothing in a folder may be loaded; nothing where it may, or where it is not there."""
+def distrust_reason(folder: Path) -> str:
+    """Why files of a folder must not be loaded; "" if they may be, or if there is no folder."""
     try:
         found = os.stat(folder)
     except OSError:
         return ""
     if not stat.S_ISDIR(found.st_mode):
         return ""
-    return _of_another(str(folder), found) or _open_to_others(str(folder), found)
+    return _owner_problem(str(folder), found) or _permission_problem(str(folder), found)
 
 
-def close(folder: Path) -> bool:
-    """Take from others the right to write to a folder of this user, and remove the libraries that
-    are there. Gives whether that could be done.
+def make_private(folder: Path) -> bool:
+    """Make a folder of this user writable by this user alone, and delete the libraries in it.
+
+    Returns whether both succeeded.
     """
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -45,7 +46,7 @@ def close(folder: Path) -> bool:
         found = os.fstat(handle)
         if found.st_uid != os.geteuid():
             return False
-        os.fchmod(handle, stat.S_IMODE(found.st_mode) & ~OTHERS)
+        os.fchmod(handle, stat.S_IMODE(found.st_mode) & ~GROUP_OR_OTHERS_WRITE)
         for name in os.listdir(handle):
             if name.endswith(".so"):
                 os.unlink(name, dir_fd=handle)
@@ -53,57 +54,58 @@ def close(folder: Path) -> bool:
         return False
     finally:
         os.close(handle)
-    return not doubt(folder)
+    return not distrust_reason(folder)
 
 
-def _of_another(name: str, found: os.stat_result) -> str:
+def _owner_problem(name: str, found: os.stat_result) -> str:
     if not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0):
         return ""
-    return f"{name} belongs to another user (number {found.st_uid})"
+    return f"{name} belongs to another user (uid {found.st_uid})"
 
 
-def _open_to_others(name: str, found: os.stat_result) -> str:
-    if not hasattr(os, "geteuid") or not found.st_mode & OTHERS:
+def _permission_problem(name: str, found: os.stat_result) -> str:
+    if not hasattr(os, "geteuid") or not found.st_mode & GROUP_OR_OTHERS_WRITE:
         return ""
-    return f"other users may write to {name} (`chmod go-w {name}` changes that)"
+    return f"other users may write to {name} (`chmod go-w {name}` forbids it)"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file that nobody else can have written.
+def open_trusted(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading if no other user can have written it.
 
     Raises:
-        Untrusted: somebody could have.
-        OSError: it cannot be read, or is a link.
+        Untrusted: another user could have written it.
+        OSError: it cannot be read, is a symbolic link, or is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe would have us wait
+    flags |= getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for a writer
     with os.fdopen(os.open(path, flags), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is no file")
-        if problem := _of_another(str(path), found) or _open_to_others(str(path), found):
-            raise Untrusted(problem)
+            raise OSError(f"{path} is not a regular file")
+        if problem := _owner_problem(str(path), found) or _permission_problem(str(path), found):
+            raise UntrustedFile(problem)
         yield file
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[Path]:
-    """A path to a folder that stays the same folder, whatever its name becomes, where the system
-    has such paths. Another folder that meanwhile stands there is found out.
+def pinned(folder: Path) -> Iterator[Path]:
+    """A path that keeps naming this folder, even if the folder is renamed or replaced meanwhile.
+
+    It is a path in /proc/self/fd; on systems without /proc the folder's own path is returned.
 
     Raises:
         Untrusted: another user may write to it.
     """
-    place = Path("/proc/self/fd")
-    if not place.is_dir():
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.is_dir():
         yield folder
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         found = os.fstat(handle)
-        if problem := _of_another(str(folder), found) or _open_to_others(str(folder), found):
-            raise Untrusted(problem)
-        yield place / str(handle)
+        if problem := _owner_problem(str(folder), found) or _permission_problem(str(folder), found):
+            raise UntrustedFile(problem)
+        yield descriptors / str(handle)
     finally:
         os.close(handle)

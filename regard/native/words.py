@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.native import build
-from regard.native.arguments import address, is_plain, laid, of_rows
+from regard.native.arguments import address, checked_shape, contiguous, is_cpu_strided
 from regard.native.products import check_device, packed_matrix, rows_of, threads_for
 
 A_SCORES_WORK = 40  # multiplications that take as long as a score's part of the log-sum-exp
@@ -25,13 +25,13 @@ def lines(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, i
     """
     if ids.dtype not in (torch.int64, torch.int32):
         raise RegardError(f"`ids` must be int64 or int32, but is {ids.dtype}.")
-    library = build.kernels() if is_plain(ids, torch.int64) and packed.is_cpu else None
+    library = build.kernels() if is_cpu_strided(ids, torch.int64) and packed.is_cpu else None
     if library is None:
         check_device("ids", ids, packed)
         _check_range("ids", ids, shape[0])
         found = rows_of(packed, ids, shape[1])
         return found if scale is None else found * scale[ids, None]
-    ids = laid(ids)
+    ids = contiguous(ids)
     out = torch.empty(*ids.shape, shape[1])
     missing = library.regard_lines(
         *packed_matrix(packed, scale, shape),
@@ -58,13 +58,13 @@ def best(scores: Tensor) -> tuple[Tensor, Tensor]:
     Of words that are equally probable it is the first. Where scores are no numbers, neither is the
     log-probability.
     """
-    rows, words = of_rows("scores", scores)
-    library = build.loaded() if rows and is_plain(scores) else None
+    rows, words = checked_shape("scores", scores)
+    library = build.loaded() if rows and is_cpu_strided(scores) else None
     if library is None:
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
         word = wide.argmax(-1, keepdim=True)
         return word[:, 0], wide.gather(1, word)[:, 0]
-    scores = laid(scores)
+    scores = contiguous(scores)
     word, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
     library.regard_best(
         *(address("scores", scores, torch.float32, (rows, words)), rows, words),
@@ -82,18 +82,18 @@ def surprise(scores: Tensor, words: Tensor) -> Tensor:
         IndexError: there is no such word.
         RegardError: there is not one word for each row.
     """
-    rows, known = of_rows("scores", scores)
+    rows, known = checked_shape("scores", scores)
     if words.shape != (rows,) or words.dtype != torch.int64:
         raise RegardError(
             f"`words` must be int64 of shape ({rows},), but is {words.dtype} of shape "
             f"{tuple(words.shape)}."
         )
-    library = build.kernels() if rows and is_plain(scores) else None
+    library = build.kernels() if rows and is_cpu_strided(scores) else None
     if library is None:
         _check_range("words", words, known)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return F.cross_entropy(wide, words, reduction="none").double()
-    scores, words = laid(scores), laid(words)
+    scores, words = contiguous(scores), contiguous(words)
     found = torch.empty(rows, dtype=torch.float64)
     missing = library.regard_surprise(
         *(address("scores", scores, torch.float32, (rows, known)), rows, known),
@@ -127,12 +127,12 @@ def leading(scores: Tensor, count: int) -> Leaders | None:
     Raises:
         RegardError: `count` is below 1.
     """
-    rows, words = of_rows("scores", scores)
+    rows, words = checked_shape("scores", scores)
     check_count(count)
-    library = build.loaded() if is_plain(scores) else None
+    library = build.loaded() if is_cpu_strided(scores) else None
     if library is None or count > words:
         return None
-    scores = laid(scores)
+    scores = contiguous(scores)
     word = torch.empty(rows, count, dtype=torch.int64)
     log_prob = torch.empty(rows, count)
     library.regard_leading(

@@ -1,9 +1,9 @@
-"""What tasks answer: every answer has one text form and plain values, so that no caller guesses.
+"""The results of tasks for one text: each has a text form and a dictionary of plain values.
 
-str(answer)         the answer as a text: a label, tags, a number
-answer.values()     all that is known of it as JSON has it, by name
+str(answer)         the result as a text: a label, tags, a number
+answer.values()     all its fields by name, as values that JSON can contain
 
-An answer is a frozen dataclass on `TaskAnswer`, named by its task as `answer_type`.
+A result is a frozen dataclass derived from `TaskAnswer`. Its task names the class as `answer_type`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class TaskAnswer(ABC):
-    """What a task answers to one text.
+    """The result of a task for one text.
 
-    NAMES: field -> its name in `values`, where that differs.
+    NAMES: field -> its key in `values`, where that differs.
     """
 
     NAMES: ClassVar[Mapping[str, str]] = {}
@@ -31,6 +31,6 @@ class TaskAnswer(ABC):
         return {self.NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
-    def nothing(cls) -> dict[str, Any]:
-        """The same names where nothing was asked, as on an empty line: None for each."""
+    def empty_values(cls) -> dict[str, Any]:
+        """The keys of `values` with None for each: the result for an empty line."""
         return dict.fromkeys(cls.NAMES.get(field.name, field.name) for field in fields(cls))

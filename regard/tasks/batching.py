@@ -21,8 +21,8 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.errors import TextError
 from regard.native.stepping import FastBlocks
-from regard.tasks.finite import not_finite
-from regard.tasks.given import several_texts
+from regard.tasks.finite import not_finite_error
+from regard.tasks.inputs import checked_texts
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
@@ -84,7 +84,7 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
     Raises:
         RegardError: a text is longer than `column.max_tokens` and `too_long` is "error".
     """
-    rows = column.encode_many(several_texts(texts))
+    rows = column.encode_many(checked_texts(texts))
     long = column.long_ones(rows)
     if long and too_long == "error":
         count = len(rows[long[0]])
@@ -98,7 +98,7 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
 
 def long_ones(texts: Sequence[str], column: Column) -> dict[int, int]:
     """The places of texts longer than `column.max_tokens`, and how many tokens each has."""
-    rows = column.encode_many(several_texts(texts))
+    rows = column.encode_many(checked_texts(texts))
     return {i: len(rows[i]) for i in column.long_ones(rows)}
 
 
@@ -150,7 +150,7 @@ def _name_the_first(
         try:
             decode(rows.padded(np.array([number]), pad))
         except NotNumbers:
-            raise not_finite(number, "scores") from None
+            raise not_finite_error(number, "scores") from None
 
 
 def smaller_at_the_end(batches: Sequence[np.ndarray], beside: int) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import Answering, headed
 from regard.tasks.features import Reader, as_text
-from regard.tasks.given import several
+from regard.tasks.inputs import as_list
 from regard.text import Tokenizer
 
 
@@ -68,11 +68,11 @@ class Embedding(Answering):
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts, each as a tuple."""
-        return [(as_text(text, place),) for place, text in enumerate(several(texts))]
+        return [(as_text(text, place),) for place, text in enumerate(as_list(texts))]
 
     def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Answer]:
         """The vector of each text."""
-        vectors = self.predict(several(texts), too_long=too_long)
+        vectors = self.predict(as_list(texts), too_long=too_long)
         return [Answer(tuple(row)) for row in vectors.tolist()]
 
     # ---- scores

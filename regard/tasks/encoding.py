@@ -32,8 +32,8 @@ from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import Latest, TooLong, device_of, watched
 from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
-from regard.tasks.finite import NonFiniteScores, check_texts
-from regard.tasks.given import one_or_two, several
+from regard.tasks.finite import NonFiniteScores, check_finite
+from regard.tasks.inputs import as_list, text_or_pair
 from regard.tasks.sections import TokenizerSection, tokenizer_problems
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
@@ -127,7 +127,7 @@ class Answering(Embeds):
             TextError: one is no text for this task.
             RegardError: this is no list of texts.
         """
-        return [one_or_two(text, place) for place, text in enumerate(several(texts))]
+        return [text_or_pair(text, place) for place, text in enumerate(as_list(texts))]
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -159,7 +159,7 @@ class Answering(Embeds):
                 scores = scores.float().cpu()
                 numbers = batch.numbers.tolist()
                 owners = numbers if texts is None else [texts[number] for number in numbers]
-                check_texts(self.are_finite(scores, batch), owners)
+                check_finite(self.are_finite(scores, batch), owners)
                 yield batch, scores
 
     def are_finite(self, scores: Tensor, batch: Any) -> Tensor:

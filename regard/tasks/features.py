@@ -32,8 +32,8 @@ from regard.layers.mixing import Choice, choice_of
 from regard.sentences import KINDS, Pooling
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of
-from regard.tasks.finite import check_texts
-from regard.tasks.given import looped, one_text, several, text_or_words
+from regard.tasks.finite import check_finite
+from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
 from regard.tasks.verbs import TaskVerbs
 from regard.text.splitting import words_of
 from regard.text.templates import Row
@@ -127,7 +127,7 @@ class Embeds(TaskVerbs):
             batch_tokens=batch_tokens,
         )
         one = isinstance(texts, str)
-        found = list(embedder.chunks([texts] if one else several(texts), too_long))
+        found = list(embedder.chunks([texts] if one else as_list(texts), too_long))
         if one:
             return found[0][0]
         if per != "text":
@@ -142,7 +142,7 @@ class Embeds(TaskVerbs):
         Args:
             options: as of `embed`.
         """
-        return Embedder.of(self.reader(), **options).stream(looped(texts), too_long)
+        return Embedder.of(self.reader(), **options).stream(iterate(texts), too_long)
 
     def similarity(self, a: Any, b: Any, **options: Any) -> Any:
         """The cosine of texts: a number for two, (len(a), len(b)) for lists.
@@ -150,7 +150,7 @@ class Embeds(TaskVerbs):
         Args:
             options: as of `embed`.
         """
-        sides = [[side] if isinstance(side, str) else several(side) for side in (a, b)]
+        sides = [[side] if isinstance(side, str) else as_list(side) for side in (a, b)]
         first, second = (self.embed(side, **options | {"normalize": True}) for side in sides)
         cosines = first @ second.T
         return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
@@ -446,14 +446,14 @@ class Embedder:
             for numbers, found in self._computed(read):
                 vectors[numbers] = found.cpu().numpy()
             good = torch.from_numpy(np.isfinite(vectors).all(1))
-            check_texts(good, range(before, before + len(vectors)), "vectors")
+            check_finite(good, range(before, before + len(vectors)), "vectors")
             return vectors
         each = [np.empty(0, np.float32)] * len(read.rows)
         for numbers, found in self._computed(read):
             for number, of_text in zip(numbers, found, strict=True):
                 each[number] = of_text.cpu().numpy()
         good = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in each])
-        check_texts(good, range(before, before + len(each)), "vectors")
+        check_finite(good, range(before, before + len(each)), "vectors")
         return [Vectors.of(*both) for both in zip(each, read.labels, strict=True)]
 
     def _computed(self, read: Read) -> Iterator[tuple[list[int], Any]]:
@@ -486,7 +486,7 @@ def states_of(encoder: Any, texts: Sequences, choice: Choice) -> Tensor:
 
 def as_text(given: Any, place: int) -> str:
     """A text as a user gives it."""
-    return one_text(given, place, f"Give texts as strings, but this is {given!r:.80}.")
+    return checked_text(given, place, f"Give texts as strings, but this is {given!r:.80}.")
 
 
 def longer_than_read(row: Row, number: int, pieces: Pieces) -> TextError:

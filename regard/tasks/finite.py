@@ -1,7 +1,7 @@
-"""Scores, hidden states and losses that are infinite or not numbers answer nothing.
+"""Raises errors for logits, hidden states and losses that are infinite or NaN.
 
-Weights that diverged, or activations beyond what a precision holds, would give an answer that looks
-like any other. They are refused where they leave a model, in one look at the last numbers.
+Weights that diverged, or activations that overflow, would give a result that looks like any other.
+So the last numbers that a model computes are checked once, before a result is made of them.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ HINT = (
 
 
 class NonFiniteScores(TextError):
-    """What a model computes from a text is infinite or not a number."""
+    """What a model computes from a text is infinite or NaN."""
 
 
-def check_texts(finite: Tensor, texts: Sequence[int], what: str = "scores") -> None:
-    """Refuses what was computed from texts if not all of it is finite.
+def check_finite(finite: Tensor, texts: Sequence[int], what: str = "scores") -> None:
+    """Raise an error if what was computed from any text is not finite.
 
-    finite: (B,) bool, for each row.  texts: (B,) the number of the text of each row, from 0.
+    finite: (B,) bool, for each example.  texts: (B,) index of the text of each example.
 
     Raises:
-        NonFiniteScores: a row is not finite; the first text that has one is named.
+        NonFiniteScores: an example is not finite; the error names the first such text.
     """
     if bool(finite.all()):
         return
-    raise not_finite(min(texts[row] for row in (~finite).nonzero()[:, 0].tolist()), what)
+    raise not_finite_error(min(texts[row] for row in (~finite).nonzero()[:, 0].tolist()), what)
 
 
-def not_finite(text: int, what: str) -> NonFiniteScores:
-    """The error for the text with this number, from 0."""
-    problem = f"has {what} that are infinite or not numbers, so they answer nothing."
+def not_finite_error(text: int, what: str) -> NonFiniteScores:
+    """The error for the text with this index."""
+    problem = f"has {what} that are infinite or NaN, so there is no result."
     return NonFiniteScores(text, problem, HINT)
 
 
 def check_likelihood(nats: float, value: float) -> None:
-    """Refuses a measure of a text whose likelihood is no number, or beyond all numbers.
+    """Raise an error if the likelihood or the perplexity of a text is not finite.
 
-    nats: minus the logarithm of the text's probability.  value: what is reported of it.
+    nats: minus the natural logarithm of the text's probability.  value: the reported perplexity.
 
     Raises:
         RegardError: one of them is not finite.
     """
     if not math.isfinite(nats):
         raise RegardError(
-            f"The loss of this text is {nats}: some of the model's scores are infinite or not "
-            f"numbers. {HINT}"
+            f"The loss of this text is {nats}: some of the model's scores are infinite or "
+            f"NaN. {HINT}"
         )
     if not math.isfinite(value):
         raise RegardError(
-            f"The perplexity of this text is beyond what a number holds: its loss is {nats:.6g} "
-            f"nats. {HINT} Or measure per token, where it is measured per word."
+            f"The perplexity of this text is too large for a float: its loss is {nats:.6g} "
+            f"nats. {HINT} If it is measured per word, measure it per token."
         )

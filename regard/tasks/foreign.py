@@ -14,7 +14,7 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder
 from regard.models.headed import Headed
 from regard.models.published_config import label_names
-from regard.schema import either
+from regard.schema import joined_with_or
 
 # kind of head -> task, the first that a model has decides
 TASK_OF = {
@@ -52,7 +52,7 @@ def check_task(task: str, model: Any, settings: Mapping[str, Any], where: Path) 
     if task not in able:
         raise CheckpointError(
             f"{where}: `regard.task` is {task}, but the model of this folder, {_described(model)}, "
-            f"is for {either(able)}. Correct the field, or use another folder."
+            f"is for {joined_with_or(able)}. Correct the field, or use another folder."
         )
     labels = settings.get("labels")
     if not isinstance(labels, list | tuple) or task not in HEAD_OF:

@@ -42,7 +42,7 @@ from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader, places_of
 from regard.tasks.finite import check_likelihood
-from regard.tasks.given import one_text, several_texts
+from regard.tasks.inputs import checked_text, checked_texts
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection, tokenizer_problems
@@ -316,7 +316,7 @@ class LanguageModeling(Embeds):
         """
         if isinstance(prompts, str):
             return self.generate([prompts], too_long=too_long, **options)[0]
-        prompts = several_texts(prompts)
+        prompts = checked_texts(prompts)
         if too_long == "truncate" and (cut := self.long_ones(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
@@ -341,7 +341,7 @@ class LanguageModeling(Embeds):
         self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
-        method, prompts = decoding.changed(self.method, **options), several_texts(prompts)
+        method, prompts = decoding.changed(self.method, **options), checked_texts(prompts)
         rows = fitting(self._prompts(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.model, Tokens.of(rows), method)
@@ -352,7 +352,7 @@ class LanguageModeling(Embeds):
 
     def long_ones(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """Which prompts leave no room for what is asked: their places and their tokens."""
-        most, rows = room(self.context, options), self._prompts(several_texts(prompts))
+        most, rows = room(self.context, options), self._prompts(checked_texts(prompts))
         return {i: len(row) for i, row in enumerate(rows) if most is not None and len(row) > most}
 
     def stream(
@@ -360,7 +360,7 @@ class LanguageModeling(Embeds):
     ) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""
         method = decoding.changed(self.method, **options)
-        ids = self._prompts([one_text(prompt, 0)])[0]
+        ids = self._prompts([checked_text(prompt, 0)])[0]
         row = fitting([ids], self.context, too_long, options)[0]
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
@@ -443,7 +443,7 @@ class LanguageModeling(Embeds):
 
     def last_words(self, passages: Sequence[str]) -> list[Score]:
         """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
-        return last_words(self.model, self.tokenizer, several_texts(passages))
+        return last_words(self.model, self.tokenizer, checked_texts(passages))
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""

@@ -21,7 +21,7 @@ from regard.errors import RegardError
 from regard.metrics import Score
 from regard.tasks.batching import device_of, watched
 from regard.tasks.features import places_of
-from regard.tasks.finite import check_likelihood, check_texts
+from regard.tasks.finite import check_finite, check_likelihood
 from regard.text import Tokenizer
 
 
@@ -54,7 +54,7 @@ def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> lis
         for numbers, batch in zip(batches.rows, watched(batches), strict=True):
             lasts = torch.from_numpy(counts[numbers])
             nats[numbers], right[numbers] = _scores(model, batch, lasts)
-    check_texts(nats.isfinite(), range(len(rows)), "a last word whose probability comes of scores")
+    check_finite(nats.isfinite(), range(len(rows)), "a last word whose probability comes of scores")
     cut = sum(len(ids) > most for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
     return _named(tokenizer, nats, right, cut, unknown)

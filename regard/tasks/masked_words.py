@@ -23,8 +23,8 @@ from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.encoding import Answering
 from regard.tasks.features import places_of
-from regard.tasks.finite import check_texts
-from regard.tasks.given import one_text, several
+from regard.tasks.finite import check_finite
+from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.next_sentence import NextSentence
 from regard.text import Tokenizer
 
@@ -103,7 +103,7 @@ class MaskedWords(Answering):
         """
         if isinstance(texts, str):
             return self._filled([texts], top, among, too_long)[0]
-        return self._filled(several(texts), top, among, too_long)
+        return self._filled(as_list(texts), top, among, too_long)
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> list[str] | str:
         """Texts with their masks filled (a list for a list, one for one)."""
@@ -113,11 +113,11 @@ class MaskedWords(Answering):
 
     def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Filled]:
         """Texts with their masks filled, and the best candidates."""
-        return self._filled(several(texts), 5, None, too_long)
+        return self._filled(as_list(texts), 5, None, too_long)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts with masks, each as a tuple."""
-        found = [self._with_masks(text, place) for place, text in enumerate(several(texts))]
+        found = [self._with_masks(text, place) for place, text in enumerate(as_list(texts))]
         return [(text,) for text in found]
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
@@ -148,7 +148,7 @@ class MaskedWords(Answering):
 
     def _with_masks(self, text: Any, place: int) -> str:
         """The text with the tokenizer's own spelling of masks."""
-        text = one_text(text, place).replace(MASK, self._mask)
+        text = checked_text(text, place).replace(MASK, self._mask)
         if self._mask not in text:
             own = "" if self._mask == MASK else f" (or {self._mask})"
             problem = f"has no {MASK}{own} to be filled: {text!r:.80}."
@@ -187,7 +187,7 @@ class MaskedWords(Answering):
                 hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)
                 scores = head.logits(hidden).float()  # (M, V)
                 owners = batch.numbers.repeat_interleave(places.sum(1).cpu()).tolist()
-                check_texts(scores.isfinite().all(-1), owners)
+                check_finite(scores.isfinite().all(-1), owners)
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
 
     def _candidate(self, number: int, probability: float) -> Candidate:

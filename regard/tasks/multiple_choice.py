@@ -40,7 +40,7 @@ from regard.tasks.encoding import (
     headed,
     no_columns,
 )
-from regard.tasks.given import several
+from regard.tasks.inputs import as_list
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 from regard.text.templates import Row
@@ -334,7 +334,7 @@ def as_questions(given: Any) -> list[Choice]:
         TextError: something is no question.
         RegardError: this is no list of questions.
     """
-    return [one for place, item in enumerate(several(given)) for one in _questions(item, place)]
+    return [one for place, item in enumerate(as_list(given)) for one in _questions(item, place)]
 
 
 def _questions(item: Any, place: int) -> list[Choice]:

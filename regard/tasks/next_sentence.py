@@ -13,7 +13,7 @@ from regard.errors import TextError
 from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import Answering
-from regard.tasks.given import is_one
+from regard.tasks.inputs import is_single
 
 FOLLOWS = 0  # of the head's two answers, in all published files
 
@@ -47,7 +47,7 @@ class NextSentence(Answering):
 
         A pair is a tuple of two texts.
         """
-        if is_one(pairs):
+        if is_single(pairs):
             return self.answers([pairs], too_long=too_long)[0].follows
         return [answer.follows for answer in self.answers(pairs, too_long=too_long)]
 

@@ -38,7 +38,7 @@ from regard.tasks.encoding import (
     headed,
     no_columns,
 )
-from regard.tasks.given import as_parts, is_one, one_text, several
+from regard.tasks.inputs import as_list, as_strings, checked_text, is_single
 from regard.tasks.spans import ALWAYS, Answer, Candidates, best_spans, best_threshold, score_of
 from regard.text import Tokenizer
 
@@ -238,7 +238,7 @@ class QuestionAnswering(EncoderTask):
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> list[str] | str:
         """The answer to one pair (question, context), or to each of a list of pairs."""
-        one = is_one(texts)
+        one = is_single(texts)
         found = [
             answer.text for answer in self.answers([texts] if one else texts, too_long=too_long)
         ]
@@ -261,7 +261,7 @@ class QuestionAnswering(EncoderTask):
 
     def checked(self, texts: Any) -> list[Any]:
         """Questions with their contexts."""
-        return [_asked(place, pair) for place, pair in enumerate(several(texts))]
+        return [_asked(place, pair) for place, pair in enumerate(as_list(texts))]
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
         """The pairs of which the question is too long, and how many tokens that has.
@@ -409,7 +409,7 @@ def _span(question: Question, context: Context) -> tuple[int, int] | None:
 
 
 def _asked(place: int, pair: Any) -> Question:
-    texts = as_parts(pair) or ()
+    texts = as_strings(pair) or ()
     if len(texts) != 2:
         hint = "Give pairs of two texts, (question, context)"
         raise TextError(
@@ -418,5 +418,5 @@ def _asked(place: int, pair: Any) -> Question:
             f"{hint}.",
             said=f"{hint}, but item {place} is {pair!r:.80}.",
         )
-    question, context = (one_text(text, place) for text in texts)
+    question, context = (checked_text(text, place) for text in texts)
     return Question(str(place), context=context, question=question)

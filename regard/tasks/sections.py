@@ -48,9 +48,9 @@ class DecodingSection(Options):
     stopping: str | None = None
     temperature: values.Temperature | None = None
     top_k: values.Count | None = None
-    top_p: values.Share | None = None
+    top_p: values.Probability | None = None
     no_repeat_ngram: values.Count | None = None
-    min_tokens: values.CountOrNone | None = None
+    min_tokens: values.CountOrZero | None = None
     max_tokens: values.Count | str | None = None
     seed: values.Seed | None = None
     draft: values.Name | None = None

@@ -1,7 +1,7 @@
-"""The settings of a task as config.json has them, checked against what the task's class takes.
+"""Checks the settings of a task in config.json against the options of the task's class.
 
-A task writes its settings by the names of its constructor's options (`settings`), and the types of
-these options say which values they may have.
+A task stores its settings under the names of its constructor's keyword options (`settings`). The
+types of these options define which values are valid.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from regard.recipe import Options
 from regard.schema import checked
 from regard.suggest import nearest
 
-# Options that no folder has: the model's other files give them, or the data of a training.
+# Options that config.json does not store: they come from other files or from the training data.
 NOT_STORED = ("method", "corpora", "texts", "parts")
-# The ranges of options whose types are wider.
+# Narrower types for options whose declared types allow too much.
 RANGES: dict[str, Any] = {
     "format": Literal["lines", "text"] | None,
     "max_tokens": Size | None,
@@ -36,19 +36,19 @@ RANGES: dict[str, Any] = {
 
 
 def checked_settings(task: Any, given: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """The same settings, each of which the class of the task takes.
+    """The settings, checked against the options of the task's class.
 
-    where: the file that has them as its field `regard`.
+    where: the file that contains them in its field `regard`.
 
     Raises:
-        CheckpointError: one is not known, is missing, or has a wrong type or a value out of range.
+        CheckpointError: a setting is unknown or missing, has a wrong type, or is out of range.
     """
     schema = _schema(task)
     for name in given:
         if name not in schema.model_fields:
             raise CheckpointError(
-                f"{where}: `regard` does not say how the task {task.name} is set up: {name!r} is "
-                f"no option of it. {nearest(name, list(schema.model_fields))} Was it written by "
+                f"{where}: `regard.{name}` is not an option of the task {task.name}. "
+                f"{nearest(name, list(schema.model_fields))} Was it written by "
                 "another release?"
             )
     found = checked(dict(given), schema, where, CheckpointError, "regard")
@@ -57,7 +57,7 @@ def checked_settings(task: Any, given: Mapping[str, Any], where: Path) -> dict[s
 
 @lru_cache
 def _schema(task: Any) -> type[Options]:
-    """The options of a class, and of those above it as long as it passes further ones on."""
+    """The keyword options of a class, and of its base classes as long as it has **options."""
     options: dict[str, Any] = {}
     for kind in task.__mro__:
         if "__init__" not in vars(kind):

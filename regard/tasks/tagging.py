@@ -40,7 +40,7 @@ from regard.tasks.encoding import (
     headed,
     labelled,
 )
-from regard.tasks.given import several, text_or_words
+from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.splitting import Words
@@ -239,7 +239,7 @@ class Tagging(EncoderTask):
         """
         if isinstance(given, str):
             return list(self.answers([given])[0].tags)
-        items = several(given)
+        items = as_list(given)
         if any(not isinstance(one, str) for one in items):
             return [list(answer.tags) for answer in self.answers(items)]
         _refuse_texts(items)
@@ -249,7 +249,7 @@ class Tagging(EncoderTask):
 
     def checked(self, texts: Any) -> list[Any]:
         """Running texts, and lists of words."""
-        return [text_or_words(text, place) for place, text in enumerate(several(texts))]
+        return [text_or_words(text, place) for place, text in enumerate(as_list(texts))]
 
     def answers(
         self, texts: Sequence[str | Sequence[str]], *, too_long: TooLong = "error"

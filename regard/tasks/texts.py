@@ -37,7 +37,7 @@ from regard.tasks.encoding import (
     Parts,
     keep_short,
 )
-from regard.tasks.given import is_one
+from regard.tasks.inputs import is_single
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.templates import Row
@@ -278,7 +278,7 @@ class TextTask(EncoderTask):
 
         A text is a str, a pair a tuple of two.
         """
-        if is_one(texts):
+        if is_single(texts):
             return self.value(self.answers([texts], too_long=too_long)[0])
         return [self.value(answer) for answer in self.answers(texts, too_long=too_long)]
 

@@ -40,7 +40,7 @@ from regard.metrics import BLEU, CHRF, Score
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
 from regard.tasks.finite import NonFiniteScores
-from regard.tasks.given import several_texts
+from regard.tasks.inputs import checked_texts
 from regard.tasks.sections import (
     DecodingSection,
     TokenizerSection,
@@ -260,7 +260,7 @@ class Translation(TaskVerbs):
         """
         if isinstance(texts, str):
             return self.translate([texts], too_long=too_long, **options)[0]
-        texts = several_texts(texts)
+        texts = checked_texts(texts)
         found = self.hypotheses(texts, too_long=too_long, **options)
         return [spelled[0] for spelled in self.spelled(texts, found)]
 
@@ -268,7 +268,7 @@ class Translation(TaskVerbs):
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses of each text, best first. An empty text has the empty one."""
-        method, texts = decoding.changed(self.method, **options), several_texts(texts)
+        method, texts = decoding.changed(self.method, **options), checked_texts(texts)
         sources = encode_texts(texts, self._source_column(), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)

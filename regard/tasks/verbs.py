@@ -1,7 +1,8 @@
-"""The verbs of tasks, and what is said where a task does not have one.
+"""The methods and commands of tasks, and the errors for those that a task does not have.
 
 model = regard.load("bert-base-uncased")
-model.generate("The man")       a model of masked-words has no `generate`. Use fill, predict, ...
+model.generate("The man")       NoSuchVerb: `generate` continues a text, but this is a model of
+                                masked-words, which does not. It has ...
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.errors import ConfigError
-from regard.schema import either
+from regard.schema import joined_with_or
 
-# method -> what it does; of the task that it belongs to
+# method of some task -> what it does
 METHODS = {
-    "predict": "answers a text",
+    "predict": "gives the result for a text",
     "translate": "turns a text into another",
     "generate": "continues a text",
     "stream": "continues a text",
@@ -33,39 +34,43 @@ METHODS = {
 
 
 class NoSuchVerb(ConfigError, AttributeError):
-    """The task of this model does not have a verb that others have."""
+    """The task of this model does not have a method or command that other tasks have."""
 
 
 class TaskVerbs:
-    """Base of tasks. `verbs` are those of the command line that the task has, its own first."""
+    """Base of tasks. `verbs` are the commands of `regard` that the task supports, its own first."""
 
     name: ClassVar[str]
     verbs: ClassVar[tuple[str, ...]]
 
     def require(self, verb: str, model: Any, problem: str = "") -> None:
-        """Checks that the command line may use a verb on the model of this folder.
+        """Check that the task supports a command of `regard`.
+
+        model: the folder, for the message.  problem: replaces the first sentence of the message.
 
         Raises:
-            ConfigError: the task has no such verb; the right one is named.
+            ConfigError: the task does not support it; the message names a command that it supports.
         """
         if verb not in self.verbs:
-            said = problem or f"{model} holds a model of {self.name}, which has no {verb}."
-            raise ConfigError(f"{said} {self.instead(model)}")
+            message = (
+                problem or f"{model} is a model of {self.name}, which does not support {verb}."
+            )
+            raise ConfigError(f"{message} {self.instead(model)}")
 
     def instead(self, model: Any) -> str:
-        """The verb to use."""
+        """A sentence that names the command to use instead."""
         return f"Use: regard {self.verbs[0]} {model} TEXT"
 
     @classmethod
     def trains(cls, model: type) -> bool:
-        """Whether models of this class can learn the task."""
+        """Whether models of this class can be trained for the task."""
         return True
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options of a recipe that are without effect or lack what they need: dotted name, problem.
+        """Options of a recipe that have no effect or lack another option: (dotted name, problem).
 
-        They are known before any data are read.
+        No data are read for this.
         """
         yield from ()
 
@@ -78,5 +83,5 @@ class TaskVerbs:
             own = [f"`{verb}`" for verb in METHODS if hasattr(kind, verb)]
             raise NoSuchVerb(
                 f"`{name}` {METHODS[name]}, but this is a model of {self.name}, which does not. "
-                f"It has {either(own).replace(' or ', ' and ')}."
+                f"It has {joined_with_or(own).replace(' or ', ' and ')}."
             )

@@ -1,4 +1,4 @@
-"""Added tokens: found in a text before it is cut into words, and beyond the vocabulary at times."""
+"""Adds the tokens of a folder's files to a tokenizer: those found before a text is split."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ORDER = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def add(fast: tokenizers.Tokenizer, tokens: Sequence[Token]) -> None:
-    """Add the tokens, each with the next free id where it is not in the vocabulary.
+    """Add the tokens; one that is not in the vocabulary gets the next free id.
 
-    One that was added before gets the flags given here.
+    A token that was added before gets the flags given here.
 
     Raises:
-        RegardError: the next free id is that of another token, for the ids have holes.
+        RegardError: the next id belongs to another token, because the ids are not contiguous.
     """
     new = [t.content for t in tokens if t.content and fast.token_to_id(t.content) is None]
     before = set(fast.get_vocab(with_added_tokens=True).values()) if new else set()
@@ -31,28 +31,28 @@ def add(fast: tokenizers.Tokenizer, tokens: Sequence[Token]) -> None:
         number = fast.token_to_id(content)
         if number is None or number in before:
             raise RegardError(
-                f"the token {content!r} cannot be added: the ids of the vocabulary have holes, and "
-                f"the next id, {number}, is taken. Number the vocabulary without holes."
+                f"the token {content!r} cannot be added: the ids of the vocabulary are not "
+                f"contiguous, and the next id, {number}, is in use. Use contiguous ids, from 0."
             )
 
 
-def add_stated(
+def add_from_settings(
     path: Path,
     fast: tokenizers.Tokenizer,
     settings: TokenSettings,
     defaults: Mapping[str, Token],
 ) -> None:
-    """Add what the files beside a vocabulary name, in the order in which `transformers` adds it.
+    """Add the tokens of the files beside a vocabulary, in the order in which `transformers` does.
 
-    path: of the vocabulary.  defaults: special tokens by role that nothing names, but which are
-    there where the vocabulary has them.
+    path: of the vocabulary.  defaults: special tokens by role, for roles that no file names; one is
+    used if the vocabulary contains it.
 
     Raises:
-        DataError: a file gives a token another id than it has.
+        DataError: the id of a token in a file is not the one that it gets.
     """
-    tokens = chosen(fast, settings, defaults)
+    tokens = tokens_to_add(fast, settings, defaults)
     _check_named(fast, settings, tokens)
-    beyond = _beyond(fast, settings, tokens)
+    beyond = _without_vector(fast, settings, tokens)
     try:
         add(fast, [token for token in tokens if token.content not in beyond])
     except RegardError as error:
@@ -61,38 +61,38 @@ def add_stated(
         found = fast.token_to_id(token.content)
         if found != number and token.content not in beyond:
             problem = f"{token.content!r} must have the next free id, {found}, not {number}."
-            raise DataError(file, None, problem, "Is it of this vocabulary?")
+            raise DataError(file, None, problem, "Does the file belong to this vocabulary?")
 
 
 def _check_named(
     fast: tokenizers.Tokenizer, settings: TokenSettings, tokens: Sequence[Token]
 ) -> None:
-    """Say which special tokens of the settings are new to the vocabulary.
+    """Warn about special tokens of the settings that are not in the vocabulary.
 
     Raises:
-        DataError: one is, and this library wrote the folder, so that its files must agree.
+        DataError: there is one although this library wrote the folder, whose files must agree.
     """
     new = {token.content for token in tokens if fast.token_to_id(token.content) is None}
     new -= {token.content for token, _ in settings.added.values()}
     for role, name in settings.roles.items():
         if name in new and settings.config.regard_kind is not None:
-            problem = f"the {role} piece {name!r} is not in the vocabulary."
+            problem = f"the {role} token {name!r} is not in the vocabulary."
             raise DataError(settings.path, None, problem, "Was the file changed?")
         if name in new:
             warnings.warn(
                 f"{settings.path}: `{role}_token` {name!r} is not in the vocabulary. It is added "
-                "to its end, as `transformers` does; a model needs a vector for it.",
+                "at its end, as in `transformers`; the model needs an embedding for it.",
                 stacklevel=6,
             )
 
 
-def _beyond(
+def _without_vector(
     fast: tokenizers.Tokenizer, settings: TokenSettings, tokens: Sequence[Token]
 ) -> set[str]:
-    """The tokens for which the model in the folder has no vector: they are not added.
+    """The tokens for which the model in the folder has no embedding; they are not added.
 
     Files often name a padding token that was never used. `transformers` adds it, and the model
-    fails on the first text that has it.
+    fails on the first text that contains it.
     """
     new = [t.content for t in tokens if fast.token_to_id(t.content) is None]
     if settings.vocab_size is None or not new:
@@ -102,25 +102,25 @@ def _beyond(
         warnings.warn(
             f"{settings.path}: {', '.join(map(repr, beyond))} would be added to the vocabulary, "
             f"but the model in this folder has only {settings.vocab_size:,} ids (`vocab_size` in "
-            "config.json). So no text has this token.",
+            "config.json). It is left out.",
             stacklevel=6,
         )
     return set(beyond)
 
 
-def chosen(
+def tokens_to_add(
     fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, Token]
 ) -> list[Token]:
-    """The tokens that are to be added; those that are there already may get other flags."""
+    """The tokens to be added; those that the tokenizer has already may get other flags."""
     named = {role: settings.named[role] for role in ORDER if role in settings.named}
     unnamed = {role: t for role, t in defaults.items() if role not in settings.named}
-    held = {r: t for r, t in unnamed.items() if fast.token_to_id(t.content) is not None}
-    by_role = {role: (named | held).get(role) for role in ORDER}
+    found = {r: t for r, t in unnamed.items() if fast.token_to_id(t.content) is not None}
+    by_role = {role: (named | found).get(role) for role in ORDER}
     special = {token.content for token in by_role.values() if token is not None}
     added = [token for _, (token, _) in sorted(settings.added.items(), key=lambda one: one[0])]
     tokens = [replace(t, special=t.special or t.content in special) for t in added]
     known = {token.content for token in tokens} | _contents(fast)
-    # Of one token with two kinds of flags both are added: the later flags count.
+    # A token that occurs with two sets of flags is added twice: the later flags are used.
     new = dict.fromkeys(token for token in (*by_role.values(), *settings.extra) if token)
     tokens += [token for token in new if token.content not in known]
     return [token for token in tokens if token.content]

@@ -1,8 +1,8 @@
-"""What the tokenizer classes of `transformers` do to a text, whatever tokenizer.json says of it.
+"""The tokenizer classes of `transformers` that override parts of tokenizer.json.
 
 BertTokenizer, RobertaTokenizer, GPT2Tokenizer and OpenAIGPTTokenizer take the vocabulary, the
-merges and the added tokens from tokenizer.json. Normalizer, pre-tokenizer and decoder they make
-themselves, from the fields of tokenizer_config.json. Other classes use tokenizer.json as it is.
+merges and the added tokens from tokenizer.json. They build the normalizer, the pre-tokenizer and
+the decoder from the fields of tokenizer_config.json. Other classes use tokenizer.json as it is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import tokenizers
 
 from regard.errors import DataError
 from regard.text.bpe import END
-from regard.text.library import call
 from regard.text.token_settings import ConfigFields, TokenSettings
+from regard.text.tokenizers_calls import call
 
 Parts = dict[str, Any]  # of tokenizer.json, by name; "model" without vocabulary and merges
 
@@ -30,11 +30,11 @@ PLAIN_BPE = {"dropout": None, "fuse_unk": False, "byte_fallback": False, "ignore
 
 @dataclass(frozen=True)
 class Family:
-    """A class of tokenizers.
+    """A group of tokenizer classes that build the same parts.
 
-    model: the type of its model.  parts: what it makes of the settings.
-    defaults: its special tokens by role, where no file names them.
-    fields: of tokenizer_config.json, which decide the parts.
+    model: the type of the model in tokenizer.json.  parts: builds the parts from the settings.
+    defaults: special tokens by role, for roles that no file names.
+    fields: the fields of tokenizer_config.json that determine the parts.
     """
 
     model: str
@@ -44,8 +44,10 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A tokenizer.json as the class of its folder uses it. family: None where it is used as is."""
+class AdaptedTokenizer:
+    """A tokenizer.json as the class of its folder uses it.
+
+    family: None if it is used unchanged.  changed: the names of the changed parts."""
 
     content: dict[str, Any]
     family: Family | None = None
@@ -58,7 +60,7 @@ def _named(settings: TokenSettings, role: str, default: str) -> str:
 
 
 def bert_normalizer(config: ConfigFields) -> Parts:
-    """BERT's normalizer; without the fields an uncased model's."""
+    """BERT's normalizer; a missing field has the value of an uncased model."""
     lower = True if config.do_lower_case is None else config.do_lower_case
     apart = True if config.tokenize_chinese_chars is None else config.tokenize_chinese_chars
     return {
@@ -140,7 +142,7 @@ CLASSES = {
     "GPT2": GPT2,
     "OpenAIGPT": GPT,
 }
-# Which class a model has where no file names one.
+# The family of a model type, for folders in which no file names a tokenizer class.
 MODEL_TYPES = {
     **dict.fromkeys(("bert", "distilbert", "electra", "convbert", "layoutlm"), BERT),
     **dict.fromkeys(("squeezebert", "megatron-bert", "ernie"), BERT),
@@ -151,43 +153,43 @@ MODEL_TYPES = {
 
 
 def family_of(settings: TokenSettings) -> Family | None:
-    """The family of the folder's class; None for a class that uses tokenizer.json as it is."""
+    """The family of the folder's tokenizer class; None if it uses tokenizer.json as it is."""
     if settings.class_name is not None:
         return CLASSES.get(settings.class_name.removesuffix("Tokenizer"))
     return MODEL_TYPES.get(settings.model_type or "")
 
 
-def fitted(path: Path, content: dict[str, Any], settings: TokenSettings) -> Fitted:
-    """A tokenizer.json with the parts that its folder's class makes itself.
+def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> AdaptedTokenizer:
+    """A tokenizer.json with the parts that its folder's class overrides.
 
-    A part that changes although no field asks for it is named in a warning.
+    A warning names each part that is overridden although no field of tokenizer_config.json asks for
+    it.
 
     Raises:
-        DataError: the class that is named has another model; a field contradicts tokenizer.json,
-            and the class does not say which of them counts.
+        DataError: the class belongs to another type of model than tokenizer.json has.
     """
     family = family_of(settings)
     model = content.get("model")
     if family is None or not isinstance(model, dict):
-        return Fitted(content)
+        return AdaptedTokenizer(content)
     if _type_of(model) != family.model:
-        said = f"is for a model of type {family.model}, but {path.name} has {_type_of(model)}"
+        mismatch = f"is for a model of type {family.model}, but {path.name} has {_type_of(model)}"
         if settings.class_name is not None:
-            problem = f"`tokenizer_class` {settings.class_name} {said}."
-            hint = 'To use the file as it is, write "PreTrainedTokenizerFast" there.'
+            problem = f"`tokenizer_class` {settings.class_name} {mismatch}."
+            hint = 'To use the file as it is, set it to "PreTrainedTokenizerFast".'
             raise DataError(settings.path, None, problem, hint)
         warnings.warn(
-            f"{path.with_name('config.json')}: `model_type` {settings.model_type} {said}, which is "
-            "used as it is.",
+            f"{path.with_name('config.json')}: `model_type` {settings.model_type} {mismatch}. "
+            "The file is used as it is.",
             stacklevel=4,
         )
-        return Fitted(content)
+        return AdaptedTokenizer(content)
     return _with_parts(path, content, settings, family)
 
 
 def _with_parts(
     path: Path, content: dict[str, Any], settings: TokenSettings, family: Family
-) -> Fitted:
+) -> AdaptedTokenizer:
     wanted = family.parts(settings)
     model = {**content["model"], "type": family.model}
     changed = [
@@ -197,21 +199,23 @@ def _with_parts(
     ]
     kept = {name: value for name, value in wanted["model"].items() if _differs(model, name, value)}
     made = {**content, **{name: wanted[name] for name in changed}, "model": {**model, **kept}}
-    told = [name for name in changed if not _asked(name, content.get(name), settings, family)]
-    told += [f"model.{name}" for name in kept if name != "unk_token"]
-    if told := [name for name in told if name != "decoder"]:
-        warnings.warn(_difference(path, content, made, settings, told), stacklevel=5)
-    return Fitted(made if changed or kept else content, family, [*changed, *kept])
+    unexplained = [
+        name for name in changed if not _requested(name, content.get(name), settings, family)
+    ]
+    unexplained += [f"model.{name}" for name in kept if name != "unk_token"]
+    if unexplained := [name for name in unexplained if name != "decoder"]:
+        warnings.warn(_difference_message(path, content, made, settings, unexplained), stacklevel=5)
+    return AdaptedTokenizer(made if changed or kept else content, family, [*changed, *kept])
 
 
-def _difference(
+def _difference_message(
     path: Path,
     content: Mapping[str, Any],
     made: Mapping[str, Any],
     settings: TokenSettings,
     names: list[str],
 ) -> str:
-    """Says which parts of a file are not used, and why."""
+    """The warning about overridden parts: which they are, and why."""
 
     def value(source: Any, name: str) -> Any:
         for part in name.split("."):
@@ -219,16 +223,18 @@ def _difference(
         return source
 
     name = settings.class_name or f"the class of `model_type` {settings.model_type}"
-    parts = [f"`{n}` {value(content, n)!r:.200}, but uses {value(made, n)!r:.200}" for n in names]
+    parts = [
+        f"`{n}` {value(content, n)!r:.200}, but {value(made, n)!r:.200} is used" for n in names
+    ]
     return (
-        f"{path} has {'; '.join(parts)}: {name} does so in `transformers`, where "
-        f"{settings.path.name} does not say otherwise. Name the fields there, or the class "
-        '"PreTrainedTokenizerFast", which uses the file as it is.'
+        f"{path} has {'; '.join(parts)}: {name} does this in `transformers` if "
+        f"{settings.path.name} does not set the fields. Set the fields there, or set "
+        '`tokenizer_class` to "PreTrainedTokenizerFast", which uses the file as it is.'
     )
 
 
 def _type_of(model: Mapping[str, Any]) -> str:
-    """The type of a model; old files do not name it."""
+    """The type of a model; old files do not state it."""
     if isinstance(model.get("type"), str):
         return model["type"]
     if "merges" in model:
@@ -238,13 +244,13 @@ def _type_of(model: Mapping[str, Any]) -> str:
     return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
 
 
-def _asked(name: str, part: Any, settings: TokenSettings, family: Family) -> bool:
-    """Whether a field of tokenizer_config.json asks for what is changed in a part."""
+def _requested(name: str, part: Any, settings: TokenSettings, family: Family) -> bool:
+    """Whether fields of tokenizer_config.json explain how a part is overridden."""
     given = {n: getattr(settings.config, n) for n in family.fields}
     stated = {n for n, value in given.items() if value is not None}
     if name == "normalizer" and family is BERT:
-        full = _full(part)
-        wanted = _full(bert_normalizer(settings.config))
+        full = _with_defaults(part)
+        wanted = _with_defaults(bert_normalizer(settings.config))
         if not isinstance(full, dict) or full["type"] != "BertNormalizer":
             return False
         of = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
@@ -259,18 +265,20 @@ def _asked(name: str, part: Any, settings: TokenSettings, family: Family) -> boo
 
 def _same(name: str, part: Any, other: Any) -> bool:
     if name == "decoder" and isinstance(part, dict) and other["type"] == "ByteLevel":
-        return part.get("type") == "ByteLevel"  # its fields are the pre-tokenizer's
-    return _full(part) == _full(other)
+        return (
+            part.get("type") == "ByteLevel"
+        )  # its other fields are only used by the pre-tokenizer
+    return _with_defaults(part) == _with_defaults(other)
 
 
 def _differs(model: Mapping[str, Any], name: str, value: Any) -> bool:
-    """Whether a setting of the model is another; null, "" and false are one."""
+    """Whether a setting of the model has another value; null, "" and false are equal."""
     default = 100 if name == "max_input_chars_per_word" else None
     return (model.get(name, default) or None) != (value or None)
 
 
-def _full(part: Any) -> Any:
-    """A part with the fields that its file may leave out, without those that decide no id."""
+def _with_defaults(part: Any) -> Any:
+    """A part with default values for missing fields, and without fields that do not affect ids."""
     if not isinstance(part, dict):
         return part
     if part.get("type") == "BertNormalizer":
@@ -279,46 +287,50 @@ def _full(part: Any) -> Any:
         rest = {"clean_text": True, "handle_chinese_chars": True, **part, "lowercase": lower}
         return {**rest, "strip_accents": lower if accents is None else accents}
     if part.get("type") == "ByteLevel":
-        full = {"use_regex": True, **part}  # `trim_offsets` is the post-processor's
+        full = {"use_regex": True, **part}  # `trim_offsets` is only used by the post-processor
         return {name: full.get(name) for name in ("type", "add_prefix_space", "use_regex")}
     if part.get("type") == "WordPiece":
         return {"prefix": "##", "cleanup": True, **part}
     return part
 
 
-# Classes that make parts of their own, which are not known here.
-OTHERS = (
+# Classes that override parts in ways that are not implemented here.
+UNKNOWN_CLASSES = (
     *("Albert", "BigBird", "Blenderbot", "Camembert", "CodeGen", "Deberta", "DebertaV2", "FNet"),
     *("Funnel", "GPTNeoX", "Herbert", "MPNet", "Pegasus", "RemBert", "Splinter", "T5"),
     *("XLMRoberta", "XLNet"),
 )
 
 
-def check_others(path: Path, fast: tokenizers.Tokenizer, settings: TokenSettings) -> None:
-    """Refuse a field that contradicts tokenizer.json, for classes of which only the name is known.
+def check_unknown_class(path: Path, fast: tokenizers.Tokenizer, settings: TokenSettings) -> None:
+    """Raise an error for a field that contradicts tokenizer.json, for the UNKNOWN_CLASSES.
 
     Raises:
-        DataError: `do_lower_case`, say, is true, and the file's normalizer keeps capitals.
+        DataError: for example, `do_lower_case` is true, but the file's normalizer keeps capitals.
     """
     name = (settings.class_name or "").removesuffix("Tokenizer")
-    if name not in OTHERS:
+    if name not in UNKNOWN_CLASSES:
         return
 
-    def rewritten(text: str) -> str:
+    def normalized(text: str) -> str:
         return text if fast.normalizer is None else fast.normalizer.normalize_str(text)
 
-    def pieces() -> list[str]:
+    def tokens() -> list[str]:
         return fast.encode("a", add_special_tokens=False).tokens
 
     does: dict[str, Callable[[], bool]] = {
-        "do_lower_case": lambda: "A" not in rewritten("A"),
-        "strip_accents": lambda: "\u0301" not in normalize("NFD", rewritten("\u00e9")),
-        "tokenize_chinese_chars": lambda: " " in rewritten("a\u4e2da").strip(),
-        "add_prefix_space": lambda: "".join(pieces()).startswith(("\u0120", "\u2581")),
+        "do_lower_case": lambda: "A" not in normalized("A"),
+        "strip_accents": lambda: "\u0301" not in normalize("NFD", normalized("\u00e9")),
+        "tokenize_chinese_chars": lambda: " " in normalized("a\u4e2da").strip(),
+        "add_prefix_space": lambda: "".join(tokens()).startswith(("\u0120", "\u2581")),
     }
     for field_name, found in does.items():
         stated = getattr(settings.config, field_name)
-        if stated is not None and stated != call(found, lambda said: DataError(path, None, said)):
-            problem = f"`{field_name}` is {str(stated).lower()}, but {path.name} does otherwise."
-            hint = f"What {settings.class_name} makes of this is not known here: let both agree."
+        if stated is not None and stated != call(
+            found, lambda reason: DataError(path, None, reason)
+        ):
+            problem = f"`{field_name}` is {str(stated).lower()}, but {path.name} does the opposite."
+            hint = (
+                f"The behaviour of {settings.class_name} is not implemented: make both files agree."
+            )
             raise DataError(settings.path, None, problem, hint)

@@ -25,7 +25,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError, RegardError
-from regard.text.added_tokens import add_stated
+from regard.text.added_tokens import add_from_settings
 from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_kinds import assemble
 from regard.text.files import (
@@ -37,7 +37,6 @@ from regard.text.files import (
     read_text,
     read_vocab_json,
 )
-from regard.text.library import check_growth, parse
 from regard.text.normalize import Handling
 from regard.text.pairs import Pair
 from regard.text.pipelines import (
@@ -45,15 +44,16 @@ from regard.text.pipelines import (
     END_OF_TEXT,
     ROBERTA,
     Family,
-    check_others,
+    adapted,
+    check_unknown_class,
     family_of,
-    fitted,
 )
 from regard.text.roles import roles_of
-from regard.text.sentencepiece import check_folder, is_model, refusal
+from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.templates import Template, template_in
 from regard.text.token_settings import Token, TokenSettings, added_tokens, read_settings
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizers_calls import check_growth, parse
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
@@ -84,7 +84,7 @@ def load(
     path = _main_file(Path(path))
     merges = Path(merges) if merges is not None else None
     if is_model(path.name):
-        raise refusal(path)
+        raise conversion_error(path)
     if path.suffix == ".txt":
         first = read_lines(path)[0]
         return _roberta_pieces(path, merges) if first == "<s>" else _bert(path, lowercase)
@@ -118,7 +118,7 @@ def _main_file(path: Path) -> Path:
 def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer:
     listed = _check_content(path, content)
     settings = read_settings(path, content)
-    fit = fitted(path, content, settings)
+    fit = adapted(path, content, settings)
     start = fit.content
     stated = {number: token for number, (token, _) in settings.added.items()}
     if fit.family is not None and stated != dict(listed):
@@ -126,9 +126,9 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer
     fast = parse(path, text if start is content else json.dumps(start))
     known = fit.family.defaults if fit.family else {}
     defaults = {role: Token(name, plain=True) for role, name in known.items()}
-    add_stated(path, fast, settings, defaults)
+    add_from_settings(path, fast, settings, defaults)
     _check_added(path, fast, listed)
-    check_others(path, fast, settings)
+    check_unknown_class(path, fast, settings)
     roles = _held(fast, settings, defaults)
     if fit.family in (BERT, ROBERTA):
         _put_class_template(path, fast, fit.family, settings, roles)
@@ -470,7 +470,7 @@ def _finish(
         # `transformers` 4, from whose time such folders are; later releases do not.
         named = {**settings.named, "mask": Token(mask.content, lstrip=True)}
         settings = replace(settings, named=named)
-    add_stated(path, fast, settings, tokens)
+    add_from_settings(path, fast, settings, tokens)
     held = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
     roles = held | settings.roles
     if fast.post_processor is None:

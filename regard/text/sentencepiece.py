@@ -1,7 +1,7 @@
-"""Folders whose tokenizer is a SentencePiece model: recognized, and refused with a way out.
+"""Recognizes folders with a SentencePiece model, and says how to convert them.
 
-The files of SentencePiece are not read. `transformers` reads them and writes tokenizer.json, which
-is read. Marian's folders have two such files, one for each language, and a vocabulary.
+Files of SentencePiece are not supported. `transformers` converts them to tokenizer.json, which is
+supported. Folders of Marian have two such files, one for each language, and a vocabulary.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from regard.errors import DataError
 
 MARIAN = ("source.spm", "target.spm")
-# A folder with one of these has a vocabulary that is read.
-READ = ("tokenizer.json", "vocab.txt", "encoder.json")
+# A folder with one of these files has a supported vocabulary.
+READABLE = ("tokenizer.json", "vocab.txt", "encoder.json")
 
 
 def is_model(name: str) -> bool:
@@ -21,27 +21,27 @@ def is_model(name: str) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder whose vocabulary is in a SentencePiece model alone.
+    """Raise an error for a folder whose only vocabulary is a SentencePiece model.
 
     Raises:
-        DataError: it is; the message says how it is converted.
+        DataError: it is; the message says how to convert it.
     """
     merges = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
-    if merges or any((folder / name).is_file() for name in READ):
+    if merges or any((folder / name).is_file() for name in READABLE):
         return
     names = sorted(path.name for path in folder.iterdir() if is_model(path.name))
     if names:
-        raise refusal(folder / next((name for name in MARIAN if name in names), names[0]))
+        raise conversion_error(folder / next((name for name in MARIAN if name in names), names[0]))
 
 
-def refusal(path: Path) -> DataError:
-    """The error for a SentencePiece model, which says how it becomes a tokenizer.json."""
-    problem = "is a SentencePiece model, which is not read."
+def conversion_error(path: Path) -> DataError:
+    """The error for a SentencePiece model, with the steps to convert it to tokenizer.json."""
+    problem = "is a SentencePiece model, which is not supported."
     if path.name in MARIAN:
         hint = (
-            "Marian's class in `transformers` writes no tokenizer.json. Thirteen lines of Python "
-            'do, with `tokenizers`, `transformers` and `sentencepiece`: see "SentencePiece" in '
-            "docs/tokenizers.md. The folder then opens with the tokenizer.json they write."
+            "Marian's class in `transformers` does not write a tokenizer.json. Run the Python code "
+            'under "SentencePiece" in docs/tokenizers.md, which writes it; it needs `tokenizers`, '
+            "`transformers` and `sentencepiece`. Then open the folder again."
         )
         return DataError(path, None, problem, hint)
     hint = (

@@ -17,7 +17,7 @@ from tokenizers.processors import ByteLevel, PostProcessor, TemplateProcessing
 from tokenizers.processors import Sequence as Processors
 
 from regard.errors import ConfigError, RegardError
-from regard.text.library import call
+from regard.text.tokenizers_calls import call
 
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer

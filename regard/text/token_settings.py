@@ -1,8 +1,8 @@
-"""What the files beside a vocabulary say of its use, merged as `transformers` merges them.
+"""The settings in the files beside a vocabulary, merged as `transformers` merges them.
 
 Where tokenizer_config.json has `added_tokens_decoder`, special_tokens_map.json and
-added_tokens.json are not read. Otherwise special_tokens_map.json has the last word on special
-tokens, and added_tokens.json and the `added_tokens` of tokenizer.json name the added ones.
+added_tokens.json are not read. Otherwise special_tokens_map.json overrides the special
+tokens, and added_tokens.json and the `added_tokens` of tokenizer.json list the added tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TokenFields(Fields):
 
 
 class ConfigFields(Fields):
-    """The fields of tokenizer_config.json that decide ids; tokens are read by `_token`."""
+    """The fields of tokenizer_config.json that affect ids; `_token` reads the special tokens."""
 
     tokenizer_class: str | None = None
     regard_kind: str | None = None
@@ -55,7 +55,7 @@ class ConfigFields(Fields):
 
 
 class ModelFields(Fields):
-    """The fields of config.json that name the kind of tokenizer."""
+    """The fields of config.json that determine the kind of tokenizer."""
 
     model_type: str | None = None
     tokenizer_class: str | None = None
@@ -72,8 +72,9 @@ class AddedFields(TokenFields):
 class Token:
     """An added token and how it is found in a text; see `tokenizers.AddedToken`.
 
-    plain: its file has only its text, no flags.
-    late: `transformers` compares it with added_tokens.json before it knows that it is a token.
+    plain: its file states only its text, no flags.
+    late: `transformers` reads added_tokens.json before it turns this entry into a token, so the
+        entry does not make a token of that file special.
     """
 
     content: str
@@ -87,7 +88,7 @@ class Token:
 
     @classmethod
     def of(cls, fields: TokenFields, special: bool | None = None) -> Token:
-        """special: whether it is one, where the field does not decide."""
+        """From the fields of a file. special: overrides their `special`."""
         is_special = bool(fields.special) if special is None else special
         normal = fields.normalized
         return cls(
@@ -100,7 +101,7 @@ class Token:
         )
 
     def made(self) -> AddedToken:
-        """The token as the library takes it."""
+        """The token as an object of `tokenizers`."""
         return AddedToken(
             self.content,
             lstrip=self.lstrip,
@@ -113,14 +114,14 @@ class Token:
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """What the files say of a vocabulary's use.
+    """The settings of a vocabulary.
 
     config: tokenizer_config.json.  path: that file, for errors.
-    class_name: of the tokenizer in `transformers`, without "Fast"; None: no file names one.
-    model_type: of config.json, which stands for a class where none is named.
-    vocab_size: of config.json: how many ids the model beside the vocabulary knows.
+    class_name: of the tokenizer in `transformers`, without "Fast"; None if no file names one.
+    model_type: of config.json, which determines the class if none is named.
+    vocab_size: of config.json: the number of embeddings of the model beside the vocabulary.
     named: special tokens by role ("pad", "cls"); None where a file says null.
-    extra: further special tokens.  added: added tokens by id, and the file that says so.
+    extra: further special tokens.  added: id -> added token, and the file that lists it.
     """
 
     path: Path
@@ -134,17 +135,17 @@ class TokenSettings:
 
     @property
     def roles(self) -> dict[str, str]:
-        """Special tokens by role, those that are null left out."""
+        """Special tokens by role, without those that are null."""
         return {role: token.content for role, token in self.named.items() if token is not None}
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a text, None for no limit."""
+        """The maximum number of tokens of a text; None for no limit."""
         limit = self.config.model_max_length
         return None if limit is None or limit >= NO_LIMIT else int(limit)
 
     def sides(self, padding: Any = None) -> dict[str, str]:
-        """The sides that the settings name, or tokenizer.json where it pads by itself."""
+        """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""
         stated = {"padding_side": padding["direction"]} if padding else {}
         given = self.config.model_extra or {}
         names = ("padding_side", "truncation_side")
@@ -159,10 +160,10 @@ class TokenSettings:
 def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) -> TokenSettings:
     """The settings beside a vocabulary file.
 
-    content: of tokenizer.json, where that is the file: its added tokens are among the settings.
+    content: of tokenizer.json, if that is the file: its added tokens are read too.
 
     Raises:
-        DataError: a file is malformed, or a field of it cannot be honoured.
+        DataError: a file is malformed, or one of its fields is not supported.
     """
     path = vocabulary.with_name(CONFIG)
     raw = read_json(path) if path.is_file() else {}
@@ -199,7 +200,7 @@ def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, Toke
 
 
 def _class_of(vocabulary: Path, config: ConfigFields) -> tuple[str | None, ModelFields]:
-    """The class of the tokenizer, as far as a file names it, and what config.json says."""
+    """The name of the tokenizer's class, if a file names it, and the fields of config.json."""
     path = vocabulary.with_name(MODEL)
     model = ModelFields()
     if path.is_file() and path != vocabulary:
@@ -209,11 +210,13 @@ def _class_of(vocabulary: Path, config: ConfigFields) -> tuple[str | None, Model
 
 
 def _check_files(path: Path, config: ConfigFields) -> None:
-    """Refuse the choice of another tokenizer.json for other releases of `transformers`."""
+    """Raise an error if another file should be read in place of tokenizer.json."""
     for name in config.fast_tokenizer_files or []:
         if name != "tokenizer.json" and path.with_name(name).is_file():
-            problem = f"`fast_tokenizer_files` names {name}, but only tokenizer.json is read."
-            raise DataError(path, None, problem, "Remove the field, or rename the file to be read.")
+            problem = f"`fast_tokenizer_files` names {name}, but only tokenizer.json is supported."
+            raise DataError(
+                path, None, problem, "Remove the field, or rename the file to tokenizer.json."
+            )
 
 
 @dataclass(frozen=True)
@@ -221,8 +224,8 @@ class _Special:
     """The special tokens of tokenizer_config.json and special_tokens_map.json.
 
     named: by role.  flagged, plain: by other names, such as `image_token`, with flags or without.
-    extra, additional: the lists under the new and the old name; None where there is none. The old
-    one counts where the new one is missing.
+    extra, additional: the lists under the new and the old name; None if there is none. The old one
+    is used if the new one is missing.
     """
 
     named: dict[str, Token | None]
@@ -232,7 +235,7 @@ class _Special:
     additional: tuple[Token, ...] | None
 
     def others(self) -> tuple[Token, ...]:
-        """All but those by role, in the order in which `transformers` adds them."""
+        """All special tokens without a role, in the order in which `transformers` adds them."""
         listed = self.additional if self.extra is None else self.extra
         return (*self.flagged, *self.plain, *(listed or ()))
 
@@ -244,12 +247,12 @@ class _Special:
         extra, additional = (_listed(path, name, raw) for name in (EXTRA, ADDITIONAL))
         if additional is not None and not extra:
             extra, additional = additional, None
-        if isinstance(raw.get(EXTRA), dict) and raw[EXTRA]:  # tokens by name, no list
+        if isinstance(raw.get(EXTRA), dict) and raw[EXTRA]:  # an object of named tokens, not a list
             plain, extra = plain + (extra or ()), None
         return cls(_by_role(path, raw), flagged, plain, extra, additional)
 
     def updated(self, path: Path, raw: Mapping[str, Any]) -> _Special:
-        """With special_tokens_map.json."""
+        """These, overridden by special_tokens_map.json."""
         flagged = (*self.flagged, *_other_names(path, raw, dict), *_other_names(path, raw, str))
         extra, plain = _listed(path, EXTRA, raw), self.plain
         if isinstance(raw.get(EXTRA), dict):
@@ -268,7 +271,7 @@ def _by_role(path: Path, raw: Mapping[str, Any]) -> dict[str, Token | None]:
 
 
 def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[Token]:
-    """Special tokens that a file names otherwise, such as `image_token`."""
+    """Special tokens of other fields, such as `image_token`."""
     known = {f"{role}_token" for role in ROLES}
     for name, value in raw.items():
         if not name.endswith("_token") or name in known or not isinstance(value, kind):
@@ -279,7 +282,7 @@ def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[Tok
 
 
 def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[Token, ...] | None:
-    """The tokens of a list, or of a section of named ones; None where the field is missing."""
+    """The tokens of a list, or of an object of named ones; None if the field is missing."""
     if name not in raw:
         return None
     value = raw[name] or []
@@ -291,9 +294,9 @@ def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[Token, ...] 
 
 
 def _token(path: Path, name: str, value: Any, listed: bool = False) -> Token | None:
-    """The token in a field; None where it is null or empty.
+    """The token in a field; None if it is null or empty.
 
-    listed: of a list. There its own flag says whether it is special, elsewhere it always is.
+    listed: whether it is in a list. There its flag `special` is used; elsewhere it is special.
     """
     if value is None or value == "":
         return None
@@ -303,12 +306,12 @@ def _token(path: Path, name: str, value: Any, listed: bool = False) -> Token | N
         made = Token.of(fields, None if late and listed else True)
         return replace(made, late=late) if fields.content else None
     if not isinstance(value, str):
-        raise DataError(path, None, f"`{name}` must be a piece, but is {value!r:.80}.")
+        raise DataError(path, None, f"`{name}` must be a token, but is {value!r:.80}.")
     return Token(value, plain=True)
 
 
 def _added(path: Path, stated: _Special) -> dict[int, tuple[Token, Path]]:
-    """The tokens of added_tokens.json by id, special where they are named or listed so."""
+    """The tokens of added_tokens.json by id; special if another field names them as special."""
     if not path.is_file():
         return {}
     known = (*stated.named.values(), *(stated.extra or ()))

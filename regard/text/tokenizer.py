@@ -16,8 +16,8 @@ import tokenizers
 
 from regard.errors import RegardError
 from regard.suggest import nearest
-from regard.text.library import call, reason
 from regard.text.roles import ROLES
+from regard.text.tokenizers_calls import call, reason
 
 
 @dataclass(frozen=True)

@@ -53,5 +53,5 @@ def test_the_files_of_a_commit_are_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(versus, "ROOT", tmp_path)
     place = versus.checkout("HEAD~1", tmp_path / "cache")
     assert (place / "file").read_text() == "1"
-    with pytest.raises(SystemExit, match="no commit of this repository"):
+    with pytest.raises(SystemExit, match="is not a commit of this repository"):
         versus.checkout("absent", tmp_path / "cache")

@@ -113,7 +113,7 @@ def test_impossible_names_are_errors_with_the_name(name):
 @pytest.mark.parametrize(
     ("record", "told"),
     [
-        ('{"a": "x", "a": "y"}', "'a' is given twice"),
+        ('{"a": "x", "a": "y"}', "'a' occurs twice"),
         ('{"a": NaN}', "NaN is not a finite number"),
         ('{"a": 1, "b": -Infinity}', "-Infinity is not a finite number"),
         ('{"a": 1e999}', "1e999 is not a finite number"),

@@ -26,7 +26,7 @@ from regard.decoding import (
     save,
 )
 from regard.decoding.files import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
-from regard.decoding.values import KINDS
+from regard.decoding.values import OPTION_TYPES
 from regard.errors import ConfigError, RegardError
 from regard.folders import read_model
 
@@ -203,9 +203,9 @@ def test_the_pad_of_a_marian_file_is_forbidden_without_a_word(tmp_path):
 
 def test_every_field_of_transformers_is_honoured_or_named_or_does_nothing():
     fields = set(transformers.GenerationConfig().to_dict())
-    known = {*KINDS, *WITHOUT_EFFECT, *IGNORED, *OWN}
+    known = {*OPTION_TYPES, *WITHOUT_EFFECT, *IGNORED, *OWN}
     assert {name for name in fields - known if not name.startswith(IGNORED_PREFIXES)} == set()
-    assert not {*KINDS} & {*WITHOUT_EFFECT} and not {*KINDS} & IGNORED
+    assert not {*OPTION_TYPES} & {*WITHOUT_EFFECT} and not {*OPTION_TYPES} & IGNORED
 
 
 @pytest.mark.parametrize("name", [*WITHOUT_EFFECT, "a_field_of_tomorrow"])
@@ -270,7 +270,7 @@ def mutated(draw):
     """The bytes of a file in which some fields, or a byte, are wrong."""
     values = dict(draw.choice(START))
     for _ in range(draw.randint(1, 3)):
-        values[draw.choice([*values, *KINDS])] = draw.choice(ODD)
+        values[draw.choice([*values, *OPTION_TYPES])] = draw.choice(ODD)
     data = json.dumps(values, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass")
     if draw.random() < 0.15:
         at = draw.randrange(len(data))

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.layers.quantized import narrowed
 from regard.native import adam, build, lstm, products, recurrence, training, words
-from regard.native.arguments import is_plain
+from regard.native.arguments import is_cpu_strided
 from regard.native.products import pack, unpack
 
 HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
@@ -111,7 +111,7 @@ def the_leading(draw: Draw) -> Case:
         return None if found is None else (scores.gather(1, found[0]), found[1])
 
     def wanted(scores: Tensor, count: int) -> Any:
-        if count > scores.size(1) or not is_plain(scores):
+        if count > scores.size(1) or not is_cpu_strided(scores):
             return None
         found = scores.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
         # Which of words that are nearly as probable comes first is a matter of rounding.

@@ -58,7 +58,7 @@ def test_every_function_of_the_kernels_is_declared():
     sources = signatures.__file__.replace("signatures.py", "cpp")
     text = "\n".join(path.read_text() for path in sorted(Path(sources).iterdir()))
     defined = set(re.findall(r"^(?:extern \"C\" )?[\w ]+[ *]+(regard_\w+)\(", text, re.M))
-    known = {*signatures.FUNCTIONS, *signatures.FLAGS, "regard_problem", "regard_threads"}
+    known = {*signatures.FUNCTIONS, *signatures.FLAGS, "regard_error_message", "regard_threads"}
     assert defined == known
 
 
@@ -190,13 +190,13 @@ def test_kernels_check_a_state_themselves(use, monkeypatch):
     for change, told in [
         ("lengths below 0", "lengths of the cache must be from 0"),
         ("lengths far away", "lengths of the cache must be from 0"),
-        ("fewer lengths", "cache must be of 3 rows, but has 1"),
-        ("no such longest", "cache must have room"),
+        ("fewer lengths", "cache must have 3 rows, but has 1"),
+        ("no such longest", "cache must have a capacity"),
         ("fewer lines", "cache must have 3 lines, but has 1"),
-        ("fewer positions", "cache must have room for"),
+        ("fewer positions", "cache must have a capacity of"),
         ("fewer layers", "cache must have layer 1"),
-        ("fewer heads", "with 2 heads 32 wide, but has 2 layers with 1 heads"),
-        ("narrower", "32 wide, but has 2 layers with 2 heads 8 wide"),
+        ("fewer heads", "with 2 heads of width 32, but has 2 layers with 1 heads"),
+        ("narrower", "of width 32, but has 2 layers with 2 heads of width 8"),
         ("an origin out of range", "origins of the cache must be from 0 to 2"),
         ("an origin below 0", "origins of the cache must be from 0 to 2"),
     ]:
@@ -335,4 +335,6 @@ def test_memory_that_a_kernel_does_not_get_is_a_python_error(libraries, threads)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     told = done.stdout.splitlines()
-    assert told and set(told) == {"MemoryError: the compiled kernels got no memory"}
+    assert told and set(told) == {
+        "MemoryError: there is not enough memory for the compiled kernels"
+    }

@@ -83,7 +83,7 @@ def test_a_folder_of_another_user_is_not_used(little, capsys, monkeypatch):
     capsys.readouterr()
     with pytest.raises(build.BuildError, match="belongs to another user"):
         build.load(path)
-    assert trust.doubt(little) and not trust.close(little)
+    assert trust.distrust_reason(little) and not trust.make_private(little)
 
 
 @POSIX
@@ -94,7 +94,7 @@ def test_a_library_of_another_user_is_built_anew(little, capsys):
     with pytest.raises(build.BuildError, match="could have written it"):
         build.load(path)
     assert build.build(NO_FLAGS) == path and path.stat().st_uid == 0
-    assert f"{path} belongs to another user (number 4321)" in capsys.readouterr().err
+    assert f"{path} belongs to another user (uid 4321)" in capsys.readouterr().err
     os.chown(little, 4321, -1)
     elsewhere = build.build(NO_FLAGS)
     assert not elsewhere.is_relative_to(little)

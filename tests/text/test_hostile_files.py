@@ -146,7 +146,7 @@ def test_lengths_that_a_file_fixes_are_not_applied(tmp_path):
 def test_a_token_is_not_added_into_a_hole(tmp_path):
     vocab = {"a": 0, "b": 3, "<unk>": 2}
     tokenizer = Tokenizer.load(folder_with(tmp_path, {"model": {**WORDS, "vocab": vocab}}))
-    with pytest.raises(RegardError, match="'<new>' cannot be added: the ids .* have holes"):
+    with pytest.raises(RegardError, match="'<new>' cannot be added: the ids .* are not contiguous"):
         tokenizer.with_pieces(["<new>"])
 
 

@@ -87,7 +87,7 @@ def test_specials_go_by_the_names_in_the_settings(tmp_path):
     template = template_of(tokenizer)
     assert template == Template.bert(1, 2)
     settings(place, cls_token=7)
-    with pytest.raises(DataError, match="`cls_token` must be a piece, but is 7"):
+    with pytest.raises(DataError, match="`cls_token` must be a token, but is 7"):
         Tokenizer.load(place)
 
 
@@ -171,7 +171,7 @@ def test_missing_files(tmp_path):
         Tokenizer.load(tmp_path)
     refused(tmp_path / "vocab.txt.gz", None, "not a known kind")
     (tmp_path / "spiece.model").touch()
-    refused(tmp_path / "spiece.model", None, "SentencePiece model, which is not read")
+    refused(tmp_path / "spiece.model", None, "SentencePiece model, which is not supported")
 
 
 def test_vocab_txt(tmp_path):
@@ -205,7 +205,7 @@ def test_vocab_json(tmp_path):
     path.write_text('{"a": 0,\n "b": 1,\n "c" 2}')
     refused(path, 3, "is not JSON: Expecting ':' delimiter")
     path.write_text('{"a": 0, "a": 1}')
-    refused(path, None, "'a' is given twice")
+    refused(path, None, "'a' occurs twice")
     path.write_text('{"a": 0, "b": 0}')
     refused(path, None, "pieces 'a' and 'b' share the id 0")
     path.write_text('{"a": 0, "b": "1"}')
@@ -234,13 +234,13 @@ def test_tokenizer_json(tmp_path):
         Tokenizer.load(tmp_path)
     assert refusal.value.line > 1
     path.write_text(good.replace("WordLevel", "WordLevle"))
-    refused(path, None, "does not parse as tokenizer.json")
+    refused(path, None, "is not a valid tokenizer.json")
     path.write_text("{}")
-    refused(path, None, "does not parse as tokenizer.json")
+    refused(path, None, "is not a valid tokenizer.json")
     path.write_text(good)
     config = tmp_path / "tokenizer_config.json"
     config.write_text(config.read_text().replace("<pad>", "<blank>"))
-    with pytest.raises(DataError, match="pad piece '<blank>' is not in the vocabulary"):
+    with pytest.raises(DataError, match="pad token '<blank>' is not in the vocabulary"):
         Tokenizer.load(tmp_path)
 
 

@@ -117,34 +117,34 @@ class Cache {
   std::vector<int64_t> lengths, other;
 };
 
-// Throws where a search would write behind what is found, or read behind what is given.
+// Throws where a search would write outside its results or read outside its arguments.
 void check(const Beams& beams, int64_t words, const Memory& source) {
-  using boundary::wrong;
+  using boundary::raise_error;
   if (beams.size < 1 || beams.count < beams.size || beams.count > words) {
-    wrong("of %lld words, %lld continuations cannot be looked at for %lld hypotheses",
-          (long long)words, (long long)beams.count, (long long)beams.size);
+    raise_error("a vocabulary of %lld cannot give %lld continuations for %lld hypotheses",
+                (long long)words, (long long)beams.count, (long long)beams.size);
   }
   for (int64_t i = 0; i < beams.n_never; i++) {
     if (beams.never[i] < 0 || beams.never[i] >= words) {
-      wrong("`never` must be below %lld, but one is %lld", (long long)words,
-            (long long)beams.never[i]);
+      raise_error("`never` must be below %lld, but one is %lld", (long long)words,
+                  (long long)beams.never[i]);
     }
   }
   if (beams.wanted < 1 || beams.wanted > beams.size) {
-    wrong("from 1 to %lld hypotheses can be asked for, but %lld are", (long long)beams.size,
-          (long long)beams.wanted);
+    raise_error("`wanted` must be from 1 to %lld, but is %lld", (long long)beams.size,
+                (long long)beams.wanted);
   }
   if (source.rows != beams.sentences || source.sharing != 1) {
-    wrong("the source must be of %lld sentences, but is of %lld", (long long)beams.sentences,
-          (long long)source.rows);
+    raise_error("the source must have %lld sentences, but has %lld", (long long)beams.sentences,
+                (long long)source.rows);
   }
   if (std::min(beams.bits, beams.first_bits) < 0 || std::max(beams.bits, beams.first_bits) > 62) {
-    wrong("places must have from 0 to 62 bits");
+    raise_error("`bits` and `first_bits` must be from 0 to 62");
   }
   for (int64_t i = 0; i < beams.sentences; i++) {
     if (beams.limits[i] < 1 || beams.limits[i] > beams.most) {
-      wrong("limits must be from 1 to %lld, but one is %lld", (long long)beams.most,
-            (long long)beams.limits[i]);
+      raise_error("`limits` must be from 1 to %lld, but one is %lld", (long long)beams.most,
+                  (long long)beams.limits[i]);
     }
   }
   check_memory("source", source, beams.sentences, 0);

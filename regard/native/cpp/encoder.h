@@ -354,11 +354,11 @@ struct Encoding {
   }
 };
 
-// Throws where texts ask for what is not there. `end` is how many rows there are.
+// Throws where ids, segments or positions are out of range. `end` is how many tokens there are.
 void check(const Program& program, const Texts& texts, int64_t end) {
-  using boundary::wrong;
-  boundary::check_starts("starts", texts.starts, texts.count, end);
-  if (texts.rows() != end) wrong("`starts` must end at %lld", (long long)end);
+  using boundary::raise_error;
+  boundary::check_offsets("starts", texts.starts, texts.count, end);
+  if (texts.rows() != end) raise_error("`starts` must end at %lld", (long long)end);
   int64_t longest = 0;
   for (int64_t i = 0; i < texts.count; i++) {
     longest = std::max(longest, texts.start(i + 1) - texts.start(i));
@@ -368,14 +368,14 @@ void check(const Program& program, const Texts& texts, int64_t end) {
     if (op.kind == LINES || op.kind == TABLE || op.kind == COUNTED) {
       const int64_t* asked = op.heads ? texts.segments : texts.ids;
       const bool counted = op.kind == COUNTED;
-      if (asked && !counted && boundary::outside(asked, end, op.lines)) {
-        wrong("%s must be from 0 to %d", op.heads ? "segments" : "ids", op.lines - 1);
+      if (asked && !counted && boundary::count_outside(asked, end, op.lines)) {
+        raise_error("%s must be from 0 to %d", op.heads ? "segments" : "ids", op.lines - 1);
       }
     }
     const int64_t more = op.kind == COUNTED ? op.layer + 1 : 0;
     if ((op.kind == PLACES || op.kind == COUNTED) && longest + more > op.lines) {
-      wrong("texts must have at most %lld tokens, but one has %lld", (long long)(op.lines - more),
-            (long long)longest);
+      raise_error("texts must have at most %lld tokens, but one has %lld",
+                  (long long)(op.lines - more), (long long)longest);
     }
   }
 }

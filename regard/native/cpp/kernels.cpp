@@ -1,6 +1,6 @@
 // Decoding at the speed at which weights can be read: what Python calls.
 //
-// Every function gives boundary::WRONG or boundary::NO_MEMORY where it could not do its work.
+// Where a function fails, it returns boundary::INVALID_ARGUMENT or boundary::NO_MEMORY.
 
 #include "beams.h"
 #include "boundary.h"
@@ -17,10 +17,10 @@ using boundary::guarded_call;
 
 extern "C" {
 
-// What went wrong in the last call of this thread that could not do its work.
-const char* regard_problem() { return boundary::problem(); }
+// The message of the last call of this thread that failed.
+const char* regard_error_message() { return boundary::error_message(); }
 
-// Of the structures that Python makes, in the order of signatures.py; then 0.
+// The sizes of the structures that Python passes, in the order of signatures.py; then 0.
 extern const int64_t regard_sizes[];
 const int64_t regard_sizes[] = {
     sizeof(Matrix), sizeof(Op), sizeof(Memory), sizeof(Part), sizeof(Program), sizeof(Beams),
@@ -125,7 +125,7 @@ int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const 
                      int64_t tokens, float* hidden, float* cell, float* y, int64_t threads) {
   return guarded_call([&] {
     static thread_local std::vector<float> again;
-    if (kind == LONG_SHORT && !cell) boundary::wrong("`cell` must be there");
+    if (kind == LONG_SHORT && !cell) boundary::raise_error("an LSTM needs a `cell`, but none is given");
     if (!rows || !n) return;
     Matrix w{weights, n, k, data, scale, bias};
     Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
@@ -138,7 +138,7 @@ int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const 
 int64_t regard_lines(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
                      const int64_t* ids, int64_t count, float* y) {
   const Matrix w{weights, n, k, data, scale, nullptr};
-  if (const int64_t missing = boundary::outside(ids, count, n)) return missing;
+  if (const int64_t missing = boundary::count_outside(ids, count, n)) return missing;
   for (int64_t i = 0; i < count; i++) line_of(w, ids[i], y + i * k);
   return 0;
 }
@@ -159,7 +159,7 @@ int64_t regard_best(const float* scores, int64_t rows, int64_t words, int64_t* b
 int64_t regard_surprise(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
                         double* found, int64_t threads) {
   return guarded([&]() -> int64_t {
-    if (const int64_t missing = boundary::outside(asked, rows, words)) return missing;
+    if (const int64_t missing = boundary::count_outside(asked, rows, words)) return missing;
     Surprise surprise{scores, rows, words, asked, found};
     run(threads, surprise_all, &surprise);
     return 0;

@@ -382,11 +382,13 @@ int regard_lstm_there() { return 1; }
 extern "C" {
 
 int64_t regard_lstm_forward(const void*, int64_t) {
-  return boundary::told(boundary::WRONG, "this processor has no kernels for LSTMs");
+  return boundary::store_error(boundary::INVALID_ARGUMENT,
+                               "there are no LSTM kernels for this processor");
 }
 
 int64_t regard_lstm_backward(const void*, int64_t) {
-  return boundary::told(boundary::WRONG, "this processor has no kernels for LSTMs");
+  return boundary::store_error(boundary::INVALID_ARGUMENT,
+                               "there are no LSTM kernels for this processor");
 }
 
 // Whether this processor has the kernels.

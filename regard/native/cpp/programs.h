@@ -276,68 +276,74 @@ int64_t missing(const Call& call) {
   return count;
 }
 
-// Throws where rows of these lengths, of which at most the last position is new, do not lie in a
-// memory. `end` is how many positions of a row are read.
+// Throws where the keys and values of these rows are outside the memory; at most the last position
+// of a row is new. `end` is how many positions of a row are read.
 void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t more) {
-  using boundary::wrong;
+  using boundary::raise_error;
   if (memory.sharing < 1 || memory.rows * memory.sharing != rows) {
-    wrong("the %s must be of %lld rows, but has %lld, each read by %lld", name, (long long)rows,
-          (long long)memory.rows, (long long)memory.sharing);
+    raise_error("the %s must have %lld rows, but has %lld, each read by %lld", name,
+                (long long)rows, (long long)memory.rows, (long long)memory.sharing);
   }
   if (memory.longest < 0 || memory.longest + more > memory.positions) {
-    wrong("the %s must have room for %lld positions, but has it for %lld", name,
-          (long long)(memory.longest + more), (long long)memory.positions);
+    raise_error("the %s must have a capacity of %lld positions, but has %lld", name,
+                (long long)(memory.longest + more), (long long)memory.positions);
   }
   if ((!memory.origin || more) && memory.lines < memory.rows) {
-    wrong("the %s must have %lld lines, but has %lld", name, (long long)memory.rows,
-          (long long)memory.lines);
+    raise_error("the %s must have %lld lines, but has %lld", name, (long long)memory.rows,
+                (long long)memory.lines);
   }
   for (int64_t row = 0; row < memory.rows; row++) {
     const int64_t length = memory.lengths[row];
     if (length < 0 || length > memory.longest) {
-      wrong("the lengths of the %s must be from 0 to %lld, but one is %lld", name,
-            (long long)memory.longest, (long long)length);
+      raise_error("the lengths of the %s must be from 0 to %lld, but one is %lld", name,
+                  (long long)memory.longest, (long long)length);
     }
     const int64_t* origin = memory.origin ? memory.origin + row * memory.origin_row : nullptr;
     for (int64_t s = 0; origin && s < (memory.origin_position ? length + more : 1); s++) {
       const int64_t line = origin[s * memory.origin_position];
       if (line < 0 || line >= memory.lines) {
-        wrong("the origins of the %s must be from 0 to %lld, but one is %lld", name,
-              (long long)memory.lines - 1, (long long)line);
+        raise_error("the origins of the %s must be from 0 to %lld, but one is %lld", name,
+                    (long long)memory.lines - 1, (long long)line);
       }
     }
   }
 }
 
-// Throws where an operation would read or write behind what it is given.
+// Throws where an operation would read or write outside its arguments.
 void check_op(const Op& op, const Call& call) {
-  using boundary::wrong;
+  using boundary::raise_error;
   const bool own = op.kind == SELF || op.kind == KEEP;
   if (own || op.kind == CROSS) {
     const Memory* memory = own ? call.cache : call.source;
     const char* name = own ? "cache" : "source";
-    if (!memory) wrong("the program reads a %s, but none is given", name);
+    if (!memory) raise_error("the program needs a %s, but none is given", name);
     if (op.layer >= memory->layers || op.heads > memory->heads || op.head_dim != memory->width) {
-      wrong("the %s must have layer %d with %d heads %d wide, but has %lld layers with %lld heads "
-            "%lld wide",
-            name, op.layer, op.heads, op.head_dim, (long long)memory->layers,
-            (long long)memory->heads, (long long)memory->width);
+      raise_error("the %s must have layer %d with %d heads of width %d, but has %lld layers with "
+                  "%lld heads of width %lld",
+                  name, op.layer, op.heads, op.head_dim, (long long)memory->layers,
+                  (long long)memory->heads, (long long)memory->width);
     }
   }
-  if ((op.kind == LINES || op.kind == TABLE) && !call.ids) wrong("the program reads tokens");
+  if ((op.kind == LINES || op.kind == TABLE) && !call.ids) {
+    raise_error("the program needs ids, but none are given");
+  }
   if (op.kind == PLACES) {
-    if (!call.cache) wrong("the program reads positions of a cache, but none is given");
+    if (!call.cache) raise_error("the program needs positions of a cache, but none is given");
     if (call.cache->longest + call.tokens > op.lines) {
-      wrong("positions must be below %d, but the cache has %lld and %lld come", op.lines,
-            (long long)call.cache->longest, (long long)call.tokens);
+      raise_error("positions must be below %d, but the cache has %lld and %lld are added", op.lines,
+                  (long long)call.cache->longest, (long long)call.tokens);
     }
   }
-  if ((op.kind == BEFORE || op.kind == AFTER) && !call.parts) wrong("the program reads a state");
+  if ((op.kind == BEFORE || op.kind == AFTER) && !call.parts) {
+    raise_error("the program needs a state, but none is given");
+  }
 }
 
-// Throws where a call would read or write memory that is not its own.
+// Throws where a call would read or write outside its arrays.
 void check(const Call& call) {
-  if (call.rows < 0 || call.tokens < 0) boundary::wrong("there must be rows and tokens");
+  if (call.rows < 0 || call.tokens < 0) {
+    boundary::raise_error("the numbers of rows and of tokens must not be negative");
+  }
   if (call.cache) check_memory("cache", *call.cache, call.rows, call.tokens);
   if (call.source) check_memory("source", *call.source, call.rows, 0);
   for (int64_t i = 0; i < call.program->count; i++) check_op(call.program->ops[i], call);

@@ -287,17 +287,17 @@ using Work = void (*)(void*, Worker);
 
 int64_t run_as(int64_t numbers, int64_t threads, Work wide, Work half, void* job) {
   return boundary::guarded_call([&] {
-    if (numbers != FLOAT32_ && numbers != BFLOAT16_) boundary::wrong("numbers of no known type");
+    if (numbers != FLOAT32_ && numbers != BFLOAT16_) boundary::raise_error("the dtype is unknown");
     run(threads, numbers == BFLOAT16_ ? half : wide, job);
   });
 }
 
 int64_t run_attention(int64_t threads, Work dropping, Work whole, Attention* job) {
   return boundary::guarded_call([&] {
-    if (!FUSED) boundary::wrong("this processor has no kernels for attention");
+    if (!FUSED) boundary::raise_error("there are no attention kernels for this processor");
     if (job->query_starts) {
-      boundary::check_starts("query_starts", job->query_starts, job->rows, job->all_queries);
-      boundary::check_starts("key_starts", job->key_starts, job->rows, job->all_keys);
+      boundary::check_offsets("query_starts", job->query_starts, job->rows, job->all_queries);
+      boundary::check_offsets("key_starts", job->key_starts, job->rows, job->all_keys);
     }
     run(threads, job->drop.threshold ? dropping : whole, job);
   });
@@ -339,9 +339,9 @@ int64_t regard_gelu(int64_t numbers, int64_t threads, Gelu* job) {
   return run_as(numbers, threads, gelu_all<float>, gelu_all<bfloat16>, job);
 }
 
-// Gives how many targets there are not.
+// Returns how many targets are not in the vocabulary.
 int64_t regard_entropy(int64_t numbers, int64_t threads, Entropy* job) {
-  const int64_t missing = boundary::outside(job->targets, job->rows, job->words);
+  const int64_t missing = boundary::count_outside(job->targets, job->rows, job->words);
   return missing ? missing : run_as(numbers, threads, entropy<float>, entropy<bfloat16>, job);
 }
 

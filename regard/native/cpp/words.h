@@ -302,8 +302,8 @@ bool choose_leaders(const Leaders& to, int64_t row, const Peak* peaks, int64_t p
 // Throws where there are not so many words.
 inline void check_count(int64_t count, int64_t words) {
   if (count < 1 || count > words) {
-    boundary::wrong("`count` must be from 1 to %lld, but is %lld", (long long)words,
-                    (long long)count);
+    boundary::raise_error("`count` must be from 1 to %lld, but is %lld", (long long)words,
+                          (long long)count);
   }
 }
 

@@ -1,8 +1,8 @@
-"""Errors of the `tokenizers` library as errors of this one.
+"""Calls the `tokenizers` library and turns its exceptions into errors of this library.
 
-The library raises plain `Exception`s, and where it meets what its authors thought impossible it
-panics: a regular expression that gives up, a table that points outside itself. A panic arrives as
-pyo3_runtime.PanicException, which no `except Exception` catches.
+`tokenizers` raises plain `Exception`s, and its Rust code panics on input that its authors did not
+expect, such as a regular expression that exceeds its limits or an index out of range. A panic
+becomes a pyo3_runtime.PanicException, which `except Exception` does not catch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from regard.errors import DataError, RegardError
 
 T = TypeVar("T")
 
-LONGEST = 10_000  # times that replacements may lengthen a text
-LARGEST = 10**8  # characters that one replacement may make of the text that tries it
+LONGEST = 10_000  # by this factor replacements may lengthen a text
+LARGEST = 10**8  # characters that a replacement may make of the test text
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong inside the library, in one line.
+    """The message of an exception of `tokenizers`, in one line.
 
     Raises:
-        BaseException: `error` itself, where it is not the library's: an interrupt, no memory left.
+        BaseException: `error` itself, if `tokenizers` did not cause it: an interrupt or a lack of
+            memory.
     """
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         raise error
@@ -36,7 +37,7 @@ def reason(error: BaseException) -> str:
 
 
 def call(work: Callable[[], T], problem: Callable[[str], RegardError]) -> T:
-    """`work()`; whatever the library raises in it is `problem(reason)`."""
+    """Return `work()`; what `tokenizers` raises in it becomes the error `problem(reason)`."""
     try:
         return work()
     except RegardError:
@@ -49,23 +50,23 @@ def parse(path: Path, text: str) -> tokenizers.Tokenizer:
     """The tokenizer of a tokenizer.json, read from `path`.
 
     Raises:
-        DataError: the library cannot read it.
+        DataError: `tokenizers` cannot read it.
     """
 
     def problem(said: str) -> DataError:
         hint = "Was it written by a newer release of `tokenizers`?"
-        return DataError(path, None, f"does not parse as tokenizer.json: {said}.", hint)
+        return DataError(path, None, f"is not a valid tokenizer.json: {said}.", hint)
 
     return call(lambda: tokenizers.Tokenizer.from_str(text), problem)
 
 
 def check_growth(path: Path, content: dict[str, Any]) -> None:
-    """Refuse replacements that make a short text so long that memory does not hold it.
+    """Raise an error for replacement rules that make a short text too long for the memory.
 
-    Thirty replacements of "a" by "aa", one after the other, make a gigabyte of every "a".
+    Thirty rules that replace "a" by "aa", one after another, turn every "a" into a gigabyte.
 
     Raises:
-        DataError: a text of the replaced and the inserted characters grows too much.
+        DataError: a test text of the replaced and the inserted characters grows too much.
     """
     for part in ("normalizer", "decoder"):
         rules = [rule for rule in _steps(content.get(part)) if rule.get("type") == "Replace"]
@@ -73,15 +74,19 @@ def check_growth(path: Path, content: dict[str, Any]) -> None:
         for rule in rules:
             inserted = rule.get("content")
             size = len(text) * len(inserted) if isinstance(inserted, str) else 0
-            if size <= LARGEST:  # at most so long is the text that comes out
+            if size <= LARGEST:  # an upper bound of the result's length
                 text = _replaced(rule, text)
             if size > LARGEST or len(text) > LONGEST * len(probe):
-                problem = f"the replacements of its {part} make texts {LONGEST:,} times as long."
-                raise DataError(path, None, problem, "Remove those that feed each other.")
+                problem = (
+                    f"the replacements of its {part} make texts over {LONGEST:,} times as long."
+                )
+                raise DataError(
+                    path, None, problem, "Remove replacements of what other replacements insert."
+                )
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer or decoder; a sequence has several."""
+    """The steps of a normalizer or decoder, those of nested sequences included."""
     if isinstance(part, dict):
         yield part
         for name in ("normalizers", "decoders"):
@@ -91,7 +96,7 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _replaced(rule: dict[str, Any], text: str) -> str:
-    """The text after one replacement; unchanged where the library cannot make the rule."""
+    """The text after one replacement; unchanged if `tokenizers` cannot read the rule."""
     pattern, content = rule.get("pattern"), str(rule.get("content"))
     kind = "Regex" if isinstance(pattern, dict) and "Regex" in pattern else "String"
     try:

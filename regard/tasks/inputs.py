@@ -1,0 +1,114 @@
+"""Checks the inputs of tasks: lists of texts, of pairs of texts, or of lists of words.
+
+All methods of all tasks use these functions, so that they accept the same inputs and their errors
+name the text by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from regard.data.pieces import Texts
+from regard.errors import RegardError, TextError
+from regard.text.tokenizer import text_problem
+
+
+def is_single(given: Any) -> bool:
+    """Whether this is one text, or one tuple of texts, and not a list of them."""
+    pair = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
+    return isinstance(given, str) or (pair and bool(given))
+
+
+def as_list(texts: Any) -> list[Any]:
+    """The items of a list, a tuple, an array or a generator, as a list.
+
+    Raises:
+        RegardError: as `iterate`.
+    """
+    return list(iterate(texts))
+
+
+def checked_texts(texts: Any) -> list[str]:
+    """As `as_list`, for texts: each item is checked to be a str.
+
+    Raises:
+        TextError: an item is not a text.
+        RegardError: as `iterate`.
+    """
+    return [checked_text(text, index) for index, text in enumerate(iterate(texts))]
+
+
+def iterate(texts: Any) -> Iterator[Any]:
+    """An iterator over the texts.
+
+    Raises:
+        RegardError: `texts` is a single str, whose letters would be read as texts, or it is a
+            mapping or a set, or it is not iterable.
+    """
+    if not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
+        try:
+            return iter(texts)
+        except TypeError:
+            pass
+    raise RegardError(f"Give a list of texts, [text], but this is {_shown(texts)}.")
+
+
+def checked_text(given: Any, index: int, hint: str = "") -> str:
+    """The text as a str, if it is one and can be encoded as UTF-8.
+
+    index: of the text among those given, for the error.  hint: ends the error message.
+
+    Raises:
+        TextError: it is not a str, or cannot be encoded.
+    """
+    if not isinstance(given, str):
+        raise TextError(index, f"must be a str, but is {_shown(given)}.", hint)
+    if not given.isascii() and (problem := text_problem(given)):
+        raise TextError(index, f"cannot be encoded: {problem}")
+    return str(given)  # converts numpy.str_
+
+
+def text_or_pair(given: Any, index: int) -> Texts:
+    """A text, or a pair of texts, as a tuple of one or two texts.
+
+    Raises:
+        TextError: it is neither.
+    """
+    if isinstance(given, str):
+        return (checked_text(given, index),)
+    parts = as_strings(given)
+    if parts is None or len(parts) not in (1, 2):
+        problem = f"must be a text, or a pair of texts (a, b), but is {_shown(given)}."
+        raise TextError(index, problem)
+    return tuple(checked_text(part, index) for part in parts)
+
+
+def text_or_words(given: Any, index: int) -> str | list[str]:
+    """A text as a str, or its words as a list.
+
+    Raises:
+        TextError: it is neither.
+    """
+    if isinstance(given, str):
+        return checked_text(given, index)
+    words = as_strings(given)
+    if words is None:
+        hint = "Give a text, or its words as a list."
+        raise TextError(index, f"is neither text nor words, but {_shown(given)}.", hint)
+    return [checked_text(word, index) for word in words]
+
+
+def as_strings(given: Any) -> Sequence[Any] | None:
+    """The strings of a list, a tuple or an array; None for anything else."""
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping | Set | Iterator):
+        return None
+    try:
+        parts = list(given)
+    except TypeError:
+        return None
+    return parts if all(isinstance(part, str) for part in parts) else None
+
+
+def _shown(given: Any) -> str:
+    return f"{given!r:.80}"
