@@ -45,8 +45,14 @@ def part_of(file: Path) -> str:
     return file.relative_to(ROOT / "regard").parts[0].removesuffix(".py")
 
 
+MODULE = re.compile(r"(regard(?:\.\w+)+)(?::\w+)?")  # a name in a table that is imported on demand
+
+
 def imported(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, part of regard) for each import of the package, wherever in the file it stands."""
+    """(line, part of regard) for each import of the package, wherever in the file it stands.
+
+    Relative imports, those inside functions and strings that name a module count, too.
+    """
     folder = ["regard", *file.parent.relative_to(ROOT / "regard").parts]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         names = []
@@ -56,10 +62,18 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             up = folder[: len(folder) + 1 - node.level] if node.level else []
             base = ".".join([*up, *filter(None, [node.module])])
             names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = MODULE.fullmatch(node.value)
+            names = [named[1]] if named and _is_module(named[1]) else []
         for name in names:
             package, _, rest = name.partition(".")
             if package == "regard" and rest and not rest.startswith("__"):
                 yield node.lineno, rest.split(".")[0]
+
+
+def _is_module(name: str) -> bool:
+    place = ROOT.joinpath(*name.split("."))
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
 
 
 def test_imports_run_one_way():
@@ -82,9 +96,11 @@ def test_a_wrong_import_would_be_seen(tmp_path, monkeypatch):
     file.write_text(
         "def f():\n    from regard.models import x\n    import regard.tasks.y\n"
         "from ..visual import z\nfrom . import w\nfrom .bpe import v\n"
+        'TABLE = {"low": "regard.text.low:Low", "gone": "regard.gone:Gone"}\n'
     )
     seen = sorted(imported(file))
-    assert seen == [(2, "models"), (3, "tasks"), (4, "visual"), (5, "text"), (6, "text")]
+    known = [(2, "models"), (3, "tasks"), (4, "visual"), (5, "text"), (6, "text"), (7, "text")]
+    assert seen == known
 
 
 def test_the_readme_tells_the_tree_that_is_on_disk():
