@@ -71,14 +71,12 @@ class DecodingSection(Options):
 
 
 def tokenizer_problems(recipe: Any) -> Iterator[tuple[str, str]]:
-    """Options of [tokenizer] that are without effect, or that cannot be used."""
+    """Options of [tokenizer] that cannot be used.
+
+    Beside a `path` others may stand: comparisons give the path of a tokenizer that all runs share.
+    """
     section: TokenizerSection | None = recipe.tokenizer
-    if section is None:
-        return
-    if section.path is not None:
-        names = ("kind", "vocab_size", "lowercase", "unicode_form")
-        yield from differing(section, "tokenizer", names, "is of a tokenizer that is learned")
-    if section.kind not in KINDS:
+    if section is not None and section.kind not in KINDS:
         yield (
             "tokenizer.kind",
             f"is {section.kind!r}, which there is not. {nearest(section.kind, KINDS)}",

@@ -59,7 +59,6 @@ def test_validation_options_need_validation_data(tmp_path, task, option):
         (["training.schedule.final=0.5"], "training.schedule.final"),
         (["training.schedule.d_model=8"], "training.schedule.d_model"),
         (["training.schedule.epochs=2"], "training.schedule.epochs"),
-        (["tokenizer.path=here", "tokenizer.lowercase=true"], "tokenizer.lowercase"),
         (["tokenizer.kind=bytes"], "tokenizer.kind"),
     ],
 )
