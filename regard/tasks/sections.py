@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -34,6 +35,13 @@ class TokenizerSection(Options):
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
         if self.path is not None:
+            learned = ("kind", "vocab_size", "lowercase", "unicode_form")
+            if unused := [key for key, _ in differing(self, "tokenizer", learned, "")]:
+                warnings.warn(
+                    f"{', '.join(unused)} are not used: `tokenizer.path` names a tokenizer that is "
+                    "learned already.",
+                    stacklevel=2,
+                )
             return Tokenizer.load(self.path)
         handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
         return train(self.kind, texts(), self.vocab_size, **handling)
