@@ -34,7 +34,7 @@ from regard.tasks.batching import Latest, TooLong, device_of, watched
 from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
 from regard.tasks.finite import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, text_or_pair
-from regard.tasks.sections import TokenizerSection, tokenizer_problems
+from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import Row, template_of, with_template
 
@@ -253,7 +253,6 @@ class EncoderTask(Answering, ABC):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from tokenizer_problems(recipe)
         if recipe.data.valid is None:
             for name in ("every", "patience"):
                 if getattr(recipe.training.validation, name):

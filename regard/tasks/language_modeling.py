@@ -45,7 +45,7 @@ from regard.tasks.finite import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts
 from regard.tasks.last_words import last_words
 from regard.tasks.prompts import fitting, room, tell_ends
-from regard.tasks.sections import DecodingSection, TokenizerSection, tokenizer_problems
+from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import template_of
 
@@ -205,7 +205,6 @@ class LanguageModeling(Embeds):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from tokenizer_problems(recipe)
         yield from recipe.decoding.problems()
         window, stride = recipe.evaluation.window, recipe.evaluation.stride
         if window is not None and stride is not None and stride > window:

@@ -78,19 +78,6 @@ class DecodingSection(Options):
             yield "decoding", f"cannot be used: {error}"
 
 
-def tokenizer_problems(recipe: Any) -> Iterator[tuple[str, str]]:
-    """Options of [tokenizer] that cannot be used.
-
-    Beside a `path` others may stand: comparisons give the path of a tokenizer that all runs share.
-    """
-    section: TokenizerSection | None = recipe.tokenizer
-    if section is not None and section.kind not in KINDS:
-        yield (
-            "tokenizer.kind",
-            f"is {section.kind!r}, which there is not. {nearest(section.kind, KINDS)}",
-        )
-
-
 def differing(
     section: Options, where: str, names: Sequence[str], why: str
 ) -> Iterator[tuple[str, str]]:

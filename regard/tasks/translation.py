@@ -45,7 +45,6 @@ from regard.tasks.sections import (
     DecodingSection,
     TokenizerSection,
     differing,
-    tokenizer_problems,
 )
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
@@ -150,7 +149,6 @@ class Translation(TaskVerbs):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from tokenizer_problems(recipe)
         yield from recipe.decoding.problems()
         data = recipe.data
         given = {name: getattr(data, name) for name in ("train", "valid", "test")}
