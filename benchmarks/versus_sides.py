@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ class Embed(_Loaded):
         return len(self.task.embed(self.texts))
 
 
-class _Command:
+class _Command(ABC):
     """The command line: each call runs in a new process, whose peak memory is measured."""
 
     def __init__(self, folders: dict[str, Any], threads: int):
@@ -158,9 +159,9 @@ class _Command:
         self.given, self.threads = _folders(folders), threads
         self.process = Process(["-m", "regard.cli", *self.arguments()], threads)
 
+    @abstractmethod
     def arguments(self) -> list[str]:
         """The arguments of the command."""
-        raise NotImplementedError
 
     def turn(self) -> float:
         """The seconds of one run."""

@@ -122,7 +122,7 @@ def test_impossible_names_are_errors_with_the_name(name):
         (r'{"a": "\ud800"}', "half of a surrogate pair"),
     ],
 )
-def test_what_json_cannot_hold_is_named_with_its_line(tmp_path, record, told):
+def test_values_that_json_lacks_raise_an_error_with_the_line(tmp_path, record, told):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": "fine"}\n' + record + "\n")
     with pytest.raises(DataError, match=r"x\.jsonl:2: ") as refused:

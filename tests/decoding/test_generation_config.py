@@ -241,7 +241,7 @@ def test_tokens_that_the_model_has_not_are_errors(pair, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
-def test_what_is_forced_and_forbidden_is_an_error(name, tmp_path):
+def test_a_token_both_forced_and_forbidden_raises_an_error(name, tmp_path):
     with pytest.raises(ConfigError, match=f"`{name}` forces 5, which `suppress_tokens` forbids"):
         load(written(tmp_path, {name: 5, "suppress_tokens": [4, 5]}))
 

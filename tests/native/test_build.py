@@ -122,7 +122,7 @@ def test_a_library_under_the_name_of_another_is_built_anew(little):
     assert build.build((("-O0",),)) == other and other.read_bytes() != path.read_bytes()
 
 
-def test_what_killed_builds_have_left_is_removed(little):
+def test_leftovers_of_killed_builds_are_removed(little):
     path = build.build(NO_FLAGS)
     old, new = little / "build-old", little / "build-new"
     for place in (old, new):
@@ -223,7 +223,7 @@ def test_odd_values_of_cxx_give_kernels_or_one_warning(little, asked, monkeypatc
     assert (found is None) == (len(warned) == 1)
 
 
-def test_what_a_compiler_says_in_no_known_encoding_is_told(little, tmp_path, monkeypatch):
+def test_undecodable_compiler_messages_are_reported(little, tmp_path, monkeypatch):
     script = tmp_path / "strange"
     script.write_text("#!/bin/sh\nprintf 'fatal error: \\377\\376' >&2\nexit 1\n")
     script.chmod(0o755)

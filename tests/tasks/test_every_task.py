@@ -142,7 +142,7 @@ def test_odd_texts_are_answered_or_named_by_their_line(quick, folders, seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_generate_and_look_answer_or_say_what_is_wrong(quick, folders, seed):
+def test_generate_and_look_end_with_an_answer_or_a_clear_error(quick, folders, seed):
     draw = random.Random(seed)
     for _ in range(40):
         name, verb = draw.choice(NAMES), draw.choice(["generate", "look", "look"])
@@ -170,7 +170,7 @@ def test_a_wrong_verb_names_the_right_one(quick, folders, loaded):
                     getattr(task, verb)
 
 
-def test_what_evaluate_cannot_use_is_refused(quick, folders, tmp_path):
+def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_path):
     table = tmp_path / "table.tsv"
     table.write_text("the cat\tyes\nthe mat\tno\n")
     model = folders["classification"]
@@ -224,7 +224,7 @@ def drawn(draw: random.Random, depth: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_no_text_is_refused_in_every_method(loaded, seed):
+def test_inputs_that_are_no_texts_raise_an_error_in_every_method(loaded, seed):
     draw = random.Random(seed)
     for _ in range(250):
         task, method = loaded[draw.choice(NAMES)], draw.choice(METHODS)
