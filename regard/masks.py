@@ -15,14 +15,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from regard.attention.packing import Packed
+from regard.ops import ALL_KEYS, KeyMask
 
 Device = torch.device | str | None
 
@@ -56,36 +53,6 @@ class Positions:
             query=queries[:, None, :, None],  # (B, T) -> (B, 1, T, 1)
             key=torch.arange(keys, device=device)[None, None, None, :],
         )
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """A mask evaluated for one call: what every layer of a stack shares.
-
-    `grid` is boolean and broadcasts to (B, H, T, S); None means that everything is allowed.
-    `is_causal` is true where the grid is exactly `key <= query` with as many queries as keys, which
-    fused kernels know by themselves. `packed` stands in place of both for rows that lie end to end,
-    (1, H, N, K).
-    """
-
-    grid: Tensor | None = None
-    is_causal: bool = False
-    packed: Packed | None = None
-
-    @cached_property
-    def blocked(self) -> Tensor | None:
-        """The grid's opposite."""
-        return None if self.grid is None else ~self.grid
-
-    @cached_property
-    def idle(self) -> Tensor | None:
-        """(..., T, 1), True for a query that may see no key; None where there surely is none."""
-        if self.grid is None or self.is_causal:
-            return None
-        idle = ~self.grid.any(-1, keepdim=True)
-        # Asking a GPU would stall its queue, and the meta device has no answer: there, the rows are
-        # always set to zero.
-        return idle if idle.device.type != "cpu" or bool(idle.any()) else None
 
 
 class Mask(ABC):
@@ -131,13 +98,13 @@ class Mask(ABC):
         rows: int = 1,
         heads: int = 1,
         device: Device = None,
-    ) -> Allowed:
+    ) -> KeyMask:
         """Evaluate once, without expanding the dimensions that do not matter."""
         if self.trivial(keys):
-            return Allowed()
+            return ALL_KEYS
         at = Positions.of(rows, heads, queries, keys, device)
         square = isinstance(queries, int) and queries == keys
-        return Allowed(self.allows(at), is_causal=square and isinstance(self, Causal))
+        return KeyMask(self.allows(at), is_causal=square and isinstance(self, Causal))
 
 
 @dataclass(frozen=True)
@@ -159,7 +126,7 @@ class Both(Mask):
         rows: int = 1,
         heads: int = 1,
         device: Device = None,
-    ) -> Allowed:
+    ) -> KeyMask:
         """`m & everything` is `m`, so that a batch without padding keeps the causal kernel."""
         for one, other in ((self.left, self.right), (self.right, self.left)):
             if one.trivial(keys):

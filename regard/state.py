@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.native.memory import zeros
+from regard import ops
 
 SPARE = 128  # positions that are made room for since they are expected
 
@@ -158,7 +158,7 @@ class KeyValueCache(State):
 
     def _wider(self, old: Tensor, room: int) -> Tensor:
         """The same with so many positions."""
-        wide = zeros((*old.shape[:3], room, old.size(4)), old)
+        wide = ops.zeros((*old.shape[:3], room, old.size(4)), old)
         wide[:, :, :, : self.longest] = old[:, :, :, : self.longest]
         return wide
 

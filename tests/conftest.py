@@ -13,6 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
+from regard import ops  # noqa: E402
+
+ops.load_kernels()
+
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).parents[2] / "shared"))
 
 # How fast examples come says something about the machine, and nothing about the code.

@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attend import attend, softmax_of_keys
+from regard import ops
+from regard.attention.attend import attend
 from regard.attention.scores import PLAIN, Additive
 from regard.attention.tap import Laid, Tap, listening
 from regard.data.batches import Sequences
 from regard.layers.output import IGNORE
-from regard.masks import Allowed, Positions, causal, given, global_, padding, window
+from regard.masks import Positions, causal, given, global_, padding, window
 from regard.models.interfaces import Head
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.ops import KeyMask
 from regard.positions import sinusoid
 from regard.state import State
 
@@ -88,9 +90,7 @@ class RelativeLayer(nn.Module):
         by_distance = (query + self.v[:, None]) @ position.transpose(-2, -1)
         bias = shift(by_distance) * self.width**-0.5
         allowed = causal().resolve(torch.arange(before, length), length)
-        context = attend(
-            query + self.u[:, None], key, value, allowed=allowed, bias=bias, tap=self.tap
-        )
+        context = attend(query + self.u[:, None], key, value, mask=allowed, bias=bias, tap=self.tap)
         return context.transpose(1, 2).flatten(2), SegmentMemory(together)
 
 
@@ -174,12 +174,12 @@ def test_xlnet_is_two_streams_under_given_masks():
         scores = torch.stack([q[b, h, t] @ key[b, h, s] / math.sqrt(3) for s in allowed])
         return scores.softmax(0) @ value[b, h, allowed]
 
-    one = [attend(content, key, value, allowed=sees.resolve(4, 4, rows=2)),
-           attend(query, key, value, allowed=predicts.resolve(4, 4, rows=2))]  # fmt: skip
+    one = [attend(content, key, value, mask=sees.resolve(4, 4, rows=2)),
+           attend(query, key, value, mask=predicts.resolve(4, 4, rows=2))]  # fmt: skip
     # Both streams as one call: a leading dimension more, and the grids beside each other.
     grids = torch.stack([m.grid(4, 4, rows=2) for m in (sees, predicts)])  # (2, B, 1, T, S)
     wide = (t.expand(2, *t.shape) for t in (key, value))
-    both = attend(torch.stack([content, query]), *wide, allowed=Allowed(grids))
+    both = attend(torch.stack([content, query]), *wide, mask=KeyMask(grids))
     for b in range(2):
         for h in range(2):
             for t in range(4):
@@ -214,7 +214,7 @@ def test_local_p_is_a_window_at_real_positions_and_a_reweighting():
     around = window(reach) & padding(lengths)
     out = attend(
         query, memory, memory, score=PLAIN, tap=Tap("cross"),
-        allowed=around.resolve(places, 9), reweight=Gaussian(places, 9, reach / 2),
+        mask=around.resolve(places, 9), reweight=Gaussian(places, 9, reach / 2),
     )  # fmt: skip
     for b in range(2):
         for t in range(3):
@@ -232,7 +232,7 @@ def test_the_predicted_place_of_local_p_learns():
 
     def context(places: Tensor) -> Tensor:
         allowed = window(2).resolve(places.detach(), 5)
-        return attend(x[:, :, :1], x, x, allowed=allowed, reweight=Gaussian(places, 5, 1.0))
+        return attend(x[:, :, :1], x, x, mask=allowed, reweight=Gaussian(places, 5, 1.0))
 
     assert torch.autograd.gradcheck(context, (places,))
 
@@ -260,7 +260,7 @@ def test_a_hard_sample_takes_one_place_and_keeps_its_probability():
 
     def look(seed: int) -> tuple[Tensor, HardSample]:
         sample = HardSample(torch.Generator().manual_seed(seed))
-        out = attend(query, memory, memory, allowed=allowed, reweight=sample, tap=Tap("cross"))
+        out = attend(query, memory, memory, mask=allowed, reweight=sample, tap=Tap("cross"))
         return out, sample
 
     with Looker() as looker:
@@ -268,7 +268,7 @@ def test_a_hard_sample_takes_one_place_and_keeps_its_probability():
     again, same = look(0)
     assert torch.equal(out, again) and torch.equal(sample.chosen, same.chosen)
     assert any(not torch.equal(look(seed)[0], out) for seed in range(1, 6))
-    soft = softmax_of_keys(query @ memory.transpose(-2, -1) / 2, allowed)
+    soft = ops.attention_weights(query @ memory.transpose(-2, -1) / 2, allowed)
     for b in range(2):
         for t in range(3):
             s = int(sample.chosen[b, 0, t])
@@ -314,7 +314,7 @@ def test_bigbird_is_attend_over_gathered_blocks():
     mask = (window(size) | global_(size) | given(wide)) & padding(torch.tensor([length, 11]))
     with Looker() as dense:
         allowed = mask.resolve(length, length, rows=rows)
-        expected = attend(query, key, value, allowed=allowed, tap=Tap("encoder"))
+        expected = attend(query, key, value, mask=allowed, tap=Tap("encoder"))
 
     # The same mask, asked at the positions that were gathered.
     blocks = gathered_blocks(count, chosen)  # (N, G)
@@ -326,7 +326,7 @@ def test_bigbird_is_attend_over_gathered_blocks():
         query=torch.arange(length).view(1, 1, count, size, 1),
         key=at.view(1, 1, count, 1, -1),
     )
-    sparse = Allowed(mask.allows(places) & there[None, None, :, None])
+    sparse = KeyMask(mask.allows(places) & there[None, None, :, None])
     by_block = query.unflatten(2, (count, size))  # (B, H, T, K) -> (B, H, N, size, K)
     take = at.clamp(min=0)
 
@@ -338,14 +338,14 @@ def test_bigbird_is_attend_over_gathered_blocks():
 
     with Looker() as seen:
         tap = Laid(Tap("encoder"), on_the_grid)
-        looked = attend(by_block, key[:, :, take], value[:, :, take], allowed=sparse, tap=tap)
-    out = attend(by_block, key[:, :, take], value[:, :, take], allowed=sparse)
+        looked = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse, tap=tap)
+    out = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse)
     assert at.size(1) < length
     for found in (out.flatten(2, 3), looked.flatten(2, 3)):
         # The first block sees everything: a dense row of its own, as the paper's code has it.
         torch.testing.assert_close(found[:, :, size:], expected[:, :, size:])
     first = attend(
-        query[:, :, :size], key, value, allowed=mask.resolve(torch.arange(size), length, rows=rows)
+        query[:, :, :size], key, value, mask=mask.resolve(torch.arange(size), length, rows=rows)
     )
     torch.testing.assert_close(first, expected[:, :, :size])
     torch.testing.assert_close(seen.taken[0][:, :, size:], dense.taken[0][:, :, size:])

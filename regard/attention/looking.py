@@ -26,7 +26,7 @@ class Looking(nn.Module):
             rows = hidden.size(0)
             query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
             laid = Laid(tap, lambda weights: unshare(weights, rows))
-            context = attend(query, keys, values, score=score, allowed=allowed, tap=laid)
+            context = attend(query, keys, values, score=score, mask=allowed, tap=laid)
             return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
 
         return look

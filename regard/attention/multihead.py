@@ -13,14 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.attend import FREE, SCALED, Score, attend, attend_joined
+from regard.attention.attend import SCALED, Score, attend, attend_packed
 from regard.attention.gates import gate_of
-from regard.attention.learning import apart
 from regard.attention.packing import First, Some
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
-from regard.layers.linear import Linear, linear
-from regard.masks import Allowed
+from regard.layers.linear import Linear
+from regard.ops import ALL_KEYS, KeyMask, linear, unstack_heads
 
 # What a decoder does with new keys and values: stores them, gives back all that it has.
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -71,19 +70,19 @@ class SelfAttention(nn.Module):
         self.tap = Tap(kind)
 
     def forward(
-        self, hidden: Tensor, allowed: Allowed = FREE, remember: Remember | None = None
+        self, hidden: Tensor, allowed: KeyMask = ALL_KEYS, remember: Remember | None = None
     ) -> Tensor:
         """(B, T, D) -> (B, T, D); `remember` brings the keys and values of earlier positions."""
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)
         joined = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
         gate = gate_of(self, hidden)
         if remember is None:
-            return self._merged(attend_joined(joined, **self._asked(allowed, gate)), gate)
-        query, key, value = apart(joined)
+            return self._merged(attend_packed(joined, **self._asked(allowed, gate)), gate)
+        query, key, value = unstack_heads(joined)
         key, value = remember(key, value)
         return self._read(query, key, value, allowed, gate)
 
-    def at(self, some: First | Some, hidden: Tensor, allowed: Allowed = FREE) -> Tensor:
+    def at(self, some: First | Some, hidden: Tensor, allowed: KeyMask = ALL_KEYS) -> Tensor:
         """What some positions read, and no other: (B, T, D) -> (B, 1, D), or as `some` says."""
         projection, width = self.query_key_value, self.heads * self.head_dim
         if not isinstance(projection, Joined):  # weights in another form, which cannot be cut
@@ -97,15 +96,15 @@ class SelfAttention(nn.Module):
         return self._read(query, key, value, some.seeing(allowed), gate_of(self, hidden))
 
     def _read(
-        self, query: Tensor, key: Tensor, value: Tensor, allowed: Allowed, gate: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: KeyMask, gate: Tensor | None
     ) -> Tensor:
         context = attend(query, key, value, **self._asked(allowed, gate))
         return self._merged(context, gate)
 
-    def _asked(self, allowed: Allowed, gate: Tensor | None) -> dict[str, Any]:
+    def _asked(self, allowed: KeyMask, gate: Tensor | None) -> dict[str, Any]:
         return dict(
             score=self.score,
-            allowed=allowed,
+            mask=allowed,
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap if gate is None else Laid(self.tap, gate.mul),
         )
@@ -137,7 +136,7 @@ class CrossAttention(nn.Module):
         return key, value
 
     def forward(
-        self, hidden: Tensor, key: Tensor, value: Tensor, allowed: Allowed = FREE
+        self, hidden: Tensor, key: Tensor, value: Tensor, allowed: KeyMask = ALL_KEYS
     ) -> Tensor:
         """(B, T, D) -> (B, T, D), reading keys and values (N, H, S, K) where N divides B.
 
@@ -154,7 +153,7 @@ class CrossAttention(nn.Module):
             return laid if gate is None else laid * gate
 
         tap = Laid(self.tap, by_rows)
-        context = attend(query, key, value, allowed=allowed, dropout=dropout, tap=tap)
+        context = attend(query, key, value, mask=allowed, dropout=dropout, tap=tap)
         return self.output(merge_heads(by_rows(context)))
 
 

@@ -1,7 +1,7 @@
-"""Rows of different lengths end to end, (1, N, ...), instead of padded to the longest, (B, T, ...).
+"""Sequences one behind the other, (1, N, ...), instead of padded to the longest, (B, T, ...).
 
-What a layer does to each token alone does not ask where rows begin and end; attention does, and is
-told by `Packed`.
+What a layer does to each token alone does not ask where sequences begin and end; attention does,
+and reads it from `ops.Unpadded`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from regard.attention.gates import gating
 from regard.attention.tap import listening
-from regard.masks import Allowed, causal, padding
-from regard.native.training import Extent
+from regard.ops import KeyMask, Offsets, Unpadded
 
 MULTIPLE = 16  # of tokens: products of few different sizes are prepared but once
 
@@ -25,21 +24,22 @@ class Packing:
     """How the tokens of padded rows (B, T) lie end to end.
 
     tokens: where each stands in the padded batch. places: (N,) these, and so that N is a multiple,
-    some places of padding; they are a row of their own, which nobody reads.
+    some places of padding; they are a sequence of their own, which nobody reads and which is no
+    longer than the others can be.
     """
 
     def __init__(self, lengths: Tensor, width: int, multiple: int = MULTIPLE):
         keep = torch.arange(width) < lengths[:, None]
         tokens, gaps = (part.flatten().nonzero()[:, 0] for part in (keep, ~keep))
         self.lengths, self.width, self.tokens = lengths, width, tokens
-        self.places = torch.cat([tokens, gaps[: -len(tokens) % multiple]])
+        self.places = torch.cat([tokens, gaps[: -len(tokens) % max(1, min(multiple, width))]])
 
     @cached_property
-    def extent(self) -> Extent:
-        """Where rows begin, the last of which is that of padding."""
+    def offsets(self) -> Offsets:
+        """Where sequences begin, the last of which is that of padding."""
         ends = torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
         starts = torch.cat([ends, ends.new_full((1,), len(self.places))])
-        return Extent(starts, self.width)
+        return Offsets(starts, self.width)
 
     def flat(self, x: Tensor) -> Tensor:
         """(B, T, ...) -> (1, N, ...)"""
@@ -58,7 +58,7 @@ class Packing:
 
     def firsts(self) -> Some:
         """The first tokens of rows, none of which is empty."""
-        starts = self.extent.starts[:-2]
+        starts = self.offsets.starts[:-2]
         return Some(starts, Packing(torch.ones_like(starts), 1, multiple=1))
 
 
@@ -69,9 +69,9 @@ class First:
         """(B, T, D) -> (B, 1, D)"""
         return hidden[:, :1]
 
-    def seeing(self, allowed: Allowed) -> Allowed:
+    def seeing(self, mask: KeyMask) -> KeyMask:
         """What it may see, where all queries of a row may see the same."""
-        return allowed
+        return mask
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Some:
         """(1, N, D) -> (1, M, D)"""
         return _Move.apply(hidden[0], self.tokens, None)[None]
 
-    def seeing(self, allowed: Allowed) -> Allowed:
-        """The rows that they stand in."""
-        assert allowed.packed is not None
-        return Allowed(packed=Packed(self.packing, allowed.packed.keys))
+    def seeing(self, mask: KeyMask) -> KeyMask:
+        """The sequences that they stand in."""
+        assert mask.unpadded is not None
+        return KeyMask(unpadded=Unpadded(self.packing.offsets, mask.unpadded.keys))
 
 
 class _Move(torch.autograd.Function):
@@ -110,35 +110,6 @@ class _Move(torch.autograd.Function):
         return _Move.apply(grads[0], ctx.saved_tensors[0], ctx.back), None, None
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Which queries see which keys: those of their own row, or of it those before them."""
-
-    queries: Packing
-    keys: Packing
-    causal: bool = False
-
-    @cached_property
-    def padded(self) -> Allowed:
-        """The same for padded rows."""
-        mask = causal() if self.causal else padding(self.keys.lengths)
-        return mask.resolve(self.queries.width, self.keys.width, rows=len(self.keys.lengths))
-
-    def apart(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Heads of rows end to end (1, H, N, K) -> of padded rows, (B, H, T, K)."""
-        pairs = ((self.queries, query), (self.keys, key), (self.keys, value))
-        return tuple(side.padded(x.transpose(1, 2)).transpose(1, 2) for side, x in pairs)
-
-    def joined(self, context: Tensor) -> Tensor:
-        """(B, H, T, K) -> (1, H, N, K)"""
-        return self.queries.flat(context.transpose(1, 2)).transpose(1, 2)
-
-    @property
-    def extents(self) -> tuple[Extent, Extent]:
-        """Of queries and keys."""
-        return self.queries.extent, self.keys.extent
-
-
 def packings_of(*padded: tuple[Tensor, int], least: int = MULTIPLE) -> tuple[Packing, ...] | None:
     """For rows of lengths (B,) that are padded to a width; None where padded rows are as good.
 
@@ -154,6 +125,7 @@ def packings_of(*padded: tuple[Tensor, int], least: int = MULTIPLE) -> tuple[Pac
     return tuple(Packing(lengths, width) for lengths, width in padded)
 
 
-def within(packing: Packing, *, causal: bool = False) -> Allowed:
-    """Each token sees its row, or of it what stands before."""
-    return Allowed(packed=Packed(packing, packing, causal))
+def within(queries: Packing, keys: Packing | None = None, *, causal: bool = False) -> KeyMask:
+    """Each query sees its own sequence of the keys, or of it only what stands before."""
+    keys = queries if keys is None else keys
+    return KeyMask(unpadded=Unpadded(queries.offsets, keys.offsets, causal))

@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.at_once import looked_at, search_at_once
 from regard.decoding.filters import Filter, Prefix, apply
@@ -38,7 +39,7 @@ from regard.decoding.values import check as check_value
 from regard.decoding.walk import ends_by_force
 from regard.errors import ConfigError
 from regard.native import graphs
-from regard.native.words import Leaders, leading
+from regard.ops import TopK
 
 NEVER = float("-inf")
 
@@ -194,7 +195,7 @@ class _Search:
         found = None if self.beam.filters else leading_after(model, fed, state, self.count)
         if found is not None:
             leaders, state = found
-            return self._expand(*self._of_leaders(leaders), leaders.vocabulary), state
+            return self._expand(*self._of_leaders(leaders), leaders.vocab_size), state
         scores, state = graphs.step(model, fed, state)
         scores = scores[:, -1]  # (R, 1, V) -> (R, V)
         return self._expand(*self._best(scores), scores.size(1)), state
@@ -221,9 +222,8 @@ class _Search:
     def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Of A sentences the best K continuations and their indices w * V + v: (A, K)"""
         filters = self.beam.filters
-        found = None if filters else leading(scores, self.count)
-        if found is not None:
-            return self._of_leaders(found)
+        if not filters and ops.topk.is_fast(scores, self.count):
+            return self._of_leaders(ops.topk(scores, self.count))
         log_probs = normalized(scores)
         # One NaN makes a whole distribution NaN.
         check(log_probs[:, 0].tolist(), self.tokens.size(1))
@@ -233,10 +233,10 @@ class _Search:
         # (A * W, V) -> (A, W, V)
         return best(log_probs.unflatten(0, self.running.shape), self.running, self.count)
 
-    def _of_leaders(self, found: Leaders) -> tuple[Tensor, Tensor]:
+    def _of_leaders(self, found: TopK) -> tuple[Tensor, Tensor]:
         """The same of the best words of each hypothesis."""
         check(found.log_probs[:, 0].tolist(), self.tokens.size(1))
-        return best_of(found.words, found.log_probs, self.running, found.vocabulary)
+        return best_of(found.tokens, found.log_probs, self.running, found.vocab_size)
 
     def _expand(self, log_prob: Tensor, index: Tensor, vocabulary: int) -> Expansion:
         """The best K continuations, and which of them go on if the sentence does."""

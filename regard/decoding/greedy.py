@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.at_once import search_at_once
 from regard.decoding.constraints import ForcedEnd, Renormalize
@@ -27,7 +28,6 @@ from regard.decoding.walk import (
     picking,
     walk,
 )
-from regard.native.words import best
 
 
 @dataclass(frozen=True)
@@ -102,4 +102,4 @@ class Greedy:
     def _chooser(self, limits: Tensor) -> Chooser:
         if self.filters:
             return picking(self.filters, lambda scores, rows, new: scores.argmax(-1))
-        return lambda scores, written, rows: best(scores)
+        return lambda scores, written, rows: ops.argmax(scores)

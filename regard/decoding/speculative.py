@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.drafts import (
     Draft,
@@ -42,7 +43,6 @@ from regard.decoding.values import check as check_value
 from regard.decoding.walk import Collector, Decided, decided, ends_by_force
 from regard.errors import ConfigError
 from regard.native import graphs
-from regard.native.words import best
 from regard.state import State
 
 
@@ -312,7 +312,9 @@ class _Step:
         """
         rows, read = self.rows, self.rows.tokens.size(1)
         if isinstance(self.rule, Agree) and not self.filters:
-            words, found = (part.view(scores.shape[:2]) for part in best(scores.flatten(0, 1)))
+            words, found = (
+                part.view(scores.shape[:2]) for part in ops.argmax(scores.flatten(0, 1))
+            )
             check(found.sum(1).tolist(), read)
             return lambda place, guessed: (words[:, place], found[:, place])
         log_probs = normalized(scores)

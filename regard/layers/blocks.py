@@ -13,18 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.attend import FREE
 from regard.attention.packing import (
     MULTIPLE,
     First,
-    Packed,
     Packing,
     Some,
     packings_of,
     within,
 )
 from regard.data.batches import Sequences
-from regard.masks import Allowed, causal, padding
+from regard.masks import causal, padding
+from regard.ops import ALL_KEYS, KeyMask
 from regard.state import KeyValueCache, SourceMemory
 
 Embed = Callable[[Sequences], Tensor]
@@ -37,7 +36,7 @@ class Memory:
 
     key: Tensor
     value: Tensor
-    allowed: Allowed
+    allowed: KeyMask
 
 
 class Blocks(nn.ModuleList):
@@ -78,15 +77,15 @@ class Blocks(nn.ModuleList):
         if packings is None:
             count = hidden.size(1)
             allowed = causal().resolve(count, count, device=hidden.device)
-            words = FREE if source is None else source_words(*rows[1])
+            words = ALL_KEYS if source is None else source_words(*rows[1])
             return self._read(hidden, allowed, memory, words)
         targets, sources = packings[0], packings[-1]
-        allowed, words = within(targets, causal=True), Allowed(packed=Packed(targets, sources))
+        allowed, words = within(targets, causal=True), within(targets, sources)
         memory = None if memory is None else sources.flat(memory)
         return targets.padded(self._read(targets.flat(hidden), allowed, memory, words))
 
     def _read(
-        self, hidden: Tensor, allowed: Allowed, memory: Tensor | None, words: Allowed
+        self, hidden: Tensor, allowed: KeyMask, memory: Tensor | None, words: KeyMask
     ) -> Tensor:
         block: Any
         for block in self:
@@ -204,17 +203,17 @@ class Stack(nn.ModuleList):
         return choice(self.layers(embed, texts))[texts.keep]
 
 
-def seen(cache: KeyValueCache, count: int) -> Allowed:
+def seen(cache: KeyValueCache, count: int) -> KeyMask:
     """What the next tokens may see of the cache and of each other."""
     if cache.longest == 0:
         return causal().resolve(count, count, device=cache.lengths.device)
     if count == 1 and cache.even:
-        return FREE
+        return ALL_KEYS
     return causal().resolve(
         cache.positions(count), cache.longest + count, device=cache.lengths.device
     )
 
 
-def source_words(lengths: Tensor, longest: int) -> Allowed:
+def source_words(lengths: Tensor, longest: int) -> KeyMask:
     """Which positions of sources of these lengths are words."""
     return padding(lengths).resolve(1, longest, rows=lengths.size(0), device=lengths.device)

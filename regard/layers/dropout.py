@@ -1,37 +1,18 @@
 """Dropout, several times faster on a CPU than torch's own, and without a mask to be kept.
 
 Torch draws one random number an element with a serial generator. Here a dropout draws one number,
-its seed; what becomes of an element is a function of the seed and of the element's place, which
-threads compute side by side and the backward pass computes again. One 64-bit draw decides over four
-elements by 15 of their 16 bits; the probability is then a multiple of 1/32768, and the kept
-elements are scaled by the probability that was really used.
+its seed; what becomes of an element is a function of the seed and of the element's position, which
+threads compute side by side and the backward pass computes again: see `ops.dropout`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.native import training as native
-
-DRAWS = 1 << 15  # values of one draw
-
-# A seed, and the draws below which an element is dropped.
-Decision = tuple[int, int]
-
-
-class _Drop(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, decision: Decision) -> Tensor:
-        ctx.decision = decision
-        return dropped(x, decision)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _Drop.apply(grads[0], ctx.decision), None
+from regard import ops
+from regard.ops import DRAWS, NO_DROP, Drop
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
@@ -39,59 +20,18 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 
     Draws from torch's default generator, so that a saved generator state repeats the run.
     """
-    if probability == 0.0:
-        return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        check_probability(probability)
-        return F.dropout(x, probability)
-    return _Drop.apply(x, decide(probability))
+    return ops.dropout(x, draw(probability)) if probability else x
 
 
-def decide(probability: float) -> Decision:
+def draw(probability: float) -> Drop:
     """A new seed from torch's default generator, and the threshold for this probability."""
     check_probability(probability)
     if probability == 0.0:
-        return native.DROP_NONE
-    seed = int(torch.empty((), dtype=torch.int64).random_())
-    return seed, min(round(probability * DRAWS), DRAWS - 1)
-
-
-def dropped(x: Tensor, decision: Decision) -> Tensor:
-    """x as a decision leaves it, (..., D)."""
-    if native.fit(x):
-        return native.drop(x, *decision)
-    return torch.where(kept(x.shape, decision), x * scale_of(decision), 0)
-
-
-def scale_of(decision: Decision) -> float:
-    """What is kept is multiplied with it."""
-    return DRAWS / (DRAWS - decision[1])
-
-
-def kept(shape: torch.Size, decision: Decision) -> Tensor:
-    """Which elements of a tensor (..., D) are kept.
-
-    Draw number i, which decides over elements 4i to 4i + 3 of a row, is the i-th number of the
-    generator of Steele et al. 2014, "Fast splittable pseudorandom number generators".
-    """
-    width, (seed, threshold) = shape[-1] if shape else 1, decision
-    rows = shape.numel() // max(1, width)
-    draws = (width + 3) // 4
-    z = torch.arange(1, rows * draws + 1) * _signed(0x9E3779B97F4A7C15) + seed
-    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
-    numbers = (z ^ _shifted(z, 31)).view(torch.int16).view(rows, 4 * draws)[:, :width]
-    return ((numbers & (DRAWS - 1)) >= threshold).view(shape)
-
-
-def _signed(number: int) -> int:
-    """The same 64 bits as torch's int64 has them; its products wrap around."""
-    return number - (1 << 64)
-
-
-def _shifted(z: Tensor, bits: int) -> Tensor:
-    """To the right, zeros following."""
-    return (z >> bits) & ((1 << 64 - bits) - 1)
+        return NO_DROP
+    threshold = min(round(probability * DRAWS), DRAWS - 1)
+    if torch.compiler.is_compiling():  # what is compiled draws by itself; see `_by_torch`
+        return Drop(0, threshold)
+    return Drop(int(torch.empty((), dtype=torch.int64, device="cpu").random_()), threshold)
 
 
 def check_probability(probability: float) -> None:
@@ -113,3 +53,18 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.probability}"
+
+
+# ------------------------------------------------------------ implementations of ops.dropout
+
+
+def _elsewhere(x: Tensor, drop: Drop) -> bool:
+    return x.device.type != "cpu" or torch.compiler.is_compiling()
+
+
+def _by_torch(x: Tensor, drop: Drop) -> Tensor:
+    """On a GPU, whose own generator draws: not a function of the seed."""
+    return F.dropout(x, drop.probability)
+
+
+ops.register(ops.dropout, "torch", _by_torch, when=_elsewhere)

@@ -6,27 +6,30 @@ FFN(x) = activation(x W1 + b1) W2 + b2
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from regard import ops
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
-from regard.native import training as native
 
 Activation = Callable[[Tensor], Tensor]
 
 
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x) (Hendrycks & Gimpel 2016)."""
+    return ops.gelu(x)
+
+
 def gelu_tanh(x: Tensor) -> Tensor:
-    """x Phi(x) with the tanh approximation of Hendrycks & Gimpel 2016, as GPT and GPT-2 have it."""
-    return F.gelu(x, approximate="tanh")
+    """x Phi(x) with the tanh approximation of the same paper, as GPT and GPT-2 have it."""
+    return ops.gelu(x, "tanh")
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """x sigmoid(1.702 x), the other approximation of the same paper."""
+    """x sigmoid(1.702 x), the other approximation of that paper."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -47,7 +50,7 @@ def laplace(x: Tensor) -> Tensor:
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
-    "gelu": F.gelu,
+    "gelu": gelu,
     "gelu-tanh": gelu_tanh,
     "gelu-10": gelu_10,
     "quick-gelu": quick_gelu,
@@ -90,32 +93,4 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        return self.outer(self.dropout(activated(self.activation, self.inner(hidden))))
-
-
-GELUS: dict[Activation, bool] = {F.gelu: False, gelu_tanh: True}  # whether by tanh
-
-
-def activated(activation: Activation, x: Tensor) -> Tensor:
-    """activation(x), with the compiled kernels' gradient where they have one."""
-    if activation in GELUS and torch.is_grad_enabled() and _narrow(x) and native.fit(x):
-        return _Gelu.apply(x, GELUS[activation])
-    return activation(x)
-
-
-def _narrow(x: Tensor) -> bool:
-    # The kernels' error function is as exact as float32 needs it only around zero.
-    return x.dtype == torch.bfloat16
-
-
-class _Gelu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tanh: bool) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.tanh = tanh
-        return native.gelu(x, tanh=tanh)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return native.gelu(ctx.saved_tensors[0], grads[0], tanh=ctx.tanh), None
+        return self.outer(self.dropout(self.activation(self.inner(hidden))))

@@ -1,9 +1,10 @@
-"""From hidden states to words: scores to decode with, and a loss that never holds them all.
+"""From hidden states to tokens: logits to decode with, and a loss that never holds them all.
 
-A batch of 4,096 tokens and a vocabulary of 50,000 words make 800 MB of logits and as much again of
-gradients. `loss` goes through the tokens in slices and computes, while a slice's logits exist, both
-its loss and its gradients; so memory is one slice, and the backward pass is a multiplication. The
-slope of so few tokens that it is smaller than the gradients is kept instead of them.
+A batch of 4,096 tokens and a vocabulary of 50,000 make 800 MB of logits and as much again of
+gradients. The implementation of `ops.cross_entropy` here goes through the tokens in slices and
+computes, while a slice's logits exist, both its loss and its gradients; so memory is one slice, and
+the backward pass is a multiplication. Where the tokens are so few that the gradient of their logits
+is smaller than the gradients of the parameters, it is kept instead of them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from regard import ops
 from regard.data.batches import IGNORE
-from regard.layers.linear import compute_type, linear, narrowed, outer, product, sum_rows
-from regard.native import training as native
-from regard.native.words import surprise
+from regard.layers.linear import product, weight_gradient
+from regard.ops import cast, compute_type, widened
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
 WORTH = 128  # rows of them that pay for reading the weight, where no gradient is asked for
@@ -46,7 +47,7 @@ class Softmax(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)"""
-        return linear(hidden, self.weight, self.bias)
+        return ops.linear(hidden, self.weight, self.bias)
 
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
@@ -61,12 +62,7 @@ class Softmax(nn.Module):
             count: how many targets count, where that is known: then nobody waits for the device.
         """
         hidden, targets = counting(hidden, targets, count)
-        learning = torch.is_grad_enabled()  # inside the function it is always off
-        if not learning and not smoothing:
-            return surprise_of(hidden, targets, self.logits, self.weight.size(0)), targets.numel()
-        total = _SlicedCrossEntropy.apply(
-            hidden, self.weight, self.bias, targets, smoothing, learning
-        )
+        total = ops.cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
         return total, targets.numel()
 
 
@@ -85,7 +81,7 @@ def slice_on(device: torch.device) -> int:
     return SLICES.get(device.type, SLICE)
 
 
-def surprise_of(
+def summed_loss(
     hidden: Tensor, targets: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int
 ) -> Tensor:
     """The sum of -log p(target), slice by slice and without a gradient: (N, D) and (N,) -> ()."""
@@ -93,8 +89,24 @@ def surprise_of(
     rows = max(slice_on(hidden.device) // vocab_size, WORTH)
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
-        total += surprise(logits(hidden[part]), targets[part]).sum()
-    return total.to(_widen(hidden).dtype)
+        total += ops.negative_log_likelihood(logits(hidden[part]), targets[part]).sum()
+    return total.to(widened(hidden.dtype))
+
+
+# -------------------------------------------------------- an implementation of cross_entropy
+
+
+def _in_slices(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    learning = torch.is_grad_enabled()  # inside the function it is always off
+    if learning or smoothing:
+        return _SlicedCrossEntropy.apply(hidden, weight, bias, targets, smoothing, learning)
+    return summed_loss(hidden, targets, lambda part: ops.linear(part, weight, bias), weight.size(0))
+
+
+def _always(*arguments: Any, **options: Any) -> bool:
+    return True
 
 
 class _SlicedCrossEntropy(torch.autograd.Function):
@@ -108,31 +120,32 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         smoothing: float,
         learning: bool,
     ) -> Tensor:
-        kind = compute_type(hidden)
-        here = narrowed(weight, kind), None if bias is None else narrowed(bias, kind)
+        dtype = compute_type(hidden)
+        copies = cast(weight, dtype), None if bias is None else cast(bias, dtype)
         ctx.learning = learning and any(ctx.needs_input_grad)
-        ctx.kinds = hidden.dtype, weight.dtype
+        ctx.dtypes = hidden.dtype, weight.dtype
         # To pass over the weight's gradient pays from about D/2 tokens on.
-        logits = SLICES.get(weight.device.type, LEARNED)
-        rows = max(logits // weight.size(0), weight.size(1) // 2, 1)
+        slice_size = SLICES.get(weight.device.type, LEARNED)
+        rows = max(slice_size // weight.size(0), weight.size(1) // 2, 1)
         total = hidden.new_zeros((), dtype=torch.float64)
-        # The slope of few tokens is smaller than the gradient, and scaled with less work.
+        # The gradient of few logits is smaller than that of the weight, and scaled with less work.
         ctx.few = 0 < hidden.size(0) <= min(rows, weight.size(1))
         gradients = None
         if ctx.learning and not ctx.few:
             gradients = _Gradients(hidden, weight, bias)
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
-            piece = hidden[part].to(kind)
-            loss, slope = _loss(product(piece, *here), targets[part], smoothing)
+            inputs = hidden[part].to(dtype)
+            logits = product(inputs, *copies)
+            loss, grad = ops.cross_entropy_gradient(logits, targets[part], smoothing)
             total += loss
             if gradients is not None:
-                gradients.add(part, piece, here[0], slope.to(kind))
+                gradients.add(part, inputs, copies[0], grad.to(dtype))
             elif ctx.learning:
-                ctx.save_for_backward(piece, here[0], slope.to(kind))
+                ctx.save_for_backward(inputs, copies[0], grad.to(dtype))
         if gradients is not None:
             ctx.save_for_backward(*gradients.found())
-        return total.to(_widen(hidden).dtype)
+        return total.to(widened(hidden.dtype))
 
     @staticmethod
     @once_differentiable
@@ -142,14 +155,14 @@ class _SlicedCrossEntropy(torch.autograd.Function):
 
 
 def _of_few(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients from the slope of the only slice, of which the products are taken here."""
-    piece, weight, slope = ctx.saved_tensors
-    hidden_kind, kind = ctx.kinds
+    """From the gradient of the logits of the only slice."""
+    part, weight, grad = ctx.saved_tensors
+    hidden_dtype, dtype = ctx.dtypes
     needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
     return (
-        product(slope, weight.t()).mul_(scale).to(hidden_kind) if needs_hidden else None,
-        outer(slope, piece * scale.to(piece.dtype), kind) if needs_weight else None,
-        sum_rows(slope, kind) * scale if needs_bias else None,
+        product(grad, weight.t()).mul_(scale).to(hidden_dtype) if needs_hidden else None,
+        weight_gradient(grad, part * scale.to(part.dtype), dtype) if needs_weight else None,
+        ops.sum_rows(grad, dtype) * scale if needs_bias else None,
     )
 
 
@@ -172,38 +185,18 @@ class _Gradients:
         self.weight = torch.empty_like(weight) if hidden.size(0) else torch.zeros_like(weight)
         self.bias = weight.new_zeros(0) if bias is None else torch.zeros_like(bias)
 
-    def add(self, part: slice, piece: Tensor, weight: Tensor, slope: Tensor) -> None:
-        """`slope` is d loss / d logits of one slice, (n, V)."""
-        self.hidden[part] = product(slope, weight.t())
+    def add(self, part: slice, inputs: Tensor, weight: Tensor, grad: Tensor) -> None:
+        """`grad` is d loss / d logits of one slice, (n, V)."""
+        self.hidden[part] = product(grad, weight.t())
         if part.start:
-            self.weight += product(slope.t(), piece.t())
+            self.weight += product(grad.t(), inputs.t())
         else:  # the first slice spares a pass over zeros
-            self.weight.copy_(product(slope.t(), piece.t()))
+            self.weight.copy_(product(grad.t(), inputs.t()))
         if self.bias.numel():
-            self.bias += _widen(slope).sum(0)
+            self.bias += grad.to(widened(grad.dtype)).sum(0)
 
     def found(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.hidden, self.weight, self.bias
 
 
-def _loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sum of the losses of a slice (n, V), and d loss / d logits, which may take their memory.
-
-    d/dz of (1 - e) * (lse - z_t) + e * (lse - mean z)  is  softmax - (1 - e) * onehot - e / V.
-    """
-    if native.fit(logits) and logits.is_contiguous():
-        return native.cross_entropy(logits, targets, smoothing).sum(), logits
-    slope = logits.softmax(-1, dtype=_widen(logits[:0]).dtype)
-    # log sum exp z = max z - log max p: the softmax has already done the sum.
-    norm = logits.amax(-1).double() - slope.amax(-1).double().log()  # (n,)
-    loss = norm - (1 - smoothing) * logits.gather(1, targets[:, None])[:, 0].double()
-    rows = torch.arange(targets.numel(), device=targets.device)
-    slope[rows, targets] -= 1 - smoothing
-    if smoothing:
-        loss -= smoothing * logits.mean(-1, dtype=slope.dtype).double()
-        slope -= smoothing / logits.size(-1)
-    return loss.sum(), slope
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+ops.register(ops.cross_entropy, "sliced", _in_slices, when=_always)

@@ -16,12 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.layers.output import SLICE, Softmax, counting, surprise_of
+from regard import ops
+from regard.layers.output import SLICE, Softmax, counting, summed_loss
+from regard.layers.panels import (
+    PANEL,
+    Panels,
+    pack,
+    quantized_linear,
+    quantized_recurrence,
+    quantized_rows,
+)
 from regard.layers.recurrent import RecurrentLayer, Swept
-from regard.native.memory import settled
-from regard.native.products import PANEL, pack, product
-from regard.native.recurrence import sweep
-from regard.native.words import lines
 
 Weights = Literal["int8", "bfloat16"]
 
@@ -66,13 +71,18 @@ class Narrow(nn.Module):
         super().__init__()
         self.lines, self.columns = weight.shape
         numbers, scale = narrowed(weight, kind)
-        self.register_buffer("weight", settled(pack(numbers)))
+        self.register_buffer("weight", ops.on_large_pages(pack(numbers)))
         self.register_buffer("scale", scale)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K)"""
         return self.lines, self.columns
+
+    @property
+    def panels(self) -> Panels:
+        """What the operations take."""
+        return Panels(self.weight, self.scale, self.shape)
 
     def part(self, first: int, end: int) -> Narrow:
         """Some of its lines, on the same memory; both numbers must be multiples of 16."""
@@ -93,11 +103,11 @@ class Narrow(nn.Module):
 
     def rows(self, ids: Tensor) -> Tensor:
         """Lines of the matrix as float32: (...,) -> (..., K)"""
-        return lines(self.weight, self.scale, ids, self.shape)
+        return quantized_rows(ids, self.panels)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b: (..., K) -> (..., N)"""
-        return product(x, self.weight, self.scale, bias, self.shape)
+        return quantized_linear(x, self.panels, bias)
 
     def extra_repr(self) -> str:
         return f"{self.shape}, {'int8' if self.scale is not None else 'bfloat16'}"
@@ -137,8 +147,8 @@ class NarrowRecurrent(nn.Module):
 
     def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
         """See `RecurrentLayer.forward`."""
-        matrix, bias = self.recurrent.matrix, self.recurrent.bias
-        parts = sweep(self.input(x), matrix.weight, matrix.scale, bias, hidden, cell)
+        matrix, bias = self.recurrent.matrix.panels, self.recurrent.bias
+        parts = quantized_recurrence(self.input(x), matrix, bias, hidden, cell)
         return parts[0], parts[1:]
 
 
@@ -180,7 +190,7 @@ class NarrowSoftmax(nn.Module):
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
         hidden, targets = counting(hidden, targets, count)
         if not smoothing:
-            return surprise_of(hidden, targets, self.logits, self.matrix.lines), targets.numel()
+            return summed_loss(hidden, targets, self.logits, self.matrix.lines), targets.numel()
         total = hidden.new_zeros((), dtype=torch.float64)
         step = max(SLICE // self.matrix.lines, 64)
         for start in range(0, targets.numel(), step):

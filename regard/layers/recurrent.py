@@ -4,9 +4,9 @@
     GRU   h = (1 - z) * n + z * h,  n = tanh(W x + r * (U h + c))     (Cho et al. 2014)
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
-A sequence is swept by torch's own kernels (oneDNN's on a CPU, cuDNN's on a GPU): in float32 no loop
-in Python outruns them. An LSTM in bfloat16 has compiled ones, on a CPU that multiplies bfloat16.
-Gates lie side by side in torch's order, so that published weights fit.
+The equations are `ops.rnn`, `ops.gru` and `ops.lstm`. Over a sequence torch's own kernels compute
+them (oneDNN's on a CPU, cuDNN's on a GPU): in float32 no loop in Python outruns them. Gates lie
+side by side in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from regard import ops
 from regard.layers.dropout import Dropout
-from regard.layers.linear import compute_type, linear, narrowed, product
-from regard.native import lstm as compiled
-from regard.native import training as native
+from regard.ops import RecurrentWeights
 from regard.state import Cells
 
 Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
@@ -54,16 +52,18 @@ class RecurrentLayer(nn.Module, ABC):
         """
         if x.size(1) == 0:
             return hidden[:, None][:, :0], (hidden, cell)
-        bias = self.recurrent.bias
-        bias = torch.zeros_like(self.input.bias) if bias is None else bias
-        weights = [self.input.weight, self.recurrent.weight, self.input.bias, bias]
-        hiddens, (hidden, cell) = self.sweep(x, hidden[None], cell[None], weights)
-        # Under autocast the sweep gives 16 bits; what travels on keeps the width of the input.
-        return hiddens.to(x.dtype), (hidden[0].to(x.dtype), cell[0].to(x.dtype))
+        weights = RecurrentWeights(
+            self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias
+        )
+        outputs, hidden, cell = self.read(x, hidden, cell, weights)
+        # Under autocast these may have 16 bits; what travels on keeps the width of the input.
+        return outputs.to(x.dtype), (hidden.to(x.dtype), cell.to(x.dtype))
 
     @abstractmethod
-    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
-        """Torch's own kernel of one layer; its states have a first dimension for the layer."""
+    def read(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Every hidden state (B, T, D), the last one and the last cell, T > 0."""
 
     def empty(self, rows: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """The state before anything was read: zeros."""
@@ -71,183 +71,45 @@ class RecurrentLayer(nn.Module, ABC):
         return like.new_zeros(rows, self.d_model), like.new_zeros(rows, width)
 
 
-# Of torch's kernels: has biases, 1 layer, no dropout, not as in training, one way, rows first. "In
-# training" says whether gradients can be needed.
-def _options(x: Tensor) -> tuple[bool, int, float, bool, bool, bool]:
-    return True, 1, 0.0, torch.is_grad_enabled(), False, True
-
-
 class RNN(RecurrentLayer):
-    """h = tanh(W x + U h + b)"""
+    """One gate; see `ops.rnn_step`."""
 
-    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
-        hiddens, hidden = torch.rnn_tanh(x, hidden, weights, *_options(x))
-        return hiddens, (hidden, cell)
+    def read(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return *ops.rnn(x, hidden, weights), cell
 
 
 class GRU(RecurrentLayer):
-    """Reset and update gates r, z and the candidate n, in the order r z n.
-
-    The reset comes after the product, as in cuDNN; so the product needs its own bias.
-    """
+    """Gates in the order r, z, n; see `ops.gru_step`. The recurrent product has its own bias."""
 
     gates = 3
     recurrent_bias = True
 
-    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
-        hiddens, hidden = torch.gru(x, hidden, weights, *_options(x))
-        return hiddens, (hidden, cell)
+    def read(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return *ops.gru(x, hidden, weights), cell
 
 
 class LSTM(RecurrentLayer):
-    """Input, forget and output gates i, f, o and the candidate g, in the order i f g o."""
+    """Gates in the order i, f, g, o; see `ops.lstm_step`."""
 
     gates = 4
     has_cell = True
 
-    def sweep(self, x: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> Swept:
-        if x.size(1) == 1 and x.device.type == "cpu":
-            return self._one(x, hidden[0], cell[0])
-        if _fits(x, hidden, cell, *weights) and compiled.available():
-            hiddens, hidden, cell = _LSTMSweep.apply(
-                x, hidden[0], cell[0], *weights[:3], torch.is_grad_enabled()
-            )
-            return hiddens, (hidden[None], cell[None])
-        narrow = not _is_narrowed(x) or _sweeps_bfloat16()
-        if not narrow:
-            x, hidden, cell = x.float(), hidden.float(), cell.float()
-        with nullcontext() if narrow else torch.autocast("cpu", enabled=False):
-            hiddens, hidden, cell = torch.lstm(x, (hidden, cell), weights, *_options(x))
-        return hiddens, (hidden, cell)
-
-    def _one(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
-        # oneDNN's kernel first rearranges the weights: 650 wide that takes 7 ms, this one 0.2 ms.
-        gates = linear(x[:, 0], self.input.weight, self.input.bias).to(cell.dtype)
-        more = linear(hidden, self.recurrent.weight).to(cell.dtype)
-        hidden, cell = self.step(gates, more, cell)
-        return hidden[:, None], (hidden[None], cell[None])
-
-    @staticmethod
-    def step(gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """The next hidden state and cell, (B, D), where W x + b + U h = gates + more, (B, 4D).
-
-        For loops whose next input depends on the last output.
-        """
-        return _LSTMStep.apply(gates, more, cell)
-
-
-def _is_narrowed(x: Tensor) -> bool:
-    """Whether autocast on a CPU asks for bfloat16."""
-    on = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return on and torch.get_autocast_dtype("cpu") == torch.bfloat16
-
-
-@cache
-def _sweeps_bfloat16() -> bool:
-    """Whether oneDNN has an LSTM in bfloat16 for this processor: not for all that lack AVX-512."""
-    x, state = torch.zeros(1, 2, 1), torch.zeros(1, 1, 1)
-    weights = [torch.zeros(4, 1), torch.zeros(4, 1), torch.zeros(4), torch.zeros(4)]
-    try:
-        with torch.autocast("cpu", torch.bfloat16):
-            torch.lstm(x, (state, state), weights, *_options(x))
-    except RuntimeError:
-        return False
-    return True
-
-
-def _fits(*tensors: Tensor) -> bool:
-    """Whether autocast asks for bfloat16 where everything is float32 on the CPU."""
-    plain = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
-    return plain and compute_type(tensors[0]) == torch.bfloat16
+    def read(
+        self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return ops.lstm(x, hidden, cell, weights)
 
 
 class LSTMStep(nn.Module):
-    """`LSTM.step` as a part of a model."""
+    """`ops.lstm_step` as a part of a model, for loops that feed outputs back."""
 
-    def forward(self, gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LSTM.step`."""
-        return LSTM.step(gates, more, cell)
-
-
-class _LSTMStep(torch.autograd.Function):
-    """One node of the graph, where torch's own operations would make eleven."""
-
-    @staticmethod
-    def forward(ctx: Any, gates: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.compiled = cell.dtype == torch.float32 and native.fit(cell, gates, more)
-        if ctx.compiled:
-            hidden, after, gates = native.lstm_step(gates, more, cell)
-            ctx.save_for_backward(gates, cell, after)
-            return hidden, after
-        gates = gates + more
-        width = cell.size(1)
-        gates[:, : 2 * width].sigmoid_()
-        gates[:, 2 * width : 3 * width].tanh_()
-        gates[:, 3 * width :].sigmoid_()
-        enter, keep, new, leave = gates.chunk(4, 1)
-        after = torch.mul(keep, cell).addcmul_(enter, new)
-        squashed = after.tanh()
-        ctx.save_for_backward(gates, cell, squashed)
-        return leave * squashed, after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        d_hidden, d_cell = grads
-        gates, cell, squashed = ctx.saved_tensors
-        if ctx.compiled:
-            d_gates, d_before = native.lstm_step_back((d_hidden, d_cell), gates, cell, squashed)
-            return d_gates, d_gates, d_before
-        enter, keep, new, leave = gates.chunk(4, 1)
-        d_cell = d_cell.addcmul(d_hidden * leave, 1 - squashed * squashed)
-        slopes = gates - gates * gates  # sigmoid' = s (1 - s); below, tanh' = 1 - t^2
-        d_enter, d_keep, d_new, d_leave = slopes.chunk(4, 1)
-        d_enter.mul_(new).mul_(d_cell)
-        d_keep.mul_(cell).mul_(d_cell)
-        torch.mul(enter, 1 - new * new, out=d_new).mul_(d_cell)
-        d_leave.mul_(squashed).mul_(d_hidden)
-        return slopes, slopes, d_cell.mul_(keep)
-
-
-class _LSTMSweep(torch.autograd.Function):
-    """A whole sequence: one product for what comes from below, then the compiled chain of steps."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        hidden: Tensor,
-        cell: Tensor,
-        below: Tensor,
-        own: Tensor,
-        bias: Tensor,
-        learning: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        x, below = x.to(torch.bfloat16), narrowed(below)
-        swept = compiled.forward(own, product(x, below), bias, hidden, cell, keep=learning)
-        if learning:
-            ctx.save_for_backward(x, hidden, cell, below, own, *vars(swept).values())
-        return swept.hiddens, swept.hiddens[:, -1].clone(), swept.cells[:, -1].clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, hidden, cell, below, own, *kept = ctx.saved_tensors
-        needs_x, needs_hidden, _, needs_below, needs_own, *_ = ctx.needs_input_grad
-        swept = compiled.Swept(*kept)
-        d_hiddens, d_hidden, d_cell = grads
-        d_gates, d_bias, d_first, d_cell = compiled.backward(
-            own, swept, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden
-        )
-        lines = d_gates.flatten(0, 1).t()  # (4D, B * T)
-        before = torch.cat([hidden[:, None], swept.hiddens[:, :-1]], 1).to(x.dtype)
-        return (
-            product(d_gates, below.t()).float() if needs_x else None,
-            *(d_first, d_cell),
-            product(lines, x.flatten(0, 1).t()).float() if needs_below else None,
-            product(lines, before.flatten(0, 1).t()).float() if needs_own else None,
-            *(d_bias, None),
-        )
+    def forward(self, below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 4D), (B, 4D) and (B, D) -> the next hidden state and cell, (B, D)."""
+        return ops.lstm_step(below, recurrent, cell)
 
 
 CELLS: dict[str, type[RecurrentLayer]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
@@ -378,3 +240,72 @@ def reorder(x: Tensor, order: Tensor) -> Tensor:
 def stack_cells(layers: Sequence[Sequence[Tensor]]) -> Cells:
     """The (hidden, cell) of each layer as one state, rows first: (B, L, D)."""
     return Cells(*(torch.stack(list(part), 1) for part in zip(*layers, strict=True)))
+
+
+# ------------------------------------------------- implementations of ops.rnn, ops.gru, ops.lstm
+
+
+def _torch_arguments(x: Tensor, weights: RecurrentWeights) -> tuple:
+    """Weights, then of torch's kernels: has biases, 1 layer, no dropout, whether gradients can be
+    needed, one direction, rows first.
+    """
+    zeros = torch.zeros_like(weights.input[:, 0])
+    biases = (zeros if bias is None else bias for bias in weights[2:])
+    options = True, 1, 0.0, torch.is_grad_enabled(), False, True
+    return [*weights[:2], *biases], *options
+
+
+def _rnn(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, Tensor]:
+    outputs, hidden = torch.rnn_tanh(x, hidden[None], *_torch_arguments(x, weights))
+    return outputs, hidden[0]
+
+
+def _gru(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, Tensor]:
+    outputs, hidden = torch.gru(x, hidden[None], *_torch_arguments(x, weights))
+    return outputs, hidden[0]
+
+
+def _lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+) -> tuple[Tensor, Tensor, Tensor]:
+    low_precision = not _is_bfloat16(x) or _has_bfloat16_lstm()
+    if not low_precision:
+        x, hidden, cell = x.float(), hidden.float(), cell.float()
+    with nullcontext() if low_precision else torch.autocast("cpu", enabled=False):
+        outputs, hidden, cell = torch.lstm(
+            x, (hidden[None], cell[None]), *_torch_arguments(x, weights)
+        )
+    return outputs, hidden[0], cell[0]
+
+
+def _several_steps(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
+    # oneDNN's kernel first rearranges the weights: 650 wide that takes 7 ms, one step 0.2 ms.
+    return x.size(1) > 1 or x.device.type != "cpu"
+
+
+def _always(*arguments: object) -> bool:
+    return True
+
+
+def _is_bfloat16(x: Tensor) -> bool:
+    """Whether autocast on a CPU asks for bfloat16."""
+    on = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    return on and torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+@cache
+def _has_bfloat16_lstm() -> bool:
+    """Whether oneDNN has an LSTM in bfloat16 for this processor: not for all that lack AVX-512."""
+    x, state = torch.zeros(1, 2, 1), torch.zeros(1, 1)
+    weights = RecurrentWeights(torch.zeros(4, 1), torch.zeros(4, 1), None, None)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.lstm(x, (state[None], state[None]), *_torch_arguments(x, weights))
+    except RuntimeError:
+        return False
+    return True
+
+
+ops.register(ops.rnn, "torch", _rnn, when=_always)
+ops.register(ops.gru, "torch", _gru, when=_always)
+ops.register(ops.lstm, "torch", _lstm, when=_several_steps)

@@ -29,9 +29,9 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
-from regard.masks import Allowed
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
+from regard.ops import KeyMask
 from regard.positions import LearnedPositions
 from regard.text.templates import Template, required
 
@@ -99,10 +99,10 @@ class BertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = norm()
 
-    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
 
-    def at(self, some: First | Some, hidden: Tensor, allowed: Allowed) -> Tensor:
+    def at(self, some: First | Some, hidden: Tensor, allowed: KeyMask) -> Tensor:
         """The same for some positions alone."""
         return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
 

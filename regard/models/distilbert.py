@@ -23,9 +23,9 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
 from regard.layers.norm import AddNorm
-from regard.masks import Allowed
 from regard.models.bert import Stacked, begin, no_head, words_of
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
+from regard.ops import KeyMask
 from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template, required
 
@@ -83,10 +83,10 @@ class DistilBertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = AddNorm(config.d_model, eps=NORM_EPS, dropout=config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
 
-    def at(self, some: First | Some, hidden: Tensor, allowed: Allowed) -> Tensor:
+    def at(self, some: First | Some, hidden: Tensor, allowed: KeyMask) -> Tensor:
         """The same for some positions alone."""
         return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
 

@@ -23,13 +23,13 @@ from regard.layers.blocks import Blocks
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.heads import Answers, everywhere, last
-from regard.layers.linear import compute_type
 from regard.layers.output import Softmax
-from regard.masks import Allowed, causal
+from regard.masks import causal
 from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
+from regard.ops import KeyMask, compute_type
 from regard.positions import LearnedPositions
 from regard.state import SPARE, KeyValueCache, extremes
 from regard.text.templates import Template
@@ -96,7 +96,7 @@ class GPTBlock(nn.Module):
         self.feed_norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: Allowed, remember: Remember | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, allowed: KeyMask, remember: Remember | None = None) -> Tensor:
         attended = self.attention(hidden, allowed, remember)
         hidden = self.attention_norm(hidden + self.dropout(attended))
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))

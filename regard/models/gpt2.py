@@ -20,9 +20,9 @@ from regard.attention.multihead import Remember, SelfAttention
 from regard.attention.scores import Dot
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
-from regard.masks import Allowed
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import GPT, Words
+from regard.ops import KeyMask
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class GPT2Block(nn.Module):
         self.feed = FeedForward(width, inner, activation=config.activation)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: Allowed, remember: Remember | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, allowed: KeyMask, remember: Remember | None = None) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), allowed, remember)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))

@@ -23,9 +23,9 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
-from regard.masks import Allowed
 from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.interfaces import Output
+from regard.ops import KeyMask
 from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
 
@@ -95,7 +95,7 @@ class EncoderBlock(nn.Module):
         self.feed = feed_forward(config)
         self.feed_norm = self.norm(config)
 
-    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
         attended = self.attention(hidden, allowed)
         hidden = self.attention_norm(hidden, attended)
         return self.feed_norm(hidden, self.feed(hidden))
@@ -118,7 +118,7 @@ class DecoderBlock(nn.Module):
         self.feed_norm = self.norm(config)
 
     def forward(
-        self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None
+        self, hidden: Tensor, allowed: KeyMask, memory: Memory, remember: Remember | None = None
     ) -> Tensor:
         attended = self.attention(hidden, allowed, remember)
         hidden = self.attention_norm(hidden, attended)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from regard.attention.multihead import Remember
 from regard.layers.blocks import Memory
 from regard.layers.dropout import Dropout
-from regard.masks import Allowed
 from regard.models.transformer import (
     DecoderBlock,
     EncoderBlock,
     Transformer,
     TransformerConfig,
 )
+from regard.ops import KeyMask
 
 
 def plain_norm(config: TransformerConfig) -> nn.LayerNorm:
@@ -34,7 +34,7 @@ class PreNormEncoderBlock(EncoderBlock):
         super().__init__(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: Allowed) -> Tensor:
+    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), allowed)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
@@ -50,7 +50,7 @@ class PreNormDecoderBlock(DecoderBlock):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, hidden: Tensor, allowed: Allowed, memory: Memory, remember: Remember | None = None
+        self, hidden: Tensor, allowed: KeyMask, memory: Memory, remember: Remember | None = None
     ) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), allowed, remember)
         hidden = hidden + self.dropout(attended)

@@ -1,1 +1,19 @@
-"""Decoding at the speed at which weights can be read: quantized weights and compiled kernels."""
+"""Compiled kernels: faster operations, and whole models compiled for decoding and encoding.
+
+This package is optional. Nothing imports it but by name: `regard.ops.load_kernels` calls `setup`.
+"""
+
+from __future__ import annotations
+
+
+def setup() -> None:
+    """Load the kernels, compiled now if need be, and register them as implementations.
+
+    Where they cannot be compiled, a warning says so, and nothing is registered.
+    """
+    from regard.native import build
+
+    if build.setup():
+        from regard.native import operations
+
+        operations.register()

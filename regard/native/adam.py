@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
 from regard.native import build
 from regard.native.arguments import address, is_contiguous, is_cpu_strided, optional_address
 from regard.native.signatures import Adam, Parameter
+from regard.ops import AdamUpdate
 
 PIECE = 1 << 15  # numbers of a piece, as in adam.h
 
 
-@dataclass(frozen=True)
-class Updated:
-    """A parameter with its gradient and the two running means; a narrow copy of it, or None.
-
-    keep: what it is multiplied with before.  pull: how much of it is added to the gradient.
-    """
-
-    values: Tensor
-    means: Tensor
-    squares: Tensor
-    narrow: Tensor | None
-    keep: float
-    pull: float
-    rate: float
-
-
-def fits(parameters: Sequence[Tensor]) -> bool:
+def fits(updates: Sequence[AdamUpdate], *_: object) -> bool:
     """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
-    both = [t for p in parameters for t in (p, p.grad) if t is not None]
-    return all(map(_plain, both)) and build.available()
+    return fits_gradients([x for one in updates for x in (one.values, one.gradient)])
+
+
+def fits_gradients(gradients: Sequence[Tensor]) -> bool:
+    """Whether there are kernels for all of these."""
+    return build.available() and all(map(_plain, gradients))
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -45,21 +32,18 @@ def _plain(tensor: Tensor) -> bool:
 
 
 def adam(
-    updated: Sequence[Updated], *, step: int, scale: float, betas: tuple[float, float], eps: float
+    updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
 ) -> None:
-    """Update number `step` (from 1) with gradients that are multiplied with `scale` before.
-
-    Equations of Kingma & Ba 2015, algorithm 1.
-    """
+    """See `ops.adam`; low-precision copies are written too."""
     first, second = betas
-    table = (Parameter * len(updated))()
-    for line, one in zip(table, updated, strict=True):
+    table = (Parameter * len(updates))()
+    for line, one in zip(table, updates, strict=True):
         real, shape = torch.float32, one.values.shape
         line.values = address("values", one.values, real, shape)
-        line.slopes = address("values.grad", _gradient(one.values), real, shape)
-        line.means = address("means", one.means, real, shape)
-        line.squares = address("squares", one.squares, real, shape)
-        line.narrow = optional_address("narrow", one.narrow, torch.bfloat16, shape)
+        line.slopes = address("gradient", one.gradient, real, shape)
+        line.means = address("mean", one.mean, real, shape)
+        line.squares = address("square", one.square, real, shape)
+        line.narrow = optional_address("copy", one.copy, torch.bfloat16, shape)
         line.count, line.keep, line.pull = one.values.numel(), one.keep, one.pull
         line.rate = one.rate / (1 - first**step)
     job = _job(table)
@@ -68,24 +52,17 @@ def adam(
     _run("regard_adam", job)
 
 
-def square_sum(parameters: Sequence[Tensor]) -> float:
-    """The sum of the squares of all gradients, the same for any number of threads."""
-    table = (Parameter * len(parameters))()
-    for line, parameter in zip(table, parameters, strict=True):
-        gradient = _gradient(parameter)
-        line.slopes = address("grad", gradient, torch.float32, parameter.shape)
-        line.count = parameter.numel()
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """See `ops.gradient_norm`; the same for any number of threads."""
+    table = (Parameter * len(gradients))()
+    for line, gradient in zip(table, gradients, strict=True):
+        line.slopes = address("gradient", gradient, torch.float32, gradient.shape)
+        line.count = gradient.numel()
     job = _job(table)
     sums = np.zeros(job.count)
     job.sums = sums.ctypes.data
     _run("regard_add_squares", job)
-    return float(sums.sum())
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        raise RegardError("A parameter must have a gradient, but one has none.")
-    return parameter.grad
+    return torch.tensor(float(sums.sum()), dtype=torch.float64).sqrt().float()
 
 
 def _job(table: ctypes.Array[Parameter]) -> Adam:
@@ -99,4 +76,4 @@ def _job(table: ctypes.Array[Parameter]) -> Adam:
 def _run(name: str, job: Adam) -> None:
     if job.count:
         threads = max(1, min(torch.get_num_threads(), job.count))
-        getattr(build.kernels(), name)(threads, ctypes.byref(job))
+        getattr(build.library(), name)(threads, ctypes.byref(job))

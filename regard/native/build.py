@@ -1,4 +1,4 @@
-"""The compiled kernels: compiled when they are first needed, if there is a C++ compiler.
+"""The compiled kernels: `setup` compiles them where that is not done yet, with a C++ compiler.
 
 A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
 the flags, the compiler named by CXX and the processor, so that machines which share a home do not
@@ -24,6 +24,7 @@ import warnings
 from functools import cache, partial
 from pathlib import Path
 
+from regard.errors import RegardError
 from regard.native import compiler, trust
 from regard.native.compiler import BuildError as BuildError
 from regard.native.signatures import declare
@@ -57,19 +58,34 @@ INSTALL = (
 _lock = threading.Lock()
 
 
-def kernels() -> ctypes.CDLL | None:
-    """The compiled kernels; None, and one warning, where they cannot be built."""
+def setup() -> bool:
+    """Load the kernels, compiled now if they are not in the cache; whether there are any.
+
+    Where they cannot be built, one warning says why.
+    """
     with _lock:  # two threads shall not build the same
-        return _kernels()
+        return _kernels() is not None
 
 
-def loaded() -> ctypes.CDLL | None:
-    """The compiled kernels, where somebody has needed them already; None elsewhere."""
-    return kernels() if _kernels.cache_info().currsize else None
+def kernels() -> ctypes.CDLL | None:
+    """The compiled kernels, where `setup` has loaded them; else None. Compiles nothing."""
+    return _kernels() if _kernels.cache_info().currsize else None
+
+
+def library() -> ctypes.CDLL:
+    """The compiled kernels.
+
+    Raises:
+        RegardError: `setup` has not loaded them.
+    """
+    found = kernels()
+    if found is None:
+        raise RegardError("The compiled kernels are not loaded: `regard.ops.load_kernels` does it.")
+    return found
 
 
 def available() -> bool:
-    """Whether there are compiled kernels on this machine; builds them if need be."""
+    """Whether `setup` has loaded kernels."""
     return kernels() is not None
 
 

@@ -35,7 +35,8 @@ from regard.native.recorder import (
     Op,
     Recording,
 )
-from regard.native.words import Leaders, check_count
+from regard.native.words import check_count
+from regard.ops import TopK
 from regard.state import KeyValueCache, SourceMemory
 
 NO_TOKEN = "a token is not in the vocabulary"
@@ -114,7 +115,7 @@ class Program:
         source: SourceMemory | None,
         count: int,
         parts: Any = None,
-    ) -> Leaders | None:
+    ) -> TopK | None:
         """The `count` most probable words after each of the tokens (R, 1), as `words.leading` finds
         them among the scores, but nobody stores those. None where that cannot be done.
 
@@ -133,7 +134,7 @@ class Program:
         wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)
-        return None if wrong else Leaders(words, log_probs, self.width)
+        return None if wrong else TopK(words, log_probs, self.width)
 
     def beams(
         self, library: Any, tokens: Tensor, cache: KeyValueCache, source: SourceMemory, plan: Plan

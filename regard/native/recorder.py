@@ -25,13 +25,14 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import (
     ACTIVATIONS,
     FeedForward,
+    gelu,
     gelu_tanh,
     quick_gelu,
     relu_squared,
 )
 from regard.layers.norm import AddNorm
+from regard.layers.panels import PANEL
 from regard.layers.quantized import Narrow, NarrowEmbedding, NarrowLinear
-from regard.native.products import PANEL
 from regard.positions import LearnedPositions, SinusoidalPositions
 
 # The numbers that programs.h gives them.
@@ -41,7 +42,7 @@ POSITIONS = LearnedPositions, SinusoidalPositions
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
     F.relu: 1,
-    F.gelu: 2,
+    gelu: 2,
     gelu_tanh: 3,
     quick_gelu: 4,
     F.silu: 5,

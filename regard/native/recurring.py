@@ -42,7 +42,7 @@ from regard.native.recorder import (
     symbols_alone,
 )
 from regard.native.signatures import Part
-from regard.native.words import Leaders
+from regard.ops import TopK
 from regard.state import SourceMemory, State
 
 # The numbers that cells.h gives them.
@@ -66,7 +66,7 @@ class RecurrentStep(Recorded):
         found = self._found(tokens, state, Program.step)
         return type(self.model).step(self.model, tokens, state) if found is None else found
 
-    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[Leaders, Any] | None:
+    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopK, Any] | None:
         """See `regard.native.stepping.Step.leading`."""
         return self._found(tokens, state, Program.leading, count)
 

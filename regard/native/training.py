@@ -37,12 +37,13 @@ from regard.native.signatures import (
     Place,
     Sums,
 )
+from regard.ops import Drop as DropDecision
+from regard.ops import Offsets
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 TOGETHER = 64  # rows of one partial sum, as in training.h
 A_THREADS_NUMBERS = 1 << 14  # numbers that pay for a further thread
 A_THREADS_PRODUCTS = 1 << 19  # multiplications
-DROP_NONE = (0, 0)  # a seed and a threshold
 
 
 def fit(*tensors: Tensor) -> bool:
@@ -244,7 +245,7 @@ def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and side_by_side
         and query.size(-1) == key.size(-1)
         and key.numel() > 0
-        and bool(build.kernels().regard_attention_is_fast())  # type: ignore[union-attr]
+        and bool(build.library().regard_attention_is_fast())
     )
 
 
@@ -258,16 +259,8 @@ class Attending:
     allowed: Tensor | None
     causal: bool
     scale: float
-    decision: tuple[int, int]
-    extents: tuple[Extent, Extent] | None = None
-
-
-@dataclass(frozen=True)
-class Extent:
-    """Of rows end to end: where each begins, and the end, (R + 1,) int64; the longest length."""
-
-    starts: Tensor
-    longest: int
+    drop: DropDecision
+    extents: tuple[Offsets, Offsets] | None = None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple[Tensor, Tensor]:
@@ -333,14 +326,14 @@ def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> Atte
         job.allowed = row_strided_address("allowed", asked.allowed, torch.bool, grid)
         job.allowed_row, job.allowed_head, job.allowed_query, _ = asked.allowed.stride()
     job.norms = address("norms", norms, torch.float32, (rows, several, queries))
-    job.causal, job.scale, job.drop = asked.causal, asked.scale, _drop(*asked.decision)
+    job.causal, job.scale, job.drop = asked.causal, asked.scale, _drop(*asked.drop)
     job.rows, job.heads, job.queries, job.width, job.keys = rows, several, queries, width, keys
     if asked.extents is not None:
         _end_to_end(job, *asked.extents, alone=rows == 1 and asked.allowed is None)
     return job
 
 
-def _end_to_end(job: Attention, queries: Extent, keys: Extent, *, alone: bool) -> None:
+def _end_to_end(job: Attention, queries: Offsets, keys: Offsets, *, alone: bool) -> None:
     """Rows lie end to end in the only row of the heads."""
     shape = queries.starts.shape
     if not alone or len(shape) != 1 or not shape[0]:
@@ -353,16 +346,16 @@ def _end_to_end(job: Attention, queries: Extent, keys: Extent, *, alone: bool) -
 
 def _start(name: str, query: Tensor, job: Attention) -> None:
     threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // A_THREADS_PRODUCTS))
-    getattr(build.kernels(), name)(threads, ctypes.byref(job))
+    getattr(build.library(), name)(threads, ctypes.byref(job))
 
 
 def _run(name: str, x: Tensor, job: ctypes.Structure) -> int:
-    function = getattr(build.kernels(), name)
+    function = getattr(build.library(), name)
     return function(NUMBERS[x.dtype], _threads(x), ctypes.byref(job))
 
 
 def _run_float(name: str, x: Tensor, job: ctypes.Structure) -> None:
-    getattr(build.kernels(), name)(_threads(x), ctypes.byref(job))
+    getattr(build.library(), name)(_threads(x), ctypes.byref(job))
 
 
 def _threads(x: Tensor) -> int:

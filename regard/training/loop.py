@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from regard.checkpoints import load_weights, read_folder
 from regard.errors import CheckpointError, ConfigError, RegardError
-from regard.layers.linear import Copies, keeping_narrow
 from regard.native import graphs
+from regard.ops import WeightCopies, weight_copies
 from regard.training.averaging import average
 from regard.training.compiling import Compiled, compiled_blocks, compiling
 from regard.training.folder import RunFolder
@@ -96,7 +96,7 @@ class Loop:
         self.parameters = list(trained(self.model).values())
         self.optimizer = optimizer(self.model, options.optimizer)
         self.device = self.parameters[0].device
-        self.narrow = Copies()  # of the weights, for products in bfloat16
+        self.narrow = WeightCopies()  # of the weights, for products in bfloat16
         self.recomputed, self.compiled = self.blocks()
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
@@ -142,7 +142,7 @@ class Loop:
         for batch in batches:
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
-        with keeping_narrow(self.narrow):
+        with weight_copies(self.narrow):
             losses = [self.backward(batch, divisors) for batch in batches]
             self.refuse_non_finite(losses, gradient_norm(self.optimizer))
             clip(self.optimizer, self.norm, self.options.optimizer.clip)

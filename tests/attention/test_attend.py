@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attention.attend import attend, softmax_of_keys
+from regard import ops
+from regard.attention.attend import attend
 from regard.attention.scores import PLAIN, Additive, Dot, General
 from regard.attention.tap import Laid, Tap, listening, muted
-from regard.masks import Allowed, causal, padding
+from regard.masks import causal, padding
+from regard.ops import KeyMask
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
@@ -106,7 +108,7 @@ def test_both_paths_are_the_formula(path, grid, bias, dtype, atol, device):
         given, allowed, added = leaves(
             lead, *shape, dtype=dtype, device=device, grid=grid, bias=bias
         )
-        out = path(**given, allowed=Allowed(allowed), bias=added)
+        out = path(**given, mask=KeyMask(allowed), bias=added)
         wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
         wide_bias = added.detach().double().requires_grad_() if added is not None else None
         judge = formula(**wide, grid=allowed, bias=wide_bias)
@@ -153,7 +155,7 @@ def test_a_query_that_sees_nothing_gets_zeros_on_both_paths():
     grid = torch.ones(2, 1, 4, 4, dtype=torch.bool)
     grid[1, :, 2] = False
     for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
-        out = path(x, x, x, allowed=Allowed(grid))
+        out = path(x, x, x, mask=KeyMask(grid))
         assert (out[1, :, 2] == 0).all() and (out[0] != 0).all() and (out[1, :, :2] != 0).all()
 
 
@@ -166,7 +168,7 @@ def test_the_causal_shortcut_is_the_causal_grid():
     for added in (None, bias):
         judge = formula(x, x, x, grid=grid, bias=added)
         for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
-            out = path(x, x, x, allowed=shortcut, bias=added)
+            out = path(x, x, x, mask=shortcut, bias=added)
             torch.testing.assert_close(out, judge)
             torch.testing.assert_close(gradients(out, [x]), gradients(judge, [x]))
 
@@ -176,9 +178,9 @@ def test_gradcheck_in_float64():
         torch.randn(*shape, dtype=torch.float64, requires_grad=True)
         for shape in ((2, 1, 3, 3), (2, 1, 4, 3), (2, 1, 4, 2), (2, 1, 3, 4))
     )
-    allowed = Allowed(torch.rand(2, 1, 3, 4) < 0.6)
-    explicit = lambda q, k, v, b: looked_at(attend, q, k, v, allowed=allowed, bias=b)  # noqa: E731
-    fused = lambda q, k, v, b: attend(q, k, v, allowed=allowed, bias=b)  # noqa: E731
+    allowed = KeyMask(torch.rand(2, 1, 3, 4) < 0.6)
+    explicit = lambda q, k, v, b: looked_at(attend, q, k, v, mask=allowed, bias=b)  # noqa: E731
+    fused = lambda q, k, v, b: attend(q, k, v, mask=allowed, bias=b)  # noqa: E731
     assert torch.autograd.gradcheck(explicit, (query, key, value, bias))
     assert torch.autograd.gradcheck(fused, (query, key, value, bias))
     assert torch.autograd.gradgradcheck(explicit, (query, key, value, bias))
@@ -216,15 +218,15 @@ def test_a_grid_with_more_dimensions_than_the_scores_is_refused():
     allowed = padding(torch.tensor([5, 2, 1])).resolve(5, 5, rows=3)
     for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
         with pytest.raises(ValueError, match="`allowed`.*4.*`query`.*3"):
-            path(x, x, x, allowed=allowed)
+            path(x, x, x, mask=allowed)
         one_head = x[:, None]
-        assert path(one_head, one_head, one_head, allowed=allowed).shape == (3, 1, 5, 4)
+        assert path(one_head, one_head, one_head, mask=allowed).shape == (3, 1, 5, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_softmax_of_short_floats_is_taken_in_float32(dtype):
     scores = torch.linspace(-3, 3, 2000, dtype=torch.float32).to(dtype)[None]
-    weights = softmax_of_keys(scores)
+    weights = ops.attention_weights(scores)
     judge = scores.double().softmax(-1)
     assert weights.dtype == dtype
     torch.testing.assert_close(weights.double(), judge.to(dtype).double(), rtol=0.01, atol=0)
@@ -252,7 +254,7 @@ def test_learned_scores_take_a_heads_dimension_and_learn(score):
     query, memory = torch.randn(2, 1, 3, 4), torch.randn(2, 5, 6)
     allowed = padding(torch.tensor([5, 2])).resolve(3, 5, rows=2)
     key = score.prepare(memory)[:, None]
-    out = attend(query, key, memory[:, None], score=score, allowed=allowed)
+    out = attend(query, key, memory[:, None], score=score, mask=allowed)
     assert out.shape == (2, 1, 3, 6)
     out.sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in score.parameters())
@@ -271,7 +273,7 @@ def test_a_closed_tap_records_nothing():
 def test_what_a_tap_shows_is_the_weights(everybody):
     x = torch.randn(2, 2, 5, 4)
     grid = torch.ones(5, 5).tril().bool()
-    attend(x, x, x, allowed=Allowed(grid), tap=Tap("decoder"))
+    attend(x, x, x, mask=KeyMask(grid), tap=Tap("decoder"))
     scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
     torch.testing.assert_close(everybody.taken[0], scores.softmax(-1))
 

@@ -11,12 +11,12 @@ from regard.attention.attend import attend
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packing import (
     First,
-    Packed,
     Packing,
     packings_of,
     within,
 )
-from regard.masks import Allowed, padding
+from regard.masks import causal, padding
+from regard.ops import KeyMask
 
 LENGTHS = [[3, 9, 1, 5], [9, 1, 1, 1], [0, 9, 0, 2], [1], [70, 130, 64, 16]]
 KINDS = {torch.float32: 1e-6, torch.bfloat16: 0.0}  # a context's difference, at most
@@ -29,6 +29,12 @@ def seed():
 
 def packed(lengths, width=None) -> Packing:
     return Packing(torch.tensor(lengths), width or max(max(lengths), 1))
+
+
+def padded(queries: Packing, keys: Packing, is_causal: bool = False) -> KeyMask:
+    """What `within` says, for padded rows."""
+    mask = causal() if is_causal else padding(keys.lengths)
+    return mask.resolve(queries.width, keys.width, rows=len(keys.lengths))
 
 
 def real(packing: Packing) -> Tensor:
@@ -49,7 +55,7 @@ def test_rows_come_back_as_they_were(lengths):
     assert torch.equal(back[kept.expand_as(back)], x[kept.expand_as(x)])
     (slope,) = torch.autograd.grad((back * kept * 3).sum(), x)
     assert torch.equal(slope, 3.0 * kept.expand_as(x))
-    starts, longest = packing.extent.starts.tolist(), packing.extent.longest
+    starts, longest = packing.offsets.starts.tolist(), packing.offsets.longest
     assert starts == [sum(lengths[:i]) for i in range(len(lengths) + 1)] + [flat.size(1)]
     assert longest == packing.width
 
@@ -95,7 +101,7 @@ def test_tokens_of_a_row_see_their_row(kind, is_causal, probability, lengths):
     packing, narrow = packed(lengths), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, keep = torch.randn(len(lengths), packing.width, 24), real(packing)
-    slope, apart = torch.randn_like(hidden) * keep, Packed(packing, packing, is_causal).padded
+    slope, apart = torch.randn_like(hidden) * keep, padded(packing, packing, is_causal)
     wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, apart) * keep)
 
     def run(x):
@@ -158,13 +164,13 @@ def test_tokens_see_the_row_of_a_memory(kind, probability, sources):
     hidden, memory = torch.randn(4, 12, 24), torch.randn(4, 20, 24, requires_grad=True)
     keep = real(rows)
     slope = torch.randn_like(hidden) * keep
-    pairs = Packed(rows, memories)
+    pairs = padded(rows, memories)
 
     def apart(x):
-        return cross(x, *cross.read(memory), pairs.padded) * keep
+        return cross(x, *cross.read(memory), pairs) * keep
 
     def run(x):
-        out = cross(rows.flat(x), *cross.read(memories.flat(memory)), Allowed(packed=pairs))
+        out = cross(rows.flat(x), *cross.read(memories.flat(memory)), within(rows, memories))
         return rows.padded(out) * keep
 
     near(

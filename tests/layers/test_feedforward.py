@@ -31,7 +31,5 @@ def test_dropout_stands_between_the_two_layers():
 
 
 def test_an_unknown_activation_is_refused_by_name():
-    with pytest.raises(
-        ValueError, match="`activation` must be one of relu, gelu, .*, but is 'x'"
-    ):
+    with pytest.raises(ValueError, match="`activation` must be one of relu, gelu, .*, but is 'x'"):
         FeedForward(4, 8, activation="x")

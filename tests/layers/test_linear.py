@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.layers.linear import Linear, Repeated, linear, product
+from regard.layers.linear import Linear, Repeated, product
+from regard.ops import linear
 
 
 def tensors(*shapes, kind=torch.float32):

@@ -20,7 +20,7 @@ from their_encoders import (
 import regard.attention.attend
 import regard.layers.dropout
 import regard.layers.norm
-import regard.native.training
+import regard.ops
 from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.models.bert import PUBLISHED, SIZES, Bert, BertConfig
@@ -77,30 +77,31 @@ def test_the_small_models_have_the_printed_parameters_with_their_masked_words(si
 def test_dropout_stands_where_theirs_does(family, ending, monkeypatch):
     """Instead of dropping, both multiply by a number that tells the probability."""
 
-    def marked(x, p=0.5, training=True, inplace=False):
+    def theirs(x, p=0.5, training=True, inplace=False):
         return x * (1 + p) if training else x
 
-    monkeypatch.setattr(torch.nn.functional, "dropout", marked)
-    monkeypatch.setattr(regard.layers.dropout, "dropout", marked)
-    monkeypatch.setattr(regard.layers.norm, "dropout", marked)
-    monkeypatch.setattr(regard.native.training, "fit", lambda *tensors: False)
-    monkeypatch.setattr(regard.attention.attend, "drop", marked)
+    def ours(x, drop):
+        return x * (1 + round(drop.probability, 3))
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", theirs)
+    monkeypatch.setattr(regard.ops.dropout, "definition", ours)
     names = {
         "distilbert": ("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout"),
     }.get(family, ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"))
     rates = {name: 0.1 * (n + 1) for n, name in enumerate(names)}
-    for options in (rates, {k: v for k, v in rates.items() if k != "classifier_dropout"}):
-        model = FAMILIES[family].model(ending, **options).train()
-        ours, texts = ours_of(model).train(), batch(FAMILIES[family].segments)
-        output = ask(model, texts, pad=ours.config.pad)
-        keep = texts.keep
-        found, expected = ours.encoder.encode(texts), output.hidden_states[-1]
-        torch.testing.assert_close(found[keep], expected[keep], **SAME)
-        for kind in heads_of(family, ending):
-            found, expected = ours.scores(kind, texts), answers(output, kind)
-            if found.dim() == 3:
-                found, expected = found[keep], expected[keep]
-            torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    with regard.ops.reference():
+        for options in (rates, {k: v for k, v in rates.items() if k != "classifier_dropout"}):
+            model = FAMILIES[family].model(ending, **options).train()
+            ours, texts = ours_of(model).train(), batch(FAMILIES[family].segments)
+            output = ask(model, texts, pad=ours.config.pad)
+            keep = texts.keep
+            found, expected = ours.encoder.encode(texts), output.hidden_states[-1]
+            torch.testing.assert_close(found[keep], expected[keep], **SAME)
+            for kind in heads_of(family, ending):
+                found, expected = ours.scores(kind, texts), answers(output, kind)
+                if found.dim() == 3:
+                    found, expected = found[keep], expected[keep]
+                torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
 def test_a_head_that_is_not_there_is_refused():

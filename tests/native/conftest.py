@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.native import build
+from regard.native import build, operations
 
 PLAIN = (("-DPORTABLE",),)
 OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512
@@ -22,9 +22,11 @@ def libraries():
     """The fast and the plain kernels, or a skip where no compiler is."""
     try:
         kinds = {"fast": build.KINDS, "older": OLDER, "plain": PLAIN}
-        return {name: build.load(build.build(kind)) for name, kind in kinds.items()}
+        found = {name: build.load(build.build(kind)) for name, kind in kinds.items()}
     except build.BuildError as error:
         pytest.skip(f"no kernels on this machine: {error}")
+    operations.register()
+    return found
 
 
 @pytest.fixture
@@ -33,7 +35,6 @@ def use(libraries, monkeypatch):
 
     def choose(kind):
         found = None if kind is None else libraries[kind]
-        for asked in ("kernels", "loaded"):
-            monkeypatch.setattr(build, asked, lambda: found)
+        monkeypatch.setattr(build, "kernels", lambda: found)
 
     return choose

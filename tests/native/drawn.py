@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard import ops
 from regard.errors import RegardError
+from regard.layers import panels
+from regard.layers.panels import Panels, pack, unpack
 from regard.layers.quantized import narrowed
-from regard.native import adam, build, lstm, products, recurrence, training, words
+from regard.native import adam, build, lstm, operations, products, recurrence, training, words
 from regard.native.arguments import is_cpu_strided
-from regard.native.products import pack, unpack
 
 HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
 ERRORS = (RegardError, IndexError, RuntimeError, TypeError, AttributeError)
@@ -70,19 +72,28 @@ def a_product(draw: Draw) -> Case:
     lead = draw.choice([(), (size(draw),), (2, 3), (0,)])
     bias = draw.choice([None, normal(shape[0])])
     given = dict(x=normal(*lead, shape[1]), packed=packed, scale=scale, bias=bias, shape=shape)
-    return Case(products.product, products._by_torch, given)
+
+    def through(linear: Any) -> Any:
+        return lambda x, packed, scale, bias, shape: linear(x, Panels(packed, scale, shape), bias)
+
+    linear = panels.quantized_linear
+    return Case(through(linear), through(linear.definition), given)
 
 
 def some_lines(draw: Draw) -> Case:
     packed, scale, shape, wide = matrix(draw)
     ids = torch.randint(shape[0], draw.choice([(), (size(draw),), (2, 5), (0,)]))
     given = dict(packed=packed, scale=scale, ids=ids, shape=shape)
-    return Case(words.lines, lambda ids, **_: wide[ids], given, ("ids",), shape[0])
+
+    def call(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, int]) -> Tensor:
+        return panels.quantized_rows(ids, Panels(packed, scale, shape))
+
+    return Case(call, lambda ids, **_: wide[ids], given, ("ids",), shape[0])
 
 
 def the_best(draw: Draw) -> Case:
     def call(scores: Tensor) -> tuple[Tensor, Tensor]:
-        word, log_prob = words.best(scores)
+        word, log_prob = ops.argmax(scores)
         return scores.gather(1, word[:, None]), log_prob
 
     def wanted(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,20 +106,22 @@ def the_best(draw: Draw) -> Case:
 
 def a_surprise(draw: Draw) -> Case:
     rows, known = size(draw), draw.choice([size(draw), 600])
-    given = dict(scores=normal(rows, known), words=torch.randint(known, (rows,)))
+    given = dict(logits=normal(rows, known), targets=torch.randint(known, (rows,)))
 
-    def wanted(scores: Tensor, words: Tensor) -> Tensor:
-        return -scores.double().log_softmax(-1).gather(1, words[:, None])[:, 0]
+    def wanted(logits: Tensor, targets: Tensor) -> Tensor:
+        return -logits.double().log_softmax(-1).gather(1, targets[:, None])[:, 0]
 
-    return Case(words.surprise, wanted, given, ("words",), known)
+    return Case(ops.negative_log_likelihood, wanted, given, ("targets",), known)
 
 
 def the_leading(draw: Draw) -> Case:
     rows, known = size(draw), draw.choice([size(draw), 600, 1100])
 
     def call(scores: Tensor, count: int) -> Any:
-        found = words.leading(scores, count)
-        return None if found is None else (scores.gather(1, found[0]), found[1])
+        if not ops.topk.is_fast(scores, count):
+            return None
+        found = ops.topk(scores, count)
+        return scores.gather(1, found.tokens), found.log_probs
 
     def wanted(scores: Tensor, count: int) -> Any:
         if count > scores.size(1) or not is_cpu_strided(scores):
@@ -126,18 +139,17 @@ def a_sweep(draw: Draw) -> Case:
     shape = gates * width, width
     numbers, scale = narrowed(normal(*shape) * width**-0.5 / 2, draw.choice(["int8", "bfloat16"]))
     cell = normal(rows, width if gates == 4 else 0)
-    given = dict(gates=normal(rows, tokens, shape[0]), packed=pack(numbers), scale=scale)
+    given = dict(below=normal(rows, tokens, shape[0]), packed=pack(numbers), scale=scale)
     given |= dict(bias=draw.choice([None, normal(shape[0])]), hidden=normal(rows, width), cell=cell)
 
-    def wanted(gates, packed, scale, bias, hidden, cell):
-        states, step = [], recurrence.CELLS[gates.size(2) // hidden.size(1)][1]
-        for column in gates.unbind(1):
-            again = products._by_torch(hidden, packed, scale, bias, shape)
-            hidden, cell = step(column, again, hidden, cell)
-            states.append(hidden)
-        return torch.stack(states, 1), hidden, cell
+    def through(recur: Any) -> Any:
+        def call(below, packed, scale, bias, hidden, cell):
+            return recur(below, Panels(packed, scale, shape), bias, hidden, cell)
 
-    return Case(recurrence.sweep, wanted, given)
+        return call
+
+    recur = panels.quantized_recurrence
+    return Case(through(recur), through(recur.definition), given)
 
 
 def kind_of(draw: Draw) -> torch.dtype:
@@ -145,15 +157,13 @@ def kind_of(draw: Draw) -> torch.dtype:
 
 
 def a_drop(draw: Draw) -> Case:
-    from regard.layers import dropout
-
     x = normal(*draw.choice([(), (size(draw),), (3, size(draw))]), kind=kind_of(draw))
     given = dict(x=x, seed=draw.getrandbits(63), threshold=draw.choice([0, 1, 3000, 32767]))
 
     def wanted(x: Tensor, seed: int, threshold: int) -> Tensor:
-        decision = seed, threshold
-        scaled = (x.float() * dropout.scale_of(decision)).to(x.dtype)
-        return torch.where(dropout.kept(x.shape, decision), scaled, 0)
+        drop = ops.Drop(seed, threshold)
+        scaled = (x.float() * drop.scale).to(x.dtype)
+        return torch.where(ops.keep_mask(x.shape, drop), scaled, 0)
 
     return Case(training.drop, wanted, given, counts=("threshold",))
 
@@ -171,13 +181,12 @@ def a_norm(draw: Draw) -> Case:
         return out, *training.add_norm_back(slope, parts, 1e-5, seed_threshold)
 
     def wanted(slope, hidden, update, gain, bias, seed_threshold):
-        from regard.layers import dropout
-
         with torch.enable_grad():
             leaves = [t.detach().double().requires_grad_() for t in (hidden, update, gain, bias)]
             hidden, update, gain, bias = leaves
-            scaled = update * dropout.scale_of(seed_threshold)
-            update = torch.where(dropout.kept(update.shape, seed_threshold), scaled, 0)
+            drop = ops.Drop(*seed_threshold)
+            scaled = update * drop.scale
+            update = torch.where(ops.keep_mask(update.shape, drop), scaled, 0)
             out = F.layer_norm(hidden + update, gain.shape, gain, bias)
             return out, *torch.autograd.grad(out, leaves, slope.double())
 
@@ -262,7 +271,7 @@ def an_attention(draw: Draw) -> Case:
         given["allowed"] = torch.rand(rows, heads, queries, keys) < 0.7
 
     def call(query, key, value, slope, allowed):
-        asked = training.Attending(allowed, causal, width**-0.5, (0, 0))
+        asked = training.Attending(allowed, causal, width**-0.5, ops.NO_DROP)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
         training.attend_back(slope, (query, key, value, context), norms, asked, found)
@@ -293,8 +302,8 @@ def rows_end_to_end(draw: Draw) -> Case:
     given |= dict(query_starts=starts, key_starts=starts.clone())
 
     def call(query, key, value, slope, query_starts, key_starts):
-        extents = training.Extent(query_starts, longest), training.Extent(key_starts, longest)
-        asked = training.Attending(None, False, width**-0.5, (0, 0), extents)
+        extents = ops.Offsets(query_starts, longest), ops.Offsets(key_starts, longest)
+        asked = training.Attending(None, False, width**-0.5, ops.NO_DROP, extents)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
         training.attend_back(slope, (query, key, value, context), norms, asked, found)
@@ -355,10 +364,9 @@ def an_update(draw: Draw) -> Case:
             x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x
             for x in (values, means, squares)
         )
-        values.grad = gradient
-        one = adam.Updated(values, means, squares, narrow, keep=0.9, pull=0.0, rate=0.1)
+        one = ops.AdamUpdate(values, gradient, means, squares, narrow, 0.9, 0.0, 0.1)
         adam.adam([one], **options)
-        return values, means, squares, torch.tensor(adam.square_sum([values]))
+        return values, means, squares, adam.gradient_norm([gradient])
 
     def wanted(values, gradient, means, squares, narrow):
         if not all(x.shape == values.shape for x in (gradient, means, squares)):
@@ -367,7 +375,7 @@ def an_update(draw: Draw) -> Case:
         means, squares = means * 0.9 + slope * 0.1, squares * 0.99 + slope**2 * 0.01
         root = (squares / (1 - 0.99**3)).sqrt() + 1e-8
         values = values * 0.9 - 0.1 * means / (1 - 0.9**3) / root
-        return values, means, squares, (gradient.double() ** 2).sum()
+        return values, means, squares, gradient.double().norm()
 
     return Case(call, wanted, given)
 
@@ -531,7 +539,8 @@ KINDS["older"] = (("-mavx2", "-mfma", "-DPORTABLE"),)
 def main(seed: int, count: int, kind: str = "fast", threads: int = 1) -> int:
     build.SECONDS = 3600  # with sanitizers it takes minutes
     library = build.load(build.build(KINDS[kind]))
-    build.kernels = build.loaded = lambda: library  # type: ignore[assignment]
+    build.kernels = lambda: library  # type: ignore[assignment]
+    operations.register()
     if threads > 1:  # however little there is to do
         for module in (products, words, recurrence):
             module.threads_for = lambda *work: threads  # type: ignore[assignment]

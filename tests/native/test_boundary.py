@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard import ops
 from regard.data.batches import Sequences
 from regard.errors import RegardError
+from regard.layers import panels
 from regard.layers.output import Softmax
+from regard.layers.panels import Panels
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
@@ -24,7 +27,6 @@ from regard.native.beams import search
 from regard.native.encoding import Flat, TextProgram
 from regard.native.engine import prepare
 from regard.native.program import Program
-from regard.native.words import best, leading, lines, surprise
 
 DRAWN = Path(__file__).with_name("drawn.py")
 ERRORS = (RegardError, IndexError)
@@ -79,7 +81,7 @@ def test_targets_of_another_type_are_named(use):
     with pytest.raises(RegardError, match=r"`targets` must be .*int64 \(5,\).* but is int32 "):
         softmax.loss(hidden, targets, 0.1)
     with pytest.raises(RegardError, match=r"`words` must be int64 .* but is torch.int32"):
-        surprise(torch.randn(5, 20), targets)
+        ops.negative_log_likelihood(torch.randn(5, 20), targets)
     with pytest.raises(RegardError, match=r"`targets` must be .* \(5,\).* but is int64 \(3,\)"):
         training.cross_entropy(torch.randn(5, 20), torch.zeros(3, dtype=torch.int64), 0.0)
 
@@ -89,8 +91,8 @@ def test_a_count_of_no_words_is_an_error_with_and_without_kernels(use, kind):
     use(kind)
     for count in (0, -1, -(10**30)):
         with pytest.raises(RegardError, match=f"`count` must be at least 1, but is {count}"):
-            leading(torch.randn(2, 9), count)
-    assert leading(torch.randn(2, 9), 10**30) is None
+            ops.topk(torch.randn(2, 9), count)
+    assert not ops.topk.is_fast(torch.randn(2, 9), 10**30)
 
 
 @pytest.mark.parametrize("kind", ["fast", "plain", None])
@@ -99,9 +101,11 @@ def test_ids_out_of_range_are_an_error_with_and_without_kernels(use, kind):
     packed = torch.zeros(2, 16, 16, 4, dtype=torch.uint8)  # 20 lines, 60 columns
     for wrong in (-1, -17, 20, 31, 1 << 40):
         with pytest.raises(IndexError, match="from 0 to 19"):
-            lines(packed, torch.ones(20), torch.tensor([3, wrong]), (20, 60))
+            panels.quantized_rows(
+                torch.tensor([3, wrong]), Panels(packed, torch.ones(20), (20, 60))
+            )
         with pytest.raises(IndexError, match="from 0 to 8"):
-            surprise(torch.randn(2, 9), torch.tensor([0, wrong]))
+            ops.negative_log_likelihood(torch.randn(2, 9), torch.tensor([0, wrong]))
 
 
 def test_lazily_negated_numbers_are_read_as_what_they_stand_for(use):
@@ -109,7 +113,7 @@ def test_lazily_negated_numbers_are_read_as_what_they_stand_for(use):
     scores = torch.randn(3, 700)
     lazy = torch._neg_view(-scores)
     assert lazy.is_neg()
-    for found, wanted in zip(best(lazy), best(scores), strict=True):
+    for found, wanted in zip(ops.argmax(lazy), ops.argmax(scores), strict=True):
         assert torch.equal(found, wanted)
 
 
@@ -299,21 +303,22 @@ def test_kernels_check_where_texts_begin(use, monkeypatch):
 NO_MEMORY = """
 import resource, sys
 import torch
-from regard.native import build, products, training, words
-from regard.native.products import pack
+from regard import ops
+from regard.layers.panels import Panels, pack
+from regard.native import build, products, training
 
 library = build.load(build.build())
-build.kernels = build.loaded = lambda: library
+build.kernels = lambda: library
 threads = int(sys.argv[1])
 torch.set_num_threads(threads)
 products.threads_for = lambda *work: threads
-packed = pack(torch.zeros(16, 64, dtype=torch.int8))
-x, scale = torch.zeros(1_500_000, 64), torch.ones(16)
+matrix = Panels(pack(torch.zeros(16, 64, dtype=torch.int8)), torch.ones(16), (16, 64))
+x = torch.zeros(1_500_000, 64)
 heads = [torch.zeros(1, 1, t, 32, dtype=torch.bfloat16) for t in (64, 600_000, 600_000)]
 few = torch.zeros(2, 64)
-products.product(few, packed, scale, None, (16, 64))
-asked = training.Attending(None, False, 1.0, (0, 0))
-calls = [lambda: products.product(x, packed, scale, None, (16, 64))]
+products.quantized_linear(few, matrix)
+asked = training.Attending(None, False, 1.0, ops.NO_DROP)
+calls = [lambda: products.quantized_linear(x, matrix)]
 if library.regard_attention_is_fast():
     calls.append(lambda: training.attend(*heads, asked))
 pages = int(open("/proc/self/statm").read().split()[0])
@@ -324,7 +329,7 @@ for call in calls:
         call()
     except MemoryError as error:
         print("MemoryError:", error)
-assert products.product(few, packed, scale, None, (16, 64)).abs().sum() == 0
+assert products.quantized_linear(few, matrix).abs().sum() == 0
 """
 
 

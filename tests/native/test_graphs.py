@@ -18,12 +18,13 @@ from regard.attention.heads import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding import Beam, Greedy, NGrams, Sampling, SmallModel, Speculative, TopK
 from regard.decoding.steps import evaluating
-from regard.masks import Allowed, Padding
+from regard.masks import Padding
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.native import build as native
 from regard.native import graphs
 from regard.native.engine import halved
+from regard.ops import KeyMask
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from test_registry import CASES, begin, build, ids, name_of, reads_source  # noqa: E402
@@ -49,7 +50,7 @@ def replays(monkeypatch):
         monkeypatch.setattr(native, asked, lambda: None)
     # What a CPU looks at, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
-    monkeypatch.setattr(Allowed, "idle", property(lambda a: None if a.grid is None or a.is_causal
+    monkeypatch.setattr(KeyMask, "idle", property(lambda a: None if a.grid is None or a.is_causal
                                                   else ~a.grid.any(-1, keepdim=True)))  # fmt: skip
     return counts
 

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.native.engine import prepare
 from regard.native.stepping import Step
-from regard.native.words import leading
 
 KINDS = ["fast", "older", "plain"]
 
@@ -39,10 +39,10 @@ def test_the_best_words_of_each_row(use, words, count, grain):
     wanted, log_prob = by_sorting(scores, count)
     for kind in KINDS:
         use(kind)
-        found = leading(scores, count)
+        found = ops.topk(scores, count)
         assert torch.equal(found[0], wanted)
         torch.testing.assert_close(found[1], log_prob, rtol=1e-6, atol=1e-6)
-        assert [part.shape for part in leading(scores[:0], count)[:2]] == [(0, count), (0, count)]
+        assert [part.shape for part in ops.topk(scores[:0], count)[:2]] == [(0, count), (0, count)]
 
 
 def test_words_that_are_equally_probable_once_they_are_rounded(use):
@@ -52,7 +52,7 @@ def test_words_that_are_equally_probable_once_they_are_rounded(use):
     assert scores.log_softmax(-1)[0, 100] == scores.log_softmax(-1)[0, 8000]
     for kind in KINDS:
         use(kind)
-        assert leading(scores, 3)[0].tolist() == [[700, 100, 8000]]
+        assert ops.topk(scores, 3)[0].tolist() == [[700, 100, 8000]]
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
@@ -61,15 +61,16 @@ def test_scores_that_are_no_numbers(use, wrong):
     scores[1, 4000] = wrong
     for kind in KINDS:
         use(kind)
-        assert leading(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
+        assert ops.topk(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
 
 
 def test_few_words_or_no_kernels_are_left_to_torch(use):
     use("fast")
-    assert leading(torch.zeros(2, 2), 3) is None
-    assert leading(torch.zeros(2, 9000, dtype=torch.float64), 3) is None
+    assert ops.topk.is_fast(torch.zeros(2, 9000), 3)
+    assert not ops.topk.is_fast(torch.zeros(2, 2), 3)
+    assert not ops.topk.is_fast(torch.zeros(2, 9000, dtype=torch.float64), 3)
     use(None)
-    assert leading(torch.zeros(2, 9000), 3) is None
+    assert not ops.topk.is_fast(torch.zeros(2, 9000), 3)
 
 
 def test_searches_are_the_same_with_and_without(use):
@@ -119,9 +120,9 @@ def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
             use(kind)
             state, tokens = begun(model, rows)
             scores, after = model.step(tokens, state)
-            wanted = leading(scores[:, 0], count)
+            wanted = ops.topk(scores[:, 0], count)
             found, later = model.step.leading(tokens, begun(model, rows)[0], count)
-            assert torch.equal(found.words, wanted.words) and found.vocabulary == words
+            assert torch.equal(found.tokens, wanted.tokens) and found.vocab_size == words
             assert torch.equal(found.log_probs, wanted.log_probs)
             assert later.cache.longest == 1
             assert torch.equal(later.cache.keys[..., :1, :], after.cache.keys[..., :1, :])
@@ -138,7 +139,7 @@ def test_where_scores_are_needed(use):
     model.head.bias[5:8] = 0.0
     model.decoder.programs.clear()
     assert model.step.leading(tokens, state, 8) is None  # others are minus infinity
-    assert model.step.leading(tokens, state, 3)[0].words.sort().values.tolist() == [[5, 6, 7]] * 3
+    assert model.step.leading(tokens, state, 3)[0].tokens.sort().values.tolist() == [[5, 6, 7]] * 3
     model.head.bias[6] = math.nan
     model.decoder.programs.clear()
     assert model.step.leading(tokens, state, 3)[0].log_probs.isnan().all()
@@ -147,7 +148,7 @@ def test_where_scores_are_needed(use):
     model.decoder.programs.clear()
     assert model.step.leading(tokens, state, 8) is None
     wanted = model.step(tokens, state)[0][:, 0]
-    assert torch.equal(leading(wanted, 8).words, by_sorting(wanted, 8)[0])
+    assert torch.equal(ops.topk(wanted, 8).tokens, by_sorting(wanted, 8)[0])
     use(None)
     assert model.step.leading(tokens, state, 3) is None
 

@@ -57,6 +57,7 @@ def test_growing_calls_are_no_late_ones(clock):
 def test_one_thread_is_not_timed(clock):
     assert Pace().timed(1, lambda threads: (threads, "found")) == (1, "found")
 
+
 def test_calls_of_other_sizes_are_no_slower_ones(clock):
     """Prompts of 513 tokens beside some of 1,000, at rest: two threads share them."""
     one, found = Pace(), []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard.layers import panels
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.quantized import Narrow, NarrowLinear, NarrowSoftmax
@@ -98,7 +99,7 @@ def test_panels_are_undone(weights):
     limit = weight.abs().amax(1, keepdim=True) / (254 if weights == "int8" else 250)
     assert ((lines - weight).abs() <= limit + 1e-6).all()
     assert matrix.rows(torch.tensor([[3, 36], [0, 3]])).shape == (2, 2, 70)
-    plain = products.unpack(matrix.weight, 37, 70)
+    plain = panels.unpack(matrix.weight, 37, 70)
     assert torch.equal(plain if matrix.scale is None else plain * matrix.scale[:, None], lines)
 
 

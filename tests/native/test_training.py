@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.attention import attend as attending
+from regard import ops
 from regard.attention.attend import attend
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.layers import dropout as dropping
-from regard.layers.feedforward import FeedForward, activated, gelu_tanh
-from regard.layers.linear import Copies, Linear, keeping_narrow, narrowed
+from regard.layers.feedforward import FeedForward, gelu, gelu_tanh
+from regard.layers.linear import Linear
 from regard.layers.norm import AddNorm
-from regard.layers.recurrent import LSTM
-from regard.masks import Allowed, causal, given, padding
+from regard.masks import causal, given, padding
 from regard.native import build
 from regard.native import training as native
+from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
 
 KINDS = ["fast", "older", "plain"]
 SOME = (0x0123456789ABCDEF, 9830)  # a decision that drops three in ten
@@ -60,7 +59,6 @@ def counted(function, answers: list):
 
 def without_kernels(monkeypatch) -> None:
     monkeypatch.setattr(build, "kernels", lambda: None)
-    monkeypatch.setattr(build, "available", lambda: False)
 
 
 # ---- dropout
@@ -72,12 +70,12 @@ def test_kernels_drop_what_torch_would(use, kernels, kind):
     shapes = [(), (7,), (3, 768), (2, 5, 7), (100, 1), (4, 70, 130), (1, 20_001)]
     for shape, threshold in itertools.product(shapes, (1, 3277, 32767)):
         use(kernels)
-        x, decision = torch.randn(shape).to(kind), (SOME[0], threshold)
-        found = dropping.dropped(x, decision)
-        scaled = (x.float() * dropping.scale_of(decision)).to(kind)
-        assert torch.equal(found, torch.where(dropping.kept(x.shape, decision), scaled, 0))
+        x, decision = torch.randn(shape).to(kind), Drop(SOME[0], threshold)
+        found = ops.dropout(x, decision)
+        scaled = (x.float() * decision.scale).to(kind)
+        assert torch.equal(found, torch.where(ops.keep_mask(x.shape, decision), scaled, 0))
         use(None)
-        assert torch.equal(found, dropping.dropped(x.float(), decision).to(kind))
+        assert torch.equal(found, ops.dropout(x.float(), decision).to(kind))
 
 
 def test_what_is_dropped_is_that_generators_numbers():
@@ -87,7 +85,7 @@ def test_what_is_dropped_is_that_generators_numbers():
     for number, place in itertools.product(published, range(4)):
         bits.append((number >> 16 * place) & 0x7FFF)
     for threshold in (1000, 9830, 20_000, 32_000):
-        kept = dropping.kept(shape, (1234567, threshold))[0].tolist()
+        kept = ops.keep_mask(shape, Drop(1234567, threshold))[0].tolist()
         assert kept == [number >= threshold for number in bits]
 
 
@@ -135,12 +133,12 @@ def test_a_norm_in_evaluation_and_in_float64_is_torchs():
 
 
 @pytest.mark.parametrize("kernels", KINDS)
-@pytest.mark.parametrize("activation", [F.gelu, gelu_tanh])
+@pytest.mark.parametrize("activation", [gelu, gelu_tanh])
 def test_gelu_with_its_gradient(use, kernels, activation):
     use(kernels)
     x = torch.cat([torch.linspace(-9, 9, 2001), torch.tensor([-80.0, 80.0, 3e38])]).bfloat16()
     x.requires_grad_()
-    out = activated(activation, x)
+    out = activation(x)
     assert type(out.grad_fn).__name__ == "_GeluBackward"
     (exact,) = in_float64(x)
     wanted = activation(exact)
@@ -149,7 +147,7 @@ def test_gelu_with_its_gradient(use, kernels, activation):
     (found,) = torch.autograd.grad(out, x, ones.bfloat16())
     (slope,) = torch.autograd.grad(wanted, exact, ones)
     torch.testing.assert_close(found.double(), slope, atol=3e-5, rtol=2**-8)
-    assert activated(activation, torch.full((1,), torch.nan).bfloat16().requires_grad_()).isnan()
+    assert activation(torch.full((1,), torch.nan).bfloat16().requires_grad_()).isnan()
 
 
 # ---- products under autocast
@@ -171,17 +169,17 @@ def test_a_product_under_autocast_has_wide_gradients():
 
 def test_narrow_copies_are_kept_until_the_weight_changes():
     weight = torch.nn.Parameter(torch.randn(3, 4))
-    assert narrowed(weight) is not narrowed(weight)
-    with keeping_narrow(Copies()):
-        first = narrowed(weight)
-        assert narrowed(weight) is first and torch.equal(first, weight.bfloat16())
+    assert cast(weight, torch.bfloat16) is not cast(weight, torch.bfloat16)
+    with weight_copies(WeightCopies()):
+        first = cast(weight, torch.bfloat16)
+        assert cast(weight, torch.bfloat16) is first and torch.equal(first, weight.bfloat16())
         with torch.no_grad():
             weight.add_(1.0)
-        assert torch.equal(narrowed(weight), weight.bfloat16())
+        assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
         sliced = weight[:2]
-        assert torch.equal(narrowed(sliced), sliced.bfloat16())
+        assert torch.equal(cast(sliced, torch.bfloat16), sliced.bfloat16())
     weight.data.add_(1.0)
-    assert torch.equal(narrowed(weight), weight.bfloat16())
+    assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
 
 
 @pytest.mark.parametrize("kernels", KINDS)
@@ -233,11 +231,11 @@ def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
     gates, more, cell = leaf(rows, 4 * width), leaf(rows, 4 * width), leaf(rows, width)
     shared = leaf(4 * width)  # a bias, which all rows have
     exact = in_float64(gates, more, cell, shared)
-    found = LSTM.step(gates, more, cell)
-    found += LSTM.step(shared.expand(rows, -1), more, found[1])
-    assert found[0].grad_fn.compiled
-    wanted = LSTM.step(*exact[:3])
-    wanted += LSTM.step(exact[3].expand(rows, -1), exact[1], wanted[1])
+    found = ops.lstm_step(gates, more, cell)
+    found += ops.lstm_step(shared.expand(rows, -1), more, found[1])
+    assert type(found[0].grad_fn).__name__ == "_LSTMStepBackward"
+    wanted = ops.lstm_step(*exact[:3])
+    wanted += ops.lstm_step(exact[3].expand(rows, -1), exact[1], wanted[1])
     alike(found, wanted, torch.float32)
     slopes = gradients(torch.cat(found, 1), gates, more, cell, shared)
     alike(slopes, gradients(torch.cat(wanted, 1), *exact), torch.float32)
@@ -246,7 +244,7 @@ def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
 # ---- attention
 
 MASKS = {
-    "free": lambda b, t, s: Allowed(),
+    "free": lambda b, t, s: KeyMask(),
     "padding": lambda b, t, s: padding(torch.arange(b) * s // b).resolve(t, s, rows=b),
     "causal": lambda b, t, s: causal().resolve(t, s),
     "both": lambda b, t, s: (causal() & padding(torch.full((b,), s // 2))).resolve(t, s, rows=b),
@@ -265,7 +263,7 @@ def fused(use):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_attention_with_its_gradients(fused, mask, probability, monkeypatch):
+def test_attention_with_its_gradients(fused, mask, probability):
     for rows, queries, keys, width in SHAPES:
         if queries != keys and mask in ("causal", "both"):
             continue
@@ -273,12 +271,12 @@ def test_attention_with_its_gradients(fused, mask, probability, monkeypatch):
         key, value = (leaf(rows, 2, keys, width, kind=torch.bfloat16) for _ in range(2))
         allowed = MASKS[mask](rows, queries, keys)
         torch.manual_seed(2)
-        out = attend(query, key, value, allowed=allowed, dropout=probability)
-        assert type(out.grad_fn).__name__ == "AttendBackward"
+        out = attend(query, key, value, mask=allowed, dropout=probability)
+        assert type(out.grad_fn).__name__ == "_AttentionBackward"
         exact = in_float64(query, key, value)
         torch.manual_seed(2)
-        monkeypatch.setattr(attending, "_fusible", lambda *_: False)
-        wanted = attend(*exact, allowed=allowed, dropout=probability)
+        with ops.reference():
+            wanted = attend(*exact, mask=allowed, dropout=probability)
         alike([out], [wanted], torch.bfloat16)
         found = gradients(out, query, key, value)
         alike(found, gradients(wanted, *exact), torch.bfloat16)
@@ -303,7 +301,7 @@ def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
     def passed():
         torch.manual_seed(5)
         with torch.autocast("cpu", torch.bfloat16):
-            read = cross(self_attention(hidden, allowed), *cross.read(memory), Allowed())
+            read = cross(self_attention(hidden, allowed), *cross.read(memory), KeyMask())
         return [read.detach(), *gradients(read, *parameters)]
 
     calls = []
@@ -330,7 +328,7 @@ def test_nothing_depends_on_the_number_of_threads(fused, monkeypatch):
     def passed():
         torch.manual_seed(5)
         with torch.autocast("cpu", torch.bfloat16):
-            out = norm(hidden, attention(hidden, Allowed()))
+            out = norm(hidden, attention(hidden, KeyMask()))
             out = norm(out, feed(out))
         return gradients(out, *parts.parameters())
 

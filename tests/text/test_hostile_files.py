@@ -19,8 +19,14 @@ from regard.text.templates import template_of
 HALF = "ab\ud800c"
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2}, "unk_token": "<unk>"}
 PLAIN = {
-    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
-    "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": None,
+    "post_processor": None,
+    "decoder": None,
     "model": WORDS,
 }
 FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

@@ -8,8 +8,8 @@ import torch
 from toy import Toy
 
 from regard.errors import ConfigError
-from regard.layers.linear import Copies, keeping_narrow, narrowed
 from regard.native import build
+from regard.ops import WeightCopies, cast, weight_copies
 from regard.training import OptimizerOptions
 from regard.training.optimizers import (
     clip,
@@ -75,7 +75,7 @@ def test_three_updates_equal_the_published_rule(name):
 @pytest.mark.parametrize("limit", [0.0, 0.5, 1e6])
 def test_clipping_is_torch_s(limit, name, kernels, monkeypatch):
     if not kernels:
-        monkeypatch.setattr(build, "available", lambda: False)
+        monkeypatch.setattr(build, "kernels", lambda: None)
     model, theirs = Toy().model, Toy().model
     theirs.load_state_dict(model.state_dict())
     options = OptimizerOptions(name, 0.01, weight_decay=0.1)
@@ -108,13 +108,13 @@ def test_narrow_copies_follow_their_weights(name):
     model = Toy().model
     rule = optimizer(model, OptimizerOptions(name, 0.1))
     weight = dict(model.named_parameters())["lstm.weight_ih_l0"]
-    with keeping_narrow(Copies()):
+    with weight_copies(WeightCopies()):
         for seed in range(3):
-            before = narrowed(weight)
-            assert torch.equal(before, weight.bfloat16()) and narrowed(weight) is before
+            before = cast(weight, torch.bfloat16)
+            assert torch.equal(before, weight.bfloat16()) and cast(weight, torch.bfloat16) is before
             gradients(model, seed)
             rule.step()
-        assert torch.equal(narrowed(weight), weight.bfloat16())
+        assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
 
 
 def test_its_memory_is_torch_s():
