@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard import decoding
+from regard import decoding, ops
 from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, write_tensors, write_text
 from regard.decoding import drafts
 from regard.errors import CheckpointError, ConfigError, RegardError
@@ -184,6 +184,7 @@ def load(path: str | Path, *, weights: Weights | None = None, device: str | None
     """
     if weights is not None:
         known_weights(weights)
+    ops.load_kernels()
     folder = folder_of(path)
     config = _read_config(folder)
     stored = stored_weights(config, folder)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
@@ -137,16 +137,32 @@ def is_off(name: str) -> bool:
     return name in _off.get()
 
 
+class KernelPackage(Protocol):
+    """What the optional package of compiled implementations offers."""
+
+    def setup(self) -> None:
+        """Compile the kernels if need be, load them, and register them as implementations."""
+
+    def status(self) -> str:
+        """Which compiled library is loaded, or why none is."""
+
+
+def kernel_package() -> KernelPackage | None:
+    """The package, imported by its name; None where it is not there."""
+    try:
+        return cast(KernelPackage, importlib.import_module(KERNELS))
+    except ModuleNotFoundError as error:
+        if error.name != KERNELS:
+            raise
+        return None
+
+
 def load_kernels() -> None:
     """Load the package of compiled implementations, if it is there; it compiles them if need be.
 
     `regard.load` and `regard train` call this before they build a model. Where the package is
     absent, or nothing can be compiled, the definitions and PyTorch's own operators compute.
     """
-    try:
-        package = importlib.import_module(KERNELS)
-    except ModuleNotFoundError as error:
-        if error.name != KERNELS:
-            raise
-        return
-    package.setup()
+    package = kernel_package()
+    if package is not None:
+        package.setup()

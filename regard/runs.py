@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import training
+from regard import ops, training
 from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
 from regard.data.moved import missing_files, with_moved_data
@@ -262,6 +262,7 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
 
     What of the data is left out or cut is told in a warning.
     """
+    ops.load_kernels()
     kind = task_class(recipe.task)
     tokenizer = tokenizer or build_tokenizer(recipe)
     torch.manual_seed(recipe.seed)

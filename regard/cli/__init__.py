@@ -10,6 +10,7 @@
     verifying.py    verify
     tokenizing.py   tokenizer train, encode, explain
     listing.py      list
+    kernels.py      kernels, kernels build
 
 Heavy parts are imported inside the verbs, so that `regard --help` answers at once.
 """
@@ -26,6 +27,7 @@ from regard.cli import (
     converting,
     embedding,
     evaluating,
+    kernels,
     listing,
     looking,
     tokenizing,
@@ -76,6 +78,7 @@ app.command()(training.compare)
 app.command()(converting.convert)
 app.command()(verifying.verify)
 app.command("list")(listing.list_)
+app.add_typer(kernels.app, name="kernels")
 
 
 def main() -> None:

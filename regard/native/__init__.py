@@ -17,3 +17,10 @@ def setup() -> None:
         from regard.native import operations
 
         operations.register()
+
+
+def status() -> str:
+    """Which compiled library is loaded, or why none is."""
+    from regard.native import build
+
+    return build.status()

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from regard.errors import RegardError
@@ -58,18 +58,34 @@ INSTALL = (
 _lock = threading.Lock()
 
 
+_loaded: ctypes.CDLL | None = None
+_failure = ""  # why there are none
+
+
 def setup() -> bool:
     """Load the kernels, compiled now if they are not in the cache; whether there are any.
 
     Where they cannot be built, one warning says why.
     """
+    global _loaded, _failure
     with _lock:  # two threads shall not build the same
-        return _kernels() is not None
+        if _loaded is None and not _failure:
+            try:
+                _loaded = load(build())
+            except (BuildError, OSError) as error:
+                _failure = f"The kernels could not be compiled: {error}"
+                warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
+    return _loaded is not None
 
 
 def kernels() -> ctypes.CDLL | None:
     """The compiled kernels, where `setup` has loaded them; else None. Compiles nothing."""
-    return _kernels() if _kernels.cache_info().currsize else None
+    return _loaded
+
+
+def status() -> str:
+    """The library that is loaded, or why none is."""
+    return _failure or ("not loaded" if _loaded is None else f"loaded from {_loaded._name}")
 
 
 def library() -> ctypes.CDLL:
@@ -87,18 +103,6 @@ def library() -> ctypes.CDLL:
 def available() -> bool:
     """Whether `setup` has loaded kernels."""
     return kernels() is not None
-
-
-@cache
-def _kernels() -> ctypes.CDLL | None:
-    try:
-        return load(build())
-    except (BuildError, OSError) as error:
-        warnings.warn(
-            f"{SLOWER} {INSTALL} The kernels could not be compiled: {error}",
-            stacklevel=2,
-        )
-        return None
 
 
 def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from regard import ops
 from regard.checkpoints import load_weights, write_tensors, write_text
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import read_json
@@ -68,6 +69,7 @@ def train(
     save: writes the model's weights into model/: the best ones as they come, and the final ones.
     Raises NonFiniteError, CheckpointError, ConfigError, and Interrupted after a signal.
     """
+    ops.load_kernels()
     place = RunFolder(Path(folder))
     with place.held(), Interruption() as interruption, closing(progress(show)) as shown:
         if place.all() or place.result.exists():
@@ -103,6 +105,7 @@ def resume(
 
     published: whether a folder holds all that `save` writes.
     """
+    ops.load_kernels()
     place = RunFolder(Path(folder))
     now = _whole(identity, options, seed)
     with place.held(), Interruption() as interruption, closing(progress(show)) as shown:

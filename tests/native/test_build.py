@@ -34,11 +34,10 @@ def little(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def fresh():
-    """Nobody has needed the kernels yet."""
-    build._kernels.cache_clear()
-    yield
-    build._kernels.cache_clear()
+def fresh(monkeypatch):
+    """Nobody has set up the kernels yet."""
+    monkeypatch.setattr(build, "_loaded", None)
+    monkeypatch.setattr(build, "_failure", "")
 
 
 # ---- other users
@@ -199,7 +198,7 @@ def test_a_compiler_that_hangs_is_ended_and_named(little, tmp_path, monkeypatch,
     monkeypatch.setattr(build, "SECONDS", 1)
     began = time.monotonic()
     with pytest.warns(UserWarning, match="slow did not end within 1 seconds") as warned:
-        assert build.kernels() is None and build.kernels() is None
+        assert not build.setup() and not build.setup()
     assert len(warned) == 1 and time.monotonic() - began < 20
     if Path("/proc/self/stat").exists():
         children = [int(number) for number in told.read_text().split()]
@@ -219,8 +218,8 @@ def test_odd_values_of_cxx_give_kernels_or_one_warning(little, asked, monkeypatc
     monkeypatch.setattr(build, "load", lambda path: path)  # which has no such functions
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        found = build.kernels()
-    assert (found is None) == (len(warned) == 1)
+        found = build.setup()
+    assert found == (len(warned) == 0)
 
 
 def test_undecodable_compiler_messages_are_reported(little, tmp_path, monkeypatch):
@@ -248,5 +247,5 @@ def test_a_disk_that_fills_up_leaves_plain_torch(little, monkeypatch, fresh, whe
     owner = {"chmod": Path, "replace": os}.get(where, compiler.tempfile)
     monkeypatch.setattr(owner, where, full)
     with pytest.warns(UserWarning, match="No space left on device") as warned:
-        assert build.kernels() is None and build.kernels() is None
+        assert not build.setup() and not build.setup()
     assert len(warned) == 1

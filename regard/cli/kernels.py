@@ -1,0 +1,58 @@
+"""kernels: what computes the operations on this machine; kernels build."""
+
+from __future__ import annotations
+
+import typer
+
+from regard.cli.console import AsJson, say, show
+from regard.errors import RegardError
+
+app = typer.Typer(
+    help="Show what computes each operation on this machine, or compile the kernels.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def kernels(context: typer.Context, as_json: AsJson = False) -> None:
+    """Show what computes each operation on this machine, and why there are no compiled kernels."""
+    if context.invoked_subcommand is not None:
+        return
+    from importlib import import_module
+
+    from regard import ops
+    from regard.registry import kernel_package
+
+    for module in ("attention.attend", "layers.output", "layers.recurrent", "training.optimizers"):
+        import_module(f"regard.{module}")  # these register implementations by PyTorch's operators
+    ops.load_kernels()
+    package = kernel_package()
+    status = "the package of compiled kernels is absent" if package is None else package.status()
+    rows = [
+        {
+            "operation": name,
+            "implementations": [
+                {"name": one.name, "on": not ops.is_off(one.name)} for one in op.implementations
+            ],
+        }
+        for name, op in sorted(ops.OPERATIONS.items())
+    ]
+    lines = [f"compiled kernels: {status}", ""]
+    for row in rows:
+        known = [f"{one['name']}{'' if one['on'] else ' (off)'}" for one in row["implementations"]]
+        lines.append(f"{row['operation']:<24} {', '.join([*known, 'definition'])}")
+    show({"kernels": status, "operations": rows}, "\n".join(lines), as_json)
+
+
+@app.command()
+def build() -> None:
+    """Compile the kernels now, or say why that cannot be done."""
+    from regard import ops
+    from regard.registry import kernel_package
+
+    ops.load_kernels()
+    package = kernel_package()
+    if package is None:
+        raise RegardError("The package of compiled kernels is absent from this installation.")
+    say(package.status())
