@@ -109,8 +109,10 @@ def _text(words: int, vocab_size: int) -> Any:
 def _recurrent(sizes: dict[str, int]) -> Any:
     import torch
 
+    from regard import ops
     from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 
+    ops.load_kernels()
     torch.manual_seed(1)
     model = RecurrentLanguageModel(RecurrentConfig(**sizes, init_range=0.05))
     for layer in model.stack.layers:

@@ -194,10 +194,12 @@ class OurDecoding:
     def __init__(self, sizes: dict[str, int], new: int, weights: str, threads: int):
         import torch
 
+        from regard import ops
         from regard.decoding import Greedy, MinTokens
         from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
         from regard.native.engine import prepare
 
+        ops.load_kernels()
         torch.set_num_threads(threads)
         torch.manual_seed(1)
         self.model = RecurrentLanguageModel(RecurrentConfig(**sizes, init_range=0.05)).eval()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import ops
 from regard.data.cursor import Cursor
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interruption
@@ -44,6 +45,7 @@ class Updates(ABC):
         place = RunFolder(Path(self.folder.name))
         self.last = math.nan
         shown, signals = progress("none"), Interruption()
+        ops.load_kernels()
         self.loop = Loop(self, options, place, {}, lambda *given: None, shown, signals)
         begin(self.loop, 1)
         model.train()

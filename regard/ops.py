@@ -536,7 +536,8 @@ class AdamUpdate(NamedTuple):
     """A parameter, its gradient, the running means m and v, and what its update takes.
 
     copy: the low-precision copy of the values, for implementations that write both at once.
-    keep: the values are multiplied with it before.  pull: how much of them the gradient gets.
+    keep: the values are multiplied with it before; pull: how much of them the gradient gets. One of
+    the two is decoupled weight decay or L2 regularization; the other is 1.0, or 0.0.
     """
 
     values: Tensor
@@ -564,8 +565,8 @@ def adam(
     """
     first, second = betas
     for one in updates:
-        one.values.mul_(one.keep)
         gradient = one.gradient * scale + one.pull * one.values
+        one.values.mul_(one.keep)
         one.mean.lerp_(gradient, 1 - first)
         one.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         root = (one.square / (1 - second**step)).sqrt() + eps

@@ -24,6 +24,8 @@ _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b of one type, (..., K) and (N, K) -> (..., N); for use where no graph is made."""
     if _takes_onednn(x) and x.numel() and not ops.is_off("linear.onednn"):
+        # It would read a strided bias as if it were contiguous.
+        bias = None if bias is None else bias.contiguous()
         return _onednn(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 

@@ -14,6 +14,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from regard import ops
 from regard.errors import ConfigError
 from regard.layers.blocks import Blocks, Stack
 from regard.layers.linear import Linear
@@ -63,6 +64,7 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
             f"{weights} weights are for the CPU, but the model is on "
             f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, weights="bfloat16".'
         )
+    ops.load_kernels()
     if not build.available():
         return model.eval().requires_grad_(False)
     return replaced(model, weights)

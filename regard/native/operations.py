@@ -17,6 +17,7 @@ from regard import ops
 from regard.layers import panels
 from regard.layers.linear import product, weight_gradient
 from regard.native import adam, lstm, memory, products, recurrence, training, words
+from regard.native.arguments import is_cpu_strided
 from regard.native.training import Attending
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, cast, compute_type
 
@@ -143,7 +144,7 @@ def _adds(
 ) -> bool:
     return (
         torch.is_grad_enabled()
-        and weight.dtype == torch.float32
+        and all(is_cpu_strided(one) and one.is_contiguous() for one in (weight, bias))
         and hidden.shape == update.shape
         and training.fit(hidden)
         and training.fit(update)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.optim.adam
 from torch import Tensor, nn
+from torch.optim.adam import adam as torch_adam
 
 from regard import ops
 from regard.errors import ConfigError
@@ -206,7 +206,7 @@ def _fused(
         if keep != 1.0:
             torch._foreach_mul_(values, keep)
         before = torch.tensor(float(step - 1), device=values[0].device)
-        torch.optim.adam.adam(
+        torch_adam(
             values,
             gradients,
             means,
