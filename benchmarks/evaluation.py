@@ -127,7 +127,7 @@ class OurCarried:
         import torch
 
         from regard.data import Tokens
-        from regard.native.engine import prepare
+        from regard.models.quantize import prepare
 
         torch.set_num_threads(threads)
         self.model = _recurrent(sizes)

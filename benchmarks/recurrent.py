@@ -196,8 +196,8 @@ class OurDecoding:
 
         from regard import ops
         from regard.decoding import Greedy, MinTokens
+        from regard.models.quantize import prepare
         from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-        from regard.native.engine import prepare
 
         ops.load_kernels()
         torch.set_num_threads(threads)

@@ -26,11 +26,11 @@ from regard.decoding import drafts
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.hub import resolve
 from regard.layers.quantized import Narrow, Weights
-from regard.models import MODELS, is_encoder, model_class, name_of
+from regard.models import MODELS, is_encoder, model_class, name_of, quantized_checkpoint
 from regard.models.config import Size, check_sizes, config_of
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
-from regard.native import stored as stored_form
+from regard.models.quantize import prepare
 from regard.schema import Fields, checked, read_json
 from regard.sentences import read_pooling, write_sentence_transformers
 from regard.suggest import nearest
@@ -129,7 +129,7 @@ def convert(path: str | Path, out: str | Path, weights: Weights = "int8") -> Pat
     with _named(folder):
         task = _task_of(config, folder, _read_model(config, folder))
     config = _ours(task.model)
-    tensors = stored_form.tensors_of(task.model, weights)
+    tensors = quantized_checkpoint.tensors_of(task.model, weights)
     place = out.with_name(f".{out.name}.writing")
     shutil.rmtree(place, ignore_errors=True)
     _write(task, place, config, tensors, {"weights": weights})
@@ -174,7 +174,7 @@ def load(path: str | Path, *, weights: Weights | None = None, device: str | None
     copied, where they lie as the model wants them: the file must stay as it is meanwhile.
 
     weights: "int8" (on a CPU alone) or "bfloat16" answer faster and learn no more; see
-        `regard.native.engine.prepare`. A folder with narrow weights has them in any case.
+        `regard.models.quantize.prepare`. A folder with narrow weights has them in any case.
     device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
 
     Raises:
@@ -199,8 +199,6 @@ def load(path: str | Path, *, weights: Weights | None = None, device: str | None
         model = _opened(config, folder, stored, place)
         made = _task_of(config, folder, model.to(place).eval())
     if narrow is not None and (stored is None or place.type != "cpu"):
-        from regard.native.engine import prepare
-
         prepare(made.model, narrow)
     return made
 
@@ -399,13 +397,13 @@ def _prepared(config: dict[str, Any], folder: Path) -> nn.Module:
     """The model of a folder with narrow weights."""
     weights: Any = stored_weights(config, folder)
     tensors = read_weights(folder)
-    return stored_form.opened(lambda: _built(config, folder, tensors), tensors, weights)
+    return quantized_checkpoint.opened(lambda: _built(config, folder, tensors), tensors, weights)
 
 
 def _widened(config: dict[str, Any], folder: Path) -> nn.Module:
     """The same with float32 in the place of narrow weights."""
     tensors = read_weights(folder)
-    return stored_form.widened(lambda: _built(config, folder, tensors), tensors)
+    return quantized_checkpoint.widened(lambda: _built(config, folder, tensors), tensors)
 
 
 def _read_model(config: dict[str, Any], folder: Path) -> nn.Module:

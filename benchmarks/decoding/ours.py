@@ -51,7 +51,7 @@ class QuantizedWhileOpening(Ours):
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         super().__init__(folder, shape, "float32", threads)
-        from regard.native.engine import prepare as quantize
+        from regard.models.quantize import prepare as quantize
 
         quantize(self.model, weights)  # type: ignore[arg-type]
 

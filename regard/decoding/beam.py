@@ -20,7 +20,8 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.at_once import looked_at, search_at_once
+from regard.decoding import cuda_graphs
+from regard.decoding.compiled_search import looked_at, search_at_once
 from regard.decoding.filters import Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit, limits
@@ -38,7 +39,6 @@ from regard.decoding.topk import best, best_of
 from regard.decoding.values import check as check_value
 from regard.decoding.walk import ends_by_force
 from regard.errors import ConfigError
-from regard.native import graphs
 from regard.ops import TopK
 
 NEVER = float("-inf")
@@ -196,7 +196,7 @@ class _Search:
         if found is not None:
             leaders, state = found
             return self._expand(*self._of_leaders(leaders), leaders.vocab_size), state
-        scores, state = graphs.step(model, fed, state)
+        scores, state = cuda_graphs.step(model, fed, state)
         scores = scores[:, -1]  # (R, 1, V) -> (R, V)
         return self._expand(*self._best(scores), scores.size(1)), state
 

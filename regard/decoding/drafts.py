@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding import cuda_graphs
 from regard.decoding.steps import begin, evaluating, log_probs_after
 from regard.decoding.values import check
 from regard.errors import ConfigError
-from regard.native import graphs
 from regard.state import State
 
 SHORTEST = 2  # one token says too little: what is guessed from it is hardly ever right
@@ -316,7 +316,7 @@ class _Recalling:
         scores, states = [], list(state.states)
         with evaluating(self.model):
             for column in tokens.split(1, 1):
-                score, after = graphs.step(self.model, column, states[-1])
+                score, after = cuda_graphs.step(self.model, column, states[-1])
                 scores.append(score)
                 states.append(after)
         return torch.cat(scores, 1), _Recalled(states)

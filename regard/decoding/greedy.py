@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.at_once import search_at_once
+from regard.decoding.compiled_search import search_at_once
 from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
+from regard.decoding import cuda_graphs
 from regard.decoding.drafts import (
     Draft,
     Guess,
@@ -42,7 +43,6 @@ from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
 from regard.decoding.values import check as check_value
 from regard.decoding.walk import Collector, Decided, decided, ends_by_force
 from regard.errors import ConfigError
-from regard.native import graphs
 from regard.state import State
 
 
@@ -243,11 +243,11 @@ def _read(model: Any, state: State, rows: Rows, proposal: Proposal) -> tuple[Ten
     unread = torch.full_like(rows.new, width)
     if longest is None or bool((rows.lengths - 1 + width <= longest).all()):
         fed = both[:, both.size(1) - width :]
-        return *graphs.step(model, fed, state), unread
+        return *cuda_graphs.step(model, fed, state), unread
     back = (rows.lengths - 1 + width - longest).clamp(min=0)
     place = torch.arange(width, device=both.device)
     fed = both.gather(1, both.size(1) - width - back[:, None] + place)
-    scores, state = graphs.step(model, fed, state.rewind(back))
+    scores, state = cuda_graphs.step(model, fed, state.rewind(back))
     behind = (back[:, None] + place).clamp(max=width - 1)
     return scores.take_along_dim(behind[..., None], 1), state, unread - back
 

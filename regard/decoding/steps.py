@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding import cuda_graphs
 from regard.decoding.prefixes import started
 from regard.errors import RegardError
-from regard.native import graphs
 from regard.ops import TopK
 
 
@@ -53,7 +53,7 @@ def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tupl
     Raises:
         NotNumbers: the model gave no numbers.
     """
-    scores, state = graphs.step(model, fed, state)
+    scores, state = cuda_graphs.step(model, fed, state)
     log_probs = normalized(scores)
     # One NaN makes a whole distribution NaN.
     check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
@@ -97,5 +97,5 @@ def evaluating(model: Any) -> Iterator[None]:
         yield
     finally:
         if training:
-            graphs.forget(model)
+            cuda_graphs.forget(model)
             model.train()

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding import cuda_graphs
 from regard.decoding.constraints import ForcedEnd
 from regard.decoding.filters import NEVER, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty, Limit, limits
 from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
-from regard.native import graphs
 from regard.state import State
 
 # scores (R, V), what is written, row numbers (R,) -> tokens (R,) and their log-probabilities (R,),
@@ -123,7 +123,7 @@ def walk(
         written, read = Written(tokens, ends, room.to(tokens.device)), tokens.size(1)
         fed = tokens[:, -1:].contiguous()
         while rows:
-            scores, state = graphs.step(model, fed, state)
+            scores, state = cuda_graphs.step(model, fed, state)
             token, log_prob = choose(scores[:, -1], written, numbers)
             fed = token[:, None]
             words, found = together(token, log_prob)

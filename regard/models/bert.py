@@ -23,12 +23,12 @@ from regard.attention.multihead import SelfAttention
 from regard.attention.packing import First, Some
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.blocks import Chosen, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
+from regard.models.blocks import Chosen, Stack
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.ops import KeyMask

@@ -18,12 +18,12 @@ from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
 from regard.attention.packing import First, Some
 from regard.data.batches import Sequences
-from regard.layers.blocks import Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
 from regard.layers.norm import AddNorm
 from regard.models.bert import Stacked, begin, no_head, words_of
+from regard.models.blocks import Stack
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
 from regard.ops import KeyMask
 from regard.positions import LearnedPositions, sinusoid

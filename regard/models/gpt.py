@@ -19,7 +19,6 @@ from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import Remember, SelfAttention
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.blocks import Blocks
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.heads import Answers, everywhere, last
@@ -27,6 +26,7 @@ from regard.layers.output import Softmax
 from regard.masks import causal
 from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
+from regard.models.blocks import Blocks
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.ops import KeyMask, compute_type

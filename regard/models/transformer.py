@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import CrossAttention, Remember, SelfAttention
 from regard.data.batches import Sequences
-from regard.layers.blocks import Blocks, Memory, Stack
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
+from regard.models.blocks import Blocks, Memory, Stack
 from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.interfaces import Output
 from regard.ops import KeyMask

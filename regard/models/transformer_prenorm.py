@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.attention.multihead import Remember
-from regard.layers.blocks import Memory
 from regard.layers.dropout import Dropout
+from regard.models.blocks import Memory
 from regard.models.transformer import (
     DecoderBlock,
     EncoderBlock,

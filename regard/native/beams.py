@@ -4,57 +4,28 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from regard.decoding.compiled_search import SearchPlan
+from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound
 from regard.native.arguments import address, contiguous
 from regard.native.products import A_THREADS_WORK
 from regard.native.signatures import Beams
 
-BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND = range(3)  # rules of stopping, as beams.h has them
+# Rules of stopping, as beams.h numbers them.
+RULES: dict[type, int] = {BeamFinished: 0, CurrentLength: 1, ExactBound: 2}
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What a search of A sentences looks for.
-
-    size: running hypotheses of each.  wanted: finished ones.  ends: tokens that end one.
-    stopping: a rule's number.  limits: (A,) how many tokens.  penalty: what a score of so many
-    tokens is divided by.  bits: how many hold the place of a continuation, of hypotheses and words.
-    count: continuations of a sentence that are looked at.  never: tokens that may not come.
-    normalized: the others have the probability 1 together.  forced: at the limit every hypothesis
-    gets an end, which counts 0.
-    """
-
-    size: int
-    wanted: int
-    ends: tuple[int, ...]
-    stopping: int
-    limits: Tensor
-    penalty: Callable[[Any], Any]
-    bits: Callable[[int, int], int]
-    count: int
-    never: tuple[int, ...] = ()
-    normalized: bool = False
-    forced: bool = False
-
-    @property
-    def most(self) -> int:
-        """Tokens of the longest."""
-        return int(self.limits.max())
-
-
-class Found:
+class SearchResult:
     """What was finished of A sentences, best first; nothing is sure behind `counts`.
 
     counts: (A,).  scores, log_probs: (A, size) float64.  ended: (A, size) whether with an end.
     lengths: (A, size).  tokens: (A, size, most).
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: SearchPlan):
         rows, whole = (plan.limits.numel(), plan.size), torch.int64
         self.counts = torch.empty(rows[0], dtype=whole)
         self.scores, self.log_probs = torch.empty(2, *rows, dtype=torch.float64)
@@ -88,13 +59,15 @@ class Found:
         return tuple(address(name, vars(self)[name], kind, shape) for name, kind, shape in columns)
 
 
-def search(plan: Plan, vocabulary: int, work: int, call: Callable[[Any], int]) -> Found | None:
+def search(
+    plan: SearchPlan, vocabulary: int, work: int, call: Callable[[Any], int]
+) -> SearchResult | None:
     """The search, of which `call` makes the compiled call, and gives whether all is found; None
     where it could not be done so. work: multiplications of a row in a step.
     """
-    if not plan.limits.numel() or plan.most < 1:
+    if not plan.limits.numel() or plan.most < 1 or type(plan.stopping) not in RULES:
         return None
-    found, most, double = Found(plan), plan.most, torch.float64
+    found, most, double = SearchResult(plan), plan.most, torch.float64
     lengths = range(1, most + 2)
     now = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
     soon = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
@@ -102,7 +75,7 @@ def search(plan: Plan, vocabulary: int, work: int, call: Callable[[Any], int]) -
     ends, never = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
     rows, penalties = (limits.numel(),), (most + 2,)
     beams = Beams(
-        *(*rows, plan.size, plan.wanted, plan.count, plan.stopping),
+        *(*rows, plan.size, plan.wanted, plan.count, RULES[type(plan.stopping)]),
         *(plan.bits(plan.size, vocabulary), plan.bits(1, vocabulary), most),
         *(ends.numel(), never.numel(), plan.normalized, plan.forced),
         *(address("ends", ends, torch.int64, ends.shape),),

@@ -22,9 +22,9 @@ from regard.attention.multihead import SelfAttention
 from regard.attention.packing import First
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
-from regard.layers.blocks import Chosen, Embed, Stack
 from regard.layers.mixing import Layer
 from regard.layers.quantized import NarrowEmbedding
+from regard.models.blocks import Chosen, Embed, Stack
 from regard.native import build
 from regard.native.arguments import address, contiguous, is_cpu_strided, optional_address
 from regard.native.products import threads_for

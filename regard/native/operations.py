@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 from regard import ops
 from regard.layers import panels
 from regard.layers.linear import product, weight_gradient
-from regard.native import adam, lstm, memory, products, recurrence, training, words
+from regard.models import quantize
+from regard.native import accelerate, adam, lstm, memory, products, recurrence, training, words
 from regard.native.arguments import is_cpu_strided
 from regard.native.training import Attending
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, cast, compute_type
@@ -351,6 +352,8 @@ def register() -> None:
     rows, linear = panels.quantized_rows, panels.quantized_linear
     ops.register(rows, "compiled", words.quantized_rows, when=words.reads_rows)
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
+    steps = quantize.compiled_steps
+    ops.register(steps, "compiled", accelerate.compiled_steps, when=accelerate.fits)
     recur = recurrence.quantized_recurrence
     ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrence.fits)
     ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)

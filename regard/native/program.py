@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.decoding.compiled_search import SearchPlan
 from regard.errors import RegardError
 from regard.native import signatures
 from regard.native.arguments import (
@@ -19,7 +20,7 @@ from regard.native.arguments import (
     raw_address,
     strided_address,
 )
-from regard.native.beams import Found, Plan, search
+from regard.native.beams import SearchResult, search
 from regard.native.pace import Pace
 from regard.native.products import packed_matrix, threads_for
 from regard.native.recorder import (
@@ -137,8 +138,13 @@ class Program:
         return None if wrong else TopK(words, log_probs, self.width)
 
     def beams(
-        self, library: Any, tokens: Tensor, cache: KeyValueCache, source: SourceMemory, plan: Plan
-    ) -> Found | None:
+        self,
+        library: Any,
+        tokens: Tensor,
+        cache: KeyValueCache,
+        source: SourceMemory,
+        plan: SearchPlan,
+    ) -> SearchResult | None:
         """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
         cache tells the size of keys and values, and stays as it is.
         """

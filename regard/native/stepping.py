@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from regard.attention.gates import gating
 from regard.attention.tap import listening
-from regard.layers.blocks import Blocks
+from regard.decoding.compiled_search import SearchPlan
 from regard.layers.quantized import NarrowSoftmax
+from regard.models.blocks import Blocks
 from regard.native import build
-from regard.native.beams import Found, Plan
+from regard.native.beams import SearchResult
 from regard.native.program import Program, readable
 from regard.native.recorder import (
     POSITIONS,
@@ -162,7 +163,7 @@ class Step:
         """
         return self._found(tokens, state, Program.leading, count)
 
-    def beams(self, tokens: Tensor, state: Any, plan: Plan) -> Found | None:
+    def beams(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResult | None:
         """A whole search from the first tokens (A, 1) on, which have read a source; None where that
         cannot be done in one call.
         """

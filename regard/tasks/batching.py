@@ -20,7 +20,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.errors import TextError
-from regard.native.stepping import FastBlocks
+from regard.layers.quantized import NarrowLinear
 from regard.tasks.finite import not_finite_error
 from regard.tasks.inputs import checked_texts
 
@@ -168,8 +168,8 @@ def smaller_at_the_end(batches: Sequence[np.ndarray], beside: int) -> list[np.nd
 
 
 def _narrow(model: torch.nn.Module) -> bool:
-    """Whether a step is a call of the compiled kernels, during which Python can do other things."""
-    return any(isinstance(module, FastBlocks) for module in model.modules())
+    """Whether a step may be a compiled call, during which Python can do other things."""
+    return any(isinstance(module, NarrowLinear) for module in model.modules())
 
 
 def _answers(

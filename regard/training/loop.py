@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.checkpoints import load_weights, read_folder
+from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
-from regard.native import graphs
 from regard.ops import WeightCopies, weight_copies
 from regard.training.averaging import average
 from regard.training.compiling import Compiled, compiled_blocks, compiling
@@ -246,7 +246,7 @@ class Loop:
             with isolated_random(), torch.no_grad(), self.interruption.leaving_at_once():
                 return self.task.validate()
         finally:
-            graphs.forget(self.model)
+            cuda_graphs.forget(self.model)
             self.model.train()
 
     def validate(self) -> None:

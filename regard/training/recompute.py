@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError
-from regard.layers.blocks import Blocks, Stack
+from regard.models.blocks import Blocks, Stack
 
 
 def blocks_of(model: nn.Module, option: str = "recompute") -> list[nn.Module]:

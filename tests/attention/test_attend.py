@@ -217,7 +217,7 @@ def test_a_grid_with_more_dimensions_than_the_scores_is_refused():
     x = torch.randn(3, 5, 4)  # rows without a heads' dimension: the grid has one
     allowed = padding(torch.tensor([5, 2, 1])).resolve(5, 5, rows=3)
     for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
-        with pytest.raises(ValueError, match="`allowed`.*4.*`query`.*3"):
+        with pytest.raises(ValueError, match="`mask`.*4.*`query`.*3"):
             path(x, x, x, mask=allowed)
         one_head = x[:, None]
         assert path(one_head, one_head, one_head, mask=allowed).shape == (3, 1, 5, 4)

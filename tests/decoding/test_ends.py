@@ -38,8 +38,8 @@ from regard.decoding import at_once as compiled
 from regard.errors import ConfigError, RegardError
 from regard.folders import convert, load, save
 from regard.models import model_class
+from regard.models.quantize import prepare
 from regard.native import build
-from regard.native.engine import prepare
 from regard.tasks.language_modeling import LanguageModeling
 from regard.text import train
 

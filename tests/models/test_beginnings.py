@@ -12,8 +12,8 @@ from regard.data import Sequences
 from regard.models import beginnings
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import prepare
 from regard.native import build
-from regard.native.engine import prepare
 
 SIZES = dict(vocab_size=50, d_model=32, heads=4, layers=2, max_length=70)
 

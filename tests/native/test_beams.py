@@ -12,9 +12,9 @@ from regard.decoding.filters import NoRepeatNGram
 from regard.decoding.lengths import GNMT, Power, Relative
 from regard.decoding.stopping import STOPPING
 from regard.errors import RegardError
+from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.native.engine import prepare
 from regard.native.stepping import Step
 
 SOURCES = [[3 + (7 * i + j) % 90 for j in range(1 + i % 7)] + [2] for i in range(12)]

@@ -21,11 +21,11 @@ from regard.layers.output import Softmax
 from regard.layers.panels import Panels
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.native import arguments, signatures, training
 from regard.native.beams import search
 from regard.native.encoding import Flat, TextProgram
-from regard.native.engine import prepare
 from regard.native.program import Program
 
 DRAWN = Path(__file__).with_name("drawn.py")

@@ -13,11 +13,11 @@ from regard.data.batches import Sequences
 from regard.layers.mixing import choice_of
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.quantize import prepare
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.native.encoding import FastStack, TextProgram
-from regard.native.engine import prepare
 
 WORDS = 101
 SMALL = dict(d_model=72, d_ff=96, heads=6, layers=3, max_length=300)  # heads of 12

@@ -18,11 +18,11 @@ from regard.decoding.greedy import Greedy
 from regard.errors import ConfigError
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
+from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.native import engine
-from regard.native.engine import prepare
 from regard.native.program import Program
 from regard.native.recorder import NORM, CannotRecord, Op, Recording
 from regard.native.stepping import FastBlocks

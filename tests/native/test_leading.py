@@ -10,8 +10,8 @@ import torch
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
+from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.native.engine import prepare
 from regard.native.stepping import Step
 
 KINDS = ["fast", "older", "plain"]

@@ -7,11 +7,11 @@ import torch
 
 import regard
 from regard.data import Sequences
-from regard.layers.blocks import Blocks
+from regard.models.blocks import Blocks
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import compiled_steps, quantize_layers
 from regard.native import stepping
-from regard.native.engine import replaced
 from regard.native.stepping import FastBlocks
 
 SIZES = dict(vocab_size=90, d_model=64, heads=4, layers=3, max_length=80)
@@ -36,7 +36,7 @@ def texts(*lengths):
 def test_states_are_those_of_the_blocks(use, monkeypatch, name, weights, most):
     use("fast")
     torch.manual_seed(2)
-    model = replaced(MODELS[name]().eval(), weights)
+    model = compiled_steps(quantize_layers(MODELS[name]().eval(), weights))
     monkeypatch.setattr(stepping, "MOST", most)
     for rows in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
         found = model.encode(rows)
@@ -51,7 +51,7 @@ def test_states_are_those_of_the_blocks(use, monkeypatch, name, weights, most):
 @torch.no_grad()
 def test_who_looks_sees_the_blocks(use, monkeypatch):
     use("fast")
-    model = replaced(MODELS["gpt2"]().eval(), "int8")
+    model = compiled_steps(quantize_layers(MODELS["gpt2"]().eval(), "int8"))
     compiled = []
     decode = FastBlocks.decode
     monkeypatch.setattr(

@@ -13,9 +13,9 @@ from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.layers.quantized import NarrowRecurrent
 from regard.layers.recurrent import CELLS
+from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from regard.native.engine import prepare
 from regard.native.program import Program
 
 WORDS, WIDTH = 101, 72

@@ -9,9 +9,9 @@ import torch
 from regard import decoding
 from regard.attention.tap import muted
 from regard.data import Sequences, Tokens
+from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.native import build
-from regard.native.engine import prepare
 from regard.tasks import batching
 from regard.tasks.batching import decode_in_order, watched, watching
 

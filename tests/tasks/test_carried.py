@@ -11,9 +11,9 @@ import torch
 from regard.data import Streams, Tokens
 from regard.layers.output import Softmax
 from regard.models.interfaces import Output
+from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.native import build
-from regard.native.engine import prepare
 from regard.state import Cells, State
 from regard.tasks import carried
 from regard.tasks.carried import Forgetting, apart, carried_loss, forgetting

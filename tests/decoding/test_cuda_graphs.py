@@ -16,14 +16,22 @@ import torch
 import regard
 from regard.attention.heads import heads_masked
 from regard.data.batches import Sequences
-from regard.decoding import Beam, Greedy, NGrams, Sampling, SmallModel, Speculative, TopK
+from regard.decoding import (
+    Beam,
+    Greedy,
+    NGrams,
+    Sampling,
+    SmallModel,
+    Speculative,
+    TopK,
+    cuda_graphs,
+)
 from regard.decoding.steps import evaluating
 from regard.masks import Padding
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import halved
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.native import build as native
-from regard.native import graphs
-from regard.native.engine import halved
 from regard.ops import KeyMask
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
@@ -43,9 +51,9 @@ def replays(monkeypatch):
         counts.append("recorded")
         return lambda: (counts.append(tuple(scores.shape[:2])), start()), scores, left
 
-    monkeypatch.setattr(graphs, "DEVICES", ("cpu",))
-    monkeypatch.setattr(graphs, "OWN", 1)  # the second step of a shape is recorded
-    monkeypatch.setattr(graphs, "recorded", recorded)
+    monkeypatch.setattr(cuda_graphs, "DEVICES", ("cpu",))
+    monkeypatch.setattr(cuda_graphs, "OWN", 1)  # the second step of a shape is recorded
+    monkeypatch.setattr(cuda_graphs, "recorded", recorded)
     monkeypatch.setattr(native, "kernels", lambda: None)  # no GPU runs them
     # What a CPU looks at, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
@@ -57,7 +65,7 @@ def replays(monkeypatch):
 @contextmanager
 def ordinary(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(graphs, "DEVICES", ())
+        patch.setattr(cuda_graphs, "DEVICES", ())
         yield
 
 
@@ -84,7 +92,7 @@ def walked(model, state, tokens, counts=None):
     """Scores of steps, and the last state."""
     said, at = [], 0
     for count in counts or (1,) * tokens.size(1):
-        scores, state = graphs.step(model, tokens[:, at : at + count], state)
+        scores, state = cuda_graphs.step(model, tokens[:, at : at + count], state)
         said.append(scores)
         at += count
     return torch.cat(said, 1), state
@@ -192,7 +200,7 @@ def test_a_long_text_moves_from_place_to_place(replays, monkeypatch, build):
     model, tokens = build(), ids(2, 180)
     source = Sequences.of([[3, 4], [5]], 0)
     same_as_ordinary(model, lambda: model.start(source)[0], tokens, monkeypatch)
-    rooms = [place.room for place in graphs._replays[model].places]
+    rooms = [place.room for place in cuda_graphs._replays[model].places]
     most = 200 if build is gpt2 else 256  # positions that a model has learned
     assert rooms == [32, 64, 128, most]
     assert len([one for one in replays if one != "recorded"]) == 180 - 4
@@ -242,12 +250,12 @@ def test_texts_that_are_written_beside_each_other(replays, monkeypatch):
         states, found = [model.start(source)[0] for _ in tokens], [[] for _ in tokens]
         for at in range(9):
             for text, fed in enumerate(tokens):
-                scores, states[text] = graphs.step(model, fed[:, at : at + 1], states[text])
+                scores, states[text] = cuda_graphs.step(model, fed[:, at : at + 1], states[text])
                 found[text].append(scores)
         return [torch.cat(one, 1) for one in found]
 
     found = beside()
-    places = graphs._replays[model].places
+    places = cuda_graphs._replays[model].places
     gc.collect()
     assert len(places) == 3 and all(place.free for place in places)
     again = beside()
@@ -260,17 +268,17 @@ def test_texts_that_are_written_beside_each_other(replays, monkeypatch):
 
 
 def test_places_that_nobody_needs_are_given_up(replays, monkeypatch):
-    monkeypatch.setattr(graphs, "PLACES", 2)
+    monkeypatch.setattr(cuda_graphs, "PLACES", 2)
     model = gpt2()
     for rows in (1, 2, 3, 5, 9):
         walked(model, model.start(Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
-    assert [place.lines for place in graphs._replays[model].places] == [8, 16]
+    assert [place.lines for place in cuda_graphs._replays[model].places] == [8, 16]
 
 
 def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     walked(model, model.start(source)[0], ids(2, 40))
-    made, full = graphs.Place.__init__, [True]
+    made, full = cuda_graphs.Place.__init__, [True]
 
     def place(one, *shape):
         if full:
@@ -278,21 +286,21 @@ def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
             raise torch.OutOfMemoryError("no more")
         made(one, *shape)
 
-    monkeypatch.setattr(graphs.Place, "__init__", place)
+    monkeypatch.setattr(cuda_graphs.Place, "__init__", place)
     walked(model, model.start(None)[0], ids(1, 4))
-    assert [one.lines for one in graphs._replays[model].places] == [1]
+    assert [one.lines for one in cuda_graphs._replays[model].places] == [1]
 
 
 def test_a_model_that_goes_on_learning_gets_its_memory_back(replays):
     model, source = gpt2().train(), Sequences.of(PROMPTS, 0)
     with evaluating(model):
         METHODS["greedy"].run(model, source)
-        assert graphs._replays[model].places
-    assert model.training and not graphs._replays[model].places
+        assert cuda_graphs._replays[model].places
+    assert model.training and not cuda_graphs._replays[model].places
 
 
 def test_few_steps_are_not_worth_a_recording(replays, monkeypatch):
-    monkeypatch.setattr(graphs, "OWN", 4)
+    monkeypatch.setattr(cuda_graphs, "OWN", 4)
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     for _ in range(3):
         walked(model, model.start(source)[0], ids(2, 1))
@@ -339,7 +347,7 @@ def test_a_model_keeps_its_own_step_where_more_than_scores_is_wanted(replays):
 
     def steps(fed=tokens[:, :1]):
         for _ in range(3):
-            graphs.step(model, fed, state)
+            cuda_graphs.step(model, fed, state)
 
     with regard.look(model), warnings.catch_warnings():
         steps()
@@ -388,10 +396,10 @@ class Looks(GPT2):
 def test_steps_that_cannot_be_recorded_are_told_once(replays, monkeypatch, kind, why):
     model = decided(kind(GPT2Config(WORDS, d_model=16, heads=2, layers=2, max_length=200)))
     start = lambda: model.start(Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
-    with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA graphs.*{why}") as told:
+    with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA cuda_graphs.*{why}") as told:
         same_as_ordinary(model, start, ids(2, 6), monkeypatch)
         same_as_ordinary(model, start, ids(2, 6), monkeypatch)
-    assert len(told) == 1 and not graphs._replays[model].places
+    assert len(told) == 1 and not cuda_graphs._replays[model].places
 
 
 def test_hooks_are_heard_at_every_step(replays):
@@ -407,10 +415,10 @@ def test_hooks_are_heard_at_every_step(replays):
 def test_a_model_that_is_gone_leaves_nothing(replays):
     model = gpt2()
     walked(model, model.start(None)[0], ids(1, 4))
-    before = len(graphs._replays)
+    before = len(cuda_graphs._replays)
     del model
     gc.collect()
-    assert len(graphs._replays) == before - 1
+    assert len(cuda_graphs._replays) == before - 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
@@ -428,7 +436,7 @@ def test_a_gpu_finds_the_same(monkeypatch, build, name):
         found = [method.run(model, source) for _ in range(2)]
     with ordinary(monkeypatch):
         wanted = method.run(model, source)
-    assert graphs._replays[model].places
+    assert cuda_graphs._replays[model].places
     for one in found:
         assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in r] for r in wanted]
 

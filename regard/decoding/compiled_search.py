@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,38 @@ from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.lengths import LengthPenalty
 from regard.decoding.steps import ends_of
-from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound, Stopping
+from regard.decoding.stopping import Stopping
 from regard.decoding.topk import place_bits
-from regard.native.beams import BEAM_FINISHED, CURRENT_LENGTH, EXACT_BOUND, Plan
 
-RULES: dict[type, int] = {
-    BeamFinished: BEAM_FINISHED,
-    CurrentLength: CURRENT_LENGTH,
-    ExactBound: EXACT_BOUND,
-}
+
+@dataclass(frozen=True, eq=False)
+class SearchPlan:
+    """A beam search of A sentences.
+
+    size: running hypotheses of each sentence.  wanted: finished ones.  ends: tokens that end one.
+    stopping: when a sentence is finished.  limits: (A,), most tokens.  penalty: of a length, what
+    its score is divided by.  bits: of hypotheses and vocabulary, how many hold the index of a
+    continuation.  count: continuations of a sentence that are ranked.  never: forbidden tokens.
+    normalized: the others have the probability 1 together.  forced: at the limit every hypothesis
+    gets an end, which counts 0.
+    """
+
+    size: int
+    wanted: int
+    ends: tuple[int, ...]
+    stopping: Stopping
+    limits: Tensor
+    penalty: Callable[[Any], Any]
+    bits: Callable[[int, int], int]
+    count: int
+    never: tuple[int, ...] = ()
+    normalized: bool = False
+    forced: bool = False
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longest."""
+        return int(self.limits.max())
 
 
 def search_at_once(
@@ -40,16 +64,16 @@ def search_at_once(
     so many tokens; None where it must go step by step, as with most filters.
     """
     state, tokens = begun
-    beams, rule = getattr(model.step, "beams", None), RULES.get(type(stopping))
-    if beams is None or rule is None or tokens.size(1) > 1:
+    beams = getattr(model.step, "beams", None)
+    if beams is None or tokens.size(1) > 1:
         return None
     ends = ends_of(eos, model)
     never = _forbidden(filters, ends, model.config.vocab_size)
     if never is None:
         return None
     count = looked_at(size, ends)
-    plan = Plan(
-        *(size, n_best, ends, rule, room, penalty),
+    plan = SearchPlan(
+        *(size, n_best, ends, stopping, room, penalty),
         bits=partial(place_bits, count=count),
         count=count,
         never=never,

@@ -1,8 +1,8 @@
-"""A model made ready to decode fast: narrow weights, and its blocks in one call a step.
+"""A model made ready to decode fast: quantized weights, and compiled steps where there are kernels.
 
     prepare(model, weights="int8")
 
-Everything else stays: `start`, `step` and `select`, every method of decoding, looking at attention,
+Everything else stays: `start`, `step` and `select`, every method of decoding, attention capture,
 silenced heads. What the compiled kernels cannot do runs block by block on the same weights.
 """
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.errors import ConfigError
-from regard.layers.blocks import Blocks, Stack
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.quantized import (
@@ -28,10 +27,7 @@ from regard.layers.quantized import (
     Weights,
 )
 from regard.layers.recurrent import RecurrentLayer
-from regard.native import build
-from regard.native.encoding import FastStack
-from regard.native.recurring import RecurrentStep
-from regard.native.stepping import FastBlocks, Step
+from regard.ops import operation
 from regard.suggest import nearest
 
 GPUS = {"cuda"}
@@ -65,9 +61,9 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
             f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, weights="bfloat16".'
         )
     ops.load_kernels()
-    if not build.available():
+    if not compiled_steps.is_fast(model):
         return model.eval().requires_grad_(False)
-    return replaced(model, weights)
+    return compiled_steps(quantize_layers(model, weights))
 
 
 def halved(model: nn.Module) -> nn.Module:
@@ -88,18 +84,20 @@ def halved(model: nn.Module) -> nn.Module:
     return model.to(torch.bfloat16)
 
 
-def replaced(model: nn.Module, weights: Weights) -> nn.Module:
-    """What `prepare` makes of a model where there are compiled kernels; torch computes else."""
+def quantize_layers(model: nn.Module, weights: Weights) -> nn.Module:
+    """Quantized layers in the places of the others, in place; the rest becomes float32."""
     tied: dict[int, Narrow] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
     _replace(model, weights, tied, shared)
-    for part in list(model.modules()):
-        recurrent = any(isinstance(layer, NarrowRecurrent) for layer in part.modules())
-        if recurrent and hasattr(part, "step"):
-            part.__dict__["step"] = part.compiled = RecurrentStep(part)
     model.eval().requires_grad_(False)
     return model.float()
+
+
+@operation
+def compiled_steps(model: nn.Module) -> nn.Module:
+    """A quantized model whose steps are compiled calls, where there are kernels; here unchanged."""
+    return model
 
 
 def _replace(
@@ -117,14 +115,8 @@ def _replace(
             new = NarrowSoftmax(child, _once(child.weight, weights, tied))
         elif isinstance(child, nn.Embedding) and id(child.weight) in shared:
             new = NarrowEmbedding(_once(child.weight, weights, tied))
-        elif type(child) is Blocks:
-            new = FastBlocks(child)
-        elif type(child) is Stack:
-            new = FastStack(child)
         if new is not None:
             setattr(parent, name, new)
-        if isinstance(new, FastBlocks) and hasattr(parent, "step"):
-            parent.__dict__["step"] = Step(parent, new)
 
 
 def _once(weight: Tensor, weights: Weights, tied: dict[int, Narrow]) -> Narrow:

@@ -1,4 +1,4 @@
-"""Narrow weights in a file: what it holds, and the prepared model again.
+"""Quantized weights in a file: what it holds, and the prepared model again.
 
 A matrix lies as it would be written down, line after line, and not in the panels of the kernels,
 which another processor or another release may want otherwise: int8 under its own name with its
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, distinct
 from regard.errors import CheckpointError
 from regard.layers.quantized import Stored, Weights, narrowed
-from regard.native.engine import prepare, replaced
+from regard.models.quantize import prepare, quantize_layers
 
 SCALE = ".scale"
 NARROW = (torch.int8, torch.bfloat16)
@@ -28,7 +28,7 @@ def tensors_of(model: nn.Module, weights: Weights) -> dict[str, Tensor]:
     Narrow are the matrices that are no parameters any more when it is prepared.
     """
     wide = distinct(model.state_dict())
-    left = replaced(model, weights).state_dict()
+    left = quantize_layers(model, weights).state_dict()
     found: dict[str, Tensor] = {}
     for name, tensor in wide.items():
         kept = name in left and left[name].shape == tensor.shape
