@@ -29,20 +29,15 @@ def kernels(context: typer.Context, as_json: AsJson = False) -> None:
     ops.load_kernels()
     package = kernel_package()
     status = "the package of compiled kernels is absent" if package is None else package.status()
-    rows = [
-        {
-            "operation": name,
-            "implementations": [
-                {"name": one.name, "on": not ops.is_off(one.name)} for one in op.implementations
-            ],
-        }
+    operations = {
+        name: {one.name: "off" if ops.is_off(one.name) else "on" for one in op.implementations}
         for name, op in sorted(ops.OPERATIONS.items())
-    ]
+    }
     lines = [f"compiled kernels: {status}", ""]
-    for row in rows:
-        known = [f"{one['name']}{'' if one['on'] else ' (off)'}" for one in row["implementations"]]
-        lines.append(f"{row['operation']:<24} {', '.join([*known, 'definition'])}")
-    show({"kernels": status, "operations": rows}, "\n".join(lines), as_json)
+    for name, known in operations.items():
+        tried = [one if state == "on" else f"{one} ({state})" for one, state in known.items()]
+        lines.append(f"{name:<24} {', '.join([*tried, 'definition'])}")
+    show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
 
 
 @app.command()

@@ -59,6 +59,7 @@ _lock = threading.Lock()
 
 
 _loaded: ctypes.CDLL | None = None
+_path = ""  # where they lie
 _failure = ""  # why there are none
 
 
@@ -67,11 +68,12 @@ def setup() -> bool:
 
     Where they cannot be built, one warning says why.
     """
-    global _loaded, _failure
+    global _loaded, _path, _failure
     with _lock:  # two threads shall not build the same
         if _loaded is None and not _failure:
             try:
-                _loaded = load(build())
+                path = build()
+                _loaded, _path = load(path), str(path)
             except (BuildError, OSError) as error:
                 _failure = f"The kernels could not be compiled: {error}"
                 warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
@@ -85,7 +87,7 @@ def kernels() -> ctypes.CDLL | None:
 
 def status() -> str:
     """The library that is loaded, or why none is."""
-    return _failure or ("not loaded" if _loaded is None else f"loaded from {_loaded._name}")
+    return _failure or ("not loaded" if _loaded is None else f"loaded from {_path}")
 
 
 def library() -> ctypes.CDLL:
