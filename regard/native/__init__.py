@@ -5,6 +5,8 @@ This package is optional. Nothing imports it but by name: `regard.ops.load_kerne
 
 from __future__ import annotations
 
+from functools import cache
+
 
 def setup() -> None:
     """Load the kernels, compiled now if need be, and register them as implementations.
@@ -14,9 +16,14 @@ def setup() -> None:
     from regard.native import build
 
     if build.setup():
-        from regard.native import operations
+        _register()
 
-        operations.register()
+
+@cache
+def _register() -> None:
+    from regard.native import operations
+
+    operations.register()
 
 
 def status() -> str:
