@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
+from regard.file_pages import is_releasing, release
 from regard.schema import Fields, read_json
 
 # ----------------------------------------------------------------------------------------------
@@ -280,6 +281,7 @@ class _Problems:
         raise CheckpointError("\n".join(lines))
 
 
+AT_ONCE = 1 << 22  # numbers that are looked at before they are given back
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -295,9 +297,7 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        # The least and the largest are NaN where one is: one pass, and no copy of the tensor.
-        least, most = (float(value) for value in torch.aminmax(tensor.detach()))
-        if not (-largest <= least and most <= largest):
+        if not all(_is_within(part, largest) for part in _parts(tensor.detach())):
             wrong = ~(tensor.detach().double().abs() <= largest)
             index = wrong.nonzero()[0].tolist()
             problems.add(
@@ -305,6 +305,22 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
                 f"{name}{index} is {float(tensor[tuple(index)])} ({int(wrong.sum()):,} such)",
             )
     problems.raise_any()
+
+
+def _is_within(tensor: Tensor, largest: float) -> bool:
+    """Whether all numbers are; the least and the greatest are NaN where one is: no copy is made."""
+    least, most = (float(value) for value in torch.aminmax(tensor))
+    return -largest <= least and most <= largest
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor whole, or piece by piece where what was read is given back."""
+    if not is_releasing() or not tensor.is_contiguous():
+        yield tensor
+        return
+    for part in tensor.view(-1).split(AT_ONCE):
+        yield part
+        release(part)
 
 
 def _row(ours: Column, theirs: Column, transform: Transform = keep) -> _Row:
@@ -443,7 +459,8 @@ def adopt(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             place = places[name]
             free = taken.setdefault(tensor.data_ptr(), place) is place
-            if free and tensor.dtype == place.dtype and tensor.is_contiguous():
+            lies = tensor.is_contiguous() or is_releasing()  # slices of it are copied later
+            if free and tensor.dtype == place.dtype and lies:
                 place.data = tensor.detach()
             else:
                 place.copy_(tensor)

@@ -11,7 +11,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +24,7 @@ from regard import decoding, ops
 from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, write_tensors, write_text
 from regard.decoding import drafts
 from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.file_pages import releasing
 from regard.hub import resolve
 from regard.layers.quantized import Narrow, Weights
 from regard.models import MODELS, is_encoder, model_class, name_of, quantized_checkpoint
@@ -195,7 +196,7 @@ def load(path: str | Path, *, weights: Weights | None = None, device: str | None
         )
     narrow = weights or stored
     place = _device_for(narrow, device)
-    with _named(folder):
+    with _named(folder), releasing() if narrow else nullcontext():
         model = _opened(config, folder, stored, place)
         made = _task_of(config, folder, model.to(place).eval())
     if narrow is not None and (stored is None or place.type != "cpu"):
@@ -318,7 +319,7 @@ def _for_use(path: str) -> nn.Module:
     folder = folder_of(path)
     config = _read_config(folder)
     narrow = stored_weights(config, folder) is not None
-    with _named(folder):
+    with _named(folder), releasing() if narrow else nullcontext():
         return _prepared(config, folder) if narrow else _read_model(config, folder)
 
 

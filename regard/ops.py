@@ -100,9 +100,9 @@ def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 @operation
-def on_large_pages(tensor: Tensor) -> Tensor:
-    """The same numbers, for memory that is read from end to end at every step; here unchanged."""
-    return tensor
+def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory on the CPU for a matrix that is read from end to end at every step."""
+    return torch.empty(tuple(shape), dtype=dtype)
 
 
 # --------------------------------------------------------------------- linear, activations
@@ -535,6 +535,7 @@ def lstm(
 class AdamUpdate(NamedTuple):
     """A parameter, its gradient, the running means m and v, and what its update takes.
 
+    step: (), how many updates there have been; the next one adds 1.
     copy: the low-precision copy of the values, for implementations that write both at once.
     keep: the values are multiplied with it before; pull: how much of them the gradient gets. One of
     the two is decoupled weight decay or L2 regularization; the other is 1.0, or 0.0.
@@ -544,6 +545,7 @@ class AdamUpdate(NamedTuple):
     gradient: Tensor
     mean: Tensor
     square: Tensor
+    step: Tensor
     copy: Tensor | None
     keep: float
     pull: float
@@ -552,13 +554,9 @@ class AdamUpdate(NamedTuple):
 
 @operation
 def adam(
-    updates: Sequence[AdamUpdate],
-    step: int,
-    scale: float,
-    betas: tuple[float, float],
-    eps: float,
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
-    """Update number `step` (from 1), in place, of gradients times `scale`.
+    """The next update, in place, by gradients times `scale`.
 
     m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,
     x = x - rate * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)    (Kingma & Ba 2015, algorithm 1)
@@ -569,8 +567,9 @@ def adam(
         one.values.mul_(one.keep)
         one.mean.lerp_(gradient, 1 - first)
         one.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        root = (one.square / (1 - second**step)).sqrt() + eps
-        one.values.addcdiv_(one.mean, root, value=-one.rate / (1 - first**step))
+        one.step.add_(1)
+        root = (one.square / (1 - second**one.step)).sqrt() + eps
+        one.values.sub_(one.rate * one.mean / (1 - first**one.step) / root)
 
 
 @operation

@@ -69,3 +69,23 @@ def by_boolean(index) -> bool:
 def looks():
     """`with looks() as seen:` fills `seen.found` with the names of what looked at numbers."""
     return Looks
+
+
+def compiled() -> list[str]:
+    """The names of all compiled implementations, which are absent where nothing can be compiled."""
+    found = (one.name for op in ops.OPERATIONS.values() for one in op.implementations)
+    return [name for name in found if name.endswith(".compiled")]
+
+
+@pytest.fixture
+def no_kernels():
+    """Nothing that is compiled is used in the test."""
+    with ops.without(*compiled()):
+        yield
+
+
+@pytest.fixture
+def some_kernels():
+    """Skips the test where nothing can be compiled."""
+    if not compiled():
+        pytest.skip("no kernels on this machine")

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from regard import folders
 from regard.cli import app
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.native import build
 from regard.tasks.language_modeling import LanguageModeling
 from regard.text import train
 
@@ -102,12 +101,3 @@ def test_an_answer_imports_nothing_that_it_does_not_need(model):
     needless = {"regard.training", "regard.visual", "regard.runs", "rich"}
     assert run.returncode == 0, run.stderr
     assert not set(run.stdout.split()) & (heavy | needless)
-
-
-def test_who_waits_for_the_compiler_is_told_on_stderr(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(build, "_run", lambda *command: "no such processor")
-    monkeypatch.setattr(build, "_compiler", lambda: "c++")
-    with pytest.raises(build.BuildError, match="no such processor"):
-        build.build(folder=tmp_path)
-    out, err = capfd.readouterr()
-    assert not out and err == build.TOLD + "\n"

@@ -12,6 +12,8 @@ import torch
 import regard
 from regard import folders
 from regard.errors import CheckpointError, ConfigError
+from regard.models import quantize
+from regard.models import quantized_checkpoint as stored
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.headed import Headed
@@ -19,7 +21,6 @@ from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.native import build, engine, stored
 from regard.tasks.classification import Classification
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling
@@ -133,10 +134,8 @@ def test_it_takes_a_quarter_or_half_of_the_place(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "transformer", "embedding", "classification"])
-def test_stored_matrices_go_straight_into_the_layers(places, name, monkeypatch):
+def test_stored_matrices_go_straight_into_the_layers(places, name, monkeypatch, some_kernels):
     """Nothing is rounded again, and no model is built twice."""
-    if not build.available():
-        pytest.skip("no kernels on this machine")
     built, widened = [], []
     made, wide = folders._built, stored.Stored.wide
     monkeypatch.setattr(folders, "_built", lambda *given: built.append(1) or made(*given))
@@ -165,9 +164,8 @@ def test_layers_that_make_a_matrix_of_several_are_given_wide_ones(places, monkey
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_without_a_compiler_the_same_file_is_written_and_read(
-    places, tmp_path, monkeypatch, weights
+    places, tmp_path, no_kernels, weights
 ):
-    monkeypatch.setattr(build, "kernels", lambda: None)
     for name in ("gpt2", "classification"):
         regard.convert(places / name, tmp_path / name, weights)
         file = places / f"{name}-{weights}" / "model.safetensors"
@@ -211,7 +209,7 @@ def test_wrong_uses_say_what_to_do(places, tmp_path):
 
 def test_a_model_is_put_where_it_is_asked_for(places, monkeypatch):
     monkeypatch.setattr(folders, "device", lambda: "meta")  # as if it were a GPU
-    monkeypatch.setattr(engine, "GPUS", {"meta"})
+    monkeypatch.setattr(quantize, "GPUS", {"meta"})
     plain, stored = places / "gpt2", places / "gpt2-bfloat16"
 
     def weight(folder, **asked):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import ops
+from regard.file_pages import release
 from regard.layers.output import SLICE, Softmax, counting, summed_loss
 from regard.layers.panels import (
     PANEL,
@@ -27,6 +28,8 @@ from regard.layers.panels import (
     quantized_rows,
 )
 from regard.layers.recurrent import RecurrentLayer, Swept
+
+SLICE_BYTES = 8 << 20  # of float32 numbers that are quantized at once
 
 Weights = Literal["int8", "bfloat16"]
 
@@ -61,6 +64,38 @@ def narrowed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
     return (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
 
 
+def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
+    """A matrix (N, K) in panels, and its scales (N,).
+
+    Some rows after the other are quantized and packed, and what was read of a file is given back:
+    so little more memory is needed than for the panels.
+    """
+    rows, columns = weight.shape
+    step = max(PANEL, SLICE_BYTES // max(1, 4 * columns) // PANEL * PANEL)
+    stored: Stored | None = getattr(weight, "stored", None)
+    packed: Tensor | None = None
+    scales = []
+    for start in range(0, rows, step) if rows else [0]:
+        part = slice(start, start + step)
+        if stored is None:
+            source = weight.detach()[part]
+            numbers, scale = narrowed(source, kind)
+        else:
+            stored.used = True
+            source = numbers = stored.numbers[part]
+            scale = None if stored.scale is None else stored.scale[part]
+        panels = pack(numbers)
+        if packed is None:
+            shape = (-(-rows // PANEL), *panels.shape[1:])
+            packed = ops.large_empty(shape, panels.dtype)
+        packed[start // PANEL : start // PANEL + panels.size(0)] = panels
+        if scale is not None:
+            scales.append(scale)
+        release(source)
+    assert packed is not None
+    return packed, torch.cat(scales) if scales else None
+
+
 class Narrow(nn.Module):
     """A matrix (N, K), `weight` in panels as kernels read it; `scale` (N,) where it is 8-bit."""
 
@@ -70,8 +105,8 @@ class Narrow(nn.Module):
     def __init__(self, weight: Tensor, kind: Weights):
         super().__init__()
         self.lines, self.columns = weight.shape
-        numbers, scale = narrowed(weight, kind)
-        self.register_buffer("weight", ops.on_large_pages(pack(numbers)))
+        packed, scale = _packed(weight, kind)
+        self.register_buffer("weight", packed)
         self.register_buffer("scale", scale)
 
     @property

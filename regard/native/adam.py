@@ -32,9 +32,20 @@ def _plain(tensor: Tensor) -> bool:
 
 
 def adam(
-    updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
     """See `ops.adam`; low-precision copies are written too."""
+    alike: dict[int, list[AdamUpdate]] = {}
+    for one in updates:
+        one.step.add_(1)
+        alike.setdefault(int(one.step), []).append(one)
+    for step, some in alike.items():
+        _update(some, step, scale, betas, eps)
+
+
+def _update(
+    updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
+) -> None:
     first, second = betas
     table = (Parameter * len(updates))()
     for line, one in zip(table, updates, strict=True):

@@ -32,15 +32,15 @@ class _Block:
 _last: _Block | None = None
 
 
-def settled(tensor: Tensor) -> Tensor:
-    """The same tensor on large pages, where the system has them; else the tensor itself."""
-    size = tensor.nbytes
-    block = _block_with(size) if size and tensor.device.type == "cpu" else None
+def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """See `ops.large_empty`; on large pages, where the system has them."""
+    size = prod(shape) * dtype.itemsize
+    block = _block_with(size) if size else None
     if block is None:
-        return tensor
+        return torch.empty(tuple(shape), dtype=dtype)
     place = torch.frombuffer(block.room, dtype=torch.uint8, count=size, offset=block.used)
     block.used += size + -size % ALIGNMENT
-    return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    return place.view(dtype).view(tuple(shape))
 
 
 def zeros(shape: Sequence[int], like: Tensor) -> Tensor:

@@ -244,8 +244,8 @@ def _on_cpu(shape: Sequence[int], like: Tensor) -> bool:
     return like.is_cpu
 
 
-def _is_on_cpu(tensor: Tensor) -> bool:
-    return tensor.is_cpu
+def _always(shape: Sequence[int], dtype: torch.dtype) -> bool:
+    return True
 
 
 # ------------------------------------------------------------------------------ recurrence
@@ -360,5 +360,5 @@ def register() -> None:
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
     ops.register(ops.adam, "compiled", adam.adam, when=adam.fits)
     ops.register(ops.zeros, "compiled", memory.zeros, when=_on_cpu)
-    ops.register(ops.on_large_pages, "compiled", memory.settled, when=_is_on_cpu)
+    ops.register(ops.large_empty, "compiled", memory.large_empty, when=_always)
     ops.register(ops.gradient_norm, "compiled", adam.gradient_norm, when=adam.fits_gradients)

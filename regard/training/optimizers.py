@@ -35,9 +35,9 @@ def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimi
         raise ConfigError("the model has no parameter to train: all have requires_grad=False.")
     match o.name:
         case "adam":
-            return Adam(groups, o.learning_rate, o.betas, o.eps)
+            return Adam(groups, o.learning_rate, o.betas, o.eps, fused=True)
         case "adamw":
-            return AdamW(groups, o.learning_rate, o.betas, o.eps)
+            return AdamW(groups, o.learning_rate, o.betas, o.eps, fused=True)
         case "sgd":
             return SGD(groups, o.learning_rate, o.momentum, fused=True)
     raise ConfigError(f"`optimizer.name` must be adam, adamw or sgd, but is {o.name!r}")
@@ -75,17 +75,15 @@ class Adam(torch.optim.Adam):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    state = self._memory(parameter)
-                    state["step"] += 1
-                    key = (int(state["step"]), group["betas"], group["eps"])
-                    alike.setdefault(key, []).append(_update(parameter, state, group))
-        for (step, betas, eps), updates in alike.items():
-            ops.adam(updates, step, scale, betas, eps)
+                    one = _update(parameter, self._memory(parameter), group)
+                    alike.setdefault((group["betas"], group["eps"]), []).append(one)
+        for (betas, eps), updates in alike.items():
+            ops.adam(updates, scale, betas, eps)
 
     def _memory(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
@@ -119,6 +117,7 @@ def _update(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) 
         parameter.grad,
         state["exp_avg"],
         state["exp_avg_sq"],
+        state["step"],
         cached_copy(parameter),
         keep=1 - rate * decay if decoupled else 1.0,
         pull=0.0 if decoupled else decay,
@@ -189,30 +188,25 @@ def _fused_fits(updates: Sequence[AdamUpdate], *_: object) -> bool:
 
 
 def _fused(
-    updates: Sequence[AdamUpdate],
-    step: int,
-    scale: float,
-    betas: tuple[float, float],
-    eps: float,
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
     """PyTorch's fused Adam; equal groups of parameters together."""
     alike: dict[tuple[float, float, float], list[AdamUpdate]] = {}
     for one in updates:
         alike.setdefault((one.keep, one.pull, one.rate), []).append(one)
     for (keep, pull, rate), some in alike.items():
-        values, gradients, means, squares, *_ = map(list, zip(*some, strict=True))
+        values, gradients, means, squares, steps, *_ = map(list, zip(*some, strict=True))
         if scale != 1.0:
             gradients = list(torch._foreach_mul(gradients, scale))
         if keep != 1.0:
             torch._foreach_mul_(values, keep)
-        before = torch.tensor(float(step - 1), device=values[0].device)
         torch_adam(
             values,
             gradients,
             means,
             squares,
             [],
-            [before.clone() for _ in values],
+            steps,
             fused=True,
             amsgrad=False,
             beta1=betas[0],

@@ -31,7 +31,6 @@ from regard.masks import Padding
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.quantize import halved
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.native import build as native
 from regard.ops import KeyMask
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
@@ -42,7 +41,7 @@ WORDS = 31
 
 
 @pytest.fixture
-def replays(monkeypatch):
+def replays(monkeypatch, no_kernels):
     """Steps are replayed on the CPU; counts how often, by rows and tokens."""
     counts = []
 
@@ -54,7 +53,6 @@ def replays(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "DEVICES", ("cpu",))
     monkeypatch.setattr(cuda_graphs, "OWN", 1)  # the second step of a shape is recorded
     monkeypatch.setattr(cuda_graphs, "recorded", recorded)
-    monkeypatch.setattr(native, "kernels", lambda: None)  # no GPU runs them
     # What a CPU looks at, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
     monkeypatch.setattr(KeyMask, "idle", property(lambda a: None if a.grid is None or a.is_causal

@@ -13,7 +13,6 @@ from regard.models import beginnings
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.quantize import prepare
-from regard.native import build
 
 SIZES = dict(vocab_size=50, d_model=32, heads=4, layers=2, max_length=70)
 
@@ -69,7 +68,7 @@ def test_who_learns_or_looks_reads_everything():
         assert beginnings.read_once(model.train(), texts) is None
 
 
-@pytest.mark.skipif(not build.available(), reason="no kernels on this machine")
+@pytest.mark.usefixtures("some_kernels")
 @torch.no_grad()
 def test_narrow_weights():
     torch.manual_seed(2)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.native import build, operations
+pytest.importorskip("regard.native", reason="the package of kernels is absent")
+
+from regard.native import build, operations  # noqa: E402
 
 PLAIN = (("-DPORTABLE",),)
 OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512

@@ -357,14 +357,15 @@ def an_update(draw: Draw) -> Case:
     shape = draw.choice([(size(draw),), (size(draw), size(draw)), (40_000,), (0,)])
     given = dict(values=normal(*shape), gradient=normal(*shape), means=normal(*shape))
     given |= dict(squares=torch.rand(shape), narrow=draw.choice([None, normal(*shape, kind=HALF)]))
-    options = dict(step=3, scale=0.5, betas=(0.9, 0.99), eps=1e-8)
+    options = dict(scale=0.5, betas=(0.9, 0.99), eps=1e-8)
 
     def call(values, gradient, means, squares, narrow):
         values, means, squares = (
             x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x
             for x in (values, means, squares)
         )
-        one = ops.AdamUpdate(values, gradient, means, squares, narrow, 0.9, 0.0, 0.1)
+        step = torch.tensor(2.0)
+        one = ops.AdamUpdate(values, gradient, means, squares, step, narrow, 0.9, 0.0, 0.1)
         adam.adam([one], **options)
         return values, means, squares, adam.gradient_norm([gradient])
 

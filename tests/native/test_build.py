@@ -249,3 +249,12 @@ def test_a_disk_that_fills_up_leaves_plain_torch(little, monkeypatch, fresh, whe
     with pytest.warns(UserWarning, match="No space left on device") as warned:
         assert not build.setup() and not build.setup()
     assert len(warned) == 1
+
+
+def test_who_waits_for_the_compiler_is_told_on_stderr(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(build, "_run", lambda *command: "no such processor")
+    monkeypatch.setattr(build, "_compiler", lambda: "c++")
+    with pytest.raises(build.BuildError, match="no such processor"):
+        build.build(folder=tmp_path)
+    out, err = capfd.readouterr()
+    assert not out and err == build.TOLD + "\n"

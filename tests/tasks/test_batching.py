@@ -11,7 +11,6 @@ from regard.attention.tap import muted
 from regard.data import Sequences, Tokens
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.native import build
 from regard.tasks import batching
 from regard.tasks.batching import decode_in_order, watched, watching
 
@@ -53,7 +52,7 @@ def test_a_sentence_is_decoded_as_if_it_were_alone(model, monkeypatch, name):
     assert_same(decode_in_order(model, Tokens.of(ROWS), method), alone(model, method))
 
 
-@pytest.mark.skipif(not build.available(), reason="no kernels on this machine")
+@pytest.mark.usefixtures("some_kernels")
 def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
     monkeypatch.setattr(batching, "PLACES", {"cpu": 160})
     seen, generate = [], decoding.generate
@@ -73,7 +72,7 @@ def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
     assert torch.get_num_threads() == 2 and model.training
 
 
-@pytest.mark.skipif(not build.available(), reason="no kernels on this machine")
+@pytest.mark.usefixtures("some_kernels")
 def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
     monkeypatch.setattr(batching, "PLACES", {"cpu": 160})
     prepare(model)

@@ -13,7 +13,6 @@ from regard.layers.output import Softmax
 from regard.models.interfaces import Output
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.native import build
 from regard.state import Cells, State
 from regard.tasks import carried
 from regard.tasks.carried import Forgetting, apart, carried_loss, forgetting
@@ -112,7 +111,7 @@ def test_short_texts(length, passes):
     assert bool(passes) == (length == 5000)
 
 
-@pytest.mark.skipif(not build.available(), reason="no kernels on this machine")
+@pytest.mark.usefixtures("some_kernels")
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 def test_narrow_weights(weights, text, passes):
     model = prepare(model_of("lstm"), weights)

@@ -8,7 +8,6 @@ import torch
 from toy import Toy
 
 from regard.errors import ConfigError
-from regard.native import build
 from regard.ops import WeightCopies, cast, weight_copies
 from regard.training import OptimizerOptions
 from regard.training.optimizers import (
@@ -73,9 +72,9 @@ def test_three_updates_equal_the_published_rule(name):
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("limit", [0.0, 0.5, 1e6])
-def test_clipping_is_torch_s(limit, name, kernels, monkeypatch):
+def test_clipping_is_torch_s(limit, name, kernels, request):
     if not kernels:
-        monkeypatch.setattr(build, "kernels", lambda: None)
+        request.getfixturevalue("no_kernels")
     model, theirs = Toy().model, Toy().model
     theirs.load_state_dict(model.state_dict())
     options = OptimizerOptions(name, 0.01, weight_decay=0.1)

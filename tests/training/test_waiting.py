@@ -16,7 +16,6 @@ from toy import Toy, options
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
 from regard.data.groups import GroupBatch
 from regard.models.headed import Headed
-from regard.native import build as kernels
 from regard.tasks.encoding import NextWords
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
@@ -42,7 +41,7 @@ class Counted(Toy):
 
 
 @pytest.fixture(params=["adam", "sgd"])
-def updates(request, monkeypatch, looks, tmp_path):
+def updates(request, monkeypatch, looks, tmp_path, no_kernels):
     """What looked, update by update."""
     found, update = [], Loop.update
 
@@ -52,8 +51,6 @@ def updates(request, monkeypatch, looks, tmp_path):
         found.append(seen.found)
 
     monkeypatch.setattr(Loop, "update", watched)
-    for asked in ("kernels", "loaded"):  # which are for the CPU
-        monkeypatch.setattr(kernels, asked, lambda: None)
     chosen = options(updates=6, log_every=100, validation=ValidationOptions(every=3))
     object.__setattr__(chosen.optimizer, "name", request.param)
     object.__setattr__(chosen.optimizer, "clip", 1e-3)
