@@ -210,10 +210,17 @@ class Offsets:
     """Sequences without padding, one behind the other in one row of N tokens.
 
     starts: (R + 1,) int64, where each sequence begins, and N.  longest: the greatest length.
+    spare: how many of them, at the end, are padding that only makes N a round number.
     """
 
     starts: Tensor
     longest: int
+    spare: int = 0
+
+    @property
+    def count(self) -> int:
+        """Sequences that are read."""
+        return len(self.starts) - 1 - self.spare
 
     @cached_property
     def keep(self) -> Tensor:

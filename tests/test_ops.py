@@ -7,6 +7,7 @@ applies to.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -371,6 +372,15 @@ def test_implementations_compute_what_the_definition_says(op, name):
         low = autocast or any(t.dtype == torch.bfloat16 for t in tensors_in(arguments))
         assert_near(found, wanted, low, unread=op.name == "large_empty")
     assert compared >= 5, f"only {compared} of {DRAWS} drawn calls are for {name}"
+
+
+def test_implementations_take_the_arguments_of_the_definition():
+    """By the same names, so that keywords reach all of them."""
+    for op in ops.OPERATIONS.values():
+        wanted = list(inspect.signature(op.definition).parameters)
+        for one in op.implementations:
+            for function in (one.run, one.when):
+                assert list(inspect.signature(function).parameters) == wanted, one.name
 
 
 def test_every_implementation_is_drawn():

@@ -59,7 +59,7 @@ def attend(
     _check_dimensions(query, mask, bias)
     capture = tap is not None and tap.open
     if isinstance(score, Dot) and reweight is None and not capture:
-        return ops.attention(query, key, value, mask, bias, score.scale, draw(dropout))
+        return ops.attention(query, key, value, mask, bias, score.scale, draw(dropout, query))
     if (rows := mask.unpadded) is not None:
         query, key, value = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
         mask = rows.padded
@@ -67,8 +67,8 @@ def attend(
     if reweight is not None:
         weights = reweight(weights)
     if capture and tap is not None:
-        tap(weights)
-    context = ops.dropout(weights, draw(dropout)) @ value
+        tap(weights if rows is None else weights[: rows.queries.count])
+    context = ops.dropout(weights, draw(dropout, query)) @ value
     return context if rows is None else rows.queries.unpad(context)
 
 
@@ -77,7 +77,7 @@ def attend_packed(
 ) -> Tensor:
     """`attend` for one projection to queries, keys, values: (B, T, 3, H, K) -> (B, H, T, K)."""
     if isinstance(score, Dot) and not tap.open:
-        return ops.packed_attention(projected, mask, score.scale, draw(dropout))
+        return ops.packed_attention(projected, mask, score.scale, draw(dropout, projected))
     heads = ops.unstack_heads(projected)
     return attend(*heads, score=score, mask=mask, dropout=dropout, tap=tap)
 

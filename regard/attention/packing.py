@@ -39,7 +39,7 @@ class Packing:
         """Where sequences begin, the last of which is that of padding."""
         ends = torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
         starts = torch.cat([ends, ends.new_full((1,), len(self.places))])
-        return Offsets(starts, self.width)
+        return Offsets(starts, self.width, spare=1)
 
     def flat(self, x: Tensor) -> Tensor:
         """(B, T, ...) -> (1, N, ...)"""

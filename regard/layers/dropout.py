@@ -20,16 +20,18 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 
     Draws from torch's default generator, so that a saved generator state repeats the run.
     """
-    return ops.dropout(x, draw(probability)) if probability else x
+    return ops.dropout(x, draw(probability, x)) if probability else x
 
 
-def draw(probability: float) -> Drop:
-    """A new seed from torch's default generator, and the threshold for this probability."""
+def draw(probability: float, x: Tensor) -> Drop:
+    """The threshold for this probability, and for x on a CPU a new seed from torch's default
+    generator; other devices draw by their own.
+    """
     check_probability(probability)
     if probability == 0.0:
         return NO_DROP
     threshold = min(round(probability * DRAWS), DRAWS - 1)
-    if torch.compiler.is_compiling():  # what is compiled draws by itself; see `_by_torch`
+    if _draws_itself(x):
         return Drop(0, threshold)
     return Drop(int(torch.empty((), dtype=torch.int64, device="cpu").random_()), threshold)
 
@@ -58,7 +60,7 @@ class Dropout(nn.Module):
 # ------------------------------------------------------------ implementations of ops.dropout
 
 
-def _elsewhere(x: Tensor, drop: Drop) -> bool:
+def _draws_itself(x: Tensor, drop: Drop = NO_DROP) -> bool:
     return x.device.type != "cpu" or torch.compiler.is_compiling()
 
 
@@ -67,4 +69,4 @@ def _by_torch(x: Tensor, drop: Drop) -> Tensor:
     return F.dropout(x, drop.probability)
 
 
-ops.register(ops.dropout, "torch", _by_torch, when=_elsewhere)
+ops.register(ops.dropout, "torch", _by_torch, when=_draws_itself)

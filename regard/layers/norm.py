@@ -18,7 +18,7 @@ class AddNorm(nn.LayerNorm):
 
     def forward(self, hidden: Tensor, update: Tensor) -> Tensor:  # type: ignore[override]
         """(..., D) and (..., D) -> (..., D)"""
-        drop = draw(self.dropout if self.training else 0.0)
+        drop = draw(self.dropout if self.training else 0.0, update)
         return ops.add_norm(hidden, update, self.weight, self.bias, self.eps, drop)
 
     def extra_repr(self) -> str:

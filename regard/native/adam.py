@@ -17,7 +17,9 @@ from regard.ops import AdamUpdate
 PIECE = 1 << 15  # numbers of a piece, as in adam.h
 
 
-def fits(updates: Sequence[AdamUpdate], *_: object) -> bool:
+def fits(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> bool:
     """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
     return fits_gradients([x for one in updates for x in (one.values, one.gradient)])
 

@@ -229,11 +229,15 @@ def _cross_entropy_gradient(
     return training.cross_entropy(logits, targets, smoothing).sum(), logits
 
 
-def _ranks(logits: Tensor, *_: Any) -> bool:
+def _ranks(logits: Tensor) -> bool:
     return training.fit(logits) and logits.dtype == torch.float32 and not logits.requires_grad
 
 
-def _topk_fits(logits: Tensor, count: int) -> bool:
+def _ranks_targets(logits: Tensor, targets: Tensor) -> bool:
+    return _ranks(logits)
+
+
+def _ranks_several(logits: Tensor, count: int) -> bool:
     return _ranks(logits) and count <= logits.size(-1)
 
 
@@ -345,10 +349,10 @@ def register() -> None:
     ops.register(ops.sum_rows, "compiled", _sum_rows, when=_sums)
     ops.register(ops.cross_entropy_gradient, "compiled", _cross_entropy_gradient, when=_has_loss)
     ops.register(
-        ops.negative_log_likelihood, "compiled", words.negative_log_likelihood, when=_ranks
+        ops.negative_log_likelihood, "compiled", words.negative_log_likelihood, when=_ranks_targets
     )
     ops.register(ops.argmax, "compiled", words.argmax, when=_ranks)
-    ops.register(ops.topk, "compiled", words.topk, when=_topk_fits)
+    ops.register(ops.topk, "compiled", words.topk, when=_ranks_several)
     rows, linear = panels.quantized_rows, panels.quantized_linear
     ops.register(rows, "compiled", words.quantized_rows, when=words.reads_rows)
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)

@@ -181,7 +181,9 @@ def restore_state(
 # --------------------------------------------------------------- an implementation of ops.adam
 
 
-def _fused_fits(updates: Sequence[AdamUpdate], *_: object) -> bool:
+def _fused_fits(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> bool:
     devices = {one.values.device for one in updates}
     kinds = {x.dtype for one in updates for x in (one.values, one.gradient)}
     return len(devices) == 1 and devices.pop().type in ("cpu", "cuda") and len(kinds) == 1

@@ -211,7 +211,7 @@ def test_scores_of_another_kind_are_told_apart_too():
         return -(query @ key.transpose(-1, -2))
 
     flat = [packing.flat(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value)]
-    found = attend(*flat, score=negative, allowed=within(packing))
-    wanted = attend(query, key, value, score=negative, allowed=within(packing).packed.padded)
+    found = attend(*flat, score=negative, mask=within(packing))
+    wanted = attend(query, key, value, score=negative, mask=padded(packing, packing))
     torch.testing.assert_close(found[0, 0, :3], wanted[0, 0, :3])
     torch.testing.assert_close(found[0, 0, 3:23], wanted[1, 0])

@@ -223,8 +223,7 @@ def test_what_was_read_may_be_forgotten_at_once(replays, monkeypatch):
         torch.testing.assert_close(one, wanted, **CLOSE)
 
 
-def test_in_bfloat16(replays, use, monkeypatch):
-    use(None)  # compiled kernels are no operations that could be recorded
+def test_in_bfloat16(replays, monkeypatch):
     model = halved(gpt2())
     source, tokens = Sequences.of([[3, 4], [5]], 0), ids(2, 40)
     state = model.start(source)[0]
@@ -394,7 +393,7 @@ class Looks(GPT2):
 def test_steps_that_cannot_be_recorded_are_told_once(replays, monkeypatch, kind, why):
     model = decided(kind(GPT2Config(WORDS, d_model=16, heads=2, layers=2, max_length=200)))
     start = lambda: model.start(Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
-    with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA cuda_graphs.*{why}") as told:
+    with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA graphs.*{why}") as told:
         same_as_ordinary(model, start, ids(2, 6), monkeypatch)
         same_as_ordinary(model, start, ids(2, 6), monkeypatch)
     assert len(told) == 1 and not cuda_graphs._replays[model].places

@@ -34,7 +34,7 @@ from regard.decoding import (
     generate,
     options,
 )
-from regard.decoding import at_once as compiled
+from regard.decoding import compiled_search as compiled
 from regard.errors import ConfigError, RegardError
 from regard.folders import convert, load, save
 from regard.models import model_class

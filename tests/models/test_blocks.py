@@ -10,7 +10,7 @@ import torch
 import regard
 from regard.attention.gates import gated
 from regard.data import IGNORE, Sequences
-from regard.layers import blocks
+from regard.models import blocks
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
 from regard.models.gpt import GPT

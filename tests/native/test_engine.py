@@ -16,13 +16,13 @@ from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.errors import ConfigError
+from regard.models import quantize
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.native import engine
 from regard.native.program import Program
 from regard.native.recorder import NORM, CannotRecord, Op, Recording
 from regard.native.stepping import FastBlocks
@@ -412,7 +412,7 @@ def test_other_devices_are_refused():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_on_a_gpu_bfloat16_is_torch_s_own(monkeypatch, name):
-    monkeypatch.setattr(engine, "GPUS", {"meta"})
+    monkeypatch.setattr(quantize, "GPUS", {"meta"})
     model = prepare(MODELS[name]().to("meta"), "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not model.training and not any(p.requires_grad for p in model.parameters())
@@ -420,7 +420,7 @@ def test_on_a_gpu_bfloat16_is_torch_s_own(monkeypatch, name):
         prepare(model, "int8")
     wide = spread(MODELS[name]())
     wanted = scores(wide, inputs(wide))
-    found = scores(engine.halved(wide), inputs(wide)).float()
+    found = scores(quantize.halved(wide), inputs(wide)).float()
     error = (found - wanted).pow(2).mean().sqrt() / wanted.std()
     assert error < 0.05
 
@@ -428,7 +428,7 @@ def test_on_a_gpu_bfloat16_is_torch_s_own(monkeypatch, name):
 def test_on_a_gpu_recurrent_layers_stay_wide():
     model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=16))
     with pytest.warns(UserWarning, match="keeps its float32 weights"):
-        engine.halved(model)
+        quantize.halved(model)
     assert model.embedding.weight.dtype == torch.float32
 
 

@@ -15,7 +15,6 @@ import torch
 from test_memory_and_rate import MODELS, hidden_of, texts
 
 import regard
-from regard.attention import attend
 from regard.attention.heads import heads_masked
 from regard.data import Cursor, PairBatch
 from regard.errors import ConfigError
@@ -47,7 +46,6 @@ BLOCKS = ["transformer", "transformer-prenorm", "gpt", "gpt2", "bert", "distilbe
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_are_traced_as_a_whole(monkeypatch, name):
     """In training, with dropout; none of them falls apart into several graphs."""
-    monkeypatch.setattr(attend, "_fusible", lambda *heads: True)  # as on a GPU
     model = build((name, 0)).to("meta").train()
     for block in blocks_of(model):
         block.forward = torch.compile(block.forward, backend="eager", fullgraph=True)
