@@ -38,6 +38,8 @@ class Updates(ABC):
     """A task as the loop knows it: its model, its batches, and losses from `losses`."""
 
     goal = ("loss", "min")
+    items = "tokens"
+    usual: dict[str, float] = {}  # noqa: RUF012
 
     def __init__(self, model: Any, batches: Sequence[Any], options: TrainingOptions):
         self.model, self.batches = model, batches

@@ -154,11 +154,11 @@ def _write(
     config = {
         **config,
         "regard": {**about, **task.settings()},
-        **getattr(task, "published", dict)(),
+        **task.published(),
     }
     write_tensors(folder / WEIGHTS, tensors)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
-    task.tokenizer.save(folder, getattr(model.config, "max_length", None))
+    task.tokenizer.save(folder, model.config.max_length)
     if task.decodes:
         decoding.save(task.method, folder, ids_of(model.config), model.config.max_length)
 

@@ -74,7 +74,7 @@ def _opened(
     """A recipe, with what knows on which line each of its options stands."""
     source = read(path, overrides)
     task = task_class(source.choice("task", TASKS))
-    if not hasattr(task, "Recipe"):
+    if task.Recipe is None:
         raise ConfigError(
             f"{source.place('task')}: nothing trains the task {task.name!r} here: models come with "
             "it. Fine-tune them for another task, or use them as they are."
@@ -229,7 +229,7 @@ class Plan:
 
     def notes(self) -> list[str]:
         """What of the data is not used as it stands; a task that uses all of it says nothing."""
-        return getattr(self.task, "notes", list)()
+        return self.task.notes()
 
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""

@@ -34,7 +34,7 @@ def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
 def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
     parameters = sum(weight.numel() for weight in task.model.parameters())
     begun = f", started from {recipe.model.name}" if hasattr(recipe.model, "path") else ""
-    items = getattr(task, "items", "predicted tokens")
+    items = "predicted tokens" if task.items == "tokens" else task.items
     return {
         "task": recipe.task,
         "model": f"{described(task.model)}{begun}, {parameters:,} parameters",
@@ -52,7 +52,7 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
     if not rows or not any(isinstance(module, Tap) for module in task.model.modules()):
         return []
     # Tasks that read more than one text a row say what to ask, or that it is too large to be seen.
-    asked = task.asked(rows[0]) if hasattr(task, "asked") else [rows[0][0]]
+    asked = task.asked(rows[0])
     with look(task) as seen, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the sample ends with the context is no matter here
         if asked is not None:
@@ -64,7 +64,5 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
 
 def _excerpt(task: Any, recipe: Any) -> tuple[str, str] | None:
     """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
-    if not hasattr(task, "excerpt"):
-        return None
     found = task.excerpt(recipe)
-    return None if task.pieces.long_ones(task.pieces.rows([found])) else found
+    return None if found is None or task.pieces.long_ones(task.pieces.rows([found])) else found

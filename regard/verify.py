@@ -24,8 +24,9 @@ from regard.checkpoints import Names
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.folders import folder_of, publish, read_model
-from regard.layers.heads import last
+from regard.layers.heads import Answers, last
 from regard.models.headed import Headed
+from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
 from regard.models.published import LAYOUTS, layout_of
 from regard.schema import read_json
 from regard.text import Tokenizer
@@ -228,7 +229,7 @@ def _difference(name: str, ours: Tensor, theirs: Tensor, batch: Sequences) -> fl
 
 
 def _is_pair(model: Any) -> bool:
-    return isinstance(getattr(model, "decoder", None), nn.ModuleList)
+    return isinstance(model, EncoderDecoder)
 
 
 def _order(config: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
@@ -247,7 +248,7 @@ class _Encoders:
     def __init__(self, ours: Any, theirs: Any, order: Callable[[Tensor], Tensor]):
         self.body: Any = ours.encoder if isinstance(ours, Headed) else ours
         self.heads: dict[str, Any] = dict(ours.heads) if isinstance(ours, Headed) else {}
-        if hasattr(self.body, "continues") and theirs.get_output_embeddings() is not None:
+        if isinstance(self.body, LanguageModel) and theirs.get_output_embeddings() is not None:
             words: Any = self.body.head  # type: ignore[union-attr]
             self.heads["words"] = lambda hidden, texts: words.logits(hidden)
         self.theirs, self.order = theirs, order
@@ -296,7 +297,9 @@ class _Encoders:
         return given
 
     def _reads_first(self, kind: str, answer: Tensor) -> bool:
-        return answer.dim() == 2 and getattr(self.heads[kind], "place", None) is not last
+        head = self.heads[kind]
+        reads_last = isinstance(head, Answers) and head.place is last
+        return answer.dim() == 2 and not reads_last
 
     def _answer(self, output: Any, kind: str) -> Tensor | None:
         if kind == "span":
@@ -377,7 +380,7 @@ def _texts_compared(transformers: Any, folder: Path, model: Any, notes: list[str
         return []
     _let_swallow(ours, theirs, notes)
     body = model.encoder if isinstance(model, Headed) else model
-    template = template_of(ours) or (body.template(ours) if hasattr(body, "template") else None)
+    template = template_of(ours) or (body.template(ours) if isinstance(body, Encoder) else None)
     alone = [(text,) for text in TEXTS]
     # For them an empty second text is none; the last is empty.
     pairs = [] if _is_pair(model) else list(zip(TEXTS, TEXTS[1:-1], strict=False))

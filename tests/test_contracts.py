@@ -21,7 +21,7 @@ from regard.attention.tap import Laid, Tap, listening
 from regard.data.batches import Sequences
 from regard.layers.output import IGNORE
 from regard.masks import Positions, causal, given, global_, padding, window
-from regard.models.interfaces import Head
+from regard.models.protocols import Head
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import KeyMask
 from regard.positions import sinusoid

@@ -47,7 +47,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
     _tell(1.0, "testing")
     scores, samples = task.test(recipe)
     name, direction = task.goal
-    items = getattr(task, "items", "tokens")
+    items = task.items
     outcome = Outcome(
         scores=[{k: getattr(s, k) for k in ("name", "value", "signature")} for s in scores],
         goal=(name, direction, result.best),

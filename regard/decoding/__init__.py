@@ -81,7 +81,7 @@ def generate(
 ) -> list[list[Hypothesis]]:
     """Decodes a batch: for each sentence its hypotheses, best first.
 
-    model: anything with `start`, `step` and `config` (`regard.models.interfaces`).
+    model: anything with `start`, `step` and `config` (`regard.models.protocols`).
     source: B sentences to answer or prompts to continue; None: one sequence from nothing.
     method: `Greedy()`, `Beam(…)`, `Sampling(…)`; or `named` options, see `options`.
     """

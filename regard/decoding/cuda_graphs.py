@@ -458,7 +458,7 @@ def _room(model: Any, cache: KeyValueCache | None, count: int) -> int | None:
     """Positions that a state needs, rounded up; None where the model has not so many."""
     if cache is None:
         return 0
-    most = getattr(model.config, "max_length", None)
+    most = model.config.max_length
     room = _rounded(cache.longest + count, ROOM)
     room = room if most is None else min(room, most)
     return room if count < room and cache.longest + count <= room else None

@@ -133,7 +133,7 @@ class NGrams:
     def begin(self, model: Any, source: Sequences | None, rows: Rows, guess: Guess) -> Drafting:
         """See `Draft`."""
         texts = [[token for token in row if token >= 0] for row in rows.tokens.tolist()]
-        if source is not None and not getattr(model, "continues", False):
+        if source is not None and not model.continues:
             lengths, copies = source.lengths.tolist(), len(texts) // len(source)
             sources = [ids[:n] for ids, n in zip(source.ids.tolist(), lengths, strict=True)]
             texts = [[*sources[at // copies], BETWEEN, *text] for at, text in enumerate(texts)]
@@ -352,12 +352,12 @@ def _check_pair(model: Any, small: Any) -> None:
             f"A draft must have the vocabulary of its model, but the draft's has "
             f"{two.vocab_size:,} tokens and the model's {one.vocab_size:,}."
         )
-    if getattr(model, "continues", False) != getattr(small, "continues", False):
+    if model.continues != small.continues:
         raise ConfigError(
             f"{type(small).__name__} is no draft for {type(model).__name__}: one continues a text, "
             "the other answers it."
         )
-    most, needed = (getattr(config, "max_length", None) for config in (two, one))
+    most, needed = (config.max_length for config in (two, one))
     if most is not None and (needed is None or most < needed):
         raise ConfigError(
             f"A draft must read texts as long as its model does, but it reads at most {most:,} "

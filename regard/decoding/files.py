@@ -176,8 +176,8 @@ def _check_own(values: dict[str, Any], model: Any) -> None:
                 f"`{name}` must be tokens of the model, 0 to {model.config.vocab_size - 1:,}, but "
                 f"one is {wrong[0]:,}."
             )
-    own = getattr(model.config, "bos", None)
-    if getattr(model, "continues", False):
+    own = model.config.bos
+    if model.continues:
         first = values.get("bos_token_id", own)
         if first != own and own is not None:
             _warn({"bos_token_id"}, f"config.json has {own}, and that is what is used")

@@ -124,7 +124,7 @@ def limits(max_tokens: Limit, model: Any, source: Sequences | None, rows: int) -
     Raises:
         ConfigError: a relative limit without a source; a prompt that leaves no room.
     """
-    prompted = source is not None and getattr(model, "continues", False)
+    prompted = source is not None and model.continues
     read = source.lengths.cpu().clamp(min=1) if source is not None and prompted else 1
     if isinstance(max_tokens, int):
         allowed = torch.full((rows,), max_tokens)
@@ -134,7 +134,7 @@ def limits(max_tokens: Limit, model: Any, source: Sequences | None, rows: int) -
         raise ConfigError("A limit relative to the source needs a source, but there is none.")
     else:
         allowed = max_tokens.of(source).cpu()
-    longest = getattr(model.config, "max_length", None)
+    longest = model.config.max_length
     if longest is None:
         return allowed
     room = torch.as_tensor(longest + 1 - read).expand(rows)

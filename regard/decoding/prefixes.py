@@ -239,7 +239,7 @@ class Prefixes:
     def _without_a_prompt(self) -> KeyValueCache:
         """The state before any token."""
         model, state = self.model, None
-        if getattr(model, "continues", False):
+        if model.continues:
             device = self._tensors()[0].device
             with torch.no_grad():
                 state, _ = model.start(Sequences.of([[0]], 0).to(device))

@@ -239,7 +239,7 @@ def _read(model: Any, state: State, rows: Rows, proposal: Proposal) -> tuple[Ten
     rows go back and read some tokens once more.
     """
     both = torch.cat([rows.tokens, proposal.tokens], 1)
-    width, longest = proposal.tokens.size(1) + 1, getattr(model.config, "max_length", None)
+    width, longest = proposal.tokens.size(1) + 1, model.config.max_length
     unread = torch.full_like(rows.new, width)
     if longest is None or bool((rows.lengths - 1 + width <= longest).all()):
         fed = both[:, both.size(1) - width :]

@@ -1,6 +1,6 @@
 """What every method of decoding does with a model: start, and ask for the next log-probabilities.
 
-This is all that decoding knows of a model; `regard.models.interfaces` writes it down.
+This is all that decoding knows of a model; `regard.models.protocols` writes it down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
     Prompts of different lengths stand to the right, with -1 on their left.
     """
     state, tokens = started(model, source)
-    if source is None or not getattr(model, "continues", False) or source.ids.size(1) < 2:
+    if source is None or not model.continues or source.ids.size(1) < 2:
         return state, tokens
     width = source.ids.size(1)
     shift = torch.arange(width, device=source.ids.device) - (width - source.lengths[:, None])
@@ -40,7 +40,7 @@ def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
 
 def ends_of(eos: tuple[int, ...] | None, model: Any) -> tuple[int, ...]:
     """The tokens that end a sequence: those given, or the model's own where none are."""
-    own = getattr(model.config, "eos", None) if eos is None else eos
+    own = model.config.eos if eos is None else eos
     if own is None:
         return ()
     return (own,) if isinstance(own, int) else tuple(own)
@@ -90,7 +90,7 @@ def check(log_probs: Sequence[float], read: int) -> None:
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Dropout is off while decoding; the mode comes back afterwards."""
-    training = getattr(model, "training", False)
+    training = model.training
     if training:
         model.eval()
     try:

@@ -134,7 +134,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
         batch=sample.how,
         parameters=parameters_of(task.model),
         memory=memory_of(task.model, options, found.activations),
-        items=getattr(task, "items", "tokens"),
+        items=task.items,
         count=items,
         flops=flops,
         places=max(map(places_of, sample.batches)),

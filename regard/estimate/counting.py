@@ -10,6 +10,8 @@ from torch import nn
 
 from regard.models import model_class, name_of, size_of
 from regard.models.features import Features
+from regard.models.headed import Headed
+from regard.models.protocols import Generator
 from regard.training.flops import bytes_of
 from regard.training.options import TrainingOptions
 
@@ -26,13 +28,13 @@ class Figure:
 def parameters_of(model: Any) -> dict[str, int]:
     """Numbers by part; what parts share is counted in the first of them."""
     parts: dict[str, int] = {}
-    inside = isinstance(getattr(model, "encoder", None), Features)
+    inside = isinstance(model, Headed) and isinstance(model.encoder, Features)
     for name, parameter in model.named_parameters():
         # Features are the frozen encoder and what reads it: parts of their own.
         part = name.removeprefix("encoder.").split(".")[0] if inside else name.split(".")[0]
         part += "" if parameter.requires_grad else " (frozen)"
         parts[part] = parts.get(part, 0) + parameter.numel()
-    untold = hasattr(model, "head") and "head" not in parts
+    untold = isinstance(model, Generator) and "head" not in parts
     return {**parts, "head (tied)": 0} if untold else parts
 
 

@@ -69,8 +69,8 @@ def with_numbers(task: Any) -> Any:
     """The same task with a model on this machine, whose weights are new."""
     made = copy(task)
     made.model = twin(task.model, "cpu")
-    if (objective := getattr(task, "next_words", None)) is not None:
-        made.next_words = replace(objective, head=made.model.encoder.head)
+    if task.next_words is not None:
+        made.next_words = replace(task.next_words, head=made.model.encoder.head)
     return made
 
 

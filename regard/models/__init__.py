@@ -6,6 +6,7 @@ from typing import Any
 
 from regard.demand import entry
 from regard.errors import ConfigError
+from regard.models.protocols import Encoder
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {
@@ -45,8 +46,8 @@ def encoder_class(name: str) -> Any:
 
 
 def is_encoder(kind: type) -> bool:
-    """Whether the models of a class are of the protocol `regard.models.interfaces.Encoder`."""
-    return all(callable(getattr(kind, verb, None)) for verb in ("encode", "layers", "new_head"))
+    """Whether the models of a class are encoders."""
+    return issubclass(kind, Encoder)
 
 
 def name_of(model: Any) -> str:
@@ -59,7 +60,7 @@ def name_of(model: Any) -> str:
 def size_of(model: Any) -> str:
     """The named size that a model has, whatever it was begun from; "" where it has none."""
     body = _body(model)
-    sizes = getattr(type(body), "SIZES", {})
+    sizes = body.SIZES
     same = (
         name
         for name, options in sizes.items()
@@ -75,10 +76,11 @@ def described(model: Any) -> str:
         return f"features of {described(body.encoder)}"
     if size:
         return f"{name_of(body)}, size {size}"
-    config = body.config
-    layers = f", {config.layers} layers of {config.d_model}" if hasattr(config, "layers") else ""
-    return f"{name_of(body)}{layers}"
+    layers = vars(body.config).get("layers")
+    return name_of(body) + (f", {layers} layers of {body.config.d_model}" if layers else "")
 
 
 def _body(model: Any) -> Any:
-    return model.encoder if hasattr(model, "heads") and hasattr(model, "encoder") else model
+    from regard.models.headed import Headed
+
+    return model.encoder if isinstance(model, Headed) else model

@@ -9,7 +9,7 @@ masked, whether one text follows another, the class of a text, of a word, of a s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.models.blocks import Chosen, Stack
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.interfaces import Output
+from regard.models.protocols import Encoder, Output
 from regard.ops import KeyMask
 from regard.positions import LearnedPositions
 from regard.text.templates import Template, required
@@ -111,7 +111,7 @@ class BertBlock(nn.Module):
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class Stacked(nn.Module, ABC):
+class Stacked(nn.Module, Encoder):
     """Embeddings and a stack of blocks in which every position sees every other: how it is read."""
 
     blocks: Any  # a `Stack`
@@ -122,8 +122,8 @@ class Stacked(nn.Module, ABC):
         """What the first block reads, (B, T, D)."""
 
     @property
-    def places(self) -> int:
-        """Of a padded batch that passes at once on a CPU."""
+    def places(self) -> int:  # type: ignore[override]
+        """See `Encoder`."""
         return self.blocks.places
 
     def forward(self, texts: Sequences) -> Output:
@@ -180,6 +180,11 @@ class Bert(Stacked):
         self.blocks = Stack(blocks)
         begin(self, config.init_range)
         cut_heads(self, config.pruned)
+
+    @property
+    def segment_types(self) -> int:
+        """See `Encoder`."""
+        return self.config.segments
 
     def embed(self, texts: Sequences) -> Tensor:
         """Token + position + segment (figure 2 of the paper), (B, T, D)."""

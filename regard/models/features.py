@@ -22,7 +22,7 @@ from regard.layers.mixing import Choice, ScalarMix, choice_of
 from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.models.bert import begin, no_head
 from regard.models.config import Probability, Size, TokenId, config_of
-from regard.models.interfaces import Output
+from regard.models.protocols import Encoder, Output
 
 INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders
 
@@ -72,16 +72,13 @@ class FeaturesConfig:
         return config_of(kind.Config, values, "config.json", section="inside")
 
 
-class Features(nn.Module):
+class Features(nn.Module, Encoder):
     """A biLSTM over the features of a frozen encoder, an `Encoder` itself.
 
     Its `layers` are the features, which the biLSTM reads, and then what the biLSTM gives.
     """
 
     Config = FeaturesConfig
-    SIZES: dict[str, dict] = {}
-    pooled: tuple[str, ...] = ()
-    unpadded = False  # the frozen encoder and the biLSTM read padded rows
 
     def __init__(self, config: FeaturesConfig):
         super().__init__()
@@ -96,6 +93,11 @@ class Features(nn.Module):
         self.recurrent = BidirectionalStack(
             LSTM, width, config.d_model, config.depth, dropout=config.dropout
         )
+
+    @property
+    def embedding(self) -> Any:  # type: ignore[override]
+        """That of the encoder."""
+        return self.encoder.embedding
 
     @classmethod
     def over(cls, encoder: Any, name: str, options: Mapping[str, Any]) -> Features:

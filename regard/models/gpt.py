@@ -28,7 +28,7 @@ from regard.models.beginnings import read_once
 from regard.models.bert import begin, no_head
 from regard.models.blocks import Blocks
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.interfaces import Output
+from regard.models.protocols import Encoder, LanguageModel, Output
 from regard.ops import KeyMask, compute_type
 from regard.positions import LearnedPositions
 from regard.state import SPARE, KeyValueCache, extremes
@@ -102,14 +102,12 @@ class GPTBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class GPT(nn.Module):
+class GPT(nn.Module, LanguageModel, Encoder):
     """GPT, a `LanguageModel` and an `Encoder`."""
 
     Config: type = GPTConfig
     SIZES = SIZES
     PUBLISHED: dict[str, Any] = PUBLISHED
-    continues = True
-    pooled: tuple[str, ...] = ()
     unpadded = True
     block: Any = GPTBlock
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.heads import first
+from regard.layers.heads import Answers, first
 from regard.models.config import config_of
-from regard.models.interfaces import Encoder, Output
+from regard.models.protocols import Encoder, Output
 from regard.suggest import nearest
 
 # kind -> what it answers
@@ -64,15 +64,16 @@ class Headed(nn.Module):
         Where it reads the first token alone, and nobody looks, they are (B, 1, D): the last layer
         then computes no other, which spares a fourteenth of BERT and a seventh of six layers.
         """
-        reads_first = getattr(self.heads[kind], "place", None) is first
-        if reads_first and hasattr(self.encoder, "encode_first") and listening.get() is None:
+        head = self.heads[kind]
+        reads_first = isinstance(head, Answers) and head.place is first
+        if reads_first and listening.get() is None:
             return self.encoder.encode_first(texts)
         return self.encoder.encode(texts)
 
     def with_head(self, kind: str, outputs: int) -> Headed:
         """The same encoder under one head: this model's own where it fits, else a new one."""
-        own: Any = self.heads[kind] if kind in self.heads else None
-        if own is not None and getattr(own, "outputs", outputs) == outputs:
+        own = self.heads[kind] if kind in self.heads else None
+        if own is not None and (not isinstance(own, Answers) or own.outputs == outputs):
             return Headed(self.encoder, {kind: own}).train(self.training)
         return self.with_new_head(kind, outputs)
 
@@ -88,10 +89,15 @@ class Headed(nn.Module):
 
     def outputs(self) -> dict[str, int]:
         """How many answers each head gives; 1 where the kind says it."""
-        return {kind: getattr(head, "outputs", 1) for kind, head in self.heads.items()}
+        return {kind: outputs_of(head) for kind, head in self.heads.items()}
 
     def _device(self) -> torch.device:
         return next(self.encoder.parameters()).device  # type: ignore[attr-defined]
+
+
+def outputs_of(head: nn.Module) -> int:
+    """How many answers a head gives; 1 where its kind says it."""
+    return head.outputs if isinstance(head, Answers) else 1
 
 
 def assembled(encoder: Any, outputs: Mapping[str, int]) -> Headed:

@@ -19,7 +19,7 @@ from regard.layers.dropout import Dropout
 from regard.layers.output import Softmax
 from regard.layers.recurrent import Stack, cell_class
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.interfaces import Output
+from regard.models.protocols import LanguageModel, Output
 from regard.state import Cells
 
 
@@ -56,7 +56,7 @@ PUBLISHED = {
 }
 
 
-class RecurrentLanguageModel(nn.Module):
+class RecurrentLanguageModel(nn.Module, LanguageModel):
     """A stack of RNN, GRU or LSTM layers, a `LanguageModel`.
 
     It is trained on streams in which every sentence ends with `eos` and none begins with `bos`.
@@ -67,7 +67,6 @@ class RecurrentLanguageModel(nn.Module):
     Config = RecurrentConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
-    continues = True
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()

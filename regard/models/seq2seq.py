@@ -27,7 +27,7 @@ from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
 from regard.models.config import Probability, Size, TokenId
-from regard.models.interfaces import Output
+from regard.models.protocols import EncoderDecoder, Output
 from regard.state import Cells, SourceMemory, State
 
 
@@ -134,7 +134,7 @@ class AttentionDecoder(nn.Module):
         return torch.stack(outputs, 1), FedState(after, fed, state.source)
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(nn.Module, EncoderDecoder):
     """The recurrent `EncoderDecoder`."""
 
     Config = Seq2SeqConfig

@@ -24,7 +24,7 @@ from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
 from regard.models.blocks import Blocks, Memory, Stack
 from regard.models.config import Activation, Probability, Size, TokenId
-from regard.models.interfaces import Output
+from regard.models.protocols import EncoderDecoder, Output
 from regard.ops import KeyMask
 from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
@@ -135,7 +135,7 @@ class TransformerState(State):
     source: SourceMemory
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module, EncoderDecoder):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
     Config = TransformerConfig

@@ -62,7 +62,7 @@ class RecurrentStep(Recorded):
         self.__dict__["model"] = model
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See `regard.models.interfaces.Generator`."""
+        """See `regard.models.protocols.Generator`."""
         found = self._found(tokens, state, Program.step)
         return type(self.model).step(self.model, tokens, state) if found is None else found
 

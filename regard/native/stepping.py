@@ -153,7 +153,7 @@ class Step:
         self.positions = [part for part in model.modules() if isinstance(part, POSITIONS)]
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See `regard.models.interfaces.Generator`."""
+        """See `regard.models.protocols.Generator`."""
         found = self._found(tokens, state, Program.step)
         return type(self.model).step(self.model, tokens, state) if found is None else found
 

@@ -114,7 +114,7 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
         return found
     device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
-    searches = isinstance(method, Beam | Greedy) and not getattr(model, "continues", False)
+    searches = isinstance(method, Beam | Greedy) and not model.continues
     beside = BESIDE if searches and _narrow(model) else 1
     budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
     pads = (model.config.pad,)

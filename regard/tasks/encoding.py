@@ -27,7 +27,9 @@ from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
 from regard.data.store import Report
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
+from regard.models import is_encoder
 from regard.models.headed import Headed
+from regard.models.protocols import Encoder
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import Latest, TooLong, device_of, watched
@@ -248,7 +250,7 @@ class EncoderTask(Answering, ABC):
     @classmethod
     def trains(cls, model: type) -> bool:
         """Whether the model gives hidden states of a whole text."""
-        return all(hasattr(model, verb) for verb in ("encode", "layers", "new_head"))
+        return is_encoder(model)
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -373,7 +375,7 @@ class NextWords:
         if not weight:
             return None
         encoder: Any = model.encoder
-        if not getattr(encoder, "continues", False):
+        if not encoder.continues:
             raise ConfigError(
                 "[objective] `language_modeling` needs a model that predicts the next word, such "
                 f"as gpt2, but {type(encoder).__name__} does not. Leave it out."
@@ -406,7 +408,7 @@ def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None
     stated = tokenizer.max_length if max_tokens is None else max_tokens
     limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
     template = template_of(tokenizer) or model.encoder.template(tokenizer)
-    if template.kinds > getattr(model.config, "segments", 1):
+    if template.kinds > model.encoder.segment_types:
         template = template.unsegmented()
     return Pieces(tokenizer, template, min(limits, default=None), model.config.pad)
 
@@ -446,7 +448,7 @@ def headed(model: Any) -> Headed:
     """
     if isinstance(model, Headed):
         return model
-    if not all(hasattr(model, verb) for verb in ("encode", "layers", "new_head")):
+    if not isinstance(model, Encoder):
         raise ConfigError(
             f"{type(model).__name__} is no encoder: this task reads hidden states of a whole text. "
             "Choose a model such as bert, or start from a folder that holds one."

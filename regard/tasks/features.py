@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data import Sequences
 from regard.data.pieces import Encoded, Pieces
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
@@ -40,7 +39,6 @@ from regard.text.templates import Row
 
 Per = Literal["text", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
-PLACES = 1024  # of a padded batch on a CPU, where the encoder does not say it
 ELSEWHERE = 65536  # and on other devices
 OTHER_NAMES = {"first": "cls", "last": "lasttoken"}
 
@@ -465,7 +463,7 @@ class Embedder:
         with torch.no_grad(), evaluating(self.encoder), casting:
             for batch in batches:
                 numbers, texts = batch.numbers.tolist(), batch.texts.to(device)
-                states = states_of(self.encoder, texts, self.choice).float()
+                states = self.encoder.chosen(texts, self.choice).float()
                 sizes = [read.sizes[i] for i in numbers] if read.sizes else ()
                 here = Read([read.rows[i] for i in numbers], sizes=sizes)
                 yield numbers, self.unit.vectors(states, texts.lengths, here)
@@ -474,14 +472,7 @@ class Embedder:
 def places_of(encoder: Any) -> int:
     """How many places, padding included, pass an encoder at once where nothing is learned."""
     on_cpu = device_of(encoder).type == "cpu"
-    return getattr(encoder, "places", PLACES) if on_cpu else ELSEWHERE
-
-
-def states_of(encoder: Any, texts: Sequences, choice: Choice) -> Tensor:
-    """What is chosen of an encoder's layers for the tokens of all rows, end to end, (N, D)."""
-    if hasattr(encoder, "chosen"):
-        return encoder.chosen(texts, choice)
-    return choice(encoder.layers(texts))[texts.keep]
+    return encoder.places if on_cpu else ELSEWHERE
 
 
 def as_text(given: Any, place: int) -> str:

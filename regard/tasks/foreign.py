@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder
-from regard.models.headed import Headed
+from regard.models.headed import Headed, outputs_of
 from regard.models.published_config import label_names
 from regard.schema import joined_with_or
 
@@ -31,7 +31,7 @@ HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "class
 def tasks_for(model: Any) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
     if not isinstance(model, Headed):
-        continues = getattr(model, "continues", False)
+        continues = model.continues
         own = ("language-modeling",) if continues else ("translation",)
         if is_encoder(type(model)):
             return (*own, "embedding") if continues else ("embedding",)
@@ -86,7 +86,7 @@ def kept_settings(
     fits = found == task if kind in ("", "classes") else kind in heads
     if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
-    outputs = getattr(heads[kind], "outputs", 0)
+    outputs = outputs_of(heads[kind])
     labels = settings["labels"]
     if config.get("id2label") or len(labels) != outputs:
         labels = labels_of(config, outputs)
@@ -100,13 +100,13 @@ def task_of(model: Any, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
         ConfigError: its labels are not what its head answers.
     """
     if not isinstance(model, Headed):
-        if getattr(model, "continues", False):
+        if model.continues:
             return "language-modeling", {}
         return "translation", {}
     kind = next((kind for kind in TASK_OF if kind in model.heads), None)
     if kind is None:
         return "embedding", {}
-    outputs = getattr(model.heads[kind], "outputs", 0)
+    outputs = outputs_of(model.heads[kind])
     if kind == "classes" and _is_number(config, outputs):
         return "regression", {}
     labels = {"labels": labels_of(config, outputs)} if kind in ("classes", "tags") else {}

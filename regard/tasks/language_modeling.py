@@ -37,6 +37,7 @@ from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Spelling, Streaming
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
+from regard.models.protocols import Encoder, LanguageModel
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
 from regard.tasks.carried import carried_loss
@@ -200,7 +201,7 @@ class LanguageModeling(Embeds):
     @classmethod
     def trains(cls, model: type) -> bool:
         """Whether the model predicts what comes next."""
-        return bool(getattr(model, "continues", False))
+        return issubclass(model, LanguageModel)
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -375,7 +376,7 @@ class LanguageModeling(Embeds):
         Raises:
             ConfigError: it is none.
         """
-        if not hasattr(self.model, "template"):
+        if not isinstance(self.model, Encoder):
             raise ConfigError(
                 f"{type(self.model).__name__} carries a state from word to word and has no layers "
                 "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do; "

@@ -209,7 +209,7 @@ class MultipleChoice(EncoderTask):
         context, question = firsts[0], firsts[1]
         if not context or not question:
             return question, firsts[choice]
-        if getattr(self.model.encoder, "continues", False):
+        if self.model.encoder.continues:
             return seconds[1], firsts[choice]
         return [], question + seconds[choice]
 

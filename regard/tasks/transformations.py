@@ -26,7 +26,7 @@ def transformed(model: Headed, tokenizer: Tokenizer, source: Headed) -> tuple[He
     one that its `source` came with: it was trained on rows as the tokenizer's file says.
     """
     kept = set(model.heads.values()) & set(source.heads.values())
-    if not getattr(model.encoder, "continues", False) or kept:
+    if not model.encoder.continues or kept:
         return model, tokenizer
     if not _marks(tokenizer):
         given = {role: piece for role, piece in MARKS.items() if role != "pad"}

@@ -37,6 +37,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import BLEU, CHRF, Score
+from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
 from regard.tasks.finite import NonFiniteScores
@@ -144,7 +145,7 @@ class Translation(TaskVerbs):
     @classmethod
     def trains(cls, model: type) -> bool:
         """Whether the model writes a target for a source."""
-        return hasattr(model, "start") and not getattr(model, "continues", False)
+        return issubclass(model, EncoderDecoder)
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,8 @@ model.generate("The man")       NoSuchVerb: `generate` continues a text, but thi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.errors import ConfigError
@@ -38,10 +39,39 @@ class NoSuchVerb(ConfigError, AttributeError):
 
 
 class TaskVerbs:
-    """Base of tasks. `verbs` are the commands of `regard` that the task supports, its own first."""
+    """Base of tasks: what trainings, folders and pages may ask of each of them.
+
+    verbs: the commands of `regard` that the task supports, its own first.
+    Recipe: the type of its recipes; None where nothing trains it.
+    items: what its first loss counts.
+    usual: how many items of a loss a batch has on average, where the objective divides by that.
+    next_words: a second objective, the prediction of the next token, where the task has it.
+    pieces: how texts become rows, where the task reads hidden states of whole texts.
+    """
 
     name: ClassVar[str]
     verbs: ClassVar[tuple[str, ...]]
+    Recipe: ClassVar[type | None] = None
+    items: ClassVar[str] = "tokens"
+    usual: Mapping[str, float] = MappingProxyType({})
+    next_words: Any = None
+    pieces: Any = None
+
+    def notes(self) -> list[str]:
+        """What of the data is not used as it stands."""
+        return []
+
+    def published(self) -> dict[str, Any]:
+        """Fields of config.json that other libraries read, beside those of the model."""
+        return {}
+
+    def asked(self, row: Sequence[str]) -> Any:
+        """What the page of a run shows attention over, of a sample; None: nothing."""
+        return [row[0]]
+
+    def excerpt(self, recipe: Any) -> tuple[str, ...] | None:
+        """Of a sample that is too long to be shown whole as much as can be; None: there is none."""
+        return None
 
     def require(self, verb: str, model: Any, problem: str = "") -> None:
         """Check that the task supports a command of `regard`.

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.models.features import Features
 from regard.models.headed import Headed, assembled
+from regard.models.protocols import Generator
 from regard.training.recompute import blocks_of, recomputing
 
 
@@ -47,8 +48,9 @@ def count(task: Any, batch: Any, *, recompute: bool = False) -> tuple[int, int, 
 
 def _over_words(task: Any) -> Any:
     """The head that is trained to predict words, if there is one."""
-    objective = getattr(task, "next_words", None)
-    return objective.head if objective is not None else getattr(task.model, "head", None)
+    if task.next_words is not None:
+        return task.next_words.head
+    return task.model.head if isinstance(task.model, Generator) else None
 
 
 @contextmanager
@@ -76,7 +78,7 @@ def _without_targets(head: Any, words: int) -> Iterator[None]:
 
 def _frozen_flops(model: Any, batch: Any) -> int:
     """Of the forward pass through an encoder of which nothing is learned."""
-    features = getattr(model, "encoder", None)
+    features = model.encoder if isinstance(model, Headed) else None
     if not isinstance(features, Features):
         return 0
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

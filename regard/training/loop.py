@@ -42,11 +42,13 @@ Losses = dict[str, tuple[Tensor, int]]
 class Task(Protocol):
     """What the loop needs of a task. `carry` is None or a `State` for the next batch, detached.
 
-    Where its first loss counts something else than tokens, `items` says what ("examples"). Where
-    `usual` says how many items of a loss a batch has on average, the objective divides by that.
+    items: what its first loss counts: "tokens", "examples".
+    usual: how many items of a loss a batch has on average, where the objective divides by that.
     """
 
     model: Any
+    items: str
+    usual: Mapping[str, float]
 
     @property
     def goal(self) -> tuple[str, str]:
@@ -101,7 +103,7 @@ class Loop:
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
         self.saver = Saver(place, options.checkpoints, lambda: gather(self), progress.warn)
-        self.counters, self.items = Counters(), getattr(task, "items", "tokens")
+        self.counters, self.items = Counters(), task.items
         self.scores: dict[str, float] = {}
         self.carry: Any = None
         self.learning_rate = self.norm = 0.0
@@ -174,7 +176,7 @@ class Loop:
         Batches of rows of one length have few words or many: divided by their own number, a word
         of a short sentence would weigh several times as much as one of a long sentence.
         """
-        usual: Mapping[str, float] = getattr(self.task, "usual", {})
+        usual = self.task.usual
         return {
             name: usual[name] * batches if name in usual else max(1, total)
             for name, total in totals.items()

@@ -188,10 +188,11 @@ def as_encoder(model: Any, pieces: Pieces | None) -> tuple[nn.Module, Pieces]:
     Raises:
         ConfigError: neither the model nor the caller says it.
     """
-    given = pieces if pieces is not None else getattr(model, "pieces", None)
+    bare = isinstance(model, nn.Module)
+    given = None if pieces is None and bare else pieces or model.pieces
     if given is None:
         raise ConfigError(
             f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
             "Use regard.data.pieces.Pieces(tokenizer, template, limit, pad)."
         )
-    return (model if isinstance(model, nn.Module) else model.model), given
+    return (model if bare else model.model), given

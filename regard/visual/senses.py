@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from regard.errors import ConfigError
+from regard.models.headed import Headed
+from regard.models.protocols import Encoder
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Note
 from regard.visual.record import as_encoder
@@ -41,8 +43,8 @@ def contextual(model: Any, texts: Sequence[str], word: str, pieces: Pieces | Non
         ConfigError: the word stands less than twice, or the model is no encoder.
     """
     module, pieces = as_encoder(model, pieces)
-    encoder: Any = getattr(module, "encoder", module)
-    if not hasattr(encoder, "layers"):
+    encoder: Any = module.encoder if isinstance(module, Headed) else module
+    if not isinstance(encoder, Encoder):
         raise ConfigError(f"{type(module).__name__} has no hidden states of a whole text to show.")
     rows = pieces.rows([(text,) for text in texts])
     places = [

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.models.protocols import Generator
 from regard.state import State
 
 BOS, EOS = 1, 2
@@ -21,7 +22,7 @@ class Last(State):
     table: Tensor  # (R, V, V)
 
 
-class Markov:
+class Markov(Generator):
     """P(next | last) is a table; the first token of the source says which one."""
 
     def __init__(self, tables: Tensor, eos: int | None = EOS, max_length: int | None = None):
@@ -45,7 +46,7 @@ class Hidden(State):
     hidden: Tensor  # (R, D)
 
 
-class Recurrent:
+class Recurrent(Generator):
     """A random recurrent network: its scores depend on everything that was fed to it, so that a
     state that is reordered wrongly gives other scores than the prefix."""
 

@@ -18,6 +18,7 @@ from regard.decoding import (
     NoRepeatNGram,
     Power,
 )
+from regard.models.protocols import Generator
 from regard.state import State
 
 VOCABULARY, PAD, EOS = 61, 0, 2
@@ -57,7 +58,7 @@ class Read(State):
     tokens: Tensor
 
 
-class Wrapped:
+class Wrapped(Generator):
     """A transformers model as `start`, `step`, `select`; it reads its prefix again at each step."""
 
     def __init__(self, model):

@@ -7,6 +7,7 @@ from decoding_mocks import sources
 from regard.data.batches import Sequences
 from regard.decoding import GNMT, Beam, BeamFinished, Greedy, MinTokens, Sampling, TopK
 from regard.models import model_class
+from regard.models.protocols import Generator
 
 VOCABULARY = 40
 SMALL = {
@@ -22,7 +23,7 @@ METHODS = [
 ]
 
 
-class Ending(torch.nn.Module):
+class Ending(torch.nn.Module, Generator):
     """A model that ends its sentences: random weights hardly ever would.
 
     `eos` gets a score near the best one's, now above and now below it.

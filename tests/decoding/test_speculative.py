@@ -31,6 +31,7 @@ from regard.decoding import (
 )
 from regard.errors import ConfigError
 from regard.models import model_class
+from regard.models.protocols import Generator
 from regard.state import State
 
 VOCABULARY = 24
@@ -157,7 +158,7 @@ class Read(State):
         return Read(self.tokens, self.lengths - count)
 
 
-class Table:
+class Table(Generator):
     """P(next | last two tokens) is a table, on a tiny vocabulary."""
 
     continues = True
@@ -237,7 +238,7 @@ def test_the_share_that_stands_is_one_less_the_distance():
 # ------------------------------------------------------------------------ small models
 
 
-class Afresh:
+class Afresh(Generator):
     """A model that reads everything again at each step: no state to keep or to lose."""
 
     continues = True
@@ -319,7 +320,7 @@ def _rows(tokens):
 
 
 def test_a_copy_of_the_source_is_guessed_from_it():
-    class Copies:
+    class Copies(Generator):
         """Writes its source."""
 
         config = SimpleNamespace(vocab_size=30, bos=1, eos=EOS, max_length=None)

@@ -10,7 +10,7 @@ import torch
 
 from regard.data import Streams, Tokens
 from regard.layers.output import Softmax
-from regard.models.interfaces import Output
+from regard.models.protocols import Output
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.state import Cells, State

@@ -102,6 +102,7 @@ class Translating:
     """Batches of one text, which is the same in every epoch; dropout is not."""
 
     goal = ("loss", "min")
+    items, usual = "tokens", {}  # noqa: RUF012
 
     def __init__(self):
         torch.manual_seed(1)

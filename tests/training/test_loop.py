@@ -37,6 +37,7 @@ class Ragged:
     """Rows of very different lengths, handed out `rows` at a time; two losses of unlike counts."""
 
     goal = ("none", "min")
+    items, usual = "tokens", {}  # noqa: RUF012
 
     def __init__(self, rows: int):
         torch.manual_seed(0)

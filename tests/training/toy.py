@@ -74,6 +74,7 @@ class Windows:
 
 class Toy:
     goal = ("loss", "min")
+    items, usual = "tokens", {}  # noqa: RUF012
 
     def __init__(self, seed: int = 1, dropout: float = 0.3, tick=lambda: None):
         torch.manual_seed(seed)

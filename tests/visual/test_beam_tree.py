@@ -13,6 +13,7 @@ import torch
 from visual_pages import SAVAGE, widest
 
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
 from regard.visual import Distribution, Node, Tree, next_words
 
 NODES = [
@@ -105,7 +106,7 @@ def test_logits_are_refused():
         Distribution.of([0.5, 0.5], ["a"])
 
 
-class Bigrams(torch.nn.Module):
+class Bigrams(torch.nn.Module, Generator):
     """A model that knows one table: the scores of the next word after each word."""
 
     def __init__(self):
