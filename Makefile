@@ -10,11 +10,12 @@ TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test lint sanitize bench weight clean
+.PHONY: help demo test test-reference lint sanitize bench weight clean
 
 help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
 	@echo "make test   all tests"
+	@echo "make test-reference  the tests on a copy without the compiled kernels"
 	@echo "make lint   style and types"
 	@echo "make sanitize  drawn calls of the compiled kernels under address and UB sanitizers"
 	@echo "make bench  our speed beside the peers', as ratios: about an hour"
@@ -26,6 +27,17 @@ demo: $(VENV)/.core
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2
+
+# The package of kernels is optional: what the definitions compute is tested without its folder.
+REFERENCE := build/reference
+
+test-reference: $(VENV)/.dev
+	rm -rf $(REFERENCE) && mkdir -p $(REFERENCE)
+	cp -r regard tests tools benchmarks examples recipes docs *.md *.toml $(REFERENCE)
+	rm -r $(REFERENCE)/regard/native $(REFERENCE)/tests/native
+	cd $(REFERENCE) && OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
+	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 \
+	  --ignore tests/test_tree.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

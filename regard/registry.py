@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
+from pathlib import Path
 from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
 import torch
@@ -148,13 +149,10 @@ class KernelPackage(Protocol):
 
 
 def kernel_package() -> KernelPackage | None:
-    """The package, imported by its name; None where it is not there."""
-    try:
-        return cast(KernelPackage, importlib.import_module(KERNELS))
-    except ModuleNotFoundError as error:
-        if error.name != KERNELS:
-            raise
+    """The package, imported by its name; None where its folder is not beside this file."""
+    if not Path(__file__).with_name(KERNELS.rpartition(".")[2]).is_dir():
         return None
+    return cast(KernelPackage, importlib.import_module(KERNELS))
 
 
 def load_kernels() -> None:
