@@ -34,7 +34,7 @@ REFERENCE := build/reference
 test-reference: $(VENV)/.dev
 	rm -rf $(REFERENCE) && mkdir -p $(REFERENCE)
 	cp -r regard tests tools benchmarks examples recipes docs *.md *.toml $(REFERENCE)
-	rm -r $(REFERENCE)/regard/native $(REFERENCE)/tests/native
+	rm -r $(REFERENCE)/regard/kernels $(REFERENCE)/tests/kernels
 	cd $(REFERENCE) && OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
 	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 \
 	  --ignore tests/test_tree.py
@@ -54,7 +54,7 @@ sanitize: $(VENV)/.dev
 	  LD_PRELOAD="$(call RUNTIME,libasan.so) $(call RUNTIME,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  OMP_NUM_THREADS=1 PYTHONPATH=. \
-	  $(BIN)/python tests/native/drawn.py 1 25 $$kind $$threads > /dev/null || exit 1; \
+	  $(BIN)/python tests/kernels/drawn.py 1 25 $$kind $$threads > /dev/null || exit 1; \
 	done; done
 
 bench: $(VENV)/.bench

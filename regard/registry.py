@@ -22,7 +22,7 @@ from regard.errors import ConfigError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KERNELS = "regard.native"
+KERNELS = "regard.kernels"
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,7 @@ GRADIENTS = {
     *("lstm_step", "rnn", "gru", "lstm"),
 }
 AUTOCAST = {"linear", "lstm", "add_norm"}  # some of their implementations are for autocast alone
-# Whole models in compiled calls are compared in tests/native.
+# Whole models in compiled calls are compared in tests/kernels.
 SMALL = [op for op in ops.OPERATIONS.values() if op.name != "compiled_steps"]
 PAIRS = [(op, one.name) for op in SMALL for one in op.implementations]
 # The GPU's own generator draws; and inside what torch compiles its own operators do.

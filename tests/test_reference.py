@@ -55,7 +55,7 @@ print("reached the end")
 
 
 def test_everything_runs_without_the_kernels(tmp_path):
-    shutil.copytree(PACKAGE, tmp_path / "regard", ignore=shutil.ignore_patterns("native", "*.pyc"))
+    shutil.copytree(PACKAGE, tmp_path / "regard", ignore=shutil.ignore_patterns("kernels", "*.pyc"))
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

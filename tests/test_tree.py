@@ -27,7 +27,7 @@ STATIONS = [
     {"attention"},
     {"models", "sentences"},
     {"decoding"},
-    {"native"},
+    {"kernels"},
     {"metrics"},
     {"tasks"},
     {"training"},
@@ -87,9 +87,9 @@ def test_imports_run_one_way():
             continue
         assert part in RANK, f"regard/{part} has no station: give it one in {Path(__file__).name}"
         for line, other in imported(file):
-            if part == "registry" and other == "native":  # a name, from which it is loaded
+            if part == "registry" and other == "kernels":  # a name, from which it is loaded
                 continue
-            if other == "native" != part:
+            if other == "kernels" != part:
                 wrong.append(f"{file.relative_to(ROOT)}:{line}: the kernels are optional: {part}")
             if RANK.get(other, -1) > RANK[part]:
                 wrong.append(f"{file.relative_to(ROOT)}:{line}: {part} imports {other}, above it")

@@ -1,0 +1,33 @@
+"""Compiled kernels: faster operations, and whole models compiled for decoding and encoding.
+
+This package is optional. Nothing imports it but by name: `regard.ops.load_kernels` calls `setup`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+
+def setup() -> None:
+    """Load the kernels, compiled now if need be, and register them as implementations.
+
+    Where they cannot be compiled, a warning says so, and nothing is registered.
+    """
+    from regard.kernels import build
+
+    if build.setup():
+        _register()
+
+
+@cache
+def _register() -> None:
+    from regard.kernels import operations
+
+    operations.register()
+
+
+def status() -> str:
+    """Which compiled library is loaded, or why none is."""
+    from regard.kernels import build
+
+    return build.status()

@@ -1,0 +1,92 @@
+"""Adam and the norm of a gradient by the compiled kernels: see cpp/adam.h."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.kernels import build
+from regard.kernels.arguments import address, is_contiguous, is_cpu_strided, optional_address
+from regard.kernels.signatures import Adam, Parameter
+from regard.ops import AdamUpdate
+
+PIECE = 1 << 15  # numbers of a piece, as in adam.h
+
+
+def fits(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> bool:
+    """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
+    return fits_gradients([x for one in updates for x in (one.values, one.gradient)])
+
+
+def fits_gradients(gradients: Sequence[Tensor]) -> bool:
+    """Whether there are kernels for all of these."""
+    return build.available() and all(map(_plain, gradients))
+
+
+def _plain(tensor: Tensor) -> bool:
+    return is_cpu_strided(tensor) and is_contiguous(tensor)
+
+
+def adam(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> None:
+    """See `ops.adam`; low-precision copies are written too."""
+    alike: dict[int, list[AdamUpdate]] = {}
+    for one in updates:
+        one.step.add_(1)
+        alike.setdefault(int(one.step), []).append(one)
+    for step, some in alike.items():
+        _update(some, step, scale, betas, eps)
+
+
+def _update(
+    updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
+) -> None:
+    first, second = betas
+    table = (Parameter * len(updates))()
+    for line, one in zip(table, updates, strict=True):
+        real, shape = torch.float32, one.values.shape
+        line.values = address("values", one.values, real, shape)
+        line.slopes = address("gradient", one.gradient, real, shape)
+        line.means = address("mean", one.mean, real, shape)
+        line.squares = address("square", one.square, real, shape)
+        line.narrow = optional_address("copy", one.copy, torch.bfloat16, shape)
+        line.count, line.keep, line.pull = one.values.numel(), one.keep, one.pull
+        line.rate = one.rate / (1 - first**step)
+    job = _job(table)
+    job.slope_scale, job.first, job.second, job.eps = scale, first, second, eps
+    job.lacking = (1 - second**step) ** -0.5
+    _run("regard_adam", job)
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """See `ops.gradient_norm`; the same for any number of threads."""
+    table = (Parameter * len(gradients))()
+    for line, gradient in zip(table, gradients, strict=True):
+        line.slopes = address("gradient", gradient, torch.float32, gradient.shape)
+        line.count = gradient.numel()
+    job = _job(table)
+    sums = np.zeros(job.count)
+    job.sums = sums.ctypes.data
+    _run("regard_add_squares", job)
+    return torch.tensor(float(sums.sum()), dtype=torch.float64).sqrt().float()
+
+
+def _job(table: ctypes.Array[Parameter]) -> Adam:
+    numbers = [(i, at) for i, line in enumerate(table) for at in range(0, line.count, PIECE)]
+    pieces = np.array(numbers, np.int64).reshape(-1, 2)
+    job = Adam(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
+    job.kept = table, pieces  # for as long as the job lives
+    return job
+
+
+def _run(name: str, job: Adam) -> None:
+    if job.count:
+        threads = max(1, min(torch.get_num_threads(), job.count))
+        getattr(build.library(), name)(threads, ctypes.byref(job))

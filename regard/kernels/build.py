@@ -1,0 +1,296 @@
+"""The compiled kernels: `setup` compiles them where that is not done yet, with a C++ compiler.
+
+A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
+the flags, the compiler named by CXX and the processor, so that machines which share a home do not
+share machine code. Each file ends with a checksum of its name and content, because loading a
+damaged library can end the process. A file that another user could have written is not loaded; see
+trust.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+from regard.errors import RegardError
+from regard.kernels import compiler, trust
+from regard.kernels.compiler import BuildError as BuildError
+from regard.kernels.signatures import declare
+
+FOLDER = Path(__file__).with_name("cpp")
+SOURCE = FOLDER / "kernels.cpp"
+FLAGS = (
+    *("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"),
+    *("-shared", "-fPIC"),
+)
+# Everything that this processor can do, then what every processor of its kind can.
+KINDS = (("-march=native",), ("-mcpu=native",), ())
+MORE_FLAGS = "REGARD_CXXFLAGS"  # further flags, such as those of a sanitizer
+SECONDS = 300  # for a compiler that hangs
+
+ROOM = 4 << 20  # bytes that a folder must have left
+UNFINISHED = "build-"
+SUM = hashlib.sha256
+
+TOLD = "compiling kernels for this processor: once, for some seconds"
+SLOWER = (
+    "Without compiled kernels, decoding and encoding are slower, since models keep their wide "
+    "weights whatever `weights` says, and so is training: norms, dropout, activations, attention "
+    "and LSTMs in bfloat16, and Adam."
+)
+INSTALL = (
+    "Install a C++ compiler (on Debian and Ubuntu the package g++, on Fedora gcc-c++, on macOS "
+    "`xcode-select --install`), or name one in CXX."
+)
+
+_lock = threading.Lock()
+
+
+_loaded: ctypes.CDLL | None = None
+_path = ""  # where they lie
+_failure = ""  # why there are none
+
+
+def setup() -> bool:
+    """Load the kernels, compiled now if they are not in the cache; whether there are any.
+
+    Where they cannot be built, one warning says why.
+    """
+    global _loaded, _path, _failure
+    with _lock:  # two threads shall not build the same
+        if _loaded is None and not _failure:
+            try:
+                path = build()
+                _loaded, _path = load(path), str(path)
+            except (BuildError, OSError) as error:
+                _failure = f"The kernels could not be compiled: {error}"
+                warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
+    return _loaded is not None
+
+
+def kernels() -> ctypes.CDLL | None:
+    """The compiled kernels, where `setup` has loaded them; else None. Compiles nothing."""
+    return _loaded
+
+
+def status() -> str:
+    """The library that is loaded, or why none is."""
+    return _failure or ("not loaded" if _loaded is None else f"loaded from {_path}")
+
+
+def library() -> ctypes.CDLL:
+    """The compiled kernels.
+
+    Raises:
+        RegardError: `setup` has not loaded them.
+    """
+    found = kernels()
+    if found is None:
+        raise RegardError("The compiled kernels are not loaded: `regard.ops.load_kernels` does it.")
+    return found
+
+
+def available() -> bool:
+    """Whether `setup` has loaded kernels."""
+    return kernels() is not None
+
+
+def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None) -> Path:
+    """The compiled library, from the cache or built now.
+
+    kinds: further flags, tried one after the other until what they give runs on this machine.
+
+    Raises:
+        BuildError: there is no compiler, or it fails with all flags.
+        OSError: there is no folder to write to.
+    """
+    folder = folder or _cache()
+    target = folder / f"kernels-{_name(kinds)}.so"
+    untrusted = trust.distrust_reason(folder)
+    if untrusted and trust.make_private(folder):
+        _print(f"{untrusted}: only you may write to it now, and the kernels are compiled again.")
+        untrusted = ""
+    if not untrusted and _is_whole(target) and _executes(folder):
+        return target
+    command = _compiler()
+    if problem := untrusted or _problem(folder):
+        folder = _of_this_process(problem)
+    print(TOLD, file=sys.stderr, flush=True)
+    said = ""
+    _remove_leftovers(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
+        made = Path(place, "kernels.so")
+        for kind in kinds:
+            flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
+            said = _run(*command, *flags, str(SOURCE), "-o", str(made))
+            # In a process of its own: an instruction that the processor lacks would end this one.
+            said = said or _run(sys.executable, "-I", "-S", "-c", CHECK, str(made))
+            if not said:
+                target = folder / target.name
+                code = made.read_bytes()
+                made.write_bytes(code + _checksum(target.name, code))
+                made.chmod(0o644)
+                os.replace(made, target)  # whole or not at all, whoever else builds
+                return target
+    lines = said.strip().splitlines()
+    telling = [line for line in lines if re.search("error|fail", line, re.IGNORECASE)]
+    raise BuildError(f"{' '.join(command)} failed: {(telling or lines)[0]:.200}")
+
+
+def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
+    """The name of a build: a hash of the sources, the flags, the compiler and the processor."""
+    text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
+    asked = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
+    return SUM(repr((text, FLAGS, kinds, asked, _processor())).encode()).hexdigest()[:20]
+
+
+def _checksum(name: str, code: bytes) -> bytes:
+    return SUM(name.encode() + code).digest()
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a library has its checksum, and no other user can have written it."""
+    try:
+        with trust.open_trusted(path) as file:
+            written = file.read()
+    except trust.UntrustedFile as error:
+        _print(f"{error}: the kernels are compiled again.")
+        return False
+    except OSError:
+        return False
+    size = SUM().digest_size
+    return _checksum(path.name, written[:-size]) == written[-size:]
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary folders that killed builds have left."""
+    for place in folder.glob(f"{UNFINISHED}*"):
+        try:
+            if time.time() - place.stat().st_mtime > 4 * SECONDS:
+                shutil.rmtree(place, ignore_errors=True)
+        except OSError:  # another process has removed it
+            pass
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """A compiled library with the types of its functions.
+
+    Raises:
+        BuildError: it is damaged, or another user could have written it.
+        OSError: it cannot be loaded.
+    """
+    if untrusted := trust.distrust_reason(path.parent):
+        raise BuildError(untrusted)
+    try:
+        with trust.pinned(path.parent) as folder:
+            if not _is_whole(folder / path.name):
+                raise BuildError(f"{path} is damaged, or another user could have written it")
+            library = ctypes.CDLL(str(folder / path.name))
+    except trust.UntrustedFile as error:
+        raise BuildError(str(error)) from None
+    declare(library)
+    runtime = _openmp()
+    if runtime is not None:
+        functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads)
+        library.regard_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))
+        # A forked process has the runtime's tables of threads, but none of the threads.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=partial(library.regard_threads, None, None, None))
+    return library
+
+
+def _openmp() -> ctypes.CDLL | None:
+    """The OpenMP runtime that torch has loaded; None where it cannot be found."""
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        found = {Path(name) for name in re.findall(r"/.*/lib(?:gomp|iomp|omp)\S*", maps)}
+    except OSError:
+        found = set(folder.glob("lib*omp*"))
+    # Other packages may have brought one of their own.
+    for path in sorted(found, key=lambda path: folder not in path.parents):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "GOMP_parallel"):
+            return library
+    return None
+
+
+CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).regard_check())"
+
+
+def _run(*command: str) -> str:
+    """Run a command: "" if it succeeds, else its errors."""
+    return compiler.run(*command, seconds=SECONDS)
+
+
+def _compiler() -> list[str]:
+    """The command of the compiler."""
+    return compiler.find()
+
+
+def _processor() -> str:
+    """What tells one kind of processor from another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+    return repr((platform.machine(), platform.processor(), sorted(known)))
+
+
+def _cache() -> Path:
+    """Where what is built is kept, if it can be."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(root, "regard", "kernels")
+
+
+def _problem(folder: Path) -> str:
+    """Why nothing can be built in a folder; it is made if need be."""
+    if not folder.is_absolute():  # there is no home, or one that depends on where we are
+        return f"{folder} is no folder for a cache"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        return str(error)
+    if untrusted := trust.distrust_reason(folder):  # another user has made it meanwhile
+        return untrusted
+    if not os.access(folder, os.W_OK):
+        return f"{folder} cannot be written to"
+    if not _executes(folder):
+        return f"programs may not run from {folder}"
+    return "" if shutil.disk_usage(folder).free >= ROOM else f"the disk of {folder} is full"
+
+
+def _executes(folder: Path) -> bool:
+    """Whether what lies in a folder may be loaded."""
+    return not hasattr(os, "ST_NOEXEC") or not os.statvfs(folder).f_flag & os.ST_NOEXEC
+
+
+def _of_this_process(problem: str) -> Path:
+    """A folder that goes with this process."""
+    _print(
+        f"{problem}: kernels are compiled for this process alone, and again for the next. "
+        "Set XDG_CACHE_HOME to a folder that can keep them."
+    )
+    folder = Path(tempfile.mkdtemp(prefix="regard-kernels-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

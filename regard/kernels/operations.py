@@ -1,0 +1,368 @@
+"""The compiled kernels as implementations of the operations in `regard.ops`, gradients included.
+
+Each has a condition, which asks for tensors that the kernels take: `training.fit`. Inside what
+torch compiles none applies, because torch cannot see through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard import ops
+from regard.kernels import accelerate, adam, lstm, memory, products, recurrence, training, words
+from regard.kernels.arguments import is_cpu_strided
+from regard.kernels.training import Attending
+from regard.layers import panels
+from regard.layers.linear import product, weight_gradient
+from regard.models import quantize
+from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, cast, compute_type
+
+# ------------------------------------------------------------------------------ attention
+
+
+def _attends(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    drop: Drop = NO_DROP,
+) -> bool:
+    return bias is None and training.attends(query, key, value)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: KeyMask = ALL_KEYS,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    drop: Drop = NO_DROP,
+) -> Tensor:
+    return _Attention.apply(query, key, value, _attending(query, key, mask, scale, drop))
+
+
+def _attends_packed(
+    projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
+) -> bool:
+    return training.attends(*ops.unstack_heads(projected))
+
+
+def _packed_attention(
+    projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
+) -> Tensor:
+    query, key, _ = ops.unstack_heads(projected)
+    return _PackedAttention.apply(projected, _attending(query, key, mask, scale, drop))
+
+
+def _attending(
+    query: Tensor, key: Tensor, mask: KeyMask, scale: float | None, drop: Drop
+) -> Attending:
+    """What the kernels are told of one call over heads (B, H, T, K) and (B, H, S, K)."""
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    if (rows := mask.unpadded) is not None:
+        return Attending(None, rows.causal, scale, drop, (rows.queries, rows.keys))
+    grid = None if mask.is_causal else mask.grid
+    if grid is not None:
+        grid = grid.expand(*query.shape[:3], key.size(2))
+        if grid.stride(-1) != 1:
+            grid = grid.contiguous()
+    return Attending(grid, mask.is_causal, scale, drop)
+
+
+class _Attention(torch.autograd.Function):
+    """Queries (B, H, T, K), keys and values (B, H, S, K) -> (B, H, T, K)."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> Tensor:
+        context, norms = training.attend(query, key, value, asked)
+        ctx.save_for_backward(query, key, value, context, norms)
+        ctx.asked = asked
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        *heads, norms = ctx.saved_tensors
+        found = [torch.empty_like(x.transpose(1, 2)).transpose(1, 2) for x in heads[:3]]
+        training.attend_back(grads[0], heads, norms, ctx.asked, found)
+        return *found, None
+
+
+class _PackedAttention(torch.autograd.Function):
+    """The same with one gradient: (B, T, 3, H, K) -> (B, H, T, K)."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, asked: Attending) -> Tensor:
+        context, norms = training.attend(*ops.unstack_heads(projected), asked)
+        ctx.save_for_backward(projected, context, norms)
+        ctx.asked = asked
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        projected, context, norms = ctx.saved_tensors
+        found = torch.empty_like(projected)
+        heads = (*ops.unstack_heads(projected), context)
+        training.attend_back(grads[0], heads, norms, ctx.asked, ops.unstack_heads(found))
+        return found, None
+
+
+# ----------------------------------------------------------------------- dropout and norm
+
+
+def _drops(x: Tensor, drop: Drop) -> bool:
+    return training.fit(x)
+
+
+class _Dropout(torch.autograd.Function):
+    """Keeps no mask for the backward pass, which draws again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, drop: Drop) -> Tensor:
+        ctx.drop = drop
+        return training.drop(x, *drop)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ops.dropout(grads[0], ctx.drop), None
+
+
+def _dropout(x: Tensor, drop: Drop) -> Tensor:
+    return _Dropout.apply(x, drop) if drop.threshold else x
+
+
+def _adds(
+    hidden: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float, drop: Drop = NO_DROP
+) -> bool:
+    return (
+        torch.is_grad_enabled()
+        and all(is_cpu_strided(one) and one.is_contiguous() for one in (weight, bias))
+        and hidden.shape == update.shape
+        and training.fit(hidden)
+        and training.fit(update)
+        and compute_type(update) in training.NUMBERS
+    )
+
+
+def _add_norm(
+    hidden: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float, drop: Drop = NO_DROP
+) -> Tensor:
+    """What comes out has autocast's type."""
+    dtype = compute_type(update)
+    hidden, update = hidden.to(dtype).contiguous(), update.to(dtype).contiguous()
+    return _AddNorm.apply(hidden, update, weight, bias, eps, drop)
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        update: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        drop: Drop,
+    ) -> Tensor:
+        out, stats = training.add_norm(hidden, update, weight, bias, eps, drop)
+        ctx.save_for_backward(hidden, update, weight, bias, stats)
+        ctx.eps, ctx.drop = eps, drop
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        found = training.add_norm_back(grads[0], ctx.saved_tensors, ctx.eps, ctx.drop)
+        return *found, None, None
+
+
+# --------------------------------------------------------------- activations, sums, losses
+
+
+def _gelus(x: Tensor, approximate: str = "none") -> bool:
+    # The kernel's error function is as exact as float32 needs it only around zero.
+    return x.dtype == torch.bfloat16 and torch.is_grad_enabled() and training.fit(x)
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    return _Gelu.apply(x, approximate == "tanh")
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tanh: bool) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.tanh = tanh
+        return training.gelu(x, tanh=tanh)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return training.gelu(ctx.saved_tensors[0], grads[0], tanh=ctx.tanh), None
+
+
+def _sums(x: Tensor, dtype: torch.dtype) -> bool:
+    return dtype == torch.float32 and not x.requires_grad and training.fit(x)
+
+
+def _sum_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return training.sum_rows(x)
+
+
+def _has_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> bool:
+    return training.fit(logits) and logits.is_contiguous() and not logits.requires_grad
+
+
+def _cross_entropy_gradient(
+    logits: Tensor, targets: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The gradient takes the memory of the logits."""
+    return training.cross_entropy(logits, targets, smoothing).sum(), logits
+
+
+def _ranks(logits: Tensor) -> bool:
+    return training.fit(logits) and logits.dtype == torch.float32 and not logits.requires_grad
+
+
+def _ranks_targets(logits: Tensor, targets: Tensor) -> bool:
+    return _ranks(logits)
+
+
+def _ranks_several(logits: Tensor, count: int) -> bool:
+    return _ranks(logits) and count <= logits.size(-1)
+
+
+# ------------------------------------------------------------------------------------ memory
+
+
+def _on_cpu(shape: Sequence[int], like: Tensor) -> bool:
+    return like.is_cpu
+
+
+def _always(shape: Sequence[int], dtype: torch.dtype) -> bool:
+    return True
+
+
+# ------------------------------------------------------------------------------ recurrence
+
+
+def _steps(below: Tensor, recurrent: Tensor, cell: Tensor) -> bool:
+    return cell.dtype == torch.float32 and training.fit(cell, below, recurrent)
+
+
+def _lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    return _LSTMStep.apply(below, recurrent, cell)
+
+
+class _LSTMStep(torch.autograd.Function):
+    """One node of the graph, where torch's own operations would make eleven."""
+
+    @staticmethod
+    def forward(ctx: Any, below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, after, gates = training.lstm_step(below, recurrent, cell)
+        ctx.save_for_backward(gates, cell, after)
+        return hidden, after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        d_hidden, d_cell = grads
+        d_gates, d_before = training.lstm_step_back((d_hidden, d_cell), *ctx.saved_tensors)
+        return d_gates, d_gates, d_before
+
+
+def _reads_sequence(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
+    """Whether autocast asks for bfloat16 where everything is float32 on the CPU."""
+    tensors = x, hidden, cell, weights.input, weights.recurrent
+    plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in tensors)
+    several = x.size(1) > 1 and weights.recurrent_bias is None
+    return plain and several and compute_type(x) == torch.bfloat16 and lstm.available()
+
+
+def _lstm(
+    x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
+) -> tuple[Tensor, Tensor, Tensor]:
+    bias = weights.input_bias
+    bias = torch.zeros_like(weights.input[:, 0]) if bias is None else bias
+    learning = torch.is_grad_enabled()  # inside the function it is always off
+    return _LSTM.apply(x, hidden, cell, weights.input, weights.recurrent, bias, learning)
+
+
+class _LSTM(torch.autograd.Function):
+    """One product for the inputs of all steps, then the compiled chain of steps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        weight: Tensor,
+        recurrent: Tensor,
+        bias: Tensor,
+        learning: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = x.to(torch.bfloat16), cast(weight, torch.bfloat16)
+        found = lstm.forward(recurrent, product(x, weight), bias, hidden, cell, keep=learning)
+        if learning:
+            ctx.save_for_backward(x, hidden, cell, weight, recurrent, *vars(found).values())
+        return found.hiddens, found.hiddens[:, -1].clone(), found.cells[:, -1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, hidden, cell, weight, recurrent, *kept = ctx.saved_tensors
+        needs_x, needs_hidden, _, needs_weight, needs_recurrent, *_ = ctx.needs_input_grad
+        found = lstm.Swept(*kept)
+        d_hiddens, d_hidden, d_cell = grads
+        d_gates, d_bias, d_first, d_cell = lstm.backward(
+            recurrent, found, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden
+        )
+        flat = d_gates.flatten(0, 1)  # (B * T, 4D)
+        before = torch.cat([hidden[:, None], found.hiddens[:, :-1]], 1).to(x.dtype)
+        real = torch.float32
+        return (
+            product(d_gates, weight.t()).float() if needs_x else None,
+            *(d_first, d_cell),
+            weight_gradient(flat, x.flatten(0, 1), real) if needs_weight else None,
+            weight_gradient(flat, before.flatten(0, 1), real) if needs_recurrent else None,
+            *(d_bias, None),
+        )
+
+
+def register() -> None:
+    """Have all of these used from now on."""
+    ops.register(ops.attention, "compiled", _attention, when=_attends)
+    ops.register(ops.packed_attention, "compiled", _packed_attention, when=_attends_packed)
+    ops.register(ops.dropout, "compiled", _dropout, when=_drops)
+    ops.register(ops.add_norm, "compiled", _add_norm, when=_adds)
+    ops.register(ops.gelu, "compiled", _gelu, when=_gelus)
+    ops.register(ops.sum_rows, "compiled", _sum_rows, when=_sums)
+    ops.register(ops.cross_entropy_gradient, "compiled", _cross_entropy_gradient, when=_has_loss)
+    ops.register(
+        ops.negative_log_likelihood, "compiled", words.negative_log_likelihood, when=_ranks_targets
+    )
+    ops.register(ops.argmax, "compiled", words.argmax, when=_ranks)
+    ops.register(ops.topk, "compiled", words.topk, when=_ranks_several)
+    rows, linear = panels.quantized_rows, panels.quantized_linear
+    ops.register(rows, "compiled", words.quantized_rows, when=words.reads_rows)
+    ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
+    steps = quantize.compiled_steps
+    ops.register(steps, "compiled", accelerate.compiled_steps, when=accelerate.fits)
+    recur = recurrence.quantized_recurrence
+    ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrence.fits)
+    ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
+    ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
+    ops.register(ops.adam, "compiled", adam.adam, when=adam.fits)
+    ops.register(ops.zeros, "compiled", memory.zeros, when=_on_cpu)
+    ops.register(ops.large_empty, "compiled", memory.large_empty, when=_always)
+    ops.register(ops.gradient_norm, "compiled", adam.gradient_norm, when=adam.fits_gradients)

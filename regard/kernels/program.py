@@ -1,0 +1,310 @@
+"""A recording in the form that the compiled kernels read, and a call of them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.decoding.compiled_search import SearchPlan
+from regard.errors import RegardError
+from regard.kernels import signatures
+from regard.kernels.arguments import (
+    address,
+    is_contiguous,
+    is_cpu_strided,
+    optional_address,
+    raw_address,
+    strided_address,
+)
+from regard.kernels.beams import SearchResult, search
+from regard.kernels.pace import Pace
+from regard.kernels.products import packed_matrix, threads_for
+from regard.kernels.recorder import (
+    ABSENT,
+    AFTER,
+    COUNTED,
+    LINEAR,
+    LINES,
+    NORM,
+    PLACES,
+    TABLE,
+    CannotRecord,
+    Op,
+    Recording,
+)
+from regard.kernels.words import check_count
+from regard.ops import TopK
+from regard.state import KeyValueCache, SourceMemory
+
+NO_TOKEN = "a token is not in the vocabulary"
+NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
+
+
+class Program:
+    """What was recorded, in one call for a token of each row or several.
+
+    It keeps the addresses of the weights: where these are moved, a new program is needed.
+
+    Raises:
+        CannotRecord: some numbers are not those that the kernels read.
+    """
+
+    def __init__(self, recording: Recording):
+        ops, widths = recording.ops, recording.widths
+        for op in ops:
+            _check(op, widths)
+        self._kept = [tensor.detach() for op in ops for tensor in _read(op)]  # whoever moves them
+        self.width = widths[0]  # of what comes out
+        self.end = min(map(_positions, ops), default=sys.maxsize)
+        self._matrices = [_matrix(op) for op in ops]
+        self._ops = (signatures.Op * len(ops))(*map(_op, ops, self._matrices))
+        self._widths = (ctypes.c_int64 * len(widths))(*widths)
+        linears = [op.matrix for op in ops if op.kind == LINEAR and op.matrix is not None]
+        self._parts = sum(op.kind == AFTER for op in ops)  # of a recurrent state
+        self._program = signatures.Program(
+            ctypes.addressof(self._ops),
+            len(ops),
+            ctypes.addressof(self._widths),
+            len(widths),
+            max((matrix.columns for matrix in linears), default=0),
+        )
+        self._address = ctypes.addressof(self._program)
+        self._paces: dict[Any, Pace] = {}
+        work = sum(matrix.weight.numel() for matrix in linears)
+        self._work = work // max(len(linears), 1)
+        last = ops[-1]
+        self._scores = (last.kind, last.other, last.activation) == (LINEAR, ABSENT, 0)
+
+    def decode(
+        self, library: Any, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None
+    ) -> Tensor:
+        """(R, T, D) float32 -> (R, T, D); keys and values go into the cache."""
+        out = hidden.resolve_neg().clone(memory_format=torch.contiguous_format)
+        address("hidden", out, torch.float32, (*out.shape[:2], self.width))
+        self._run(library, out, None, cache, source)
+        return out
+
+    def step(
+        self,
+        library: Any,
+        tokens: Tensor,
+        cache: KeyValueCache | None,
+        source: SourceMemory | None,
+        parts: Any = None,
+    ) -> Tensor:
+        """Tokens (R, T) -> scores (R, T, V); keys and values go into the cache.
+
+        parts: an array of `Part`, where the state is recurrent.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        out = torch.empty(*tokens.shape, self.width)
+        if self._run(library, out, tokens, cache, source, parts):
+            raise IndexError(NO_TOKEN)
+        return out
+
+    def leading(
+        self,
+        library: Any,
+        tokens: Tensor,
+        cache: KeyValueCache | None,
+        source: SourceMemory | None,
+        count: int,
+        parts: Any = None,
+    ) -> TopK | None:
+        """The `count` most probable words after each of the tokens (R, 1), as `words.leading` finds
+        them among the scores, but nobody stores those. None where that cannot be done.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        check_count(count)
+        if not self._scores or self.width < count:
+            return None
+        rows = tokens.size(0)
+        shape = rows, count
+        words, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
+        given = (address("tokens", tokens, torch.int64, (rows, 1)),)
+        found = count, raw_address(words), raw_address(log_probs)
+        run = library.regard_run_leading
+        wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
+        if wrong > 0:
+            raise IndexError(NO_TOKEN)
+        return None if wrong else TopK(words, log_probs, self.width)
+
+    def beams(
+        self,
+        library: Any,
+        tokens: Tensor,
+        cache: KeyValueCache,
+        source: SourceMemory,
+        plan: SearchPlan,
+    ) -> SearchResult | None:
+        """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
+        cache tells the size of keys and values, and stays as it is.
+        """
+        if not self._scores or self.width < plan.count or self.end < plan.most:
+            return None
+        _, layers, heads, _, width = cache.keys.shape
+        read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
+        first = address("tokens", tokens, torch.int64, (plan.limits.numel(), 1))
+
+        def call(beams: Any) -> int:
+            given = (self._address, beams, first, ctypes.byref(read))
+            return library.regard_beams(*given, NUMBERS[cache.keys.dtype], *sizes)
+
+        return search(plan, self.width, self._work, call)
+
+    def _run(
+        self,
+        library: Any,
+        out: Tensor,
+        tokens: Tensor | None,
+        cache: KeyValueCache | None,
+        source: SourceMemory | None,
+        parts: Any = None,
+    ) -> int:
+        if not out.numel():
+            return 0
+        rows, count, _ = out.shape
+        given = raw_address(out), optional_address("tokens", tokens, torch.int64, (rows, count))
+        return self._call(library.regard_run, (rows, count), given, (), cache, source, parts)
+
+    def _call(
+        self,
+        run: Any,
+        shape: tuple[int, int],
+        given: tuple[int | None, ...],
+        found: tuple[int, ...],
+        cache: KeyValueCache | None,
+        source: SourceMemory | None,
+        parts: Any,
+    ) -> int:
+        rows, count = shape
+        if (0 if parts is None else len(parts)) != self._parts:
+            raise RegardError(f"`parts` must be {self._parts} parts of a recurrent state.")
+        read = None
+        if source is not None:
+            sentences = source.lengths.size(0)
+            read = _memory(source, source.keys.size(3), rows // max(1, sentences))
+        arguments = (
+            *(self._address, *given, rows, count),
+            None if cache is None else ctypes.byref(_memory(cache, cache.longest, 1)),
+            None if read is None else ctypes.byref(read),
+            *(parts, *found),
+        )
+        threads = threads_for(rows * count * self._work)
+        if threads == 1:
+            return run(*arguments, 1)
+        key = run.__name__, (rows * count).bit_length()
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = Pace()
+        return pace.timed(threads, lambda some: run(*arguments, some), size=rows * count)
+
+
+def _positions(op: Op) -> int:
+    """How many an operation has."""
+    if op.table is None or op.kind not in (PLACES, COUNTED):
+        return sys.maxsize
+    return len(op.table) - (op.layer + 1 if op.kind == COUNTED else 0)
+
+
+def readable(state: KeyValueCache | SourceMemory) -> bool:
+    """Whether the kernels can read these keys and values: (·, L, H, S, K)."""
+    keys, values, lengths, origin = state.keys, state.values, state.lengths, state.origin
+    kind, strides = keys.dtype, keys.stride()
+    return (
+        kind in NUMBERS
+        and values.dtype is kind
+        and lengths.dtype is torch.int64
+        and keys.is_cpu
+        and values.is_cpu
+        and lengths.is_cpu
+        and len(strides) == 5
+        and strides[4] == 1
+        and values.stride() == strides
+        and values.shape == keys.shape
+        and lengths.dim() == 1
+        and lengths.is_contiguous()
+        and (origin is None or is_cpu_strided(origin, torch.int64))
+    )
+
+
+def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> signatures.Memory:
+    """What is `readable` as kernels take it, which look at `lengths` and `origin` themselves: who
+    calls a program has asked for that, since others may go on without one.
+    """
+    keys, origin, shape, rows = state.keys, state.origin, state.keys.shape, state.lengths.size(0)
+    read: tuple[Any, ...] = (None, 0, 0)
+    if origin is not None:  # of each position of a cache, or of a whole source
+        table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
+        read = strided_address("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
+    return signatures.Memory(
+        *(raw_address(keys), raw_address(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
+        *(raw_address(state.lengths), sharing, longest, *read, rows, *shape),
+    )
+
+
+def _check(op: Op, widths: list[int]) -> None:
+    """Raises CannotRecord: an operation reads or writes other numbers than its registers hold."""
+    known = range(len(widths))
+    if not all(at in known for at in (op.target, *(r for r in op.reads if r != ABSENT))):
+        raise CannotRecord("a register that is not there")
+    target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
+    numbers: tuple[Any, ...]
+    if op.kind == LINEAR and op.matrix is not None:
+        numbers = op.matrix.shape == (target, source), (op.bias, target)
+    elif op.kind == NORM:
+        numbers = target == source, (op.gain, target), (op.bias, target)
+    elif op.kind == LINES and op.matrix is not None:
+        numbers = (op.matrix.columns == target,)
+    elif op.kind in (TABLE, PLACES, COUNTED) and op.table is not None:
+        numbers = (op.table.dim() == 2 and op.table.size(1) == target,)
+    else:
+        return
+    for one in numbers:
+        if isinstance(one, tuple) and one[0] is not None:
+            one = one[0].shape == (one[1],)
+        if not one:
+            raise CannotRecord("weights of another size than the hidden states")
+
+
+def _read(op: Op) -> list[Tensor]:
+    """The tensors of an operation.
+
+    Raises:
+        CannotRecord: one has another type.
+    """
+    numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
+    if not all(is_cpu_strided(tensor) and is_contiguous(tensor) for tensor in numbers):
+        raise CannotRecord("numbers of another type")
+    if op.matrix is not None:
+        numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
+    return numbers
+
+
+def _matrix(op: Op) -> signatures.Matrix | None:
+    matrix = op.matrix
+    if matrix is None:
+        return None
+    bias = optional_address("bias", op.bias, torch.float32, (matrix.lines,))
+    return signatures.Matrix(*packed_matrix(matrix.weight, matrix.scale, matrix.shape), bias)
+
+
+def _op(op: Op, matrix: signatures.Matrix | None) -> signatures.Op:
+    table = op.matrix if op.table is None else op.table
+    parts = (("gain", op.gain), ("bias", op.bias), ("table", op.table))
+    addresses = (None if x is None else address(n, x, torch.float32, x.shape) for n, x in parts)
+    return signatures.Op(
+        *(op.kind, op.target, op.source, op.other),
+        *(op.layer, op.heads, op.head_dim, op.activation),
+        *(op.number, 0 if table is None else table.shape[0]),
+        None if matrix is None else ctypes.addressof(matrix),
+        *addresses,
+    )

@@ -1,0 +1,99 @@
+"""Both ends of a decoder: rows of an embedding, and how probable tokens are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.kernels import build
+from regard.kernels.arguments import address, checked_shape, contiguous, is_cpu_strided
+from regard.kernels.products import packed_matrix, threads_for
+from regard.layers.panels import Panels, check_range
+from regard.ops import TopK
+
+A_SCORES_WORK = 40  # multiplications that take as long as a score's part of the log-sum-exp
+
+
+def reads_rows(ids: Tensor, matrix: Panels) -> bool:
+    """Whether there are kernels for this lookup."""
+    return is_cpu_strided(ids, torch.int64) and matrix.packed.is_cpu and build.available()
+
+
+def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
+    """See `panels.quantized_rows`."""
+    ids = contiguous(ids)
+    out = torch.empty(*ids.shape, matrix.shape[1])
+    missing = build.library().regard_lines(
+        *packed_matrix(*matrix),
+        *(address("ids", ids, torch.int64, ids.shape), ids.numel()),
+        address("out", out, torch.float32, out.shape),
+    )
+    if missing:
+        check_range("ids", ids, matrix.shape[0])
+    return out
+
+
+def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """See `ops.argmax`."""
+    rows, vocab_size = checked_shape("logits", logits)
+    logits = contiguous(logits)
+    token, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+    build.library().regard_best(
+        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
+        address("token", token, torch.int64, (rows,)),
+        address("log_prob", log_prob, torch.float32, (rows,)),
+        threads_for(rows * vocab_size * A_SCORES_WORK),
+    )
+    return token, log_prob
+
+
+def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
+    """See `ops.negative_log_likelihood`.
+
+    Raises:
+        IndexError: there is no such token.
+        RegardError: there is not one target, int64, for each row.
+    """
+    rows, vocab_size = checked_shape("logits", logits)
+    if targets.shape != (rows,) or targets.dtype != torch.int64:
+        raise RegardError(
+            f"`targets` must be int64 of shape ({rows},), but is {targets.dtype} of shape "
+            f"{tuple(targets.shape)}."
+        )
+    logits, targets = contiguous(logits), contiguous(targets)
+    found = torch.empty(rows, dtype=torch.float64)
+    missing = build.library().regard_surprise(
+        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
+        address("targets", targets, torch.int64, (rows,)),
+        address("found", found, torch.float64, (rows,)),
+        threads_for(rows * vocab_size * A_SCORES_WORK),
+    )
+    if missing:
+        check_range("targets", targets, vocab_size)
+    return found
+
+
+def topk(logits: Tensor, count: int) -> TopK:
+    """See `ops.topk`.
+
+    Raises:
+        RegardError: `count` is below 1.
+    """
+    rows, vocab_size = checked_shape("logits", logits)
+    check_count(count)
+    logits = contiguous(logits)
+    tokens, log_probs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
+    build.library().regard_leading(
+        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size, count),
+        address("tokens", tokens, torch.int64, (rows, count)),
+        address("log_probs", log_probs, torch.float32, (rows, count)),
+        threads_for(rows * vocab_size * A_SCORES_WORK),
+    )
+    return TopK(tokens, log_probs, vocab_size)
+
+
+def check_count(count: int) -> None:
+    """Raises RegardError: no tokens are asked for."""
+    if count < 1:
+        raise RegardError(f"`count` must be at least 1, but is {count}.")

@@ -1,0 +1,42 @@
+"""Compiled kernels as this processor has them best, in their plain form, and not at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("regard.kernels", reason="the package of kernels is absent")
+
+from regard.kernels import build, operations  # noqa: E402
+
+PLAIN = (("-DPORTABLE",),)
+OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """What a test draws is the same each time."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def libraries():
+    """The fast and the plain kernels, or a skip where no compiler is."""
+    try:
+        kinds = {"fast": build.KINDS, "older": OLDER, "plain": PLAIN}
+        found = {name: build.load(build.build(kind)) for name, kind in kinds.items()}
+    except build.BuildError as error:
+        pytest.skip(f"no kernels on this machine: {error}")
+    operations.register()
+    return found
+
+
+@pytest.fixture
+def use(libraries, monkeypatch):
+    """`use("fast")`, `use("plain")` or `use(None)` decides what computes from now on."""
+
+    def choose(kind):
+        found = None if kind is None else libraries[kind]
+        monkeypatch.setattr(build, "kernels", lambda: found)
+
+    return choose

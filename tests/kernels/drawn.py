@@ -1,0 +1,560 @@
+"""Drawn arguments for every function that hands memory to the compiled kernels.
+
+    python tests/kernels/drawn.py SEED COUNT [fast|older|plain] [THREADS]
+
+Each case is a call with valid arguments, of which the answer is known from torch, or the same with
+one argument spoilt: then it must raise an error or still give the right answer. A crash ends this
+process, so tests run it in one of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard import ops
+from regard.errors import RegardError
+from regard.kernels import adam, build, lstm, operations, products, recurrence, training, words
+from regard.kernels.arguments import is_cpu_strided
+from regard.layers import panels
+from regard.layers.panels import Panels, pack, unpack
+from regard.layers.quantized import narrowed
+
+HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
+ERRORS = (RegardError, IndexError, RuntimeError, TypeError, AttributeError)
+CLOSE = dict(atol=3e-2, rtol=3e-2)
+
+Draw = random.Random
+
+
+@dataclass
+class Case:
+    """A call by keywords, and what must come out: `wanted` gets the same keywords."""
+
+    call: Callable[..., Any]
+    wanted: Callable[..., Any]
+    given: dict[str, Any]
+    ids: tuple[str, ...] = ()  # arguments that are numbers of something, each below `end`
+    end: int = 0
+    counts: tuple[str, ...] = ()  # arguments that count something
+
+
+def size(draw: Draw, most: int = 70) -> int:
+    return draw.choice([1, 2, 3, 4, 7, 15, 16, 17, 31, 33, 63, 64, 65, draw.randint(1, most)])
+
+
+def normal(*shape: int, kind: torch.dtype = REAL) -> Tensor:
+    return torch.randn(shape).to(kind)
+
+
+# ---- the functions
+
+
+def matrix(draw: Draw) -> tuple[Tensor, Tensor | None, tuple[int, int], Tensor]:
+    """In panels, with its scale and shape; and what it stands for."""
+    shape = size(draw), size(draw, 200)
+    numbers, scale = narrowed(normal(*shape), draw.choice(["int8", "bfloat16"]))
+    packed = pack(numbers)
+    wide = unpack(packed, *shape)
+    return packed, scale, shape, wide if scale is None else wide * scale[:, None]
+
+
+def a_product(draw: Draw) -> Case:
+    packed, scale, shape, _ = matrix(draw)
+    lead = draw.choice([(), (size(draw),), (2, 3), (0,)])
+    bias = draw.choice([None, normal(shape[0])])
+    given = dict(x=normal(*lead, shape[1]), packed=packed, scale=scale, bias=bias, shape=shape)
+
+    def through(linear: Any) -> Any:
+        return lambda x, packed, scale, bias, shape: linear(x, Panels(packed, scale, shape), bias)
+
+    linear = panels.quantized_linear
+    return Case(through(linear), through(linear.definition), given)
+
+
+def some_lines(draw: Draw) -> Case:
+    packed, scale, shape, wide = matrix(draw)
+    ids = torch.randint(shape[0], draw.choice([(), (size(draw),), (2, 5), (0,)]))
+    given = dict(packed=packed, scale=scale, ids=ids, shape=shape)
+
+    def call(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, int]) -> Tensor:
+        return panels.quantized_rows(ids, Panels(packed, scale, shape))
+
+    return Case(call, lambda ids, **_: wide[ids], given, ("ids",), shape[0])
+
+
+def the_best(draw: Draw) -> Case:
+    def call(scores: Tensor) -> tuple[Tensor, Tensor]:
+        word, log_prob = ops.argmax(scores)
+        return scores.gather(1, word[:, None]), log_prob
+
+    def wanted(scores: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = scores.float().log_softmax(-1)
+        return scores.gather(1, log_probs.argmax(-1, keepdim=True)), log_probs.amax(-1)
+
+    given = dict(scores=normal(size(draw), draw.choice([size(draw), 600, 1100])))
+    return Case(call, wanted, given)
+
+
+def a_surprise(draw: Draw) -> Case:
+    rows, known = size(draw), draw.choice([size(draw), 600])
+    given = dict(logits=normal(rows, known), targets=torch.randint(known, (rows,)))
+
+    def wanted(logits: Tensor, targets: Tensor) -> Tensor:
+        return -logits.double().log_softmax(-1).gather(1, targets[:, None])[:, 0]
+
+    return Case(ops.negative_log_likelihood, wanted, given, ("targets",), known)
+
+
+def the_leading(draw: Draw) -> Case:
+    rows, known = size(draw), draw.choice([size(draw), 600, 1100])
+
+    def call(scores: Tensor, count: int) -> Any:
+        if not ops.topk.is_fast(scores, count):
+            return None
+        found = ops.topk(scores, count)
+        return scores.gather(1, found.tokens), found.log_probs
+
+    def wanted(scores: Tensor, count: int) -> Any:
+        if count > scores.size(1) or not is_cpu_strided(scores):
+            return None
+        found = scores.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
+        # Which of words that are nearly as probable comes first is a matter of rounding.
+        return scores.gather(1, found.indices[:, :count]), found.values[:, :count]
+
+    given = dict(scores=normal(rows, known), count=draw.randint(1, known))
+    return Case(call, wanted, given, counts=("count",))
+
+
+def a_sweep(draw: Draw) -> Case:
+    gates, rows, tokens, width = draw.choice([1, 3, 4]), size(draw, 9), size(draw, 9), size(draw)
+    shape = gates * width, width
+    numbers, scale = narrowed(normal(*shape) * width**-0.5 / 2, draw.choice(["int8", "bfloat16"]))
+    cell = normal(rows, width if gates == 4 else 0)
+    given = dict(below=normal(rows, tokens, shape[0]), packed=pack(numbers), scale=scale)
+    given |= dict(bias=draw.choice([None, normal(shape[0])]), hidden=normal(rows, width), cell=cell)
+
+    def through(recur: Any) -> Any:
+        def call(below, packed, scale, bias, hidden, cell):
+            return recur(below, Panels(packed, scale, shape), bias, hidden, cell)
+
+        return call
+
+    recur = panels.quantized_recurrence
+    return Case(through(recur), through(recur.definition), given)
+
+
+def kind_of(draw: Draw) -> torch.dtype:
+    return draw.choice([REAL, HALF])
+
+
+def a_drop(draw: Draw) -> Case:
+    x = normal(*draw.choice([(), (size(draw),), (3, size(draw))]), kind=kind_of(draw))
+    given = dict(x=x, seed=draw.getrandbits(63), threshold=draw.choice([0, 1, 3000, 32767]))
+
+    def wanted(x: Tensor, seed: int, threshold: int) -> Tensor:
+        drop = ops.Drop(seed, threshold)
+        scaled = (x.float() * drop.scale).to(x.dtype)
+        return torch.where(ops.keep_mask(x.shape, drop), scaled, 0)
+
+    return Case(training.drop, wanted, given, counts=("threshold",))
+
+
+def a_norm(draw: Draw) -> Case:
+    width, kind = size(draw, 200), kind_of(draw)
+    lead = draw.choice([(size(draw, 200),), (2, size(draw))])
+    given = dict(hidden=normal(*lead, width, kind=kind), update=normal(*lead, width, kind=kind))
+    given |= dict(gain=normal(width), bias=normal(width), slope=normal(*lead, width, kind=kind))
+    given |= dict(seed_threshold=draw.choice([(0, 0), (draw.getrandbits(63), 3000)]))
+
+    def call(slope, hidden, update, gain, bias, seed_threshold):
+        out, stats = training.add_norm(hidden, update, gain, bias, 1e-5, seed_threshold)
+        parts = hidden, update, gain, bias, stats
+        return out, *training.add_norm_back(slope, parts, 1e-5, seed_threshold)
+
+    def wanted(slope, hidden, update, gain, bias, seed_threshold):
+        with torch.enable_grad():
+            leaves = [t.detach().double().requires_grad_() for t in (hidden, update, gain, bias)]
+            hidden, update, gain, bias = leaves
+            drop = ops.Drop(*seed_threshold)
+            scaled = update * drop.scale
+            update = torch.where(ops.keep_mask(update.shape, drop), scaled, 0)
+            out = F.layer_norm(hidden + update, gain.shape, gain, bias)
+            return out, *torch.autograd.grad(out, leaves, slope.double())
+
+    return Case(call, wanted, given)
+
+
+def a_gelu(draw: Draw) -> Case:
+    x = normal(size(draw), size(draw), kind=kind_of(draw))
+    tanh = draw.choice([False, True])
+    given = dict(x=x, slope=draw.choice([None, torch.randn_like(x)]))
+
+    def wanted(x: Tensor, slope: Tensor | None) -> Tensor:
+        with torch.enable_grad():
+            wide = x.detach().double().requires_grad_()
+            out = F.gelu(wide, approximate="tanh" if tanh else "none")
+            if slope is None:
+                return out
+            return torch.autograd.grad(out, wide, slope.double())[0]
+
+    return Case(lambda x, slope: training.gelu(x, slope, tanh=tanh), wanted, given)
+
+
+def an_entropy(draw: Draw) -> Case:
+    rows, known, smoothing = size(draw), size(draw, 5000), draw.choice([0.0, 0.1])
+
+    def call(scores: Tensor, targets: Tensor) -> Any:
+        scores = scores.clone() if scores.is_contiguous() else scores
+        return training.cross_entropy(scores, targets, smoothing), scores
+
+    def wanted(scores: Tensor, targets: Tensor) -> Any:
+        with torch.enable_grad():
+            wide = scores.detach().double().requires_grad_()
+            asked = dict(reduction="none", label_smoothing=smoothing, ignore_index=-(1 << 40))
+            losses = F.cross_entropy(wide, targets, **asked)
+            return losses, *torch.autograd.grad(losses.sum(), wide)
+
+    scores = normal(rows, known, kind=kind_of(draw))
+    given = dict(scores=scores, targets=torch.randint(known, (rows,)))
+    return Case(call, wanted, given, ("targets",), known)
+
+
+def a_step(draw: Draw) -> Case:
+    rows, width = size(draw), size(draw)
+    given = dict(sums=normal(rows, 4 * width), more=normal(rows, 4 * width))
+    given |= dict(cell=normal(rows, width), d_hidden=normal(rows, width))
+    given |= dict(d_after=normal(rows, width))
+    if draw.random() < 0.3:
+        given["sums"] = normal(1, 4 * width).expand(rows, -1)
+
+    def call(sums, more, cell, d_hidden, d_after):
+        hidden, after, gates = training.lstm_step(sums, more, cell)
+        back = training.lstm_step_back((d_hidden, d_after), gates, cell, after)
+        return hidden, after, *back
+
+    def wanted(sums, more, cell, d_hidden, d_after):
+        with torch.enable_grad():
+            gates, cell = (sums + more).requires_grad_(), cell.detach().clone().requires_grad_()
+            enter, keep, new, leave = gates.chunk(4, 1)
+            after = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+            hidden = leave.sigmoid() * after.tanh()
+            ends = (hidden, after), (gates, cell), (d_hidden, d_after)
+            return hidden, after, *torch.autograd.grad(*ends)
+
+    return Case(call, wanted, given)
+
+
+def a_sum(draw: Draw) -> Case:
+    x = normal(size(draw, 300), size(draw, 200), kind=kind_of(draw))
+    return Case(training.sum_rows, lambda x: x.double().sum(0), dict(x=x))
+
+
+def an_attention(draw: Draw) -> Case:
+    rows, heads, width = size(draw, 3) % 4 + 1, size(draw, 3) % 4 + 1, size(draw)
+    queries, keys = size(draw, 150), size(draw, 150)
+    causal = draw.random() < 0.4
+    keys = queries if causal else keys
+    of_keys = (rows, heads, keys, width)
+    given = dict(query=normal(rows, heads, queries, width, kind=HALF))
+    given |= dict(key=normal(*of_keys, kind=HALF), value=normal(*of_keys, kind=HALF))
+    given |= dict(slope=normal(rows, heads, queries, width, kind=HALF), allowed=None)
+    if not causal and draw.random() < 0.5:
+        given["allowed"] = torch.rand(rows, heads, queries, keys) < 0.7
+
+    def call(query, key, value, slope, allowed):
+        asked = training.Attending(allowed, causal, width**-0.5, ops.NO_DROP)
+        context, norms = training.attend(query, key, value, asked)
+        found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
+        training.attend_back(slope, (query, key, value, context), norms, asked, found)
+        return context, *found
+
+    def wanted(query, key, value, slope, allowed):
+        with torch.enable_grad():
+            leaves = [x.detach().double().requires_grad_() for x in (query, key, value)]
+            query, key, value = leaves
+            scores = query @ key.transpose(2, 3) * width**-0.5
+            seen = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed
+            seen = seen.tril() if causal else seen
+            weights = scores.masked_fill(~seen, -1e300).softmax(-1) * seen.any(-1, keepdim=True)
+            context = weights @ value
+            return context, *torch.autograd.grad(context, leaves, slope.double())
+
+    return Case(call, wanted, given)
+
+
+def rows_end_to_end(draw: Draw) -> Case:
+    heads, width = 2, size(draw)
+    lengths = torch.tensor([draw.randint(0, 40) for _ in range(draw.randint(1, 5))])
+    total = int(lengths.sum()) + draw.randint(0, 3)
+    shape = (1, heads, max(1, total), width)
+    starts = F.pad(lengths.cumsum(0), (1, 0))
+    longest = max(1, int(lengths.max()))
+    given = {n: normal(*shape, kind=HALF) for n in ("query", "key", "value", "slope")}
+    given |= dict(query_starts=starts, key_starts=starts.clone())
+
+    def call(query, key, value, slope, query_starts, key_starts):
+        extents = ops.Offsets(query_starts, longest), ops.Offsets(key_starts, longest)
+        asked = training.Attending(None, False, width**-0.5, ops.NO_DROP, extents)
+        context, norms = training.attend(query, key, value, asked)
+        found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
+        training.attend_back(slope, (query, key, value, context), norms, asked, found)
+        return [context[:, :, : starts[-1]]]
+
+    def wanted(query, key, value, slope, query_starts, key_starts):
+        found = torch.zeros(1, heads, int(starts[-1]), width, dtype=torch.float64)
+        for start, end, first, last in zip(
+            query_starts, query_starts[1:], key_starts, key_starts[1:], strict=False
+        ):
+            own, read = slice(start, end), slice(first, last)
+            scores = query[0, :, own].double() @ key[0, :, read].double().transpose(1, 2)
+            if last > first:
+                weights = (scores * width**-0.5).softmax(-1)
+                found[0, :, own] = weights @ value[0, :, read].double()
+        return [found]
+
+    names = ("query_starts", "key_starts")
+    return Case(call, wanted, given, names, total + 1)
+
+
+def an_lstm(draw: Draw) -> Case:
+    rows, steps, width = size(draw, 20), size(draw, 9) % 9 + 1, size(draw)
+    given = dict(weight=normal(4 * width, width) * 0.3, bias=normal(4 * width))
+    given |= dict(inputs=normal(rows, steps, 4 * width, kind=HALF), hidden=normal(rows, width))
+    given |= dict(cell=normal(rows, width), d_hiddens=normal(rows, steps, width))
+    given |= dict(d_end=normal(rows, width), d_cell=normal(rows, width))
+
+    def call(weight, bias, inputs, hidden, cell, d_hiddens, d_end, d_cell):
+        swept = lstm.forward(weight, inputs, bias, hidden, cell, keep=True)
+        last = lstm.forward(weight, inputs, bias, hidden, cell, keep=False)
+        slopes = d_hiddens, d_end, d_cell
+        lstm.backward(weight, swept, cell, slopes, first=True)
+        return swept.hiddens, last.hiddens, swept.cells[:, -1], last.cells[:, 0]
+
+    def wanted(weight, bias, inputs, hidden, cell, **_):
+        states = []
+        for x in inputs.float().unbind(1):
+            gates = x + bias + hidden.bfloat16().float() @ weight.bfloat16().float().t()
+            enter, keep, new, leave = gates.chunk(4, 1)
+            cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+            hidden = leave.sigmoid() * cell.tanh()
+            states.append(hidden)
+        hiddens = torch.stack(states, 1)
+        return hiddens, hiddens, cell, cell
+
+    return Case(call, wanted, given)
+
+
+def an_update(draw: Draw) -> Case:
+    shape = draw.choice([(size(draw),), (size(draw), size(draw)), (40_000,), (0,)])
+    given = dict(values=normal(*shape), gradient=normal(*shape), means=normal(*shape))
+    given |= dict(squares=torch.rand(shape), narrow=draw.choice([None, normal(*shape, kind=HALF)]))
+    options = dict(scale=0.5, betas=(0.9, 0.99), eps=1e-8)
+
+    def call(values, gradient, means, squares, narrow):
+        values, means, squares = (
+            x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x
+            for x in (values, means, squares)
+        )
+        step = torch.tensor(2.0)
+        one = ops.AdamUpdate(values, gradient, means, squares, step, narrow, 0.9, 0.0, 0.1)
+        adam.adam([one], **options)
+        return values, means, squares, adam.gradient_norm([gradient])
+
+    def wanted(values, gradient, means, squares, narrow):
+        if not all(x.shape == values.shape for x in (gradient, means, squares)):
+            raise RegardError("shapes")
+        slope = gradient * 0.5
+        means, squares = means * 0.9 + slope * 0.1, squares * 0.99 + slope**2 * 0.01
+        root = (squares / (1 - 0.99**3)).sqrt() + 1e-8
+        values = values * 0.9 - 0.1 * means / (1 - 0.9**3) / root
+        return values, means, squares, gradient.double().norm()
+
+    return Case(call, wanted, given)
+
+
+FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
+    one.__name__: one
+    for one in (
+        *(a_product, some_lines, the_best, a_surprise, the_leading, a_sweep, a_drop, a_norm),
+        *(a_gelu, an_entropy, a_step, a_sum, an_attention, rows_end_to_end, an_lstm, an_update),
+    )
+}
+
+
+# ---- what is spoilt
+
+
+def cut(x: Tensor, draw: Draw) -> Tensor:
+    """Shorter, or longer, in one dimension."""
+    at = draw.randrange(x.dim())
+    if draw.random() < 0.5 or not x.size(at):
+        return torch.cat([x, x.new_ones(*x.shape[:at], 1, *x.shape[at + 1 :])], at)
+    return x.narrow(at, 0, x.size(at) - 1).contiguous()
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same numbers, every other one of a larger tensor."""
+    wide = x.new_zeros(*x.shape[:-1], 2 * x.size(-1))
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+def turned(x: Tensor) -> Tensor:
+    """The same numbers, laid out with the first dimension last."""
+    return x.movedim(0, -1).contiguous().movedim(-1, 0)
+
+
+def askew(x: Tensor) -> Tensor:
+    """The same numbers, one byte further than they may lie."""
+    room = torch.zeros(x.nbytes + 16, dtype=torch.uint8).numpy()
+    place = torch.frombuffer(room.data, dtype=x.dtype, count=max(1, x.numel()), offset=1)
+    return place[: x.numel()].view(x.shape).copy_(x)
+
+
+def negated(x: Tensor) -> Tensor:
+    return torch._neg_view(-x) if x.is_floating_point() else x
+
+
+SPOILT: dict[str, Callable[[Tensor, Draw], Any]] = {
+    "int32": lambda x, draw: x.to(torch.int32),
+    "float64": lambda x, draw: x.double(),
+    "float16": lambda x, draw: x.half(),
+    "bool": lambda x, draw: x.bool(),
+    "bfloat16": lambda x, draw: x.bfloat16(),
+    "float32": lambda x, draw: x.float(),
+    "meta": lambda x, draw: x.to("meta"),
+    "sparse": lambda x, draw: x.to_sparse(),
+    "none": lambda x, draw: None,
+    "a number": lambda x, draw: 1.0,
+    "empty": lambda x, draw: x[:0] if x.dim() else x.reshape(1)[:0],
+    "of a row": lambda x, draw: x[:1].expand(x.shape) if x.dim() and len(x) else x,
+    "strided": lambda x, draw: strided(x) if x.dim() else x,
+    "turned": lambda x, draw: turned(x) if x.dim() > 1 else x,
+    "askew": lambda x, draw: askew(x),
+    "negated": lambda x, draw: negated(x),
+    "cut": lambda x, draw: cut(x, draw) if x.dim() else x,
+    "flat": lambda x, draw: x.flatten(),
+    "deep": lambda x, draw: x[None],
+    "transposed": lambda x, draw: x.transpose(-1, -2) if x.dim() > 1 else x,
+    "no numbers": lambda x, draw: x * math.nan if x.is_floating_point() else x,
+}
+
+
+def spoil(case: Case, draw: Draw) -> tuple[str, Case]:
+    """The case with one argument of another kind."""
+    name = draw.choice(list(case.given))
+    old = case.given[name]
+    if name in case.ids and draw.random() < 0.5 and old.numel():
+        new, how = old.clone(), "out of range"
+        far = [-1, -100, case.end, case.end + 15, 1 << 40, -(1 << 62)]
+        new.view(-1)[draw.randrange(old.numel())] = draw.choice(far)
+    elif name in case.counts:
+        new, how = draw.choice([0, -1, -5, 1 << 15, 1 << 31, 1 << 40, 10**30]), "a count"
+    elif isinstance(old, Tensor):
+        how = draw.choice(list(SPOILT))
+        new = SPOILT[how](old, draw)
+    else:
+        return "nothing", case
+    return f"{name} {how}", replace(case, given=case.given | {name: new})
+
+
+# ---- the comparison
+
+
+def parts(found: Any) -> list[Tensor]:
+    if isinstance(found, Tensor):
+        return [found]
+    return [] if found is None else [one for one in found if one is not None]
+
+
+def differ(found: Any, wanted: Any) -> str:
+    """How an answer differs from what is wanted; nothing where it does not."""
+    if (found is None) != (wanted is None):
+        return f"{found} is not {wanted}"
+    for number, (one, other) in enumerate(zip(parts(found), parts(wanted), strict=True)):
+        one, other = one.detach().double(), other.detach().double()
+        one, other = one.to_dense(), other.to_dense()
+        if one.is_meta:
+            continue
+        if one.shape != other.shape:
+            return f"part {number} is of shape {one.shape}, not {other.shape}"
+        real = other.isfinite()
+        scale = other[real].abs().max().clamp(min=1.0) if real.any() else 1.0
+        near = torch.isclose(one[real] / scale, other[real] / scale, **CLOSE).all()
+        if not near and one.numel():
+            worst = (one[real] - other[real]).abs().max().item()
+            return f"part {number} differs by {worst:.3g} of {scale:.3g}"
+    return ""
+
+
+def check(case: Case, *, spoilt: bool) -> str:
+    """What is wrong with a call; nothing where it raises an error that it may, or is right."""
+    torch.manual_seed(0)
+    try:
+        found = case.call(**case.given)
+    except ERRORS as error:
+        return "" if spoilt else f"{type(error).__name__}: {str(error):.200}"
+    try:
+        wanted = case.wanted(**case.given)
+    except ERRORS as error:
+        return f"torch raises {type(error).__name__}: {str(error):.200}, the kernels do not"
+    return "" if any(map(has_nan, case.given.values())) else differ(found, wanted)
+
+
+def has_nan(value: Any) -> bool:
+    """Whether numbers are none: of these it is only wanted that they do no harm."""
+    plain = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
+    return plain and bool(value.isnan().any())
+
+
+def run(seed: int, count: int, names: list[str]) -> list[str]:
+    """The failures among so many cases of each function, each valid and spoilt."""
+    failures = []
+    for name in names:
+        for number in range(count):
+            label = f"{name} {seed} {number}"
+            draw = Draw(label)
+            torch.manual_seed(draw.getrandbits(32))
+            case = FUNCTIONS[name](draw)
+            how, worse = spoil(case, draw)
+            for text, one in (("valid", case), (how, worse)):
+                print(label, text, flush=True)
+                if problem := check(one, spoilt=one is worse):
+                    failures.append(f"{label} ({text}): {problem}")
+    return failures
+
+
+KINDS = {"fast": build.KINDS, "plain": (("-DPORTABLE",),)}
+KINDS["older"] = (("-mavx2", "-mfma", "-DPORTABLE"),)
+
+
+def main(seed: int, count: int, kind: str = "fast", threads: int = 1) -> int:
+    build.SECONDS = 3600  # with sanitizers it takes minutes
+    library = build.load(build.build(KINDS[kind]))
+    build.kernels = lambda: library  # type: ignore[assignment]
+    operations.register()
+    if threads > 1:  # however little there is to do
+        for module in (products, words, recurrence):
+            module.threads_for = lambda *work: threads  # type: ignore[assignment]
+        training._threads = lambda x: threads  # type: ignore[assignment]
+        torch.set_num_threads(threads)
+    names = [n for n in FUNCTIONS if n != "an_lstm" or library.regard_lstm_there()]
+    if not library.regard_attention_is_fast():
+        names = [n for n in names if n not in ("an_attention", "rows_end_to_end")]
+    failures = run(seed, count, names)
+    print(*failures, f"{len(failures)} failures", sep="\n", file=sys.stderr)
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    seed, count, *more = sys.argv[1:]
+    sys.exit(main(int(seed), int(count), *more[:1], *map(int, more[1:])))

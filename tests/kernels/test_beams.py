@@ -1,0 +1,130 @@
+"""Searches in one compiled call against the same search step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.data.batches import Sequences
+from regard.decoding import Greedy
+from regard.decoding.beam import Beam, Listener
+from regard.decoding.filters import NoRepeatNGram
+from regard.decoding.lengths import GNMT, Power, Relative
+from regard.decoding.stopping import STOPPING
+from regard.errors import RegardError
+from regard.kernels.stepping import Step
+from regard.models.quantize import prepare
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+
+SOURCES = [[3 + (7 * i + j) % 90 for j in range(1 + i % 7)] + [2] for i in range(12)]
+
+
+def ending(kind=Transformer, words=9001, often=17.0):
+    """A model whose hypotheses end at different places."""
+    torch.manual_seed(5)
+    sizes = dict(d_model=64, d_ff=64, heads=2, encoder_layers=1, decoder_layers=2, max_length=60)
+    model = kind(TransformerConfig(words, **sizes)).eval()
+    model.embedding.weight.data.normal_(std=0.35)
+    model.head.bias = torch.nn.Parameter(torch.zeros(words))
+    model.head.bias.data[2] = often  # `</s>`
+    return model
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """What each search in one call found."""
+    found, search = [], Step.beams
+
+    def listened(*asked):
+        found.append(search(*asked))
+        return found[-1]
+
+    monkeypatch.setattr(Step, "beams", listened)
+    return found
+
+
+def both(method, model, monkeypatch, sources=SOURCES):
+    """What is found in one call, and step by step."""
+    source = Sequences.of(sources, 0)
+    at_once = method.run(model, source)
+    with monkeypatch.context() as change:
+        change.setattr(Step, "beams", lambda *asked: None)
+        return at_once, method.run(model, source)
+
+
+@pytest.mark.parametrize("words", [99, 9001])
+@pytest.mark.parametrize("rule", STOPPING)
+@pytest.mark.parametrize("penalty", [Power(0.0), Power(1.0), Power(0.6), GNMT(0.9)])
+def test_the_same_hypotheses_and_scores(use, searches, monkeypatch, words, rule, penalty):
+    use("fast")
+    model = prepare(ending(words=words, often=17.0 if words > 99 else 14.0))
+    lengths = set()
+    for size, n_best, limit in [(1, 1, 15), (2, 1, 1), (4, 4, Relative(2.0, 3)), (5, 2, 30)]:
+        beam = Beam(size, n_best, penalty, STOPPING[rule], max_tokens=limit)
+        found, wanted = both(beam, model, monkeypatch)
+        assert found == wanted and searches[-1] is not None
+        lengths |= {len(one.tokens) for several in found for one in several if one.finished}
+    assert len(lengths) > 1  # the batch shrank
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain"])
+def test_on_every_processor(use, searches, monkeypatch, kind, weights):
+    use(kind)
+    model = prepare(ending(PreNormTransformer), weights)
+    found, wanted = both(Beam(4, 3, max_tokens=40), model, monkeypatch)
+    assert found == wanted and searches[-1] is not None
+    alone = [Beam(4, 3, max_tokens=40).run(model, Sequences.of([row], 0))[0] for row in SOURCES]
+    assert alone == found
+
+
+@pytest.mark.parametrize("penalty", [Power(1.0), GNMT(0.9)])
+def test_greedy_search_too(use, searches, monkeypatch, penalty):
+    use("fast")
+    model = prepare(ending(often=14.0))
+    found, wanted = both(Greedy(penalty, max_tokens=Relative(3.0, 2)), model, monkeypatch)
+    assert found == wanted and searches[-1] is not None
+    assert len({len(one.tokens) for several in found for one in several}) > 2
+
+
+def test_without_an_end(use, searches, monkeypatch):
+    use("fast")
+    model = prepare(ending())
+    model.config = type("Config", (), {**vars(model.config), "eos": None})()
+    found, wanted = both(Beam(3, 2, max_tokens=9), model, monkeypatch)
+    assert found == wanted and searches[-1] is not None
+    assert {len(one.tokens) for several in found for one in several} == {9}
+
+
+def test_what_is_left_to_python(use, searches, monkeypatch):
+    use("fast")
+    model = prepare(ending())
+    source = Sequences.of(SOURCES, 0)
+    Beam(4, filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
+    Beam(4, max_tokens=5).run(model, source, Heard())
+    Greedy(filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
+    assert not searches
+    few = Sequences.of(SOURCES[:3], 0)
+    Beam(50, max_tokens=5).run(prepare(ending(words=99)), few)  # too few words
+    many = Sequences.of(SOURCES * 12, 0)
+    Beam(4, max_tokens=5).run(model, many)
+    assert searches == [None, None]
+    use(None)
+    Beam(4, max_tokens=5).run(model, source)
+    assert searches[2:] == [None]
+
+
+class Heard(Listener):
+    def expanded(self, sentences, step, done):
+        pass
+
+
+def test_scores_that_are_no_numbers(use, searches):
+    use("fast")
+    model = prepare(ending())
+    model.head.bias = torch.zeros(9001)
+    model.head.bias[7] = torch.nan
+    with pytest.raises(RegardError, match="row 0 are NaN or infinite after 1 tokens"):
+        Beam(4, max_tokens=5).run(model, Sequences.of(SOURCES, 0))
+    assert searches == [None]

@@ -1,0 +1,344 @@
+"""What Python hands to the compiled kernels is checked, and what they throw comes back."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import ops
+from regard.data.batches import Sequences
+from regard.errors import RegardError
+from regard.kernels import arguments, signatures, training
+from regard.kernels.beams import search
+from regard.kernels.encoding import Flat, TextProgram
+from regard.kernels.program import Program
+from regard.layers import panels
+from regard.layers.output import Softmax
+from regard.layers.panels import Panels
+from regard.models.bert import Bert, BertConfig
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import prepare
+from regard.models.transformer import Transformer, TransformerConfig
+
+DRAWN = Path(__file__).with_name("drawn.py")
+ERRORS = (RegardError, IndexError)
+
+
+# ---- every function, in a process of its own
+
+
+@pytest.mark.parametrize("kind, threads", [("fast", "1"), ("fast", "3"), ("plain", "2")])
+def test_drawn_arguments_give_the_answer_or_an_error(libraries, kind, threads):
+    count = "6" if kind == "plain" else "12"
+    command = [sys.executable, str(DRAWN), "1", count, kind, threads]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    last = (done.stdout.splitlines() or ["nothing"])[-1]
+    assert done.returncode == 0, f"{done.stderr[-3000:]}\nthe last call was {last}"
+
+
+def test_addresses_are_taken_in_one_module_alone():
+    folder = Path(arguments.__file__).parent
+    taking = {
+        path.name
+        for path in folder.glob("*.py")
+        if re.search(r"data_ptr\(|ctypes\.data\b", path.read_text())
+    }
+    # Those compare where tensors lie, align a block, or hand over arrays that they have made.
+    compare = {"graphs.py", "encoding.py", "memory.py", "adam.py"}
+    assert taking - compare == {"arguments.py"}
+
+
+def test_every_function_of_the_kernels_is_declared():
+    sources = signatures.__file__.replace("signatures.py", "cpp")
+    text = "\n".join(path.read_text() for path in sorted(Path(sources).iterdir()))
+    defined = set(re.findall(r"^(?:extern \"C\" )?[\w ]+[ *]+(regard_\w+)\(", text, re.M))
+    known = {*signatures.FUNCTIONS, *signatures.FLAGS, "regard_error_message", "regard_threads"}
+    assert defined == known
+
+
+def test_structures_have_the_size_that_the_kernels_expect(libraries):
+    own = [ctypes.sizeof(one) for one in signatures.STRUCTURES]
+    for library in libraries.values():
+        pairs = zip(signatures.sizes(library), own, strict=True)
+        assert all(found in (size, -1) for found, size in pairs)
+
+
+# ---- what an error says
+
+
+def test_targets_of_another_type_are_named(use):
+    use("fast")
+    softmax, hidden = Softmax(8, 20, tied=None, bias=True), torch.randn(5, 8)
+    targets = torch.randint(20, (5,), dtype=torch.int32)
+    with pytest.raises(RegardError, match=r"`targets` must be .*int64 \(5,\).* but is int32 "):
+        softmax.loss(hidden, targets, 0.1)
+    with pytest.raises(RegardError, match=r"`targets` must be int64 .* but is torch.int32"):
+        ops.negative_log_likelihood(torch.randn(5, 20), targets)
+    with pytest.raises(RegardError, match=r"`targets` must be .* \(5,\).* but is int64 \(3,\)"):
+        training.cross_entropy(torch.randn(5, 20), torch.zeros(3, dtype=torch.int64), 0.0)
+
+
+def test_a_count_of_no_words_is_an_error(use):
+    use("fast")
+    for count in (0, -1, -(10**30)):
+        with pytest.raises(RegardError, match=f"`count` must be at least 1, but is {count}"):
+            ops.topk(torch.randn(2, 9), count)
+    assert not ops.topk.is_fast(torch.randn(2, 9), 10**30)
+
+
+@pytest.mark.parametrize("kind", ["fast", "plain", None])
+def test_ids_out_of_range_are_an_error_with_and_without_kernels(use, kind):
+    use(kind)
+    packed = torch.zeros(2, 16, 16, 4, dtype=torch.uint8)  # 20 lines, 60 columns
+    for wrong in (-1, -17, 20, 31, 1 << 40):
+        with pytest.raises(IndexError, match="from 0 to 19"):
+            panels.quantized_rows(
+                torch.tensor([3, wrong]), Panels(packed, torch.ones(20), (20, 60))
+            )
+        with pytest.raises(IndexError, match="from 0 to 8" if kind else "out of bounds"):
+            ops.negative_log_likelihood(torch.randn(2, 9), torch.tensor([0, wrong]))
+
+
+def test_lazily_negated_numbers_are_read_as_what_they_stand_for(use):
+    use("fast")
+    scores = torch.randn(3, 700)
+    lazy = torch._neg_view(-scores)
+    assert lazy.is_neg()
+    for found, wanted in zip(ops.argmax(lazy), ops.argmax(scores), strict=True):
+        assert torch.equal(found, wanted)
+
+
+# ---- steps of decoders
+
+
+SIZES = dict(d_model=64, heads=2)
+
+
+def decoder(name):
+    torch.manual_seed(2)
+    if name == "gpt2":
+        return prepare(GPT2(GPT2Config(50, layers=2, max_length=40, **SIZES)).eval())
+    config = TransformerConfig(50, d_ff=64, encoder_layers=1, decoder_layers=2, **SIZES)
+    return prepare(Transformer(config).eval())
+
+
+def begun(model):
+    state, tokens = model.start(Sequences.of([[3, 4, 5], [1], [7, 8]], 0))
+    _, state = model.step(tokens, state)
+    return state, tokens
+
+
+SPOILT_CACHES = {
+    "lengths below 0": lambda c: replace(c, lengths=c.lengths - 9),
+    "lengths far away": lambda c: replace(c, lengths=c.lengths + (1 << 40)),
+    "fewer lengths": lambda c: replace(c, lengths=c.lengths[:1]),
+    "more lengths": lambda c: replace(c, lengths=c.lengths.repeat(5)),
+    "int32 lengths": lambda c: replace(c, lengths=c.lengths.int()),
+    "no such longest": lambda c: replace(c, longest=-5),
+    "fewer lines": lambda c: replace(c, keys=c.keys[:1], values=c.values[:1]),
+    "fewer values": lambda c: replace(c, values=c.values[:1]),
+    "fewer positions": lambda c: replace(c, keys=c.keys[..., :1, :], values=c.values[..., :1, :]),
+    "fewer layers": lambda c: replace(c, keys=c.keys[:, :1], values=c.values[:, :1]),
+    "fewer heads": lambda c: replace(c, keys=c.keys[:, :, :1], values=c.values[:, :, :1]),
+    "narrower": lambda c: replace(c, keys=c.keys[..., :8], values=c.values[..., :8]),
+    "flat": lambda c: replace(c, keys=c.keys[0], values=c.values[0]),
+    "other strides": lambda c: replace(c, values=c.values.transpose(0, 1).clone().transpose(0, 1)),
+    "float64": lambda c: replace(c, keys=c.keys.double(), values=c.values.double()),
+    "an origin out of range": lambda c: with_origin(c, 77),
+    "an origin below 0": lambda c: with_origin(c, -1),
+}
+
+
+def with_origin(part, line):
+    cache = hasattr(part, "even")
+    shape = (len(part.lengths), part.keys.size(3)) if cache else (len(part.lengths),)
+    return replace(part, origin=torch.full(shape, line))
+
+
+@pytest.mark.parametrize("spoilt", SPOILT_CACHES)
+@pytest.mark.parametrize("part", ["gpt2", "cache", "source"])
+def test_a_spoilt_state_is_never_read_behind_its_end(use, part, spoilt):
+    use("fast")
+    model = decoder("gpt2" if part == "gpt2" else "transformer")
+    state, tokens = begun(model)
+    change = SPOILT_CACHES[spoilt]
+    if part == "source" and spoilt == "no such longest":
+        return
+    worse = change(state) if part == "gpt2" else replace(state, **{part: change(vars(state)[part])})
+    for call in (model.step, lambda *given: model.step.leading(*given, 3)):
+        try:
+            call(tokens, worse)
+        except (*ERRORS, RuntimeError, ValueError, AttributeError):
+            pass  # of torch's own path too, which takes what the kernels leave
+    fresh, tokens = begun(model)
+    assert model.step(tokens, fresh)[0].isfinite().all()
+
+
+def test_kernels_check_a_state_themselves(use, monkeypatch):
+    """Where nothing before them looks at its numbers."""
+    use("fast")
+    model = decoder("gpt2")
+    state, tokens = begun(model)
+    program = model.step._program(state)
+    from regard.kernels import build
+
+    for change, told in [
+        ("lengths below 0", "lengths of the cache must be from 0"),
+        ("lengths far away", "lengths of the cache must be from 0"),
+        ("fewer lengths", "cache must have 3 rows, but has 1"),
+        ("no such longest", "cache must have a capacity"),
+        ("fewer lines", "cache must have 3 lines, but has 1"),
+        ("fewer positions", "cache must have a capacity of"),
+        ("fewer layers", "cache must have layer 1"),
+        ("fewer heads", "with 2 heads of width 32, but has 2 layers with 1 heads"),
+        ("narrower", "of width 32, but has 2 layers with 2 heads of width 8"),
+        ("an origin out of range", "origins of the cache must be from 0 to 2"),
+        ("an origin below 0", "origins of the cache must be from 0 to 2"),
+    ]:
+        worse = SPOILT_CACHES[change](state)
+        with pytest.raises(RegardError, match=told):
+            Program.step(program, build.kernels(), tokens, worse, None)
+
+
+def test_other_rows_than_a_state_has_are_never_read_behind_its_end(use):
+    use("fast")
+    for name in ("gpt2", "transformer"):
+        model = decoder(name)
+        state, tokens = begun(model)
+        for wrong in (tokens[:1], tokens.repeat(4, 1)):
+            try:
+                model.step(wrong, state)
+            except (*ERRORS, RuntimeError):
+                pass
+        state, tokens = begun(model)
+        assert model.step(tokens, state)[0].isfinite().all()
+
+
+def test_a_search_for_nothing_is_refused(use):
+    use("fast")
+    model = decoder("transformer")
+    source = Sequences.of([[3, 4, 5], [1]], 0)
+    from regard.decoding.beam import Beam
+
+    wanted = Beam(size=3, n_best=2, max_tokens=6).run(model, source)
+    plans = []
+    from regard.kernels import program
+
+    def seen(plan, *rest):
+        plans.append(plan)
+        return search(plan, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "search", seen)
+        assert Beam(size=3, n_best=2, max_tokens=6).run(model, source) == wanted
+    (plan,) = plans
+    for change in (
+        dict(wanted=0),
+        dict(wanted=9),
+        dict(size=0),
+        dict(limits=plan.limits - 100),
+        dict(limits=plan.limits.int()),
+        dict(bits=lambda *given: 63),
+        dict(bits=lambda *given: -1),
+        dict(penalty=lambda n: 1.0 if isinstance(n, int | float) else n[:1]),
+    ):
+        state, first = model.start(source)
+        try:
+            assert model.step.beams(first, state, replace(plan, **change)) is None
+        except RegardError:
+            pass
+
+
+# ---- texts
+
+
+def test_texts_whose_lengths_do_not_fit_are_refused(use):
+    use("fast")
+    torch.manual_seed(0)
+    sizes = dict(d_model=32, d_ff=32, heads=2, layers=2, max_length=20)
+    model = prepare(Bert(BertConfig(60, **sizes)).eval())
+    texts = Sequences.of([[3, 4, 5], [1, 2]], 0)
+    wanted = model(texts).hidden
+    for lengths in ([9, 2], [-1, 2], [3, 1 << 40], [3]):
+        with pytest.raises((*ERRORS, RuntimeError)):
+            model(Sequences(texts.ids, torch.tensor(lengths)))
+    for ids in (texts.ids + 60, texts.ids - 9):
+        with pytest.raises((*ERRORS, RuntimeError)):
+            model(Sequences(ids, texts.lengths))
+    assert torch.equal(model(texts).hidden, wanted)
+
+
+def test_kernels_check_where_texts_begin(use, monkeypatch):
+    use("fast")
+    from regard.kernels import build
+
+    model = prepare(Bert(BertConfig(60, d_model=32, d_ff=32, heads=2, layers=1)).eval())
+    texts, programs = Sequences.of([[3, 4, 5], [1, 2]], 0), []
+    encode = TextProgram.encode
+    monkeypatch.setattr(TextProgram, "encode", lambda *a: programs.append(a[0]) or encode(*a))
+    model(texts)
+    draw = random.Random(1)
+    for _ in range(30):
+        flat = Flat(texts)
+        starts = [draw.choice([-3, 0, 2, 3, 5, 6, 1 << 40]) for _ in range(draw.choice([2, 3, 5]))]
+        if starts[0] == 0 and starts[-1] == 5 and starts == sorted(starts):
+            continue
+        flat.starts = torch.tensor(starts)
+        with pytest.raises(RegardError, match="starts"):
+            programs[0].encode(build.kernels(), flat)
+
+
+# ---- what kernels throw
+
+
+NO_MEMORY = """
+import resource, sys
+import torch
+from regard import ops
+from regard.layers.panels import Panels, pack
+from regard.kernels import build, products, training
+
+library = build.load(build.build())
+build.kernels = lambda: library
+threads = int(sys.argv[1])
+torch.set_num_threads(threads)
+products.threads_for = lambda *work: threads
+matrix = Panels(pack(torch.zeros(16, 64, dtype=torch.int8)), torch.ones(16), (16, 64))
+x = torch.zeros(1_500_000, 64)
+heads = [torch.zeros(1, 1, t, 32, dtype=torch.bfloat16) for t in (64, 600_000, 600_000)]
+few = torch.zeros(2, 64)
+products.quantized_linear(few, matrix)
+asked = training.Attending(None, False, 1.0, ops.NO_DROP)
+calls = [lambda: products.quantized_linear(x, matrix)]
+if library.regard_attention_is_fast():
+    calls.append(lambda: training.attend(*heads, asked))
+pages = int(open("/proc/self/statm").read().split()[0])
+room = pages * resource.getpagesize() + (150 << 20)  # what comes out takes 96 MB of it
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+for call in calls:
+    try:
+        call()
+    except MemoryError as error:
+        print("MemoryError:", error)
+assert products.quantized_linear(few, matrix).abs().sum() == 0
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are Linux's")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_that_a_kernel_does_not_get_is_a_python_error(libraries, threads):
+    command = [sys.executable, "-c", NO_MEMORY, str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = done.stdout.splitlines()
+    assert told and set(told) == {
+        "MemoryError: there is not enough memory for the compiled kernels"
+    }

@@ -1,0 +1,260 @@
+"""What is compiled and what may be loaded: other users, interrupts, compilers that hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from regard.kernels import build, compiler, trust
+
+NO_FLAGS = ((),)
+POSIX = pytest.mark.skipif(os.name != "posix", reason="owners and signals are POSIX's")
+
+
+@pytest.fixture
+def little(tmp_path, monkeypatch):
+    """Something small that is built; the cache is `tmp_path`/cache."""
+    source = tmp_path / "little.c++"
+    source.write_text('extern "C" int regard_check() { return 0; }')
+    monkeypatch.setattr(build, "SOURCE", source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    try:
+        compiler.find()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    return tmp_path / "cache" / "regard" / "kernels"
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Nobody has set up the kernels yet."""
+    monkeypatch.setattr(build, "_loaded", None)
+    monkeypatch.setattr(build, "_failure", "")
+
+
+# ---- other users
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o1777, 0o775])
+def test_a_folder_that_others_may_write_to_is_closed_and_built_anew(little, capsys, mode):
+    path = build.build(NO_FLAGS)
+    little.chmod(mode)
+    with pytest.raises(build.BuildError, match=f"other users may write to {little}"):
+        build.load(path)
+    capsys.readouterr()
+    other = little / "kernels-of-somebody.so"
+    other.write_bytes(b"")
+    assert build.build(NO_FLAGS) == path
+    told = capsys.readouterr().err
+    assert f"other users may write to {little}" in told and build.TOLD in told
+    assert not little.stat().st_mode & 0o022 and not other.exists()
+    assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_library_that_others_may_write_to_is_built_anew(little, capsys, mode):
+    path = build.build(NO_FLAGS)
+    path.chmod(mode)
+    capsys.readouterr()
+    with pytest.raises(build.BuildError, match="could have written it"):
+        build.load(path)
+    assert build.build(NO_FLAGS) == path and not path.stat().st_mode & 0o022
+    assert f"other users may write to {path}" in capsys.readouterr().err
+
+
+@POSIX
+def test_a_folder_of_another_user_is_not_used(little, capsys, monkeypatch):
+    path = build.build(NO_FLAGS)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    if owner == 0:  # whom everybody trusts
+        os.chown(little, 4321, -1)
+    capsys.readouterr()
+    with pytest.raises(build.BuildError, match="belongs to another user"):
+        build.load(path)
+    assert trust.distrust_reason(little) and not trust.make_private(little)
+
+
+@POSIX
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() != 0, reason="only root gives files away")
+def test_a_library_of_another_user_is_built_anew(little, capsys):
+    path = build.build(NO_FLAGS)
+    os.chown(path, 4321, -1)
+    with pytest.raises(build.BuildError, match="could have written it"):
+        build.load(path)
+    assert build.build(NO_FLAGS) == path and path.stat().st_uid == 0
+    assert f"{path} belongs to another user (uid 4321)" in capsys.readouterr().err
+    os.chown(little, 4321, -1)
+    elsewhere = build.build(NO_FLAGS)
+    assert not elsewhere.is_relative_to(little)
+    assert f"{little} belongs to another user" in capsys.readouterr().err
+
+
+@POSIX
+def test_a_link_or_a_pipe_in_the_place_of_a_library_is_not_followed(little):
+    path = build.build(NO_FLAGS)
+    kept = little / "kept"
+    for replaced in (lambda: path.symlink_to(kept), lambda: os.mkfifo(path)):
+        path.rename(kept)
+        replaced()
+        with pytest.raises(build.BuildError):
+            build.load(path)
+        assert build.build(NO_FLAGS) == path and path.is_file() and not path.is_symlink()
+
+
+def test_a_library_under_the_name_of_another_is_built_anew(little):
+    path = build.build(NO_FLAGS)
+    other = build.build((("-O0",),))
+    other.write_bytes(path.read_bytes())  # whole, but not what its name says
+    with pytest.raises(build.BuildError, match="damaged"):
+        build.load(other)
+    assert build.build((("-O0",),)) == other and other.read_bytes() != path.read_bytes()
+
+
+def test_leftovers_of_killed_builds_are_removed(little):
+    path = build.build(NO_FLAGS)
+    old, new = little / "build-old", little / "build-new"
+    for place in (old, new):
+        place.mkdir()
+    os.utime(old, (1, 1))
+    path.unlink()
+    build.build(NO_FLAGS)
+    assert not old.exists() and new.exists()
+
+
+# ---- compilers
+
+SLOW = """#!/bin/sh
+sleep 600 &
+echo "$! $$" > {told}.new && mv {told}.new {told}
+sleep 600
+"""
+
+BUILDS = """
+import sys, signal
+from pathlib import Path
+from regard.kernels import build
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGTERM, lambda *given: sys.exit(5))
+build.build(((),), Path(sys.argv[1]))
+"""
+
+
+def slow(tmp_path) -> tuple[Path, Path]:
+    """A compiler that starts another process and hangs, and where it tells their numbers."""
+    script, told = tmp_path / "slow", tmp_path / "told"
+    script.write_text(SLOW.format(told=told))
+    script.chmod(0o755)
+    return script, told
+
+
+def runs(number: int) -> bool:
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def until(found, seconds=30.0) -> bool:
+    end = time.monotonic() + seconds
+    while not found() and time.monotonic() < end:
+        time.sleep(0.02)
+    return found()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize("handler", [[], ["handler"]])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_compiler_and_its_children_end_with_the_process(tmp_path, sent, handler):
+    script, told = slow(tmp_path)
+    command = [sys.executable, "-c", BUILDS, str(tmp_path / "cache"), *handler]
+    process = subprocess.Popen(command, env=os.environ | {"CXX": str(script)})
+    try:
+        assert until(told.exists)
+        children = [int(number) for number in told.read_text().split()]
+        assert all(map(runs, children))
+        process.send_signal(sent)
+        assert process.wait(30) != 0
+        assert until(lambda: not any(map(runs, children)))
+    finally:
+        process.kill()
+
+
+@POSIX
+def test_a_compiler_that_hangs_is_ended_and_named(little, tmp_path, monkeypatch, fresh):
+    script, told = slow(tmp_path)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setattr(build, "SECONDS", 1)
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="slow did not end within 1 seconds") as warned:
+        assert not build.setup() and not build.setup()
+    assert len(warned) == 1 and time.monotonic() - began < 20
+    if Path("/proc/self/stat").exists():
+        children = [int(number) for number in told.read_text().split()]
+        assert until(lambda: not any(map(runs, children)))
+    assert not list(little.iterdir())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("", "  ", "'", '"g++', "no-such-compiler", "/", "/etc/passwd", "true", "false", "cat"),
+        *("\udcff", "c++ -no-such-flag", "c++ 'a b' \"c\"", "-x", "./here", "~", "$CXX", "a=b c++"),
+    ],
+)
+def test_odd_values_of_cxx_give_kernels_or_one_warning(little, asked, monkeypatch, fresh):
+    monkeypatch.setenv("CXX", asked)
+    monkeypatch.setattr(build, "load", lambda path: path)  # which has no such functions
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = build.setup()
+    assert found == (len(warned) == 0)
+
+
+def test_undecodable_compiler_messages_are_reported(little, tmp_path, monkeypatch):
+    script = tmp_path / "strange"
+    script.write_text("#!/bin/sh\nprintf 'fatal error: \\377\\376' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    with pytest.raises(build.BuildError, match="fatal error: "):
+        build.build(NO_FLAGS)
+
+
+def test_a_path_with_spaces_is_a_compiler(little, tmp_path, monkeypatch):
+    script = tmp_path / "my compiler"
+    script.symlink_to(compiler.shutil.which(compiler.find()[0]))
+    monkeypatch.setenv("CXX", f"'{script}' -O1")
+    assert compiler.find() == [str(script), "-O1"]
+    assert build.build(NO_FLAGS).exists()
+
+
+@pytest.mark.parametrize("where", ["chmod", "replace", "TemporaryDirectory", "TemporaryFile"])
+def test_a_disk_that_fills_up_leaves_plain_torch(little, monkeypatch, fresh, where):
+    def full(*given, **more):
+        raise OSError(28, "No space left on device")
+
+    owner = {"chmod": Path, "replace": os}.get(where, compiler.tempfile)
+    monkeypatch.setattr(owner, where, full)
+    with pytest.warns(UserWarning, match="No space left on device") as warned:
+        assert not build.setup() and not build.setup()
+    assert len(warned) == 1
+
+
+def test_who_waits_for_the_compiler_is_told_on_stderr(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(build, "_run", lambda *command: "no such processor")
+    monkeypatch.setattr(build, "_compiler", lambda: "c++")
+    with pytest.raises(build.BuildError, match="no such processor"):
+        build.build(folder=tmp_path)
+    out, err = capfd.readouterr()
+    assert not out and err == build.TOLD + "\n"

@@ -1,0 +1,225 @@
+"""Encoders in compiled calls: against torch on the same weights, and text by text."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import regard
+from regard.attention.heads import heads_masked
+from regard.data.batches import Sequences
+from regard.kernels.encoding import FastStack, TextProgram
+from regard.layers.mixing import choice_of
+from regard.models.bert import Bert, BertConfig
+from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.quantize import prepare
+from regard.models.roberta import Roberta, RobertaConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+
+WORDS = 101
+SMALL = dict(d_model=72, d_ff=96, heads=6, layers=3, max_length=300)  # heads of 12
+WIDE = dict(d_model=128, d_ff=80, heads=2, layers=2, max_length=300)  # heads of 64
+PAIR = dict(d_model=64, d_ff=128, heads=4, encoder_layers=3, decoder_layers=1)
+LENGTHS = (3, 17, 1, 16, 250, 8, 40, 33, 64)
+
+MODELS = {
+    "bert": lambda: Bert(BertConfig(WORDS, **SMALL)),
+    "bert, wide heads": lambda: Bert(BertConfig(WORDS, **WIDE)),
+    "bert, pruned": lambda: Bert(BertConfig(WORDS, pruned=(("encoder", 2, (1, 5)),), **SMALL)),
+    "bert, relu": lambda: Bert(BertConfig(WORDS, activation="relu", **SMALL)),
+    "roberta": lambda: Roberta(RobertaConfig(WORDS, **SMALL)),
+    "roberta, wide heads": lambda: Roberta(RobertaConfig(WORDS, **WIDE)),
+    "distilbert": lambda: DistilBert(DistilBertConfig(WORDS, **SMALL)),
+    "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
+    "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
+}
+
+
+def made(name):
+    """Weights so large that states differ from token to token."""
+    torch.manual_seed(1)
+    model = MODELS[name]()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+        else:
+            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.1)
+    return model.eval().requires_grad_(False)
+
+
+def texts(lengths=LENGTHS) -> Sequences:
+    torch.manual_seed(2)
+    return Sequences.of([torch.randint(3, WORDS, (n,)).tolist() for n in lengths], 0)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Whether it began with texts, for each program that ran."""
+    calls, run = [], TextProgram.encode
+
+    def counted(*arguments):
+        calls.append(len(arguments) == 3)
+        return run(*arguments)
+
+    monkeypatch.setattr(TextProgram, "encode", counted)
+    return calls
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_and_torch_give_the_same_states(use, runs, name, weights):
+    read, keep = texts(), texts().keep
+    model = made(name)
+    wide = model.encode(read)[keep]
+    prepare(model, weights)
+    use(None)
+    wanted = model.encode(read)[keep]
+    assert not runs
+    for kind in ("fast", "older", "plain"):
+        use(kind)
+        runs.clear()
+        found = model.encode(read)[keep]
+        assert len(runs) == 1
+        difference, size = (found - wanted).abs(), wanted.abs().max()
+        # A number half way between two steps may go the other way.
+        assert difference.max() < 0.1 * size
+        assert difference.median() < 5e-3 * size
+    assert (wanted - wide).pow(2).mean().sqrt() < 0.05 * wide.std()
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_text_does_not_depend_on_its_neighbours_to_the_last_bit(two_threads, name, weights):
+    model = prepare(made(name), weights)
+    read = texts()
+    together = model.encode(read)
+    for i, length in enumerate(LENGTHS):
+        alone = model.encode(Sequences(read.ids[i : i + 1, :length], read.lengths[i : i + 1]))
+        torch.testing.assert_close(together[i : i + 1, :length], alone, rtol=0, atol=0)
+        assert not together[i, length:].any() or "norm" in name  # which is behind the blocks
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_comes_before_the_blocks_is_compiled_too(runs, name):
+    prepare(made(name)).encode(texts())
+    assert runs == [True]
+
+
+def test_positions_that_padding_inside_a_text_does_not_have(use, runs):
+    model, read = prepare(made("roberta"), "bfloat16"), texts()
+    read.ids[1, 3:5] = read.ids[4, 0] = model.config.pad
+    found = model.encode(read)[read.keep]
+    assert runs == [True]
+    use(None)
+    difference = (model.encode(read)[read.keep] - found).abs()
+    assert difference.median() < 5e-3 * found.abs().max()
+    assert difference.max() < 0.1 * found.abs().max()
+
+
+def test_segments(use):
+    model, read = prepare(made("bert"), "bfloat16"), texts()
+    marked = Sequences(read.ids, read.lengths, torch.arange(read.ids.size(1)) % 2 * read.keep)
+    found, plain = model.encode(marked)[read.keep], model.encode(read)[read.keep]
+    assert (found - plain).abs().max() > 0.5
+    use(None)
+    difference = (model.encode(marked)[read.keep] - found).abs()
+    assert difference.median() < 5e-3 * found.abs().max()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("ids, message", [([5] * 301, "301"), ([5, WORDS], "index")])
+def test_what_the_tables_do_not_have_is_refused_as_without_kernels(name, ids, message):
+    model = prepare(made(name))
+    with pytest.raises((ValueError, IndexError), match=message):
+        model.encode(Sequences.of([ids], 0))
+
+
+def test_positions_that_have_no_end_grow(use):
+    model, read = prepare(made("transformer"), "bfloat16"), texts([400, 20])
+    found = [model.encode(read)[read.keep] for _ in range(2)]
+    assert model.positions.table.size(0) > 400
+    torch.testing.assert_close(*found, rtol=0, atol=1e-4)
+
+
+def test_threads_change_nothing(two_threads):
+    model, read = prepare(made("bert")), texts([20] * 100)
+    both = model.encode(read)
+    torch.set_num_threads(1)
+    torch.testing.assert_close(model.encode(read), both, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("choice", ["last", "second-to-last", "sum", "mix:1,2,0,1", 1])
+def test_what_is_chosen_of_the_layers(use, runs, choice):
+    model, read = prepare(made("bert"), "bfloat16"), texts()
+    found = model.chosen(read, choice_of(choice))
+    states = choice_of(choice)(model.layers(read))
+    torch.testing.assert_close(found, states[read.keep], rtol=0, atol=0)
+    assert runs
+    runs.clear()
+    use(None)
+    torch.testing.assert_close(model.chosen(read, choice_of(choice)), found, rtol=0, atol=3e-2)
+    assert not runs
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", ["distilbert", "bert, wide heads", "roberta, wide heads"])
+def test_the_first_position_alone(use, runs, two_threads, name, weights):
+    """Where heads end with a panel of the matrix, the last layer computes no other."""
+    model, read = prepare(made(name), weights), texts()
+    width = model.config.d_model
+    for kind in ("fast", "older", "plain"):
+        use(kind)
+        runs.clear()
+        found = model.encode_first(read)
+        assert found.shape == (len(LENGTHS), 1, width) and runs == [True]
+        torch.testing.assert_close(found, model.encode(read)[:, :1], rtol=0, atol=0)
+    programs = [program for key, program in model.blocks.programs.items() if True in key]
+    assert any(programs) is ("wide" in name)
+
+
+def test_looking_silencing_and_learning_take_the_slow_path(runs):
+    model, read = prepare(made("bert"), "bfloat16"), texts()
+    fast = model.encode(read)[read.keep]
+    runs.clear()
+    with heads_masked(model, {1: [2]}):
+        silenced = model.encode(read)[read.keep]
+    with regard.look(model) as seen:
+        looked_at = model.encode(read)[read.keep]
+    model.train()
+    model.encode(read)
+    assert not runs and len(seen.views) == 1
+    torch.testing.assert_close(looked_at, fast, rtol=0, atol=3e-2)
+    assert (silenced - fast).abs().max() > 0.1
+
+
+def test_a_copy_has_weights_of_its_own(runs):
+    model, read = prepare(made("roberta")), texts()
+    before = model.encode(read)
+    other = copy.deepcopy(model)
+    for stack in (part for part in other.modules() if isinstance(part, FastStack)):
+        for part in stack.modules():
+            if isinstance(part, torch.nn.LayerNorm):
+                part.weight.data.zero_()
+    assert (other.encode(read) - before).abs().max() > 0.1
+    torch.testing.assert_close(model.encode(read), before, rtol=0, atol=0)
+
+
+def test_no_texts_and_numbers_that_are_none(two_threads):
+    model = prepare(made("bert"), "bfloat16")
+    model.embedding.weight[7] = torch.nan
+    read = Sequences.of([[7, 8], [9, 10, 11]], 0)
+    found = model.encode(read)
+    assert found[0, :2].isnan().all() and found[1].isfinite().all()
+    none = Sequences(torch.zeros(0, 3, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    assert model.encode(none).shape == (0, 3, 72)

@@ -1,0 +1,437 @@
+"""Prepared models: the kernels' answers against those of the same weights by torch."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+import regard
+from regard.attention.heads import heads_masked
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.decoding.greedy import Greedy
+from regard.errors import ConfigError
+from regard.kernels.program import Program
+from regard.kernels.recorder import NORM, CannotRecord, Op, Recording
+from regard.kernels.stepping import FastBlocks
+from regard.models import quantize
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
+from regard.models.quantize import prepare
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+
+WORDS = 101
+SMALL = dict(d_model=72, heads=6, layers=3, max_length=64)
+PAIR = dict(d_model=64, d_ff=128, heads=4, encoder_layers=2, decoder_layers=3)
+PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
+SOURCES = [[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]]
+
+
+def spread(model):
+    """Weights so large that the answers of a model differ from word to word."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+        else:
+            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.1)
+    return model.eval()
+
+
+MODELS = {
+    "gpt2": lambda: GPT2(GPT2Config(WORDS, **SMALL)),
+    "gpt2, scaled by layer": lambda: GPT2(GPT2Config(WORDS, scaled_by_layer=True, **SMALL)),
+    "gpt": lambda: GPT(GPTConfig(WORDS, **SMALL)),
+    "gpt, pruned": lambda: GPT(GPTConfig(WORDS, pruned=(("decoder", 2, (1, 5)),), **SMALL)),
+    "gpt, gelu": lambda: GPT(GPTConfig(WORDS, activation="gelu", **SMALL)),
+    "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
+    "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
+    "transformer, pruned": lambda: Transformer(
+        TransformerConfig(WORDS, pruned=(("cross", 1, (2,)), ("decoder", 3, (1, 4))), **PAIR)
+    ),
+}
+
+
+def inputs(model) -> Sequences:
+    return Sequences.of(PROMPTS if getattr(model, "continues", False) else SOURCES, 0)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Of each program that ran, how wide its result was."""
+    calls = []
+
+    def listen(name):
+        run = getattr(Program, name)
+
+        def counted(program, *arguments):
+            calls.append(program.width)
+            return run(program, *arguments)
+
+        monkeypatch.setattr(Program, name, counted)
+
+    for name in ("_run", "leading", "beams"):
+        listen(name)
+    return calls
+
+
+def scores(model, source, counts=(1,) * 12):
+    """Of steps of so many tokens; which tokens they are does not depend on the scores."""
+    found = []
+    with torch.no_grad():
+        state, tokens = model.start(source)
+        for step, count in enumerate(counts):
+            fed = (tokens * 7 + 5 * torch.arange(count) + 3 * step) % WORDS
+            step_scores, state = model.step(fed, state)
+            found.append(step_scores)
+    return torch.cat(found, 1)
+
+
+def calls(model, steps):
+    """Of programs, for so many steps; a prompt is read in one more."""
+    return steps + getattr(model, "continues", False)
+
+
+def assert_close(found, wanted):
+    """Sums in another order differ in the last digits. A number that is half way between two steps
+    of a narrow kind may then go the other way: rarely, and by one step.
+    """
+    difference, size = (found - wanted).abs(), wanted.abs().max()
+    assert difference.max() < 2e-2 * size
+    # Over steps, the worst word.
+    assert difference.flatten(0, 1).amax(1).median() < 5e-3 * size
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
+    model = spread(MODELS[name]())
+    wide = scores(model, inputs(model))
+    prepare(model, weights)
+    use(None)
+    wanted = scores(model, inputs(model))
+    assert not runs
+    for kind in ("fast", "older", "plain"):
+        use(kind)
+        runs.clear()
+        found = scores(model, inputs(model))
+        assert len(runs) == calls(model, 12)
+        assert_close(found, wanted)
+    error = (wanted - wide).pow(2).mean().sqrt() / wide.std()
+    assert error < (0.05 if weights == "int8" else 0.02)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "transformer", "pre-norm"])
+def test_several_tokens_of_a_row_are_read_at_once(use, runs, monkeypatch, name):
+    monkeypatch.setattr("regard.kernels.stepping.MOST", 32)
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    counts = (3, 1, 10, 2, 20)  # the last of three rows are too many for one call
+    use(None)
+    wanted = scores(model, inputs(model), counts)
+    for kind in ("fast", "plain"):
+        use(kind)
+        runs.clear()
+        assert_close(scores(model, inputs(model), counts), wanted)
+        assert len(runs) == calls(model, 6)
+
+
+@pytest.mark.parametrize("kind", ["fast", "plain", None])
+@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned"])
+def test_a_prompt_leaves_the_same_state_whether_its_hidden_states_are_wanted_or_not(
+    use, name, kind
+):
+    use(kind)
+    model = prepare(spread(MODELS[name]())) if kind else spread(MODELS[name]())
+    ids = torch.randint(WORDS, (2, 40))
+    empty = model.empty(2)
+    with torch.no_grad():
+        found, wanted = model.fill(ids, empty), model(ids, empty).state
+    assert found.longest == wanted.longest == 40
+    for one, other in ((found.keys, wanted.keys), (found.values, wanted.values)):
+        assert one[:, :, :, :40].any() and torch.equal(one[:, :, :, :40], other[:, :, :, :40])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt", "transformer", "pre-norm"])
+def test_whole_generations_are_the_same(use, runs, name):
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    methods = [Greedy(max_tokens=20), Beam(size=4, max_tokens=20)]
+    for method in methods:
+        use(None)
+        wanted = method.run(model, inputs(model))
+        use("fast")
+        found = method.run(model, inputs(model))
+        pairs = [(one[0], other[0]) for one, other in zip(found, wanted, strict=True)]
+        same = [pair for pair in pairs if pair[0].tokens == pair[1].tokens]
+        assert len(same) >= len(pairs) - 1  # two words may be almost as probable
+        for one, other in same:
+            assert one.score == pytest.approx(other.score, abs=1e-2)
+    assert runs
+
+
+def test_threads_share_the_work(use, monkeypatch):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    alone = scores(model, inputs(model))
+    monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: 2)
+    monkeypatch.setattr("regard.kernels.products.threads_for", lambda *work: 2)
+    assert torch.equal(scores(model, inputs(model)), alone)
+
+
+def test_a_forked_process_waits_for_no_thread_that_it_lacks(use, monkeypatch):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: 2)
+    wanted = scores(model, inputs(model))
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)  # torch's own operations would wait
+        os._exit(0 if torch.equal(scores(model, inputs(model)), wanted) else 1)
+    for _ in range(1000):
+        if (ended := os.waitpid(child, os.WNOHANG))[0]:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+def test_looking_shows_the_attention_of_the_same_weights(use, runs):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()), "bfloat16")
+    plain = scores(model, inputs(model), (1, 1, 1))
+    assert len(runs) == 4
+    with regard.look(model) as seen:
+        looked = scores(model, inputs(model), (1, 1, 1))
+    assert len(runs) == 4  # the explicit path
+    assert_close(looked, plain)
+    pieces = [piece for site in seen.views[0].sites.values() for piece in site.pieces]
+    assert len(seen.views[0].sites) == 3 and {piece.size(1) for piece in pieces} == {6}
+    assert all(torch.allclose(piece.sum(-1), torch.ones(())) for piece in pieces)
+    with heads_masked(model, {1: [1, 2]}):
+        masked = scores(model, inputs(model), (1, 1, 1))
+    assert len(runs) == 4 and not torch.allclose(masked, plain, atol=1e-2)
+
+
+def test_heads_of_narrow_weights_stay(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    with pytest.raises(ConfigError, match="narrow weights, which cannot be cut. Load it without"):
+        regard.prune_heads(model, {1: [2]})
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_heads_are_as_important_as_those_of_wide_weights(use, weights):
+    use("fast")
+    wide, model = (spread(MODELS["gpt2"]()) for _ in range(2))
+    prepare(model, weights)
+
+    def importance(model):
+        def losses(texts):
+            return model(texts).hidden.pow(2).mean((1, 2))
+
+        return regard.head_importance(model, [torch.arange(24).view(2, 12)], losses)
+
+    assert torch.allclose(importance(model), importance(wide), rtol=0.2, atol=0.03)
+
+
+class Halves(GPT2Block):
+    """Does something that no program knows."""
+
+    def forward(self, hidden, allowed, remember=None):
+        return super().forward(hidden, allowed, remember) / 2
+
+
+class Sums(GPT2Block):
+    """Other sums than the models have."""
+
+    def forward(self, hidden, allowed, remember=None):
+        fed = self.feed(hidden)
+        hidden = hidden + self.attention(self.attention_norm(hidden + fed), allowed, remember)
+        return fed + hidden + fed
+
+
+@pytest.mark.parametrize(("block", "steps"), [(Halves, 0), (Sums, 13)])
+def test_blocks_of_ones_own(use, runs, block, steps):
+    class Own(GPT2):
+        pass
+
+    Own.block = block
+    model = prepare(spread(Own(GPT2Config(WORDS, **SMALL))), "bfloat16")
+    use("fast")
+    found = scores(model, inputs(model))
+    assert len(runs) == steps
+    use(None)
+    wanted = scores(model, inputs(model))
+    assert_close(found, wanted)
+
+
+class Scaled(GPT2):
+    """Its scores are not those of the output."""
+
+    def step(self, tokens, state):
+        scores, state = super().step(tokens, state)
+        return scores / 2, state
+
+
+class Twice(GPT2):
+    """It reads every token twice."""
+
+    def step(self, tokens, state):
+        _, state = super().step(tokens, state)
+        return super().step(tokens, state)
+
+
+class Later(GPT2):
+    """Its positions begin at 1."""
+
+    def _places(self, cache, count):
+        return self.positions(count, cache.longest + 1)
+
+
+class Uneven(GPT2):
+    """It treats rows of different lengths in another way."""
+
+    def step(self, tokens, state):
+        scores, state = super().step(tokens, state)
+        return scores if state.even else scores * 2, state
+
+
+@pytest.mark.parametrize("kind", [Scaled, Twice, Later, Uneven])
+def test_steps_of_ones_own(use, runs, kind):
+    model = prepare(spread(kind(GPT2Config(WORDS, **SMALL))), "bfloat16")
+    use("fast")
+    found = scores(model, inputs(model))
+    assert {width for width in runs} == {SMALL["d_model"]}  # the blocks alone
+    use(None)
+    assert_close(found, scores(model, inputs(model)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_step_is_one_call(use, runs, name):
+    model = prepare(spread(MODELS[name]()))
+    use("fast")
+    scores(model, inputs(model), (1, 2, 1))
+    assert runs[-3:] == [WORDS] * 3
+
+
+def test_an_output_of_its_own(use, runs):
+    model = prepare(spread(GPT2(GPT2Config(WORDS, output="own", **SMALL))))
+    use(None)
+    wanted = scores(model, inputs(model))
+    use("fast")
+    assert_close(scores(model, inputs(model)), wanted)
+    assert runs[-1] == WORDS and type(model.embedding) is torch.nn.Embedding
+
+
+def test_tokens_and_positions_that_are_not_there(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    state, _ = model.start(inputs(model))
+    for wrong in (-1, WORDS):
+        with pytest.raises(IndexError):
+            model.step(torch.tensor([[1], [wrong], [2]]), state)
+    state, tokens = model.start(Sequences.of([[3]], 0))
+    with pytest.raises(ValueError, match="65"):
+        for _ in range(SMALL["max_length"] + 1):
+            _, state = model.step(tokens, state)
+
+
+def test_positions_grow(use, runs, monkeypatch):
+    model = prepare(spread(MODELS["transformer"]()), "bfloat16")
+    long = Sequences.of([[3, 4]], 0)
+    use(None)
+    wanted = scores(model, long, (1,) * 300)
+    model.positions.table = model.positions.table[:256]
+    use("fast")
+    assert_close(scores(model, long, (1,) * 300), wanted)
+    assert runs.count(WORDS) == 299  # one of them made the table longer
+
+
+def test_a_copy_has_weights_of_its_own(use, runs):
+    use("fast")
+    model = prepare(spread(MODELS["gpt"]()))
+    before = scores(model, inputs(model))
+    other = copy.deepcopy(model)
+    assert isinstance(other.blocks, FastBlocks)
+    other.blocks[0].feed.inner.matrix.scale.zero_()
+    assert not torch.allclose(scores(other, inputs(model)), before, atol=1e-3)
+    assert torch.equal(scores(model, inputs(model)), before)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "transformer"])
+def test_weights_that_are_given_away_for_others(use, runs, name):
+    use("fast")
+    model, other = (prepare(spread(MODELS[name]())) for _ in range(2))
+    scores(model, inputs(model))
+    state = other.state_dict()
+    others = {key: 2 * x if x.dtype == torch.float32 else x for key, x in state.items()}
+    model.load_state_dict(others, assign=True)
+    found = scores(model, inputs(model))
+    other.load_state_dict(others)
+    assert torch.equal(found, scores(other, inputs(other)))
+    assert runs[-1] == WORDS
+
+
+def test_numbers_of_another_type_are_not_read_as_they_lie():
+    gain, bias = torch.ones(8), torch.zeros(8)
+    for changed in (dict(gain=gain.double()), dict(bias=torch.zeros(8, 2)[:, 0])):
+        norm = Op(NORM, 1, 0, **(dict(gain=gain, bias=bias) | changed))
+        with pytest.raises(CannotRecord, match="another type"):
+            Program(Recording([norm], [8, 8]))
+
+
+def test_tied_matrices_are_kept_once(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    assert model.embedding.matrix is model.head.matrix
+    wide = sum(p.numel() * 4 for p in MODELS["gpt2"]().parameters())
+    narrow = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert narrow < wide / 2
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_without_kernels_a_model_stays_as_it_is(use):
+    use(None)
+    model = spread(MODELS["gpt"]())
+    before = set(model.state_dict())
+    assert set(prepare(model).state_dict()) == before
+
+
+def test_other_devices_are_refused():
+    with pytest.raises(ConfigError, match='on meta. Give device="cpu" or, .* weights="bfloat16"'):
+        prepare(MODELS["gpt"]().to("meta"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_on_a_gpu_bfloat16_is_torch_s_own(monkeypatch, name):
+    monkeypatch.setattr(quantize, "GPUS", {"meta"})
+    model = prepare(MODELS[name]().to("meta"), "bfloat16")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert not model.training and not any(p.requires_grad for p in model.parameters())
+    with pytest.raises(ConfigError, match="int8 weights are for the CPU"):
+        prepare(model, "int8")
+    wide = spread(MODELS[name]())
+    wanted = scores(wide, inputs(wide))
+    found = scores(quantize.halved(wide), inputs(wide)).float()
+    error = (found - wanted).pow(2).mean().sqrt() / wanted.std()
+    assert error < 0.05
+
+
+def test_on_a_gpu_recurrent_layers_stay_wide():
+    model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=16))
+    with pytest.warns(UserWarning, match="keeps its float32 weights"):
+        quantize.halved(model)
+    assert model.embedding.weight.dtype == torch.float32
+
+
+def test_no_other_weights():
+    with pytest.raises(ConfigError, match="'int8'"):
+        prepare(MODELS["gpt"](), "int9")

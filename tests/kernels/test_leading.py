@@ -1,0 +1,167 @@
+"""The best words of each row by the kernels, against a sort of their log-probabilities."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regard import ops
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.kernels.stepping import Step
+from regard.models.quantize import prepare
+from regard.models.transformer import Transformer, TransformerConfig
+
+KINDS = ["fast", "older", "plain"]
+
+
+def by_sorting(scores, count):
+    """In float32, as both sides round; of equally probable words the first."""
+    log_probs = scores.log_softmax(-1)
+    order = log_probs.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return order, scores.double().log_softmax(-1).gather(1, order).float()
+
+
+@pytest.mark.parametrize(
+    "words, count", [(512, 1), (10, 8), (101, 8), (600, 8), (4097, 8), (32_000, 8), (9_000, 600)]
+)
+@pytest.mark.parametrize("grain", [None, 1.0])
+def test_the_best_words_of_each_row(use, words, count, grain):
+    scores = torch.randn(7, words, generator=torch.Generator().manual_seed(words)) * 4
+    if grain is not None:  # few values, so that many are equal
+        scores = (scores * grain).round()
+    scores[1] -= 100
+    scores[2, : words // 2] = -math.inf
+    scores[3, 1:] = -math.inf  # fewer words than are looked for
+    scores[4] = 0.25
+    wanted, log_prob = by_sorting(scores, count)
+    for kind in KINDS:
+        use(kind)
+        found = ops.topk(scores, count)
+        assert torch.equal(found[0], wanted)
+        torch.testing.assert_close(found[1], log_prob, rtol=1e-6, atol=1e-6)
+        assert [part.shape for part in ops.topk(scores[:0], count)[:2]] == [(0, count), (0, count)]
+
+
+def test_words_that_are_equally_probable_once_they_are_rounded(use):
+    scores = torch.full((1, 9000), -5.0)
+    scores[0, [100, 8000]] = torch.tensor([3.0, 3.0 + 2**-22])
+    scores[0, 700] = 20.0  # beside it the two cannot be told apart
+    assert scores.log_softmax(-1)[0, 100] == scores.log_softmax(-1)[0, 8000]
+    for kind in KINDS:
+        use(kind)
+        assert ops.topk(scores, 3)[0].tolist() == [[700, 100, 8000]]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_scores_that_are_no_numbers(use, wrong):
+    scores = torch.zeros(3, 5000)
+    scores[1, 4000] = wrong
+    for kind in KINDS:
+        use(kind)
+        assert ops.topk(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
+
+
+def test_few_words_or_no_kernels_are_left_to_torch(use):
+    use("fast")
+    assert ops.topk.is_fast(torch.zeros(2, 9000), 3)
+    assert not ops.topk.is_fast(torch.zeros(2, 2), 3)
+    assert not ops.topk.is_fast(torch.zeros(2, 9000, dtype=torch.float64), 3)
+    use(None)
+    assert not ops.topk.is_fast(torch.zeros(2, 9000), 3)
+
+
+def test_searches_are_the_same_with_and_without(use):
+    torch.manual_seed(3)
+    config = TransformerConfig(8200, d_model=16, d_ff=32, heads=2, max_length=40)
+    model = Transformer(config).eval()
+    model.embedding.weight.data.normal_()
+    source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
+    beam = Beam(size=4, n_best=4, max_tokens=12)
+    use(None)
+    wanted = beam.run(model, source)
+    use("fast")
+    for found, expected in zip(beam.run(model, source), wanted, strict=True):
+        assert [one.tokens for one in found] == [one.tokens for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def decoder(words=9001, spread=1.0):
+    torch.manual_seed(4)
+    sizes = dict(d_model=64, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, max_length=40)
+    model = Transformer(TransformerConfig(words, **sizes)).eval()
+    model.embedding.weight.data.normal_(std=spread)
+    return model
+
+
+def begun(model, rows):
+    """Some sources of different lengths, and a token for each."""
+    source = Sequences.of([[3 + (i + j) % 90 for j in range(1 + i % 4)] for i in range(rows)], 0)
+    state, first = model.start(source)
+    return state, first + torch.arange(rows)[:, None]
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
+    monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: threads)
+    for words, rows, count in [
+        (9001, 5, 8),
+        (5120, 130, 8),
+        (9001, 1, 1),
+        (9300, 3, 18),
+        (101, 4, 8),
+    ]:
+        model = prepare(decoder(words), weights)
+        for kind in KINDS:
+            use(kind)
+            state, tokens = begun(model, rows)
+            scores, after = model.step(tokens, state)
+            wanted = ops.topk(scores[:, 0], count)
+            found, later = model.step.leading(tokens, begun(model, rows)[0], count)
+            assert torch.equal(found.tokens, wanted.tokens) and found.vocab_size == words
+            assert torch.equal(found.log_probs, wanted.log_probs)
+            assert later.cache.longest == 1
+            assert torch.equal(later.cache.keys[..., :1, :], after.cache.keys[..., :1, :])
+
+
+def test_where_scores_are_needed(use):
+    use("fast")
+    model = prepare(decoder())
+    state, tokens = begun(model, 3)
+    assert model.step.leading(tokens, state, 9002) is None  # so many words there are not
+    with pytest.raises(IndexError):
+        model.step.leading(tokens + 9001, state, 2)
+    model.head.bias = torch.full((9001,), -math.inf)
+    model.head.bias[5:8] = 0.0
+    model.decoder.programs.clear()
+    assert model.step.leading(tokens, state, 8) is None  # others are minus infinity
+    assert model.step.leading(tokens, state, 3)[0].tokens.sort().values.tolist() == [[5, 6, 7]] * 3
+    model.head.bias[6] = math.nan
+    model.decoder.programs.clear()
+    assert model.step.leading(tokens, state, 3)[0].log_probs.isnan().all()
+    model.head.bias[:] = 0.0
+    model.head.bias[9000] = 1e7  # beside it, and it comes last, many others are equal
+    model.decoder.programs.clear()
+    assert model.step.leading(tokens, state, 8) is None
+    wanted = model.step(tokens, state)[0][:, 0]
+    assert torch.equal(ops.topk(wanted, 8).tokens, by_sorting(wanted, 8)[0])
+    use(None)
+    assert model.step.leading(tokens, state, 3) is None
+
+
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+def test_searches_are_the_same_without_scores(use, monkeypatch, spread):
+    use("fast")
+    model = prepare(decoder(spread=spread))
+    source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
+    beam, calls, call = Beam(size=4, n_best=4, max_tokens=12), [], Step.leading
+    monkeypatch.setattr(Step, "beams", lambda *asked: None)
+    monkeypatch.setattr(Step, "leading", lambda *asked: calls.append(call(*asked)) or calls[-1])
+    found = beam.run(model, source)
+    assert calls and all(calls)
+    monkeypatch.setattr(Step, "leading", lambda *asked: None)
+    assert beam.run(model, source) == found

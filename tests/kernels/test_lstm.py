@@ -1,0 +1,186 @@
+"""The compiled LSTM against its equations in float64, one step after the other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.kernels import lstm
+from regard.layers.recurrent import LSTM
+
+SHAPES = [  # rows, steps, width: blocks that are whole and broken, of rows and of units
+    (1, 2, 1),
+    (2, 3, 16),
+    (3, 5, 33),
+    (13, 4, 47),
+    (25, 3, 64),
+    (40, 2, 97),
+]
+ERROR = 0.015  # of results and gradients, beside the largest: bfloat16 has 8 bits
+
+
+def naive(x, hidden, cell, below, own, bias):
+    """i f g o; c = f * c + i * g, h = o * tanh(c)"""
+    hiddens = []
+    for step in x.unbind(1):
+        i, f, g, o = (step @ below.T + hidden @ own.T + bias).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * cell.tanh()
+        hiddens.append(hidden)
+    return torch.stack(hiddens, 1), hidden, cell
+
+
+def given(rows, steps, width, inner=5):
+    """Inputs and parameters in float64; the numbers are those of float32."""
+    torch.manual_seed(rows)
+    shapes = [(rows, steps, inner), (rows, width), (rows, width)]
+    shapes += [(4 * width, inner), (4 * width, width), (4 * width,)]
+    scales = [1.0, 0.5, 1.0, 0.5, 2.0 * width**-0.5, 0.5]
+    pairs = zip(shapes, scales, strict=True)
+    return [(torch.randn(shape) * scale).double().requires_grad_() for shape, scale in pairs]
+
+
+def layer_of(tensors):
+    """Our layer with these parameters, in float32, and what it reads."""
+    x, hidden, cell, below, own, bias = (t.detach().float() for t in tensors)
+    layer = LSTM(x.size(2), hidden.size(1))
+    with torch.no_grad():
+        layer.input.weight.copy_(below)
+        layer.recurrent.weight.copy_(own)
+        layer.input.bias.copy_(bias)
+    return layer, [t.requires_grad_() for t in (x, hidden, cell)]
+
+
+def run(layer, read):
+    """Hidden states, the last one and the last cell, with products of bfloat16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hiddens, ends = layer(*read)
+    return [hiddens, *ends]
+
+
+def gradients(found, weights, leaves, **options):
+    """Of a sum in which every result has weights of its own."""
+    total = sum((one * weight).sum() for one, weight in zip(found, weights, strict=True))
+    return torch.autograd.grad(total, leaves, **options)
+
+
+def leaves_of(layer, read):
+    return [*read, layer.input.weight, layer.recurrent.weight, layer.input.bias]
+
+
+def error(found, wanted):
+    return ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+@pytest.fixture
+def calls(use, monkeypatch):
+    """The kernels that ran; a skip where this processor has none."""
+    use("fast")
+    if not lstm.available():
+        pytest.skip("these kernels are for processors that multiply bfloat16")
+    names, call = [], lstm._call
+
+    def noted(name, *rest, **tensors):
+        names.append(name)
+        call(name, *rest, **tensors)
+
+    monkeypatch.setattr(lstm, "_call", noted)
+    return names
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_and_gradients_are_those_of_the_equations(calls, shape):
+    tensors = given(*shape)
+    wanted = naive(*tensors)
+    weights = [torch.randn_like(one) for one in wanted]
+    layer, read = layer_of(tensors)
+    found = run(layer, read)
+    slopes = gradients(found, [w.float() for w in weights], leaves_of(layer, read))
+    assert calls == ["regard_lstm_forward", "regard_lstm_backward"]
+    everything = zip(
+        [*found, *slopes], [*wanted, *gradients(wanted, weights, tensors)], strict=True
+    )
+    for one, other in everything:
+        assert one.dtype == torch.float32
+        assert error(one, other) < ERROR
+
+
+def test_float32_is_left_to_torch(calls):
+    layer, read = layer_of(given(3, 5, 33))
+    layer(*read)[0].sum().backward()
+    assert not calls
+
+
+def test_without_kernels_the_answer_is_the_same(calls, use):
+    layer, read = layer_of(given(13, 4, 47))
+    results = []
+    for kind in ("fast", None):
+        use(kind)
+        found = run(layer, read)
+        results.append([*found, *gradients(found, [1.0, 2.0, 3.0], leaves_of(layer, read))])
+    assert calls == ["regard_lstm_forward", "regard_lstm_backward"]
+    for one, other in zip(*results, strict=True):
+        assert error(one, other.double()) < ERROR
+
+
+def test_nothing_depends_on_company_or_threads(calls):
+    """The sums of a row are added in one order, whoever adds them and whatever stands beside."""
+    layer, (x, hidden, cell) = layer_of(given(30, 4, 97))
+    inputs = (x @ layer.input.weight.T).detach().bfloat16()
+    hidden, cell = hidden.detach(), cell.detach()
+    before = torch.get_num_threads()
+
+    def states(rows, threads):
+        torch.set_num_threads(threads)
+        try:
+            return lstm.forward(
+                *(layer.recurrent.weight, inputs[rows], layer.input.bias),
+                *(hidden[rows], cell[rows]),
+                keep=False,
+            ).hiddens
+        finally:
+            torch.set_num_threads(before)
+
+    whole = states(slice(None), 1)
+    assert torch.equal(states(slice(None), 3), whole)
+    for rows in (slice(0, 1), slice(7, 20)):
+        assert torch.equal(states(rows, 2), whole[rows])
+
+
+def test_gradients_are_the_same_a_second_time(calls):
+    """What is kept for the way back is not used up."""
+    layer, read = layer_of(given(3, 5, 33))
+    found = run(layer, read)
+    once = gradients(found, [1.0, 2.0, 3.0], leaves_of(layer, read), retain_graph=True)
+    again = gradients(found, [1.0, 2.0, 3.0], leaves_of(layer, read))
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+
+
+def test_without_gradients_the_answer_is_equal(calls):
+    layer, read = layer_of(given(3, 5, 33))
+    found = run(layer, read)
+    with torch.no_grad():
+        same = run(layer, read)
+    assert all(torch.equal(one, other) for one, other in zip(found, same, strict=True))
+
+
+def test_only_gradients_that_are_asked_for_are_given(calls):
+    layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
+    layer.recurrent.weight.requires_grad_(False)
+    run(layer, [x.detach(), hidden.detach(), cell])[0].sum().backward()
+    assert layer.recurrent.weight.grad is None
+    assert cell.grad.any() and layer.input.weight.grad.any() and layer.input.bias.grad.any()
+
+
+def test_what_is_no_number_stays_in_its_row(calls):
+    layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
+    with torch.no_grad():
+        x[0, 1, 0] = float("nan")
+        found, *_ = run(layer, [x, hidden, cell])
+    assert found[0, 1:].isnan().all()
+    assert found[0, 0].isfinite().all() and found[1:].isfinite().all()
+
+
+def test_other_processors_have_no_kernels(libraries):
+    for kind in ("older", "plain"):
+        assert not libraries[kind].regard_lstm_there()

@@ -1,0 +1,254 @@
+"""Products with narrow matrices against the same in float64, and how kernels are built."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from regard.kernels import build, products
+from regard.layers import panels
+from regard.layers.linear import Linear
+from regard.layers.output import Softmax
+from regard.layers.quantized import Narrow, NarrowLinear, NarrowSoftmax
+
+SHAPES = [(1, 1), (16, 64), (17, 100), (50, 130), (200, 256)]
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def expected_int8(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
+    """Weights with a scale for each line, inputs with one for each 64 numbers, in float64."""
+    w, x = weight.double().numpy(), x.double().numpy()
+    scale = np.abs(w).max(1, keepdims=True) / 127
+    w = np.rint(w / scale) * scale
+    parts = []
+    for start in range(0, x.shape[1], 64):
+        part = x[:, start : start + 64]
+        step = np.abs(part).max(1, keepdims=True) / 127
+        parts.append(np.rint(part / step) * step)
+    return np.concatenate(parts, 1) @ w.T
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
+def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch):
+    use(kind)
+    monkeypatch.setattr(products, "threads_for", lambda *work: threads)
+    for lines, columns in SHAPES:
+        weight = torch.randn(lines, columns)
+        for rows in (1, 2, 3, 7, 70):
+            x = torch.randn(rows, columns)
+            found = Narrow(weight, "int8")(x).double().numpy()
+            wanted = expected_int8(x, weight)
+            # A number half way between two steps may go either way in float32.
+            assert np.abs(found - wanted).max() < 2e-2 * max(np.abs(wanted).max(), 1)
+            assert np.abs(found - wanted).mean() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
+def test_bfloat16_products_round_both_sides_and_sum_in_float32(use, kind):
+    use(kind)
+    for lines, columns in SHAPES:
+        weight, bias = torch.randn(lines, columns), torch.randn(lines)
+        for rows in (1, 2, 3, 7, 70):
+            x = torch.randn(rows, columns)
+            found = Narrow(weight, "bfloat16")(x, bias)
+            wanted = x.bfloat16().double() @ weight.bfloat16().double().t() + bias
+            assert torch.allclose(found.double(), wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain"])
+def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads, monkeypatch):
+    use(kind)
+    monkeypatch.setattr(products, "threads_for", lambda *work: threads)
+    for lines, columns in SHAPES:
+        matrix, bias = Narrow(torch.randn(lines, columns), weights), torch.randn(lines)
+        x = torch.randn(300, columns)
+        alone = torch.cat([matrix(row, bias) for row in x.split(1)])
+        for rows in (*range(2, 35), 97, 200, 300):
+            assert torch.equal(matrix(x[-rows:], bias), alone[-rows:]), (lines, columns, rows)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
+def test_what_is_no_number_stays_none(use, kind, weights):
+    use(kind)
+    matrix = Narrow(torch.randn(20, 130), weights)
+    x = torch.randn(3, 130)
+    x[1, 100] = torch.nan
+    found = matrix(x).isnan()
+    assert found[1].all() and not found[[0, 2]].any()
+    assert matrix(torch.full((130,), torch.inf)).isnan().any()
+    assert not matrix(torch.zeros(2, 130)).any()
+    assert matrix(torch.full((130,), 1e-37)).abs().max() < 1e-34
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_panels_are_undone(weights):
+    weight = torch.randn(37, 70)
+    matrix = Narrow(weight, weights)
+    lines = matrix.rows(torch.arange(37))
+    limit = weight.abs().amax(1, keepdim=True) / (254 if weights == "int8" else 250)
+    assert ((lines - weight).abs() <= limit + 1e-6).all()
+    assert matrix.rows(torch.tensor([[3, 36], [0, 3]])).shape == (2, 2, 70)
+    plain = panels.unpack(matrix.weight, 37, 70)
+    assert torch.equal(plain if matrix.scale is None else plain * matrix.scale[:, None], lines)
+
+
+def test_layers_take_any_shape_and_answer_as_the_wide_ones(use):
+    use("fast")
+    linear = Linear(96, 40)
+    torch.nn.init.normal_(linear.bias)
+    narrow = NarrowLinear(linear, "int8")
+    for shape in ((96,), (3, 96), (2, 5, 96), (0, 96)):
+        x = torch.randn(shape)
+        found, wanted = narrow(x), linear(x)
+        assert found.shape == wanted.shape
+        assert torch.allclose(found, wanted, atol=0.03)
+    strided = torch.randn(96, 4).t()
+    assert torch.equal(narrow(strided), narrow(strided.contiguous()))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_narrow_output_has_the_loss_of_its_own_scores(use, smoothing):
+    use("fast")
+    softmax = Softmax(32, 50, tied=None, bias=True)
+    narrow = NarrowSoftmax(softmax, Narrow(softmax.weight, "int8"))
+    hidden, targets = torch.randn(9, 32), torch.randint(50, (9,))
+    targets[4] = -100
+    total, count = narrow.loss(hidden, targets, smoothing)
+    wanted = torch.nn.functional.cross_entropy(
+        narrow.logits(hidden), targets, reduction="sum", label_smoothing=smoothing
+    )
+    assert count == 8 and total.item() == pytest.approx(wanted.item(), rel=1e-5)
+    theirs, _ = softmax.loss(hidden, targets, smoothing)
+    assert total.item() == pytest.approx(theirs.item(), rel=1e-2)
+
+
+def test_converting_a_model_leaves_the_matrix_narrow():
+    matrix = Narrow(torch.randn(20, 30), "bfloat16")
+    before = matrix.weight.clone()
+    assert torch.equal(matrix.float().weight, before) and matrix.weight.dtype == torch.bfloat16
+    eight = Narrow(torch.randn(20, 30), "int8").double()
+    assert eight.weight.dtype == torch.uint8 and eight.scale.dtype == torch.float32
+
+
+def test_a_bias_of_another_type_is_not_read_as_it_lies(use):
+    use("fast")
+    layer = NarrowLinear(Linear(8, 3), "int8")
+    x = torch.randn(2, 8)
+    wanted = layer(x)
+    layer.bias = layer.bias.double()
+    assert torch.allclose(layer(x), wanted.double(), atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------- building
+
+
+def test_without_a_compiler_one_warning_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build, "_loaded", None)
+    monkeypatch.setattr(build, "_failure", "")
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler was found") as told:
+        assert not build.setup()
+    for affected in ("decoding", "encoding", "training", "LSTMs", "Adam", "Install"):
+        assert affected in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not build.setup() and not build.available()
+        assert Narrow(torch.ones(2, 2), "int8")(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert "no C++ compiler was found" in build.status()
+
+
+def test_flags_that_a_compiler_does_not_know_give_way_to_the_next(libraries, tmp_path):
+    kinds = (("-mno-such-processor",), ("-DPORTABLE", "-O0"))
+    path = build.build(kinds, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert build.build(kinds, tmp_path) == path  # from the cache
+
+
+def test_what_does_not_run_on_this_processor_is_not_kept(libraries, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "CHECK", "import os; os.kill(os.getpid(), 4)")
+    with pytest.raises(build.BuildError, match="exit code -4"):
+        build.build((("-DPORTABLE", "-O0"),), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+NO_FLAGS = ((),)
+
+
+@pytest.fixture
+def little(libraries, tmp_path, monkeypatch):
+    """Something else that is built, since the kernels take seconds; the cache is `tmp_path`."""
+    source = tmp_path / "little.cpp"
+    source.write_text('extern "C" int regard_check() { return 0; }')
+    monkeypatch.setattr(build, "SOURCE", source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("keep", [0, 100, 9000, -1])
+def test_what_is_damaged_is_built_again(little, keep):
+    path = build.build(NO_FLAGS)
+    whole = path.read_bytes()
+    assert len(whole) > 9000
+    for damaged in (whole[:keep], bytes(100) + whole[100:]):  # which nobody may load
+        path.write_bytes(damaged)
+        assert build.build(NO_FLAGS) == path
+        assert path.read_bytes() == whole
+
+
+def test_where_nothing_can_be_kept_the_process_has_its_own(little, tmp_path, monkeypatch, capsys):
+    for place in (str(tmp_path / "little.cpp"), "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", place)
+        path = build.build(NO_FLAGS)
+        assert path.exists() and not path.is_relative_to(tmp_path)
+        assert "for this process alone" in capsys.readouterr().err
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "_executes", lambda folder: False)
+    assert not build.build(NO_FLAGS).is_relative_to(tmp_path)
+    assert "programs may not run from" in capsys.readouterr().err
+
+
+def test_a_folder_that_may_only_be_read_is_read(little, monkeypatch, capsys):
+    path = build.build(NO_FLAGS)
+    monkeypatch.setattr(build, "_problem", lambda folder: "it cannot be written to")
+    capsys.readouterr()
+    assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
+
+
+def test_a_home_that_is_not_there(little, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as it does then
+    assert not build.build(NO_FLAGS).is_relative_to(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["little.cpp"]
+    assert "for this process alone" in capsys.readouterr().err
+
+
+def test_the_compiler_that_is_asked_for(little, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("CXX", raising=False)
+    wrapper, called, (compiler,) = tmp_path / "wrapper", tmp_path / "called", build._compiler()
+    wrapper.write_text(f'#!/bin/sh\necho "$1" > {called}\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", f"{wrapper} {compiler}")
+    build.build(NO_FLAGS)
+    assert called.read_text().strip() == compiler
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert build._compiler() == [compiler]
+    assert "'no-such-compiler', which was not found" in capsys.readouterr().err
+
+
+def test_the_line_that_tells_why_a_compiler_failed(little, tmp_path):
+    (tmp_path / "little.cpp").write_text("int main() {\n  return none;\n}\n")
+    with pytest.raises(build.BuildError, match="none"):
+        build.build(NO_FLAGS)

@@ -1,0 +1,202 @@
+"""Recurrent layers with narrow weights: the kernels' answers, torch's, and those of wide ones."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import regard
+from regard.data.batches import Sequences
+from regard.decoding.beam import Beam
+from regard.decoding.greedy import Greedy
+from regard.kernels.program import Program
+from regard.layers.quantized import NarrowRecurrent
+from regard.layers.recurrent import CELLS
+from regard.models.quantize import prepare
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
+
+WORDS, WIDTH = 101, 72
+PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
+
+MODELS = {
+    cell: lambda cell=cell: RecurrentLanguageModel(RecurrentConfig(WORDS, cell, WIDTH, tied=True))
+    for cell in CELLS
+} | {
+    f"seq2seq, {attention}": lambda attention=attention: Seq2Seq(
+        Seq2SeqConfig(WORDS, WIDTH, 2, attention)
+    )
+    for attention in ("none", "additive", "dot", "general")
+}
+
+
+def spread(model):
+    """Weights so large that the answers of a model differ from word to word."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.12)
+    return model.eval()
+
+
+def scores(model, counts=(1, 1, 4, 1)):
+    """Of steps of so many tokens; which tokens they are does not depend on the scores."""
+    found = []
+    with torch.no_grad():
+        state, tokens = model.start(Sequences.of(PROMPTS, 0))
+        for step, count in enumerate(counts):
+            fed = (tokens * 7 + 5 * torch.arange(count) + 3 * step) % WORDS
+            step_scores, state = model.step(fed, state)
+            found.append(step_scores)
+    return torch.cat(found, 1)
+
+
+def test_a_state_of_another_type_is_not_read_as_it_lies(use):
+    use("fast")
+    layer = NarrowRecurrent(CELLS["lstm"](8, WIDTH), "int8")
+    x, state = torch.randn(3, 5, 8), [torch.randn(3, WIDTH) for _ in range(2)]
+    with torch.no_grad():
+        wanted = layer(x, *state)[0]
+        again = layer(x, *(part.double() for part in state))[0]
+    assert torch.allclose(again.float(), wanted, atol=1e-2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_a_layer_is_its_formula(use, monkeypatch, kind, weights, threads):
+    monkeypatch.setattr("regard.kernels.recurrence.threads_for", lambda work: threads)
+    torch.manual_seed(0)
+    layer = CELLS[kind](40, WIDTH)
+    x = torch.randn(3, 5, 40)
+    state = [torch.randn(2 * part.size(0), part.size(1))[::2] for part in layer.empty(3, x)]
+    with torch.no_grad():
+        wide, (hidden, cell) = layer(x, *state)
+        narrow = NarrowRecurrent(layer, weights)
+        for library in (None, "fast", "older", "plain"):
+            use(library)
+            found, (last, end) = narrow(x, *state)
+            assert torch.allclose(found, wide, atol=0.03)
+            assert torch.allclose(end, cell, atol=0.03) and torch.equal(last, found[:, -1])
+            assert narrow(x[:, :0], *state)[0].shape == (3, 0, WIDTH)
+        assert not torch.equal(found, wide)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_and_torch_give_the_same_scores(use, name, weights):
+    model = spread(MODELS[name]())
+    wide = scores(model)
+    prepare(model, weights)
+    use(None)
+    wanted = scores(model)
+    for kind in ("fast", "plain"):
+        use(kind)
+        found = scores(model)
+        # Where a number is half way between two steps it may go either way.
+        assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+        assert (found - wanted).abs().median() < 2e-3 * wanted.abs().max()
+    error = (wanted - wide).pow(2).mean().sqrt() / wide.std()
+    assert error < (0.06 if weights == "int8" else 0.02)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_searches_take_narrow_weights(use, name):
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    source = Sequences.of(PROMPTS, 0)
+    for method in (Greedy(max_tokens=9), Beam(size=3, max_tokens=9)):
+        use(None)
+        wanted = [each[0].tokens for each in method.run(model, source)]
+        use("fast")
+        assert [each[0].tokens for each in method.run(model, source)] == wanted
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_matrix_of_a_step_is_narrow(use, name):
+    use("fast")
+    model = prepare(MODELS[name]())
+    wide = {key for key, value in model.state_dict().items() if value.dtype == torch.float32}
+    matrices = {key for key in wide if model.state_dict()[key].dim() > 1}
+    assert matrices <= {"decoder.score.weigh.weight"}  # one line
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """One for each call of a whole step."""
+    calls = []
+    for name in ("step", "leading"):
+        run = getattr(Program, name)
+
+        def counted(*arguments, run=run):
+            calls.append(run)
+            return run(*arguments)
+
+        monkeypatch.setattr(Program, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_is_one_call_where_the_score_of_the_attention_is_a_product(use, steps, name):
+    use("fast")
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    scores(model)
+    assert len(steps) == (0 if "additive" in name else 3)  # one of the four has several tokens
+    steps.clear()
+    found = Beam(size=3, max_tokens=4).run(model, Sequences.of(PROMPTS, 0))
+    assert len(steps) >= (0 if "additive" in name else 2)
+    use(None)
+    wanted = Beam(size=3, max_tokens=4).run(model, Sequences.of(PROMPTS, 0))
+    assert [each[0].tokens for each in found] == [each[0].tokens for each in wanted]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", ["lstm", "gru", "seq2seq, general"])
+def test_a_state_goes_on_where_another_way_began_it(use, name, size):
+    """Step by step it is the same whether kernels have taken the steps before or not."""
+    model = prepare(spread(MODELS[name]()), "bfloat16")
+    state, tokens = model.start(Sequences.of(PROMPTS, 0))
+    rows = torch.arange(3).repeat_interleave(size)
+    state, tokens = state.select(rows), tokens[rows]
+    with torch.no_grad():
+        for kind in ("fast", None, "plain", "fast"):
+            use(None)
+            wanted, after = model.step(tokens, state)
+            use(kind)
+            found, state = model.step(tokens, state)
+            assert type(state) is type(after)
+            for key, part in after.tensors().items():
+                assert torch.allclose(state.tensors()[key], part, atol=0.02)
+            assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+            tokens = (tokens * 5 + 3) % WORDS
+
+
+def test_a_step_knows_when_it_cannot_be_one_call(use, steps):
+    use("fast")
+    model = prepare(spread(MODELS["seq2seq, dot"]()), "bfloat16")
+    state, tokens = model.start(Sequences.of(PROMPTS, 0))
+    whole, _ = model.step(tokens, state)
+    steps.clear()
+    with regard.look(model) as seen:
+        looked, _ = model.step(tokens, state)
+    assert not steps and seen.views
+    assert (looked - whole).abs().max() < 0.05 * whole.abs().max()
+    with pytest.raises(IndexError):
+        model.step(tokens + WORDS, state)
+
+
+def test_copies_and_weights_that_are_given_away(use, steps):
+    use("fast")
+    model = prepare(spread(MODELS["seq2seq, general"]()), "bfloat16")
+    state, tokens = model.start(Sequences.of(PROMPTS, 0))
+    before, _ = model.step(tokens, state)
+    other = copy.deepcopy(model)
+    other.head.bias[5] += 3.0
+    assert torch.allclose(model.step(tokens, state)[0], before)
+    difference = other.step(tokens, state)[0] - before
+    assert torch.allclose(difference[..., 5], torch.tensor(3.0), atol=1e-5)
+    given = {key: value.clone() for key, value in model.state_dict().items()}
+    given["head.bias"] -= 1.0
+    model.load_state_dict(given, assign=True)
+    assert torch.allclose(model.step(tokens, state)[0], before - 1.0, atol=1e-5)
+    assert len(steps) == 4

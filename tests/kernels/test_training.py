@@ -1,0 +1,354 @@
+"""The kernels of training against the same formulas in float64, forward and backward."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard import ops
+from regard.attention.attend import attend
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.kernels import build
+from regard.kernels import training as compiled
+from regard.layers.feedforward import FeedForward, gelu, gelu_tanh
+from regard.layers.linear import Linear
+from regard.layers.norm import AddNorm
+from regard.masks import causal, given, padding
+from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
+
+KINDS = ["fast", "older", "plain"]
+SOME = (0x0123456789ABCDEF, 9830)  # a decision that drops three in ten
+NUMBERS = {torch.float32: dict(atol=2e-6, rtol=2e-5), torch.bfloat16: dict(atol=2e-2, rtol=2e-2)}
+NARROW = NUMBERS[torch.bfloat16]
+
+
+def leaf(*shape, kind=torch.float32) -> Tensor:
+    return torch.randn(shape).to(kind).requires_grad_()
+
+
+def in_float64(*tensors: Tensor) -> list[Tensor]:
+    return [t.detach().double().requires_grad_() for t in tensors]
+
+
+def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
+    """Of a weighted sum, so that no two places count alike."""
+    weights = torch.linspace(-1, 2, out.numel(), dtype=torch.float64).view(out.shape)
+    return list(torch.autograd.grad((out.double() * weights).sum(), of))
+
+
+def alike(found, wanted, kind) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        scale = max(1.0, other.detach().abs().max().item())
+        torch.testing.assert_close(one.double() / scale, other.double() / scale, **NUMBERS[kind])
+
+
+def counted(function, answers: list):
+    """The same function, which writes down what it answers."""
+
+    def asked(*arguments):
+        answers.append(function(*arguments))
+        return answers[-1]
+
+    return asked
+
+
+def without_kernels(monkeypatch) -> None:
+    monkeypatch.setattr(build, "kernels", lambda: None)
+
+
+# ---- dropout
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("kernels", KINDS)
+def test_kernels_drop_what_torch_would(use, kernels, kind):
+    shapes = [(), (7,), (3, 768), (2, 5, 7), (100, 1), (4, 70, 130), (1, 20_001)]
+    for shape, threshold in itertools.product(shapes, (1, 3277, 32767)):
+        use(kernels)
+        x, decision = torch.randn(shape).to(kind), Drop(SOME[0], threshold)
+        found = ops.dropout(x, decision)
+        scaled = (x.float() * decision.scale).to(kind)
+        assert torch.equal(found, torch.where(ops.keep_mask(x.shape, decision), scaled, 0))
+        use(None)
+        assert torch.equal(found, ops.dropout(x.float(), decision).to(kind))
+
+
+def test_what_is_dropped_is_that_generators_numbers():
+    """The first numbers that are published for this generator, from the seed 1234567."""
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    shape, bits = torch.Size((1, 12)), []
+    for number, place in itertools.product(published, range(4)):
+        bits.append((number >> 16 * place) & 0x7FFF)
+    for threshold in (1000, 9830, 20_000, 32_000):
+        kept = ops.keep_mask(shape, Drop(1234567, threshold))[0].tolist()
+        assert kept == [number >= threshold for number in bits]
+
+
+# ---- norm(hidden + drop(update))
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_a_sum_is_normalized_with_its_gradients(use, kernels, kind, probability):
+    use(kernels)
+    for shape in ((1, 16), (3, 5, 20), (130, 72), (65, 33)):
+        norm = AddNorm(shape[-1], dropout=probability)
+        for parameter in norm.parameters():
+            torch.nn.init.normal_(parameter, mean=1)
+        hidden, update = leaf(*shape, kind=kind), leaf(*shape, kind=kind)
+        torch.manual_seed(1)
+        out = norm(hidden, update)
+        assert out.dtype == kind and type(out.grad_fn).__name__ == "_AddNormBackward"
+        exact, (h, u) = copy.deepcopy(norm).double(), in_float64(hidden, update)
+        torch.manual_seed(1)
+        wanted = exact(h, u)
+        alike([out], [wanted], kind)
+        found = gradients(out, hidden, update, *norm.parameters())
+        alike(found, gradients(wanted, h, u, *exact.parameters()), kind)
+
+
+def test_a_norm_in_evaluation_and_in_float64_is_torchs():
+    norm = AddNorm(8, dropout=0.5).eval()
+    hidden, update = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
+    expected = F.layer_norm(hidden + update, (8,))
+    torch.testing.assert_close(norm(hidden, update), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(norm(hidden, update), expected)
+
+    def seeded(*inputs):
+        torch.manual_seed(3)
+        return norm(*inputs)
+
+    norm.double().train()
+    assert torch.autograd.gradcheck(seeded, in_float64(hidden, update))
+
+
+# ---- gelu
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("activation", [gelu, gelu_tanh])
+def test_gelu_with_its_gradient(use, kernels, activation):
+    use(kernels)
+    x = torch.cat([torch.linspace(-9, 9, 2001), torch.tensor([-80.0, 80.0, 3e38])]).bfloat16()
+    x.requires_grad_()
+    out = activation(x)
+    assert type(out.grad_fn).__name__ == "_GeluBackward"
+    (exact,) = in_float64(x)
+    wanted = activation(exact)
+    ones = torch.ones(x.shape, dtype=torch.float64)
+    torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=2**-8)
+    (found,) = torch.autograd.grad(out, x, ones.bfloat16())
+    (slope,) = torch.autograd.grad(wanted, exact, ones)
+    torch.testing.assert_close(found.double(), slope, atol=3e-5, rtol=2**-8)
+    assert activation(torch.full((1,), torch.nan).bfloat16().requires_grad_()).isnan()
+
+
+# ---- products under autocast
+
+
+def test_a_product_under_autocast_has_wide_gradients():
+    layer = Linear(24, 40)
+    x = leaf(5, 7, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    exact, (y,) = copy.deepcopy(layer).double(), in_float64(x)
+    wanted = exact(y)
+    alike([out], [wanted], torch.bfloat16)
+    found = gradients(out, x, *layer.parameters())
+    assert {g.dtype for g in found} == {torch.float32}
+    alike(found, gradients(wanted, y, *exact.parameters()), torch.bfloat16)
+
+
+def test_narrow_copies_are_kept_until_the_weight_changes():
+    weight = torch.nn.Parameter(torch.randn(3, 4))
+    assert cast(weight, torch.bfloat16) is not cast(weight, torch.bfloat16)
+    with weight_copies(WeightCopies()):
+        first = cast(weight, torch.bfloat16)
+        assert cast(weight, torch.bfloat16) is first and torch.equal(first, weight.bfloat16())
+        with torch.no_grad():
+            weight.add_(1.0)
+        assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
+        sliced = weight[:2]
+        assert torch.equal(cast(sliced, torch.bfloat16), sliced.bfloat16())
+    weight.data.add_(1.0)
+    assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+def test_sums_over_rows(use, kernels):
+    use(kernels)
+    for kind, rows, width in itertools.product(NUMBERS, (1, 3, 64, 131), (1, 16, 75)):
+        x = torch.randn(rows, width).to(kind)
+        torch.testing.assert_close(compiled.sum_rows(x), x.double().sum(0).float())
+
+
+# ---- the loss of words
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_losses_and_their_slopes(use, kernels, kind):
+    use(kernels)
+    for (rows, words), smoothing in itertools.product([(5, 3), (1, 1), (7, 10_007)], (0.0, 0.1)):
+        scores = (torch.randn(rows, words) * 6).to(kind)
+        scores[0, 0] = -torch.inf if smoothing == 0.0 and words > 1 else 0.0
+        targets = torch.randint(min(1, words - 1), words, (rows,))
+        (exact,) = in_float64(scores)
+        wanted = F.cross_entropy(exact, targets, reduction="none", label_smoothing=smoothing)
+        (slope,) = torch.autograd.grad(wanted.sum(), exact)
+        found = compiled.cross_entropy(scores, targets, smoothing)
+        torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+        torch.testing.assert_close(scores.double(), slope, **NUMBERS[kind])
+    for wrong in (-1, words):
+        with pytest.raises(IndexError, match=f"must be 0 to {words - 1}"):
+            compiled.cross_entropy(scores, torch.full((rows,), wrong), 0.0)
+
+
+@pytest.mark.parametrize("place", [3, 20])
+def test_scores_that_are_no_numbers_have_no_loss(use, place):
+    use("fast")
+    scores = torch.zeros(3, 21)
+    scores[1, place], scores[2] = torch.nan, -torch.inf
+    found = compiled.cross_entropy(scores, torch.tensor([1, 2, 3]), 0.0)
+    assert found.isnan().tolist() == scores.isnan().any(1).tolist() == [False, True, True]
+
+
+# ---- a step of an LSTM
+
+
+@pytest.mark.parametrize("kernels", KINDS)
+@pytest.mark.parametrize("rows, width", [(1, 1), (3, 16), (5, 37), (2, 200)])
+def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
+    use(kernels)
+    gates, more, cell = leaf(rows, 4 * width), leaf(rows, 4 * width), leaf(rows, width)
+    shared = leaf(4 * width)  # a bias, which all rows have
+    exact = in_float64(gates, more, cell, shared)
+    found = ops.lstm_step(gates, more, cell)
+    found += ops.lstm_step(shared.expand(rows, -1), more, found[1])
+    assert type(found[0].grad_fn).__name__ == "_LSTMStepBackward"
+    wanted = ops.lstm_step(*exact[:3])
+    wanted += ops.lstm_step(exact[3].expand(rows, -1), exact[1], wanted[1])
+    alike(found, wanted, torch.float32)
+    slopes = gradients(torch.cat(found, 1), gates, more, cell, shared)
+    alike(slopes, gradients(torch.cat(wanted, 1), *exact), torch.float32)
+
+
+# ---- attention
+
+MASKS = {
+    "free": lambda b, t, s: KeyMask(),
+    "padding": lambda b, t, s: padding(torch.arange(b) * s // b).resolve(t, s, rows=b),
+    "causal": lambda b, t, s: causal().resolve(t, s),
+    "both": lambda b, t, s: (causal() & padding(torch.full((b,), s // 2))).resolve(t, s, rows=b),
+    "any": lambda b, t, s: given(torch.rand(b, 2, t, s) < 0.4).resolve(t, s, rows=b, heads=2),
+}
+SHAPES = [(2, 8, 8, 8), (1, 70, 70, 16), (2, 5, 35, 6), (2, 130, 33, 40), (1, 129, 129, 80)]
+
+
+@pytest.fixture
+def fused(use):
+    use("fast")
+    one = torch.zeros(1, 1, 1, 8, dtype=torch.bfloat16)
+    if not compiled.attends(one, one, one):
+        pytest.skip("this processor has no products of bfloat16")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_attention_with_its_gradients(fused, mask, probability):
+    for rows, queries, keys, width in SHAPES:
+        if queries != keys and mask in ("causal", "both"):
+            continue
+        query = leaf(rows, 2, queries, width, kind=torch.bfloat16)
+        key, value = (leaf(rows, 2, keys, width, kind=torch.bfloat16) for _ in range(2))
+        allowed = MASKS[mask](rows, queries, keys)
+        torch.manual_seed(2)
+        out = attend(query, key, value, mask=allowed, dropout=probability)
+        assert type(out.grad_fn).__name__ == "_AttentionBackward"
+        exact = in_float64(query, key, value)
+        torch.manual_seed(2)
+        with ops.reference():
+            wanted = attend(*exact, mask=allowed, dropout=probability)
+        alike([out], [wanted], torch.bfloat16)
+        found = gradients(out, query, key, value)
+        alike(found, gradients(wanted, *exact), torch.bfloat16)
+
+
+def test_what_is_no_number_is_not_hidden(fused):
+    query, key, value = (torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16) for _ in range(3))
+    query[0, 0, 1] = torch.nan
+    found = attend(query, key, value)[0, 0].isnan().any(-1)
+    assert found.tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("mask", ["free", "padding", "both"])
+def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
+    """Heads that are parts of one projection, and a memory that several rows share."""
+    self_attention = SelfAttention(24, 3, kind="encoder", dropout=0.2)
+    cross = CrossAttention(24, 3, dropout=0.2)
+    parameters = [*self_attention.parameters(), *cross.parameters()]
+    hidden, memory = torch.randn(4, 9, 24), torch.randn(2, 5, 24)
+    allowed = MASKS[mask](4, 9, 9)
+
+    def passed():
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16):
+            read = cross(self_attention(hidden, allowed), *cross.read(memory), KeyMask())
+        return [read.detach(), *gradients(read, *parameters)]
+
+    calls = []
+    monkeypatch.setattr(compiled, "attends", counted(compiled.attends, calls))
+    found = passed()
+    assert calls == [True, True]  # both were the kernels' work
+    without_kernels(monkeypatch)
+    alike(found, passed(), torch.bfloat16)
+    assert not any(calls[2:])
+
+
+# ---- all together
+
+
+def test_nothing_depends_on_the_number_of_threads(fused, monkeypatch):
+    """Every bit is the same: partial sums belong to rows, not to threads."""
+    monkeypatch.setattr(compiled, "A_THREADS_NUMBERS", 1)
+    monkeypatch.setattr(compiled, "A_THREADS_PRODUCTS", 1)
+    norm, feed = AddNorm(48, dropout=0.1), FeedForward(48, 96, activation="gelu", dropout=0.1)
+    attention = SelfAttention(48, 4, kind="encoder", dropout=0.1)
+    parts = torch.nn.ModuleList([norm, feed, attention])
+    hidden = torch.randn(3, 70, 48)
+
+    def passed():
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = norm(hidden, attention(hidden, KeyMask()))
+            out = norm(out, feed(out))
+        return gradients(out, *parts.parameters())
+
+    first = passed()
+    assert all(gradient.abs().sum() > 0 for gradient in first)
+    for threads in (2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert all(torch.equal(a, b) for a, b in zip(first, passed(), strict=True))
+
+
+def test_kernels_are_not_asked_for_what_they_cannot_do(use):
+    use("fast")
+    empty, wide = torch.zeros(0, 8), torch.zeros(2, 8, dtype=torch.float64)
+    assert (
+        not compiled.fit(empty)
+        and not compiled.fit(wide)
+        and not compiled.fit(torch.zeros(2), wide)
+    )
+    assert not compiled.fit(torch.zeros(2, device="meta"))
+    norm = AddNorm(8, dropout=0.1)
+    assert norm(empty, empty).shape == (0, 8)
+    heads = torch.zeros(1, 0, 3, 8, dtype=torch.bfloat16)
+    assert attend(heads, heads, heads).shape == heads.shape
