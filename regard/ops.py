@@ -405,7 +405,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(wide, targets, reduction="none").double()
 
 
-class TopK(NamedTuple):
+class TopKTokens(NamedTuple):
     """The most probable tokens of each row, best first, and their log-probabilities: (R, N).
 
     vocab_size: of how many tokens they are the best.
@@ -428,14 +428,14 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @operation
-def topk(logits: Tensor, count: int) -> TopK:
+def topk(logits: Tensor, count: int) -> TopKTokens:
     """The `count` most probable tokens of each row: (R, V) -> 2 times (R, `count`).
 
     Of tokens that are equally probable the first comes first. NaN in a row gives NaN.
     """
     logits = logits.to(widened(logits.dtype))
     tokens = logits.sort(dim=-1, descending=True, stable=True).indices[:, :count]
-    return TopK(tokens, logits.log_softmax(-1).gather(1, tokens), logits.size(1))
+    return TopKTokens(tokens, logits.log_softmax(-1).gather(1, tokens), logits.size(1))
 
 
 # ------------------------------------------------------------------------------ recurrence

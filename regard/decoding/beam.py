@@ -39,7 +39,7 @@ from regard.decoding.topk import best, best_of
 from regard.decoding.values import check as check_value
 from regard.decoding.walk import ends_by_force
 from regard.errors import ConfigError
-from regard.ops import TopK
+from regard.ops import TopKTokens
 
 NEVER = float("-inf")
 
@@ -233,7 +233,7 @@ class _Search:
         # (A * W, V) -> (A, W, V)
         return best(log_probs.unflatten(0, self.running.shape), self.running, self.count)
 
-    def _of_leaders(self, found: TopK) -> tuple[Tensor, Tensor]:
+    def _of_leaders(self, found: TopKTokens) -> tuple[Tensor, Tensor]:
         """The same of the best words of each hypothesis."""
         check(found.log_probs[:, 0].tolist(), self.tokens.size(1))
         return best_of(found.tokens, found.log_probs, self.running, found.vocab_size)

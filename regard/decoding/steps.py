@@ -17,7 +17,7 @@ from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
 from regard.decoding.prefixes import started
 from regard.errors import RegardError
-from regard.ops import TopK
+from regard.ops import TopKTokens
 
 
 class NotNumbers(RegardError):
@@ -60,7 +60,7 @@ def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tupl
     return log_probs, state
 
 
-def leading_after(model: Any, fed: Tensor, state: Any, count: int) -> tuple[TopK, Any] | None:
+def leading_after(model: Any, fed: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
     """The `count` most probable words after each of the tokens (R, 1), and the state after them,
     where a model finds them without all scores; else None, and nothing is done.
     """

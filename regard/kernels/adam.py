@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.kernels import build
 from regard.kernels.arguments import address, is_contiguous, is_cpu_strided, optional_address
-from regard.kernels.signatures import Adam, Parameter
+from regard.kernels.signatures import AdamStruct, ParameterStruct
 from regard.ops import AdamUpdate
 
 PIECE = 1 << 15  # numbers of a piece, as in adam.h
@@ -49,7 +49,7 @@ def _update(
     updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
 ) -> None:
     first, second = betas
-    table = (Parameter * len(updates))()
+    table = (ParameterStruct * len(updates))()
     for line, one in zip(table, updates, strict=True):
         real, shape = torch.float32, one.values.shape
         line.values = address("values", one.values, real, shape)
@@ -67,7 +67,7 @@ def _update(
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """See `ops.gradient_norm`; the same for any number of threads."""
-    table = (Parameter * len(gradients))()
+    table = (ParameterStruct * len(gradients))()
     for line, gradient in zip(table, gradients, strict=True):
         line.slopes = address("gradient", gradient, torch.float32, gradient.shape)
         line.count = gradient.numel()
@@ -78,15 +78,15 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     return torch.tensor(float(sums.sum()), dtype=torch.float64).sqrt().float()
 
 
-def _job(table: ctypes.Array[Parameter]) -> Adam:
+def _job(table: ctypes.Array[ParameterStruct]) -> AdamStruct:
     numbers = [(i, at) for i, line in enumerate(table) for at in range(0, line.count, PIECE)]
     pieces = np.array(numbers, np.int64).reshape(-1, 2)
-    job = Adam(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
+    job = AdamStruct(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
     job.kept = table, pieces  # for as long as the job lives
     return job
 
 
-def _run(name: str, job: Adam) -> None:
+def _run(name: str, job: AdamStruct) -> None:
     if job.count:
         threads = max(1, min(torch.get_num_threads(), job.count))
         getattr(build.library(), name)(threads, ctypes.byref(job))

@@ -12,7 +12,7 @@ from regard.decoding.compiled_search import SearchPlan
 from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound
 from regard.kernels.arguments import address, contiguous
 from regard.kernels.products import A_THREADS_WORK
-from regard.kernels.signatures import Beams
+from regard.kernels.signatures import BeamsStruct
 
 # Rules of stopping, as beams.h numbers them.
 RULES: dict[type, int] = {BeamFinished: 0, CurrentLength: 1, ExactBound: 2}
@@ -74,7 +74,7 @@ def search(
     limits, last = contiguous(plan.limits), contiguous(plan.penalty(plan.limits.double()))
     ends, never = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
     rows, penalties = (limits.numel(),), (most + 2,)
-    beams = Beams(
+    beams = BeamsStruct(
         *(*rows, plan.size, plan.wanted, plan.count, RULES[type(plan.stopping)]),
         *(plan.bits(plan.size, vocabulary), plan.bits(1, vocabulary), most),
         *(ends.numel(), never.numel(), plan.normalized, plan.forced),

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.kernels import build
 from regard.kernels.arguments import address, checked_shape, contiguous
-from regard.kernels.signatures import LstmLayer
+from regard.kernels.signatures import LstmLayerStruct
 
 HALVES = ("inputs", "d_gates")  # in bfloat16; all others are float32
 
@@ -101,7 +101,7 @@ def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> N
         for key, x in lain.items()
     }
     rows, steps, lines = like.shape
-    arguments = LstmLayer(rows, steps, lines // 4, **addresses)
+    arguments = LstmLayerStruct(rows, steps, lines // 4, **addresses)
     getattr(library, name)(ctypes.byref(arguments), torch.get_num_threads())
 
 

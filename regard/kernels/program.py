@@ -37,7 +37,7 @@ from regard.kernels.recorder import (
     Recording,
 )
 from regard.kernels.words import check_count
-from regard.ops import TopK
+from regard.ops import TopKTokens
 from regard.state import KeyValueCache, SourceMemory
 
 NO_TOKEN = "a token is not in the vocabulary"
@@ -61,11 +61,11 @@ class Program:
         self.width = widths[0]  # of what comes out
         self.end = min(map(_positions, ops), default=sys.maxsize)
         self._matrices = [_matrix(op) for op in ops]
-        self._ops = (signatures.Op * len(ops))(*map(_op, ops, self._matrices))
+        self._ops = (signatures.OpStruct * len(ops))(*map(_op, ops, self._matrices))
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
         linears = [op.matrix for op in ops if op.kind == LINEAR and op.matrix is not None]
         self._parts = sum(op.kind == AFTER for op in ops)  # of a recurrent state
-        self._program = signatures.Program(
+        self._program = signatures.ProgramStruct(
             ctypes.addressof(self._ops),
             len(ops),
             ctypes.addressof(self._widths),
@@ -116,7 +116,7 @@ class Program:
         source: SourceMemory | None,
         count: int,
         parts: Any = None,
-    ) -> TopK | None:
+    ) -> TopKTokens | None:
         """The `count` most probable words after each of the tokens (R, 1), as `words.leading` finds
         them among the scores, but nobody stores those. None where that cannot be done.
 
@@ -135,7 +135,7 @@ class Program:
         wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)
-        return None if wrong else TopK(words, log_probs, self.width)
+        return None if wrong else TopKTokens(words, log_probs, self.width)
 
     def beams(
         self,
@@ -236,7 +236,9 @@ def readable(state: KeyValueCache | SourceMemory) -> bool:
     )
 
 
-def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> signatures.Memory:
+def _memory(
+    state: KeyValueCache | SourceMemory, longest: int, sharing: int
+) -> signatures.MemoryStruct:
     """What is `readable` as kernels take it, which look at `lengths` and `origin` themselves: who
     calls a program has asked for that, since others may go on without one.
     """
@@ -245,7 +247,7 @@ def _memory(state: KeyValueCache | SourceMemory, longest: int, sharing: int) -> 
     if origin is not None:  # of each position of a cache, or of a whole source
         table = (rows, shape[3]) if isinstance(state, KeyValueCache) else (rows,)
         read = strided_address("origin", origin, torch.int64, table), *(*origin.stride(), 0)[:2]
-    return signatures.Memory(
+    return signatures.MemoryStruct(
         *(raw_address(keys), raw_address(state.values), NUMBERS[keys.dtype], *keys.stride()[:4]),
         *(raw_address(state.lengths), sharing, longest, *read, rows, *shape),
     )
@@ -289,19 +291,19 @@ def _read(op: Op) -> list[Tensor]:
     return numbers
 
 
-def _matrix(op: Op) -> signatures.Matrix | None:
+def _matrix(op: Op) -> signatures.MatrixStruct | None:
     matrix = op.matrix
     if matrix is None:
         return None
     bias = optional_address("bias", op.bias, torch.float32, (matrix.lines,))
-    return signatures.Matrix(*packed_matrix(matrix.weight, matrix.scale, matrix.shape), bias)
+    return signatures.MatrixStruct(*packed_matrix(matrix.weight, matrix.scale, matrix.shape), bias)
 
 
-def _op(op: Op, matrix: signatures.Matrix | None) -> signatures.Op:
+def _op(op: Op, matrix: signatures.MatrixStruct | None) -> signatures.OpStruct:
     table = op.matrix if op.table is None else op.table
     parts = (("gain", op.gain), ("bias", op.bias), ("table", op.table))
     addresses = (None if x is None else address(n, x, torch.float32, x.shape) for n, x in parts)
-    return signatures.Op(
+    return signatures.OpStruct(
         *(op.kind, op.target, op.source, op.other),
         *(op.layer, op.heads, op.head_dim, op.activation),
         *(op.number, 0 if table is None else table.shape[0]),

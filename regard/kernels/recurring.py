@@ -39,10 +39,10 @@ from regard.kernels.recorder import (
     Symbol,
     symbols_alone,
 )
-from regard.kernels.signatures import Part
+from regard.kernels.signatures import PartStruct
 from regard.layers.quantized import NarrowLinear, NarrowRecurrent, NarrowSoftmax
 from regard.layers.recurrent import LSTMStep
-from regard.ops import TopK
+from regard.ops import TopKTokens
 from regard.state import SourceMemory, State
 
 # The numbers that cells.h gives them.
@@ -66,7 +66,7 @@ class RecurrentStep(Recorded):
         found = self._found(tokens, state, Program.step)
         return type(self.model).step(self.model, tokens, state) if found is None else found
 
-    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopK, Any] | None:
+    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
         """See `regard.kernels.stepping.Step.leading`."""
         return self._found(tokens, state, Program.leading, count)
 
@@ -151,11 +151,11 @@ def _next(state: State) -> tuple[Any, State]:
         layers = tensor.size(1) if tensor.dim() == 3 else 1
         for layer in range(layers):
             at = layer * tensor.stride(1) * size, layer * new.stride(1) * size
-            parts.append(Part(before + at[0], tensor.stride(0), after + at[1], new.stride(0)))
+            parts.append(PartStruct(before + at[0], tensor.stride(0), after + at[1], new.stride(0)))
         return new
 
     after = _changed(state, beside)
-    return (Part * len(parts))(*parts), after
+    return (PartStruct * len(parts))(*parts), after
 
 
 # -------------------------------------------------------------------------- what is recorded

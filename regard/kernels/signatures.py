@@ -21,13 +21,13 @@ def _fields_of(kind: Any, names: str) -> list[tuple[str, Any]]:
     return [(name, kind) for name in names.split()]
 
 
-class Matrix(ctypes.Structure):
+class MatrixStruct(ctypes.Structure):
     """y = W x + b; the weights are packed in panels (products.h)."""
 
     _fields_ = [*_fields_of(int64, "weights n k"), *_fields_of(pointer, "data scale bias")]
 
 
-class Op(ctypes.Structure):
+class OpStruct(ctypes.Structure):
     """An operation of a program (programs.h)."""
 
     _fields_ = [
@@ -37,7 +37,7 @@ class Op(ctypes.Structure):
     ]
 
 
-class Memory(ctypes.Structure):
+class MemoryStruct(ctypes.Structure):
     """Keys and values of a cache or of a source, and their shape (attention.h)."""
 
     _fields_ = [
@@ -51,21 +51,21 @@ class Memory(ctypes.Structure):
     ]
 
 
-class Part(ctypes.Structure):
+class PartStruct(ctypes.Structure):
     """A tensor of a recurrent state: where it is read, where the next is written (programs.h)."""
 
     _fields_ = [("before", pointer), ("before_step", int64)]
     _fields_ += [("after", pointer), ("after_step", int64)]
 
 
-class Program(ctypes.Structure):
+class ProgramStruct(ctypes.Structure):
     """Operations over registers (programs.h)."""
 
     _fields_ = [("ops", pointer), ("count", int64), ("widths", pointer)]
     _fields_ += _fields_of(int64, "registers widest")
 
 
-class Beams(ctypes.Structure):
+class BeamsStruct(ctypes.Structure):
     """The options and the results of a beam search (beams.h)."""
 
     _fields_ = [
@@ -77,50 +77,50 @@ class Beams(ctypes.Structure):
     ]
 
 
-class Drop(ctypes.Structure):
+class DropStruct(ctypes.Structure):
     """The random mask of a dropout: seed and threshold (lanes.h)."""
 
     _fields_ = [("seed", uint64), ("threshold", int64)]
 
 
-class Dropping(ctypes.Structure):
+class DroppingStruct(ctypes.Structure):
     """Dropout (training.h)."""
 
-    _fields_ = [*_fields_of(pointer, "x y"), *_fields_of(int64, "rows width"), ("drop", Drop)]
+    _fields_ = [*_fields_of(pointer, "x y"), *_fields_of(int64, "rows width"), ("drop", DropStruct)]
 
 
-class AddNorm(ctypes.Structure):
+class AddNormStruct(ctypes.Structure):
     """norm(hidden + drop(update)) and its backward pass (training.h)."""
 
     _fields_ = [
         *_fields_of(pointer, "hidden update gain bias stats"),
         *_fields_of(int64, "rows width"),
-        ("drop", Drop),
+        ("drop", DropStruct),
         *_fields_of(float32, "eps unused"),
         *_fields_of(pointer, "out slope update_slope sums parameters"),
     ]
 
 
-class Gelu(ctypes.Structure):
+class GeluStruct(ctypes.Structure):
     """gelu(x), or its derivative times a gradient (training.h)."""
 
     _fields_ = [*_fields_of(pointer, "x slope out"), *_fields_of(int64, "count tanh")]
 
 
-class Sums(ctypes.Structure):
+class SumsStruct(ctypes.Structure):
     """Sums over rows (training.h)."""
 
     _fields_ = [*_fields_of(pointer, "x sums out"), *_fields_of(int64, "rows width")]
 
 
-class Entropy(ctypes.Structure):
+class EntropyStruct(ctypes.Structure):
     """Cross-entropy (loss.h)."""
 
     _fields_ = [*_fields_of(pointer, "scores targets losses"), *_fields_of(int64, "rows words")]
     _fields_ += [("smoothing", float64)]
 
 
-class LstmStep(ctypes.Structure):
+class LstmStepStruct(ctypes.Structure):
     """One step of an LSTM's cell (lstm_step.h)."""
 
     _fields_ = [
@@ -130,30 +130,30 @@ class LstmStep(ctypes.Structure):
     ]
 
 
-class Place(ctypes.Structure):
+class PlaceStruct(ctypes.Structure):
     """Address and strides of the heads (B, H, T, K) (learning_attention.h)."""
 
     _fields_ = [("data", pointer), *_fields_of(int64, "row position head")]
 
 
-class Attention(ctypes.Structure):
+class AttentionStruct(ctypes.Structure):
     """Attention and its backward pass (learning_attention.h)."""
 
     _fields_ = [
-        *_fields_of(Place, "query key value context"),
-        *_fields_of(Place, "context_slope query_slope key_slope value_slope"),
+        *_fields_of(PlaceStruct, "query key value context"),
+        *_fields_of(PlaceStruct, "context_slope query_slope key_slope value_slope"),
         ("allowed", pointer),
         *_fields_of(int64, "allowed_row allowed_head allowed_query"),
         ("norms", pointer),
         *_fields_of(int64, "rows heads queries keys width causal"),
-        ("drop", Drop),
+        ("drop", DropStruct),
         *_fields_of(float32, "scale unused"),
         *_fields_of(pointer, "query_starts key_starts"),
         *_fields_of(int64, "all_queries all_keys"),
     ]
 
 
-class Parameter(ctypes.Structure):
+class ParameterStruct(ctypes.Structure):
     """A parameter that Adam updates (adam.h)."""
 
     _fields_ = [
@@ -163,7 +163,7 @@ class Parameter(ctypes.Structure):
     ]
 
 
-class Adam(ctypes.Structure):
+class AdamStruct(ctypes.Structure):
     """An update of all parameters (adam.h)."""
 
     _fields_ = [
@@ -173,7 +173,7 @@ class Adam(ctypes.Structure):
     ]
 
 
-class LstmLayer(ctypes.Structure):
+class LstmLayerStruct(ctypes.Structure):
     """A layer of LSTM over whole sequences (lstm.h)."""
 
     _fields_ = [
@@ -185,9 +185,19 @@ class LstmLayer(ctypes.Structure):
 
 # In the order of `regard_sizes` in kernels.cpp.
 STRUCTURES: tuple[type[ctypes.Structure], ...] = (
-    *(Matrix, Op, Memory, Part, Program, Beams),
-    *(Drop, Dropping, AddNorm, Gelu, Sums, Entropy, LstmStep, Place, Attention),
-    *(Parameter, Adam, LstmLayer),
+    *(MatrixStruct, OpStruct, MemoryStruct, PartStruct, ProgramStruct, BeamsStruct),
+    *(
+        DropStruct,
+        DroppingStruct,
+        AddNormStruct,
+        GeluStruct,
+        SumsStruct,
+        EntropyStruct,
+        LstmStepStruct,
+        PlaceStruct,
+        AttentionStruct,
+    ),
+    *(ParameterStruct, AdamStruct, LstmLayerStruct),
 )
 
 _matrix = [int64, int64, int64, pointer, pointer]  # type, lines, columns, data, scale

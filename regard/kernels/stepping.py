@@ -37,7 +37,7 @@ from regard.kernels.recorder import (
 )
 from regard.layers.quantized import NarrowSoftmax
 from regard.models.blocks import Blocks
-from regard.ops import TopK
+from regard.ops import TopKTokens
 from regard.state import KeyValueCache, SourceMemory
 
 MOST = 512  # tokens of all rows that pass a program together: what they make stays in the cache
@@ -157,7 +157,7 @@ class Step:
         found = self._found(tokens, state, Program.step)
         return type(self.model).step(self.model, tokens, state) if found is None else found
 
-    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopK, Any] | None:
+    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
         """The `count` most probable words after each of the tokens (R, 1), and the state after
         them, as `words.leading` finds them among the scores of a step; None where it cannot.
         """

@@ -27,18 +27,17 @@ from regard.kernels.arguments import (
     row_strided_address,
 )
 from regard.kernels.signatures import (
-    AddNorm,
-    Attention,
-    Drop,
-    Dropping,
-    Entropy,
-    Gelu,
-    LstmStep,
-    Place,
-    Sums,
+    AddNormStruct,
+    AttentionStruct,
+    DroppingStruct,
+    DropStruct,
+    EntropyStruct,
+    GeluStruct,
+    LstmStepStruct,
+    PlaceStruct,
+    SumsStruct,
 )
-from regard.ops import Drop as DropDecision
-from regard.ops import Offsets
+from regard.ops import Drop, Offsets
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 TOGETHER = 64  # rows of one partial sum, as in training.h
@@ -66,15 +65,15 @@ def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
     width = x.size(-1) if x.dim() else 1
     if x.numel():
         places = (address(name, y, x.dtype, x.shape) for name, y in (("x", x), ("out", out)))
-        job = Dropping(*places, x.numel() // width, width, _drop(seed, threshold))
+        job = DroppingStruct(*places, x.numel() // width, width, _drop(seed, threshold))
         _run("regard_drop", x, job)
     return out
 
 
-def _drop(seed: int, threshold: int) -> Drop:
+def _drop(seed: int, threshold: int) -> DropStruct:
     if not 0 <= threshold < 1 << 15:
         raise RegardError(f"`threshold` must be from 0 to 32767, but is {threshold}.")
-    return Drop(seed, threshold)
+    return DropStruct(seed, threshold)
 
 
 def _check_numbers(name: str, x: Tensor) -> None:
@@ -127,12 +126,12 @@ def add_norm_back(
     return out, update_slope, found[0], found[1]
 
 
-def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddNorm:
+def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddNormStruct:
     hidden, update, gain, bias, stats = inputs
     shape, real = hidden.shape, torch.float32
     width = shape[-1]
     rows = hidden.numel() // width
-    return AddNorm(
+    return AddNormStruct(
         address("hidden", hidden, hidden.dtype, shape),
         address("update", update, hidden.dtype, shape),
         *(address("gain", gain, real, (width,)), address("bias", bias, real, (width,))),
@@ -146,7 +145,7 @@ def gelu(x: Tensor, slope: Tensor | None = None, *, tanh: bool) -> Tensor:
     x = contiguous(x)
     slope = None if slope is None else contiguous(slope)
     out, kind, shape = torch.empty_like(x), x.dtype, x.shape
-    job = Gelu(
+    job = GeluStruct(
         *(address("x", x, kind, shape), optional_address("slope", slope, kind, shape)),
         *(address("out", out, kind, shape), x.numel(), tanh),
     )
@@ -166,7 +165,7 @@ def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     if targets.dtype is torch.int64 and targets.is_cpu:
         targets = contiguous(targets)
     losses = torch.empty(rows, dtype=torch.float64)
-    job = Entropy(
+    job = EntropyStruct(
         address("scores", scores, scores.dtype, (rows, words)),
         address("targets", targets, torch.int64, (rows,)),
         *(address("losses", losses, torch.float64, (rows,)), rows, words, smoothing),
@@ -188,7 +187,7 @@ def lstm_step(sums: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor,
     if sums.dim() == 2 and sums.stride(1) != 1:
         sums = contiguous(sums)
     gates, hidden, after = cell.new_empty(gate), torch.empty_like(cell), torch.empty_like(cell)
-    job = LstmStep(
+    job = LstmStepStruct(
         *(row_strided_address("sums", sums, real, gate), address("more", more, real, gate)),
         sums.stride(0),
         *(address("cell", cell, real, one), address("gates", gates, real, gate)),
@@ -207,7 +206,7 @@ def lstm_step_back(
     rows, width = checked_shape("after", after)
     one, gate, real = (rows, width), (rows, 4 * width), torch.float32
     d_sums, d_before = after.new_empty(gate), torch.empty_like(after)
-    job = LstmStep(
+    job = LstmStepStruct(
         *(None, None, 0, address("cell", cell, real, one), address("gates", gates, real, gate)),
         *(None, address("after", after, real, one), address("d_hidden", d_hidden, real, one)),
         *(address("d_after", d_after, real, one), address("d_sums", d_sums, real, gate)),
@@ -224,7 +223,7 @@ def sum_rows(x: Tensor) -> Tensor:
     x = contiguous(x)
     groups = -(-rows // TOGETHER)
     parts, out = torch.empty(groups, width), torch.empty(width)
-    job = Sums(
+    job = SumsStruct(
         address("x", x, x.dtype, (rows, width)),
         address("parts", parts, torch.float32, (groups, width)),
         *(address("out", out, torch.float32, (width,)), rows, width),
@@ -259,7 +258,7 @@ class Attending:
     allowed: Tensor | None
     causal: bool
     scale: float
-    drop: DropDecision
+    drop: Drop
     extents: tuple[Offsets, Offsets] | None = None
 
 
@@ -306,18 +305,18 @@ def _head_sizes(query: Tensor, key: Tensor) -> tuple[int, int, int, int, int]:
     )
 
 
-def _place(name: str, x: Tensor, shape: Sequence[int]) -> Place:
+def _place(name: str, x: Tensor, shape: Sequence[int]) -> PlaceStruct:
     """Heads (B, H, T, K), the last side by side."""
     data = row_strided_address(name, x, torch.bfloat16, shape)
     row, head, position, _ = x.stride()
-    return Place(data, row, position, head)
+    return PlaceStruct(data, row, position, head)
 
 
-def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> Attention:
+def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> AttentionStruct:
     query, key, value, context = heads
     rows, several, queries, width, keys = _head_sizes(query, key)
     sizes = (rows, several, queries, width), (rows, several, keys, width)
-    job = Attention(
+    job = AttentionStruct(
         *(_place("query", query, sizes[0]), _place("key", key, sizes[1])),
         *(_place("value", value, sizes[1]), _place("context", context, sizes[0])),
     )
@@ -333,7 +332,7 @@ def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> Atte
     return job
 
 
-def _end_to_end(job: Attention, queries: Offsets, keys: Offsets, *, alone: bool) -> None:
+def _end_to_end(job: AttentionStruct, queries: Offsets, keys: Offsets, *, alone: bool) -> None:
     """Rows lie end to end in the only row of the heads."""
     shape = queries.starts.shape
     if not alone or len(shape) != 1 or not shape[0]:
@@ -344,7 +343,7 @@ def _end_to_end(job: Attention, queries: Offsets, keys: Offsets, *, alone: bool)
     job.rows, job.queries, job.keys = shape[0] - 1, queries.longest, keys.longest
 
 
-def _start(name: str, query: Tensor, job: Attention) -> None:
+def _start(name: str, query: Tensor, job: AttentionStruct) -> None:
     threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // A_THREADS_PRODUCTS))
     getattr(build.library(), name)(threads, ctypes.byref(job))
 

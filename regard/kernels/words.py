@@ -10,7 +10,7 @@ from regard.kernels import build
 from regard.kernels.arguments import address, checked_shape, contiguous, is_cpu_strided
 from regard.kernels.products import packed_matrix, threads_for
 from regard.layers.panels import Panels, check_range
-from regard.ops import TopK
+from regard.ops import TopKTokens
 
 A_SCORES_WORK = 40  # multiplications that take as long as a score's part of the log-sum-exp
 
@@ -74,7 +74,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     return found
 
 
-def topk(logits: Tensor, count: int) -> TopK:
+def topk(logits: Tensor, count: int) -> TopKTokens:
     """See `ops.topk`.
 
     Raises:
@@ -90,7 +90,7 @@ def topk(logits: Tensor, count: int) -> TopK:
         address("log_probs", log_probs, torch.float32, (rows, count)),
         threads_for(rows * vocab_size * A_SCORES_WORK),
     )
-    return TopK(tokens, log_probs, vocab_size)
+    return TopKTokens(tokens, log_probs, vocab_size)
 
 
 def check_count(count: int) -> None:
