@@ -13,7 +13,7 @@ from regard import ops
 from regard.data.cursor import Cursor
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop
+from regard.training.loop import Loop, Task
 from regard.training.options import TrainingOptions
 from regard.training.progress import progress
 from regard.training.snapshot import begin
@@ -34,12 +34,10 @@ class Listed:
         return {}
 
 
-class Updates(ABC):
+class Updates(Task, ABC):
     """A task as the loop knows it: its model, its batches, and losses from `losses`."""
 
     goal = ("loss", "min")
-    items = "tokens"
-    usual: dict[str, float] = {}  # noqa: RUF012
 
     def __init__(self, model: Any, batches: Sequence[Any], options: TrainingOptions):
         self.model, self.batches = model, batches

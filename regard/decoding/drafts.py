@@ -309,6 +309,8 @@ class _Recalled:
 class _Recalling:
     """A model whose states are kept as it reads, token by token."""
 
+    training = False  # its step sees to the mode of the model
+
     def __init__(self, model: Any):
         self.model = model
 

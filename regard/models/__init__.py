@@ -6,7 +6,6 @@ from typing import Any
 
 from regard.demand import entry
 from regard.errors import ConfigError
-from regard.models.protocols import Encoder
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {
@@ -47,6 +46,8 @@ def encoder_class(name: str) -> Any:
 
 def is_encoder(kind: type) -> bool:
     """Whether the models of a class are encoders."""
+    from regard.models.protocols import Encoder
+
     return issubclass(kind, Encoder)
 
 

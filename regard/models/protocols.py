@@ -60,11 +60,13 @@ class Model(ABC):
 
     continues: whether the source of a generation is a prompt to be continued, so that it counts for
         `max_length` and for repetitions, and not something to be answered.
+    places: tokens of a padded batch that pass at once on a CPU.
     """
 
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     training: bool = False  # as of every `nn.Module`
     continues: bool = False
+    places: int = 1024
     SIZES: dict[str, Any] = {}  # noqa: RUF012  # name of a published size -> its options
 
 
@@ -92,14 +94,12 @@ class Encoder(Model):
     pooled: the kinds of head whose inner layer comes out of pre-training.
     unpadded: whether in training on a CPU its layers compute nothing of padding, so that batches
         may hold rows of any lengths.
-    places: tokens of a padded batch that pass at once on a CPU.
     segment_types: how many texts of a row it tells apart by their segments.
     """
 
     embedding: Any  # ids (...,) -> (..., D)
     pooled: tuple[str, ...] = ()
     unpadded: bool = False
-    places: int = 1024
 
     @property
     def segment_types(self) -> int:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -44,11 +45,13 @@ class Task(Protocol):
 
     items: what its first loss counts: "tokens", "examples".
     usual: how many items of a loss a batch has on average, where the objective divides by that.
+    next_words: a second objective, the prediction of the next token, where the task has it.
     """
 
     model: Any
-    items: str
-    usual: Mapping[str, float]
+    items: str = "tokens"
+    usual: Mapping[str, float] = MappingProxyType({})
+    next_words: Any = None
 
     @property
     def goal(self) -> tuple[str, str]:

@@ -21,7 +21,6 @@ from regard.decoding import (
     unfinished,
 )
 from regard.errors import ConfigError, RegardError
-from regard.models.protocols import Generator
 
 
 def markov(count=3, vocabulary=4, seed=1):
@@ -82,7 +81,7 @@ def test_a_batch_equals_a_naive_search_of_each_sentence(rule, size, penalty):
 
 @pytest.mark.parametrize("penalty", [Power(1.0), Power(0.0), Power(2.0), Power(-1.0), GNMT(1.0)])
 def test_the_exact_rule_gives_what_a_search_to_the_limit_gives(penalty):
-    class Never(Generator):
+    class Never:
         def __call__(self, standing):
             return torch.zeros(len(standing.running), dtype=torch.bool)
 

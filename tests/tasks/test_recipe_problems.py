@@ -14,7 +14,7 @@ from regard.tasks import TASKS, task_class
 # The files do not exist: whatever is refused here is refused before anything is read.
 FILES = {"translation": '["no.tsv"]', "tagging": '"no.conll"', "multiple-choice": '"no.jsonl"'}
 VALID = ("translation", "language-modeling")  # cannot do without
-TRAINED = [name for name in TASKS if hasattr(task_class(name), "Recipe")]
+TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {"translation": "transformer", "language-modeling": "recurrent"}
 
 

@@ -21,6 +21,7 @@ from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import CheckpointOptions, TrainingOptions, compiling, resume, train
+from regard.training.loop import Task
 from regard.training.recompute import blocks_of
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
@@ -98,11 +99,10 @@ def test_who_looks_sees(anywhere):
 SMALL = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1)
 
 
-class Translating:
+class Translating(Task):
     """Batches of one text, which is the same in every epoch; dropout is not."""
 
     goal = ("loss", "min")
-    items, usual = "tokens", {}  # noqa: RUF012
 
     def __init__(self):
         torch.manual_seed(1)

@@ -24,6 +24,7 @@ from regard.training import (
     average,
     train,
 )
+from regard.training.loop import Task
 
 
 def events(folder) -> list[dict]:
@@ -33,11 +34,10 @@ def events(folder) -> list[dict]:
 # ---- what an update is ------------------------------------------------------------------------
 
 
-class Ragged:
+class Ragged(Task):
     """Rows of very different lengths, handed out `rows` at a time; two losses of unlike counts."""
 
     goal = ("none", "min")
-    items, usual = "tokens", {}  # noqa: RUF012
 
     def __init__(self, rows: int):
         torch.manual_seed(0)

@@ -19,6 +19,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import TrainingOptions, train, utilization
 from regard.training.flops import count, kept_by, twin
+from regard.training.loop import Task
 from regard.training.progress import Status
 from regard.training.recompute import blocks_of, recomputing
 from regard.training.utilization import Utilization, rate_of
@@ -92,7 +93,7 @@ def test_what_has_no_blocks_is_refused(tmp_path):
 # ---- the share of the device's rate
 
 
-class Translating:
+class Translating(Task):
     """A task as the loop knows it, which counts the words of its batch."""
 
     def __init__(self):

@@ -30,6 +30,7 @@ from regard.training import (
     ValidationOptions,
     resume,
 )
+from regard.training.loop import Task
 from regard.training.optimizers import optimizer
 
 V, D, B, T = 13, 8, 4, 5  # vocabulary, width, rows, window
@@ -72,9 +73,8 @@ class Windows:
         return {"windows": self.windows}
 
 
-class Toy:
+class Toy(Task):
     goal = ("loss", "min")
-    items, usual = "tokens", {}  # noqa: RUF012
 
     def __init__(self, seed: int = 1, dropout: float = 0.3, tick=lambda: None):
         torch.manual_seed(seed)
