@@ -230,13 +230,20 @@ class Offsets:
 
     def pad(self, x: Tensor) -> Tensor:
         """(1, H, N, K) -> (R, H, W, K), zeros at padding."""
-        padded = x.new_zeros(*self.keep.shape, x.size(1), x.size(3))
-        padded[self.keep] = x[0].transpose(0, 1)  # (H, N, K) -> (N, H, K)
-        return padded.transpose(1, 2)
+        if not x.size(2):
+            return x.new_zeros(len(self.starts) - 1, x.size(1), self.longest, x.size(3))
+        position = torch.arange(self.longest, device=x.device)
+        token = (self.starts[:-1, None] + position).clamp(max=x.size(2) - 1)  # (R, W)
+        padded = x[0].index_select(1, token.flatten()).unflatten(1, token.shape)  # (H, R, W, K)
+        return padded.transpose(0, 1).masked_fill(~self.keep[:, None, :, None], 0.0)
 
-    def unpad(self, x: Tensor) -> Tensor:
-        """(R, H, W, K) -> (1, H, N, K)"""
-        return x.transpose(1, 2)[self.keep].transpose(0, 1)[None]
+    def unpad(self, x: Tensor, count: int) -> Tensor:
+        """(R, H, W, K) -> (1, H, N, K), N being `count`."""
+        token = torch.arange(count, device=x.device)
+        row = torch.searchsorted(self.starts, token, right=True) - 1  # of empty ones the last
+        flat = x.transpose(1, 2).flatten(0, 1)  # (R, H, W, K) -> (R * W, H, K)
+        found = flat.index_select(0, row * self.longest + token - self.starts[row])
+        return found.transpose(0, 1)[None]
 
 
 @dataclass(frozen=True)
@@ -333,7 +340,8 @@ def attention(
     """
     if (rows := mask.unpadded) is not None:
         padded = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
-        return rows.queries.unpad(attention(*padded, rows.padded, bias, scale, drop))
+        context = attention(*padded, rows.padded, bias, scale, drop)
+        return rows.queries.unpad(context, query.size(2))
     scale = query.size(-1) ** -0.5 if scale is None else scale
     weights = attention_weights((query * scale) @ key.mT, mask, bias)
     return dropout(weights, drop) @ value

@@ -60,6 +60,7 @@ def attend(
     capture = tap is not None and tap.open
     if isinstance(score, Dot) and reweight is None and not capture:
         return ops.attention(query, key, value, mask, bias, score.scale, draw(dropout, query))
+    count = query.size(-2)
     if (rows := mask.unpadded) is not None:
         query, key, value = rows.queries.pad(query), rows.keys.pad(key), rows.keys.pad(value)
         mask = rows.padded
@@ -69,7 +70,7 @@ def attend(
     if capture and tap is not None:
         tap(weights if rows is None else weights[: rows.queries.count])
     context = ops.dropout(weights, draw(dropout, query)) @ value
-    return context if rows is None else rows.queries.unpad(context)
+    return context if rows is None else rows.queries.unpad(context, count)
 
 
 def attend_packed(
