@@ -84,7 +84,12 @@ def _measured(work: Work, asked: Asked, rounds: int, names: list[str]) -> dict[s
     rates: list[float] = []
     for start in range(0, len(tried), TOGETHER):
         without = [
-            replace(whole, name=name, prepare="", environment={"REGARD_WITHOUT": name})
+            replace(
+                whole,
+                name=name,
+                prepare="",
+                environment=whole.environment | {"REGARD_WITHOUT": name},
+            )
             for name in tried[start : start + TOGETHER]
         ]
         one = replace(work, conditions=[replace(whole, prepare=""), *without], goals={}, least={})
@@ -128,11 +133,9 @@ class Counted:
 
     def __init__(self, made: str, settings: dict[str, Any], threads: int):
         from regard import ops
+        from regard.registry import implementation_names
 
-        for module in ("attention.attend", "layers.output", "layers.recurrent"):
-            importlib.import_module(f"regard.{module}")
-        importlib.import_module("regard.training.optimizers")
-        ops.load_kernels()
+        implementation_names()  # imports all that registers some
         self.calls: Counter[str] = Counter()
         for op in ops.OPERATIONS.values():
             op.implementations = [

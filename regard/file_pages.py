@@ -1,7 +1,7 @@
-"""Memory of mapped files: what was read and is not needed any more is given back to the system.
+"""Resident memory of mapped files: pages that were read and are no longer needed are dropped.
 
-Weights are mapped, not copied, so each page that was read counts as memory of the process until it
-is given back. It is read again from the file where somebody needs it after all.
+Weights are mapped into memory, not copied, so each page that was read counts as memory of the
+process until it is dropped. If it is accessed again, it is read from the file again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _releasing: ContextVar[bool] = ContextVar("releasing", default=False)
 
 @contextmanager
 def releasing() -> Iterator[None]:
-    """Inside, weights are opened to be quantized: what was read of them is given back at once."""
+    """Inside, weights are read to be quantized: their pages are dropped after reading."""
     token = _releasing.set(True)
     try:
         yield
@@ -35,7 +35,7 @@ def is_releasing() -> bool:
 
 
 def release(tensor: Tensor) -> None:
-    """Give back the pages of a mapped file that a tensor lies in; other memory is not touched."""
+    """Drop the pages of a tensor in a mapped file, with any changes; other memory stays."""
     if not sys.platform.startswith("linux") or not tensor.is_cpu or not tensor.numel():
         return
     first = tensor.data_ptr()
@@ -48,7 +48,7 @@ def release(tensor: Tensor) -> None:
 
 
 def _is_mapped(first: int, end: int) -> bool:
-    """Whether addresses are those of a file that is mapped privately."""
+    """Whether an address range belongs to a private mapping of a file."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, permissions, _, _, inode, *_ = line.split(maxsplit=5)
         begin, stop = (int(number, 16) for number in place.split("-"))

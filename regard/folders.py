@@ -199,8 +199,8 @@ def load(path: str | Path, *, weights: Weights | None = None, device: str | None
     with _named(folder), releasing() if narrow else nullcontext():
         model = _opened(config, folder, stored, place)
         made = _task_of(config, folder, model.to(place).eval())
-    if narrow is not None and (stored is None or place.type != "cpu"):
-        prepare(made.model, narrow)
+        if narrow is not None and (stored is None or place.type != "cpu"):
+            prepare(made.model, narrow)
     return made
 
 

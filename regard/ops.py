@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.registry import OPERATIONS as OPERATIONS
-from regard.registry import is_off as is_off
+from regard.registry import is_disabled as is_disabled
 from regard.registry import load_kernels as load_kernels
 from regard.registry import operation as operation
 from regard.registry import reference as reference
@@ -38,13 +38,15 @@ from regard.registry import without as without
 # ---------------------------------------------------------------------------------- types
 
 
-def widened(dtype: torch.dtype) -> torch.dtype:
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """Float32 for the 16-bit types, the type itself otherwise."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def compute_type(x: Tensor) -> torch.dtype:
-    """The type in which autocast has a product of x computed; without autocast the type of x."""
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """The type of `x @ weight` under autocast as it is set; it leaves float64 alone."""
+    if x.dtype == torch.float64:
+        return x.dtype
     device = x.device.type
     known = torch.amp.is_autocast_available(device)  # the meta device is not
     on = known and torch.is_autocast_enabled(device)
@@ -60,7 +62,7 @@ _copies: ContextVar[WeightCopies | None] = ContextVar("copies", default=None)
 def weight_copies(copies: WeightCopies) -> Iterator[None]:
     """Inside, the low-precision copy of a parameter is made once, and again when it has changed.
 
-    A change through `.data` does not count as one, so this is for code that makes none.
+    Do not change parameters through `.data` inside: that leaves no trace.
     """
     token = _copies.set(copies)
     try:
@@ -70,14 +72,14 @@ def weight_copies(copies: WeightCopies) -> Iterator[None]:
 
 
 def cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor in another type, without its graph; from `weight_copies` where it is a parameter."""
+    """A detached copy in another type; cached for parameters inside `weight_copies`."""
     if weight.dtype == dtype:
         return weight.detach()
     copies = _copies.get()
     if copies is None or not weight.is_leaf:
         return weight.detach().to(dtype)
     version, copy = copies.get(weight, (None, None))
-    if version != weight._version:
+    if version != weight._version or copy.dtype != dtype:
         copy = weight.detach().to(dtype)
         copies[weight] = (weight._version, copy)
     return copy
@@ -95,13 +97,13 @@ def cached_copy(weight: Tensor) -> Tensor | None:
 
 @operation
 def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of the type of `like`, on its device."""
+    """Zeros with the type and device of `like`."""
     return like.new_zeros(shape)
 
 
 @operation
 def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Memory on the CPU for a matrix that is read from end to end at every step."""
+    """Uninitialized memory on the CPU, for a matrix that every decoding step reads."""
     return torch.empty(tuple(shape), dtype=dtype)
 
 
@@ -122,8 +124,9 @@ def sum_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @operation
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x Phi(x), Phi being the normal distribution; "tanh" is the approximation of Hendrycks &
-    Gimpel 2016.
+    """x Phi(x), Phi being the standard normal distribution function (Hendrycks & Gimpel 2016).
+
+    approximate: "none", or "tanh" for the paper's approximation.
     """
     return F.gelu(x, approximate=approximate)
 
@@ -132,10 +135,10 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 class Drop(NamedTuple):
-    """Which elements a dropout sets to zero: those whose draw is below `threshold`.
+    """Which elements a dropout sets to zero: those whose random number is below `threshold`.
 
-    A draw is a function of the seed and of the element's position. It is one of `DRAWS` values, so
-    the probability is `threshold / DRAWS`.
+    That number is a function of the seed and of the element's position. It is one of `DRAWS`
+    values, so the probability is `threshold / DRAWS`.
     """
 
     seed: int
@@ -143,12 +146,12 @@ class Drop(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """With which an element is dropped."""
+        """With which an element is set to zero."""
         return self.threshold / DRAWS
 
     @property
     def scale(self) -> float:
-        """By which the remaining elements are multiplied, so that the mean stays."""
+        """The factor of the remaining elements, 1 / (1 - p), which keeps the mean."""
         return DRAWS / (DRAWS - self.threshold)
 
 
@@ -167,8 +170,8 @@ def dropout(x: Tensor, drop: Drop) -> Tensor:
 def keep_mask(shape: torch.Size, drop: Drop, device: torch.device | None = None) -> Tensor:
     """Which elements of a tensor (..., D) remain.
 
-    Number i of the generator of Steele et al. 2014, "Fast splittable pseudorandom number
-    generators", decides over elements 4i to 4i + 3 of a row, by 15 bits each.
+    Number r * ceil(D / 4) + i of the generator of Steele et al. 2014, "Fast splittable
+    pseudorandom number generators", decides over elements 4i to 4i + 3 of row r, by 15 bits each.
     """
     width = shape[-1] if shape else 1
     rows = shape.numel() // max(1, width)
@@ -250,7 +253,7 @@ class Offsets:
 class Unpadded:
     """Attention among sequences without padding: each query sees the keys of its own sequence.
 
-    causal: of these only the ones up to its own position.
+    causal: of these only the ones up to and including its own position.
     """
 
     queries: Offsets
@@ -290,8 +293,8 @@ class KeyMask:
         if self.grid is None or self.is_causal:
             return None
         idle = ~self.grid.any(-1, keepdim=True)
-        # Asking a GPU would stall its queue, and the meta device has no answer: there, the weights
-        # of idle queries are always set to zero.
+        # Looking would synchronize with a GPU, and the meta device has no answer: there, the
+        # weights of idle queries are always set to zero.
         return idle if idle.device.type != "cpu" or bool(idle.any()) else None
 
 
@@ -304,7 +307,7 @@ def attention_weights(
     """softmax(scores + bias) over the keys that the mask allows: (..., T, S) -> (..., T, S).
 
     A row sums to one, or is all zero where a query may see no key. The softmax is taken in float32
-    at least, whatever the type of the scores: bfloat16 has 8 bits.
+    at least, whatever the type of the scores: bfloat16 has only 8 bits of precision.
     """
     dtype = scores.dtype
     if bias is not None:
@@ -312,7 +315,7 @@ def attention_weights(
     if mask.blocked is not None:
         # The lowest finite number and not -inf: the gradient of a row of only -inf would be NaN.
         scores = scores.masked_fill(mask.blocked, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1, dtype=widened(scores.dtype)).to(dtype)
+    weights = scores.softmax(-1, dtype=at_least_float32(scores.dtype)).to(dtype)
     return weights if mask.idle is None else weights.masked_fill(mask.idle, 0.0)
 
 
@@ -348,14 +351,14 @@ def attention(
 
 
 @operation
-def packed_attention(
+def qkv_attention(
     projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
 ) -> Tensor:
-    """`attention` of one projection to all three: (B, T, 3, H, K) -> (B, H, T, K)."""
-    return attention(*unstack_heads(projected), mask, scale=scale, drop=drop)
+    """`attention`, its queries, keys and values in one tensor: (B, T, 3, H, K) -> (B, H, T, K)."""
+    return attention(*unstack_qkv(projected), mask, scale=scale, drop=drop)
 
 
-def unstack_heads(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def unstack_qkv(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of one projection: (B, T, 3, H, K) -> 3 times (B, H, T, K)."""
     query, key, value = projected.transpose(1, 3).unbind(2)
     return query, key, value
@@ -382,7 +385,7 @@ def cross_entropy(
         (), float32 at least.
     """
     logits = linear(hidden, weight, bias)
-    logits = logits.to(widened(logits.dtype))
+    logits = logits.to(at_least_float32(logits.dtype))
     return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
 
 
@@ -395,7 +398,7 @@ def cross_entropy_gradient(
     d/dz of (1 - e) * (lse z - z_t) + e * (lse z - mean z) is softmax z - (1 - e) * onehot - e / V.
     An implementation may write the gradient over the logits.
     """
-    gradient = logits.softmax(-1, dtype=widened(logits.dtype))
+    gradient = logits.softmax(-1, dtype=at_least_float32(logits.dtype))
     # log sum exp z = max z - log max p: the softmax has already computed the sum.
     log_sum = logits.amax(-1).double() - gradient.amax(-1).double().log()  # (N,)
     loss = log_sum - (1 - smoothing) * logits.gather(1, targets[:, None])[:, 0].double()
@@ -409,14 +412,14 @@ def cross_entropy_gradient(
 @operation
 def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     """-log softmax(logits)[target] of each row: (N, V) and (N,) int64 -> (N,) float64."""
-    wide = logits.to(widened(logits.dtype))
+    wide = logits.to(at_least_float32(logits.dtype))
     return F.cross_entropy(wide, targets, reduction="none").double()
 
 
 class TopKTokens(NamedTuple):
     """The most probable tokens of each row, best first, and their log-probabilities: (R, N).
 
-    vocab_size: of how many tokens they are the best.
+    vocab_size: V.
     """
 
     tokens: Tensor
@@ -428,9 +431,9 @@ class TopKTokens(NamedTuple):
 def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable token of each row and its log-probability: (R, V) -> 2 times (R,).
 
-    Of tokens that are equally probable it is the first. NaN in a row gives NaN.
+    Of tokens with equal log-probabilities it is the first. NaN in a row gives NaN.
     """
-    log_probs = logits.to(widened(logits.dtype)).log_softmax(-1)
+    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
     token = log_probs.argmax(-1, keepdim=True)
     return token[:, 0], log_probs.gather(1, token)[:, 0]
 
@@ -439,11 +442,11 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 def topk(logits: Tensor, count: int) -> TopKTokens:
     """The `count` most probable tokens of each row: (R, V) -> 2 times (R, `count`).
 
-    Of tokens that are equally probable the first comes first. NaN in a row gives NaN.
+    Of tokens with equal log-probabilities the first comes first. NaN in a row gives NaN.
     """
-    logits = logits.to(widened(logits.dtype))
-    tokens = logits.sort(dim=-1, descending=True, stable=True).indices[:, :count]
-    return TopKTokens(tokens, logits.log_softmax(-1).gather(1, tokens), logits.size(1))
+    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
+    best = log_probs.sort(dim=-1, descending=True, stable=True)
+    return TopKTokens(best.indices[:, :count], best.values[:, :count], logits.size(1))
 
 
 # ------------------------------------------------------------------------------ recurrence
@@ -478,6 +481,8 @@ def gru_step(below: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
 def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """c' = f c + i g,  h' = o tanh(c')                                   (Gers et al. 2000)
 
+    i, f and o are sigmoids of their gates, g is the tanh of its gate.
+
     Args:
         below, recurrent: W x + b and U h + c of the gates i, f, g, o, (B, 4D).
         cell: c, (B, D).
@@ -485,13 +490,13 @@ def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, T
     Returns:
         h' and c', (B, D).
     """
-    enter, forget, new, out = (below + recurrent).chunk(4, 1)
-    cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
-    return torch.sigmoid(out) * torch.tanh(cell), cell
+    i, f, g, o = (below + recurrent).chunk(4, 1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
 class RecurrentWeights(NamedTuple):
-    """W (G D, D_in), U (G D, D), and their biases (G D,) or None; G gates side by side."""
+    """W (G D, D_in), U (G D, D), and biases (G D,) or None; the G gates as in `torch.nn.LSTM`."""
 
     input: Tensor
     recurrent: Tensor

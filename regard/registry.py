@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
@@ -25,17 +25,36 @@ R = TypeVar("R")
 KERNELS = "regard.kernels"
 
 
+# The modules that register implementations by PyTorch's own operators, inside this package.
+REGISTERING = (
+    *("attention.attend", "layers.linear", "layers.dropout", "layers.output", "layers.recurrent"),
+    *("layers.panels", "models.quantize", "training.optimizers"),
+)
+
+
 @dataclass(frozen=True)
 class Implementation(Generic[P, R]):
-    """A faster way to compute an operation for arguments that fulfil a condition."""
+    """A faster equivalent of an operation, for arguments that fulfil a condition (None: for all).
+
+    traceable: whether it may run inside what `torch.compile` traces.
+    """
 
     name: str
     run: Callable[P, R]
-    when: Callable[P, bool]
+    when: Callable[P, bool] | None
+    traceable: bool
+
+    def applies(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Whether it is turned on and takes these arguments."""
+        if torch.compiler.is_compiling():  # which cannot read a context variable
+            enabled = self.traceable
+        else:
+            enabled = self.name not in _disabled.get()
+        return enabled and (self.when is None or self.when(*args, **kwargs))
 
 
 class Operation(Generic[P, R]):
-    """A definition in plain PyTorch, and the implementations that compute the same faster."""
+    """A definition in plain PyTorch, and faster equivalents of it."""
 
     def __init__(self, definition: Callable[P, R]):
         update_wrapper(self, definition)
@@ -44,98 +63,112 @@ class Operation(Generic[P, R]):
         self.implementations: list[Implementation[P, R]] = []
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        # What torch compiles cannot read a context variable.
-        off = NOTHING if torch.compiler.is_compiling() else _off.get()
-        for one in self.implementations:
-            if one.name not in off and one.when(*args, **kwargs):
-                return one.run(*args, **kwargs)
+        for implementation in self.implementations:
+            if implementation.applies(*args, **kwargs):
+                return implementation.run(*args, **kwargs)
         return self.definition(*args, **kwargs)
 
-    def is_fast(self, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Whether an implementation applies to these arguments, for callers with another way."""
-        off = _off.get()
-        return any(
-            one.name not in off and one.when(*args, **kwargs) for one in self.implementations
-        )
+    def has_implementation(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Whether something else than the definition would compute this call."""
+        return any(one.applies(*args, **kwargs) for one in self.implementations)
 
 
-OPERATIONS: dict[str, Operation] = {}
+OPERATIONS: dict[str, Operation[..., Any]] = {}
 
 
 def operation(definition: Callable[P, R]) -> Operation[P, R]:
-    """The operation that a function defines."""
-    found = Operation(definition)
-    OPERATIONS[found.name] = found
-    return found
+    """Decorator: a plain PyTorch function becomes the definition of an operation."""
+    op = Operation(definition)
+    OPERATIONS[op.name] = op
+    return op
 
 
 def register(
-    op: Operation[P, R], name: str, run: Callable[P, R], *, when: Callable[P, bool]
+    op: Operation[P, R], name: str, run: Callable[P, R], *, when: Callable[P, bool] | None = None
 ) -> None:
     """Add an implementation, or replace the one of this name.
 
-    "compiled" is tried first, the others in the order in which they were registered.
+    "compiled" is tried first, the others in the order in which they were registered. Inside what
+    `torch.compile` traces, "compiled" is never used.
 
     Args:
         op: the operation.
-        name: what `without` calls it, behind the operation's name: "attention.compiled".
+        name: the implementation is called by the operation's name and this one:
+            "attention.compiled".
         run: computes the operation for arguments that fulfil `when`, its gradient included.
-        when: whether it applies to these arguments; it changes nothing.
+        when: whether it applies to these arguments; it changes nothing. None: it always does.
     """
-    new = Implementation(f"{op.name}.{name}", run, when)
+    new = Implementation(f"{op.name}.{name}", run, when, traceable=name != "compiled")
     others = [one for one in op.implementations if one.name != new.name]
     op.implementations = [new, *others] if name == "compiled" else [*others, new]
 
 
-class _Everything:
+# ------------------------------------------------------------------------- turning them off
+
+
+class _AllNames:
     """Contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
-NOTHING: frozenset[str] = frozenset()
-_off: ContextVar[Container[str]] = ContextVar(
-    "off", default=frozenset(filter(None, os.environ.get("REGARD_WITHOUT", "").split(",")))
+_from_environment = os.environ.get("REGARD_WITHOUT", "").replace(" ", "").split(",")
+_disabled: ContextVar[_AllNames | frozenset[str]] = ContextVar(
+    "disabled", default=frozenset(filter(None, _from_environment))
 )
 
 
 @contextmanager
 def reference() -> Iterator[None]:
-    """Inside, every operation is computed by its definition."""
-    with _turned_off(_Everything()):
+    """Inside, every operation is computed by its definition.
+
+    Code that `torch.compile` has compiled, and other threads, are not affected.
+    """
+    with _disabling(_AllNames()):
         yield
 
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Inside, the implementations of these names are not used: "linear.onednn".
+    """Inside, these implementations are disabled: "linear.onednn". See `reference`.
 
     Raises:
         ConfigError: there is no such implementation.
     """
-    known = {one.name for op in OPERATIONS.values() for one in op.implementations}
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"There is no implementation {name!r}, but: {sorted(known)}.")
-    before = _off.get()
-    also = before if isinstance(before, frozenset) else NOTHING
-    with _turned_off(before if isinstance(before, _Everything) else also.union(names)):
+    if unknown := sorted({*names} - {*implementation_names()}):
+        raise ConfigError(
+            f"There is no implementation {unknown[0]!r}. There are: "
+            f"{', '.join(sorted(implementation_names()))}."
+        )
+    disabled = _disabled.get()
+    with _disabling(disabled if isinstance(disabled, _AllNames) else disabled.union(names)):
         yield
 
 
 @contextmanager
-def _turned_off(names: Container[str]) -> Iterator[None]:
-    token = _off.set(names)
+def _disabling(names: _AllNames | frozenset[str]) -> Iterator[None]:
+    token = _disabled.set(names)
     try:
         yield
     finally:
-        _off.reset(token)
+        _disabled.reset(token)
 
 
-def is_off(name: str) -> bool:
-    """Whether what has this name is turned off here; whole models that are compiled ask, too."""
-    return name in _off.get()
+def is_disabled(name: str) -> bool:
+    """Whether an implementation is turned off here."""
+    return name in _disabled.get()
+
+
+def implementation_names() -> list[str]:
+    """The names of all implementations; imports what registers them, and loads the kernels."""
+    for module in REGISTERING:
+        importlib.import_module(f"{__package__}.{module}")
+    load_kernels()
+    return [one.name for op in OPERATIONS.values() for one in op.implementations]
+
+
+# ----------------------------------------------------------------------- the compiled kernels
 
 
 class KernelPackage(Protocol):
@@ -144,23 +177,32 @@ class KernelPackage(Protocol):
     def setup(self) -> None:
         """Compile the kernels if need be, load them, and register them as implementations."""
 
+    def available(self) -> bool:
+        """Whether kernels are loaded."""
+
     def status(self) -> str:
         """Which compiled library is loaded, or why none is."""
 
 
 def kernel_package() -> KernelPackage | None:
-    """The package, imported by its name; None where its folder is not beside this file."""
-    if not Path(__file__).with_name(KERNELS.rpartition(".")[2]).is_dir():
+    """The package, imported by its name; None where it is not beside this file."""
+    folder = Path(__file__).with_name(KERNELS.rpartition(".")[2])
+    if not (folder / "__init__.py").exists():
         return None
     return cast(KernelPackage, importlib.import_module(KERNELS))
 
 
-def load_kernels() -> None:
-    """Load the package of compiled implementations, if it is there; it compiles them if need be.
+def load_kernels() -> bool:
+    """Load the compiled implementations, if there are any; compiles them if need be.
 
     `regard.load` and `regard train` call this before they build a model. Where the package is
     absent, or nothing can be compiled, the definitions and PyTorch's own operators compute.
+
+    Returns:
+        Whether kernels are loaded.
     """
     package = kernel_package()
-    if package is not None:
-        package.setup()
+    if package is None:
+        return False
+    package.setup()
+    return package.available()

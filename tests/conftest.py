@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
-from regard import ops  # noqa: E402
+from regard import ops, registry  # noqa: E402
 
 ops.load_kernels()
 
@@ -78,8 +78,9 @@ def compiled() -> list[str]:
 
 
 @pytest.fixture
-def no_kernels():
-    """Nothing that is compiled is used in the test."""
+def no_kernels(monkeypatch):
+    """As in an installation without the package of kernels."""
+    monkeypatch.setattr(registry, "KERNELS", "regard.absent")
     with ops.without(*compiled()):
         yield
 

@@ -18,15 +18,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import regard.attention.attend
-import regard.layers.output
-import regard.layers.recurrent
-import regard.training.optimizers  # noqa: F401
 from regard import ops
 from regard.errors import ConfigError
 from regard.layers import panels
 from regard.layers.quantized import narrowed
 from regard.ops import Drop, KeyMask, Offsets, RecurrentWeights, Unpadded
+from regard.registry import implementation_names
 
 Draw = Random
 TYPES = [torch.float32, torch.bfloat16, torch.float64]
@@ -261,7 +258,7 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
     "dropout": a_dropout,
     "add_norm": a_norm,
     "attention": an_attention,
-    "packed_attention": a_packed_attention,
+    "qkv_attention": a_packed_attention,
     "cross_entropy": a_cross_entropy,
     "cross_entropy_gradient": a_loss_gradient,
     "negative_log_likelihood": a_likelihood,
@@ -281,10 +278,12 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
 }
 # These have no gradient: they compute one, rank, or change their arguments.
 GRADIENTS = {
-    *("linear", "gelu", "dropout", "add_norm", "attention", "packed_attention", "cross_entropy"),
+    *("linear", "gelu", "dropout", "add_norm", "attention", "qkv_attention", "cross_entropy"),
     *("lstm_step", "rnn", "gru", "lstm"),
 }
 AUTOCAST = {"linear", "lstm", "add_norm"}  # some of their implementations are for autocast alone
+implementation_names()  # imports all that registers some
+
 # Whole models in compiled calls are compared in tests/kernels.
 SMALL = [op for op in ops.OPERATIONS.values() if op.name != "compiled_steps"]
 PAIRS = [(op, one.name) for op in SMALL for one in op.implementations]
@@ -363,7 +362,7 @@ def test_implementations_compute_what_the_definition_says(op, name):
         given = copied(arguments, learning)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             with torch.set_grad_enabled(learning):
-                if not chosen.when(*given):
+                if not chosen.applies(*given):
                     continue
         compared += 1
         found = computed(chosen.run, arguments, learning, autocast)
@@ -379,7 +378,7 @@ def test_implementations_take_the_arguments_of_the_definition():
     for op in ops.OPERATIONS.values():
         wanted = list(inspect.signature(op.definition).parameters)
         for one in op.implementations:
-            for function in (one.run, one.when):
+            for function in filter(None, (one.run, one.when)):
                 assert list(inspect.signature(function).parameters) == wanted, one.name
 
 

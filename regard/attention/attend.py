@@ -73,13 +73,13 @@ def attend(
     return context if rows is None else rows.queries.unpad(context, count)
 
 
-def attend_packed(
+def attend_qkv(
     projected: Tensor, *, score: Score, mask: KeyMask, dropout: float, tap: Tap | Laid
 ) -> Tensor:
     """`attend` for one projection to queries, keys, values: (B, T, 3, H, K) -> (B, H, T, K)."""
     if isinstance(score, Dot) and not tap.open:
-        return ops.packed_attention(projected, mask, score.scale, draw(dropout, projected))
-    heads = ops.unstack_heads(projected)
+        return ops.qkv_attention(projected, mask, score.scale, draw(dropout, projected))
+    heads = ops.unstack_qkv(projected)
     return attend(*heads, score=score, mask=mask, dropout=dropout, tap=tap)
 
 

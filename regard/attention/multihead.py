@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.attend import SCALED, Score, attend, attend_packed
+from regard.attention.attend import SCALED, Score, attend, attend_qkv
 from regard.attention.gates import gate_of
 from regard.attention.packing import First, Some
 from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
-from regard.ops import ALL_KEYS, KeyMask, linear, unstack_heads
+from regard.ops import ALL_KEYS, KeyMask, linear, unstack_qkv
 
 # What a decoder does with new keys and values: stores them, gives back all that it has.
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -77,8 +77,8 @@ class SelfAttention(nn.Module):
         joined = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
         gate = gate_of(self, hidden)
         if remember is None:
-            return self._merged(attend_packed(joined, **self._asked(allowed, gate)), gate)
-        query, key, value = unstack_heads(joined)
+            return self._merged(attend_qkv(joined, **self._asked(allowed, gate)), gate)
+        query, key, value = unstack_qkv(joined)
         key, value = remember(key, value)
         return self._read(query, key, value, allowed, gate)
 

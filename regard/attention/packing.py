@@ -126,6 +126,6 @@ def packings_of(*padded: tuple[Tensor, int], least: int = MULTIPLE) -> tuple[Pac
 
 
 def within(queries: Packing, keys: Packing | None = None, *, causal: bool = False) -> KeyMask:
-    """Each query sees its own sequence of the keys, or of it only what stands before."""
+    """Each query sees its own sequence of the keys, or of it the keys up to its own position."""
     keys = queries if keys is None else keys
     return KeyMask(unpadded=Unpadded(queries.offsets, keys.offsets, causal))

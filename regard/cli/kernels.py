@@ -1,4 +1,4 @@
-"""kernels: what computes the operations on this machine; kernels build."""
+"""kernels: list the implementations of each operation; kernels build: compile them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from regard.cli.console import AsJson, say, show
 from regard.errors import RegardError
 
 app = typer.Typer(
-    help="Show what computes each operation on this machine, or compile the kernels.",
+    help="List the implementations of each operation, or compile the kernels.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -16,21 +16,17 @@ app = typer.Typer(
 
 @app.callback()
 def kernels(context: typer.Context, as_json: AsJson = False) -> None:
-    """Show what computes each operation on this machine, and why there are no compiled kernels."""
+    """List the implementations of each operation and the state of the compiled kernels."""
     if context.invoked_subcommand is not None:
         return
-    from importlib import import_module
-
     from regard import ops
-    from regard.registry import kernel_package
+    from regard.registry import implementation_names, kernel_package
 
-    for module in ("attention.attend", "layers.output", "layers.recurrent", "training.optimizers"):
-        import_module(f"regard.{module}")  # these register implementations by PyTorch's operators
-    ops.load_kernels()
+    implementation_names()  # imports all that registers some
     package = kernel_package()
     status = "the package of compiled kernels is absent" if package is None else package.status()
     operations = {
-        name: {one.name: "off" if ops.is_off(one.name) else "on" for one in op.implementations}
+        name: {one.name: "off" if ops.is_disabled(one.name) else "on" for one in op.implementations}
         for name, op in sorted(ops.OPERATIONS.items())
     }
     lines = [f"compiled kernels: {status}", ""]
@@ -46,8 +42,9 @@ def build() -> None:
     from regard import ops
     from regard.registry import kernel_package
 
-    ops.load_kernels()
     package = kernel_package()
     if package is None:
         raise RegardError("The package of compiled kernels is absent from this installation.")
+    if not ops.load_kernels():
+        raise RegardError(package.status())
     say(package.status())

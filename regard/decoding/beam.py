@@ -222,7 +222,7 @@ class _Search:
     def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Of A sentences the best K continuations and their indices w * V + v: (A, K)"""
         filters = self.beam.filters
-        if not filters and ops.topk.is_fast(scores, self.count):
+        if not filters and ops.topk.has_implementation(scores, self.count):
             return self._of_leaders(ops.topk(scores, self.count))
         log_probs = normalized(scores)
         # One NaN makes a whole distribution NaN.

@@ -1,6 +1,7 @@
 """Compiled kernels: faster operations, and whole models compiled for decoding and encoding.
 
-This package is optional. Nothing imports it but by name: `regard.ops.load_kernels` calls `setup`.
+This package is optional. No file imports it: `regard.ops.load_kernels` imports it by its name and
+calls `setup`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ def _register() -> None:
     from regard.kernels import operations
 
     operations.register()
+
+
+def available() -> bool:
+    """Whether kernels are loaded."""
+    from regard.kernels import build
+
+    return build.available()
 
 
 def status() -> str:

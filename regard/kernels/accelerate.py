@@ -1,4 +1,4 @@
-"""Compiled calls in the places of a quantized model's steps and stacks of blocks."""
+"""The decoding step and the stacks of blocks of a quantized model, replaced by compiled calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.models.blocks import Blocks, Stack
 
 
 def fits(model: nn.Module) -> bool:
-    """Whether there are kernels."""
+    """Whether kernels are loaded."""
     return build.available()
 
 

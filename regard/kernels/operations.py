@@ -1,7 +1,6 @@
 """The compiled kernels as implementations of the operations in `regard.ops`, gradients included.
 
-Each has a condition, which asks for tensors that the kernels take: `training.fit`. Inside what
-torch compiles none applies, because torch cannot see through them.
+Each has a condition on the arguments, for most of them `training.fit`: type, device and layout.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from regard.kernels.training import Attending
 from regard.layers import panels
 from regard.layers.linear import product, weight_gradient
 from regard.models import quantize
-from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, cast, compute_type
+from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, autocast_dtype, cast
 
 # ------------------------------------------------------------------------------ attention
 
@@ -52,20 +51,20 @@ def _attention(
 def _attends_packed(
     projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
 ) -> bool:
-    return training.attends(*ops.unstack_heads(projected))
+    return training.attends(*ops.unstack_qkv(projected))
 
 
 def _packed_attention(
     projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
 ) -> Tensor:
-    query, key, _ = ops.unstack_heads(projected)
+    query, key, _ = ops.unstack_qkv(projected)
     return _PackedAttention.apply(projected, _attending(query, key, mask, scale, drop))
 
 
 def _attending(
     query: Tensor, key: Tensor, mask: KeyMask, scale: float | None, drop: Drop
 ) -> Attending:
-    """What the kernels are told of one call over heads (B, H, T, K) and (B, H, S, K)."""
+    """The arguments of one call for heads (B, H, T, K) and (B, H, S, K)."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     if (rows := mask.unpadded) is not None:
         return Attending(None, rows.causal, scale, drop, (rows.queries, rows.keys))
@@ -101,7 +100,7 @@ class _PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, asked: Attending) -> Tensor:
-        context, norms = training.attend(*ops.unstack_heads(projected), asked)
+        context, norms = training.attend(*ops.unstack_qkv(projected), asked)
         ctx.save_for_backward(projected, context, norms)
         ctx.asked = asked
         return context
@@ -111,8 +110,8 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         projected, context, norms = ctx.saved_tensors
         found = torch.empty_like(projected)
-        heads = (*ops.unstack_heads(projected), context)
-        training.attend_back(grads[0], heads, norms, ctx.asked, ops.unstack_heads(found))
+        heads = (*ops.unstack_qkv(projected), context)
+        training.attend_back(grads[0], heads, norms, ctx.asked, ops.unstack_qkv(found))
         return found, None
 
 
@@ -149,7 +148,7 @@ def _adds(
         and hidden.shape == update.shape
         and training.fit(hidden)
         and training.fit(update)
-        and compute_type(update) in training.NUMBERS
+        and autocast_dtype(update) in training.NUMBERS
     )
 
 
@@ -157,7 +156,7 @@ def _add_norm(
     hidden: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float, drop: Drop = NO_DROP
 ) -> Tensor:
     """What comes out has autocast's type."""
-    dtype = compute_type(update)
+    dtype = autocast_dtype(update)
     hidden, update = hidden.to(dtype).contiguous(), update.to(dtype).contiguous()
     return _AddNorm.apply(hidden, update, weight, bias, eps, drop)
 
@@ -248,10 +247,6 @@ def _on_cpu(shape: Sequence[int], like: Tensor) -> bool:
     return like.is_cpu
 
 
-def _always(shape: Sequence[int], dtype: torch.dtype) -> bool:
-    return True
-
-
 # ------------------------------------------------------------------------------ recurrence
 
 
@@ -285,7 +280,7 @@ def _reads_sequence(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentW
     tensors = x, hidden, cell, weights.input, weights.recurrent
     plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in tensors)
     several = x.size(1) > 1 and weights.recurrent_bias is None
-    return plain and several and compute_type(x) == torch.bfloat16 and lstm.available()
+    return plain and several and autocast_dtype(x) == torch.bfloat16 and lstm.available()
 
 
 def _lstm(
@@ -340,9 +335,9 @@ class _LSTM(torch.autograd.Function):
 
 
 def register() -> None:
-    """Have all of these used from now on."""
+    """Register all of them."""
     ops.register(ops.attention, "compiled", _attention, when=_attends)
-    ops.register(ops.packed_attention, "compiled", _packed_attention, when=_attends_packed)
+    ops.register(ops.qkv_attention, "compiled", _packed_attention, when=_attends_packed)
     ops.register(ops.dropout, "compiled", _dropout, when=_drops)
     ops.register(ops.add_norm, "compiled", _add_norm, when=_adds)
     ops.register(ops.gelu, "compiled", _gelu, when=_gelus)
@@ -364,5 +359,5 @@ def register() -> None:
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
     ops.register(ops.adam, "compiled", adam.adam, when=adam.fits)
     ops.register(ops.zeros, "compiled", memory.zeros, when=_on_cpu)
-    ops.register(ops.large_empty, "compiled", memory.large_empty, when=_always)
+    ops.register(ops.large_empty, "compiled", memory.large_empty)
     ops.register(ops.gradient_norm, "compiled", adam.gradient_norm, when=adam.fits_gradients)

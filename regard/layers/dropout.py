@@ -1,8 +1,8 @@
-"""Dropout, several times faster on a CPU than torch's own, and without a mask to be kept.
+"""Dropout by a seed: which elements become zero is a function of it and of their positions.
 
-Torch draws one random number an element with a serial generator. Here a dropout draws one number,
-its seed; what becomes of an element is a function of the seed and of the element's position, which
-threads compute side by side and the backward pass computes again: see `ops.dropout`.
+Torch draws one random number per element, with a serial generator on a CPU. Here a dropout draws
+one number, its seed. The compiled `ops.dropout` computes the rest in parallel, several times faster
+than torch's, stores no mask and computes it again in the backward pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import ops
-from regard.ops import DRAWS, NO_DROP, Drop
+from regard.ops import DRAWS, NO_DROP, Drop, is_disabled
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
@@ -24,14 +24,15 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 
 
 def draw(probability: float, x: Tensor) -> Drop:
-    """The threshold for this probability, and for x on a CPU a new seed from torch's default
-    generator; other devices draw by their own.
+    """The threshold for this probability, and a new seed from torch's default generator.
+
+    There is no seed where torch's own dropout computes, whose generator draws by itself.
     """
     check_probability(probability)
     if probability == 0.0:
         return NO_DROP
     threshold = min(round(probability * DRAWS), DRAWS - 1)
-    if _draws_itself(x):
+    if _draws_itself(x) and (torch.compiler.is_compiling() or not is_disabled("dropout.torch")):
         return Drop(0, threshold)
     return Drop(int(torch.empty((), dtype=torch.int64, device="cpu").random_()), threshold)
 

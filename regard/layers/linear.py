@@ -16,14 +16,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import ops
-from regard.ops import cast, compute_type
+from regard.ops import autocast_dtype, cast
 
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b of one type, (..., K) and (N, K) -> (..., N); for use where no graph is made."""
-    if _takes_onednn(x) and x.numel() and not ops.is_off("linear.onednn"):
+    if _takes_onednn(x) and x.numel() and not ops.is_disabled("linear.onednn"):
         # It would read a strided bias as if it were contiguous.
         bias = None if bias is None else bias.contiguous()
         return _onednn(x, weight, bias, "none", [], "")
@@ -125,7 +125,7 @@ class Repeated:
     """
 
     def __init__(self, weight: Tensor):
-        self.weight = weight.detach().to(compute_type(weight))
+        self.weight = weight.detach().to(autocast_dtype(weight))
         self.dtype = weight.dtype
         self.inputs: list[Tensor] = []
         self.grads: list[Tensor] = []

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from regard import ops
 from regard.data.batches import IGNORE
 from regard.layers.linear import product, weight_gradient
-from regard.ops import cast, compute_type, widened
+from regard.ops import at_least_float32, autocast_dtype, cast
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
 WORTH = 128  # rows of them that pay for reading the weight, where no gradient is asked for
@@ -90,7 +90,7 @@ def summed_loss(
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
         total += ops.negative_log_likelihood(logits(hidden[part]), targets[part]).sum()
-    return total.to(widened(hidden.dtype))
+    return total.to(at_least_float32(hidden.dtype))
 
 
 # -------------------------------------------------------- an implementation of cross_entropy
@@ -105,12 +105,6 @@ def _in_slices(
     return summed_loss(hidden, targets, lambda part: ops.linear(part, weight, bias), weight.size(0))
 
 
-def _always(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
-) -> bool:
-    return True
-
-
 class _SlicedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -122,7 +116,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         smoothing: float,
         learning: bool,
     ) -> Tensor:
-        dtype = compute_type(hidden)
+        dtype = autocast_dtype(hidden)
         copies = cast(weight, dtype), None if bias is None else cast(bias, dtype)
         ctx.learning = learning and any(ctx.needs_input_grad)
         ctx.dtypes = hidden.dtype, weight.dtype
@@ -147,7 +141,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
                 ctx.save_for_backward(inputs, copies[0], grad.to(dtype))
         if gradients is not None:
             ctx.save_for_backward(*gradients.found())
-        return total.to(widened(hidden.dtype))
+        return total.to(at_least_float32(hidden.dtype))
 
     @staticmethod
     @once_differentiable
@@ -195,10 +189,10 @@ class _Gradients:
         else:  # the first slice spares a pass over zeros
             self.weight.copy_(product(grad.t(), inputs.t()))
         if self.bias.numel():
-            self.bias += grad.to(widened(grad.dtype)).sum(0)
+            self.bias += grad.to(at_least_float32(grad.dtype)).sum(0)
 
     def found(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.hidden, self.weight, self.bias
 
 
-ops.register(ops.cross_entropy, "sliced", _in_slices, when=_always)
+ops.register(ops.cross_entropy, "sliced", _in_slices)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import ops
-from regard.file_pages import release
+from regard.file_pages import is_releasing, release
 from regard.layers.output import SLICE, Softmax, counting, summed_loss
 from regard.layers.panels import (
     PANEL,
@@ -91,7 +91,8 @@ def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
         packed[start // PANEL : start // PANEL + panels.size(0)] = panels
         if scale is not None:
             scales.append(scale)
-        release(source)
+        if is_releasing():
+            release(source)
     assert packed is not None
     return packed, torch.cat(scales) if scales else None
 

@@ -5,8 +5,8 @@
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
 The equations are `ops.rnn`, `ops.gru` and `ops.lstm`. Over a sequence torch's own kernels compute
-them (oneDNN's on a CPU, cuDNN's on a GPU): in float32 no loop in Python outruns them. Gates lie
-side by side in torch's order, so that published weights fit.
+them (oneDNN's for an LSTM on a CPU, cuDNN's on a GPU): in float32 no loop in Python outruns them.
+Gates lie side by side in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
@@ -268,10 +268,10 @@ def _gru(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, 
 def _lstm(
     x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
 ) -> tuple[Tensor, Tensor, Tensor]:
-    low_precision = not _is_bfloat16(x) or _has_bfloat16_lstm()
-    if not low_precision:
+    supported = not _is_bfloat16(x) or _has_bfloat16_lstm()
+    if not supported:
         x, hidden, cell = x.float(), hidden.float(), cell.float()
-    with nullcontext() if low_precision else torch.autocast("cpu", enabled=False):
+    with nullcontext() if supported else torch.autocast("cpu", enabled=False):
         outputs, hidden, cell = torch.lstm(
             x, (hidden[None], cell[None]), *_torch_arguments(x, weights)
         )
@@ -281,10 +281,6 @@ def _lstm(
 def _several_steps(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
     # oneDNN's kernel first rearranges the weights: 650 wide that takes 7 ms, one step 0.2 ms.
     return x.size(1) > 1 or x.device.type != "cpu"
-
-
-def _always(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> bool:
-    return True
 
 
 def _is_bfloat16(x: Tensor) -> bool:
@@ -306,6 +302,6 @@ def _has_bfloat16_lstm() -> bool:
     return True
 
 
-ops.register(ops.rnn, "torch", _rnn, when=_always)
-ops.register(ops.gru, "torch", _gru, when=_always)
+ops.register(ops.rnn, "torch", _rnn)
+ops.register(ops.gru, "torch", _gru)
 ops.register(ops.lstm, "torch", _lstm, when=_several_steps)

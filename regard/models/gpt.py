@@ -29,7 +29,7 @@ from regard.models.bert import begin, no_head
 from regard.models.blocks import Blocks
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.protocols import Encoder, LanguageModel, Output
-from regard.ops import KeyMask, compute_type
+from regard.ops import KeyMask, autocast_dtype
 from regard.positions import LearnedPositions
 from regard.state import SPARE, KeyValueCache, extremes
 from regard.text.templates import Template
@@ -259,7 +259,7 @@ class GPT(nn.Module, LanguageModel, Encoder):
     def empty(self, rows: int) -> KeyValueCache:
         """The state before any token."""
         config, weight = self.config, self.positions.vectors.weight
-        like = weight.new_empty(0, dtype=compute_type(weight))
+        like = weight.new_empty(0, dtype=autocast_dtype(weight))
         return self.blocks.cache(rows, config.heads, config.d_model // config.heads, like)
 
     def _embedded(self, ids: Tensor, cache: KeyValueCache) -> Tensor:

@@ -28,19 +28,20 @@ from regard.layers.quantized import (
 )
 from regard.layers.recurrent import RecurrentLayer
 from regard.ops import operation
+from regard.registry import kernel_package
 from regard.suggest import nearest
 
 GPUS = {"cuda"}
 
 
 def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
-    """Narrow the weights of a model, in place, and decode with compiled kernels where they are.
+    """Quantize the weights of a model, in place, and decode with compiled steps.
 
-    weights: "int8", a quarter of float32, or "bfloat16", half of it. The matrices of layers, of the
-    output and of an embedding that is tied to it become narrow; what is small (norms, biases,
-    positions) becomes float32. The model answers as before, up to the rounding, but it cannot learn
-    any more, be pruned, or be saved as other libraries publish it. Where no kernels can be compiled
-    it stays as it is, and a warning says so.
+    weights: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
+    layers, of the output and of an embedding that is tied to it are quantized; what is small
+    (norms, biases, positions) becomes float32. The outputs are the same up to rounding, but the
+    model cannot be trained any more, be pruned, or be saved as other libraries publish it. Where
+    there are no kernels it keeps its float32 weights, and a warning says so.
 
     On a GPU "bfloat16" is torch's own: see `halved`.
 
@@ -60,8 +61,13 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
             f"{weights} weights are for the CPU, but the model is on "
             f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, weights="bfloat16".'
         )
-    ops.load_kernels()
-    if not compiled_steps.is_fast(model):
+    if not ops.load_kernels():
+        if kernel_package() is None:
+            warnings.warn(
+                f"{type(model).__name__} keeps its float32 weights: this installation has no "
+                "compiled kernels, without which quantized ones are slower",
+                stacklevel=2,
+            )
         return model.eval().requires_grad_(False)
     return compiled_steps(quantize_layers(model, weights))
 
@@ -69,15 +75,15 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
 def halved(model: nn.Module) -> nn.Module:
     """A model that computes in bfloat16 by torch's own operations, in place.
 
-    Norms, softmax and log-probabilities are float32 inside. Recurrent layers add up their state in
-    it from token to token, for which 8 bits are too few: a model with such layers stays as it is,
-    and a warning says so.
+    Norms, softmax and log-probabilities are float32 inside. The states of recurrent layers would
+    accumulate rounding errors from token to token: a model with such layers stays float32, and a
+    warning says so.
     """
     model.eval().requires_grad_(False)
     if any(isinstance(module, RecurrentLayer) for module in model.modules()):
         warnings.warn(
             f"{type(model).__name__} keeps its float32 weights: on a GPU recurrent layers are not "
-            "narrowed",
+            "converted to bfloat16",
             stacklevel=3,
         )
         return model
@@ -103,7 +109,7 @@ def compiled_steps(model: nn.Module) -> nn.Module:
 def _replace(
     parent: nn.Module, weights: Weights, tied: dict[int, Narrow], shared: set[int]
 ) -> None:
-    """Children in their parents' tables; `tied` are matrices that several read."""
+    """Replace child modules, innermost first; `tied` are matrices that several share."""
     for name, child in list(parent.named_children()):
         _replace(child, weights, tied, shared)
         new: nn.Module | None = None

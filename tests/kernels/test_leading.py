@@ -66,11 +66,11 @@ def test_scores_that_are_no_numbers(use, wrong):
 
 def test_few_words_or_no_kernels_are_left_to_torch(use):
     use("fast")
-    assert ops.topk.is_fast(torch.zeros(2, 9000), 3)
-    assert not ops.topk.is_fast(torch.zeros(2, 2), 3)
-    assert not ops.topk.is_fast(torch.zeros(2, 9000, dtype=torch.float64), 3)
+    assert ops.topk.has_implementation(torch.zeros(2, 9000), 3)
+    assert not ops.topk.has_implementation(torch.zeros(2, 2), 3)
+    assert not ops.topk.has_implementation(torch.zeros(2, 9000, dtype=torch.float64), 3)
     use(None)
-    assert not ops.topk.is_fast(torch.zeros(2, 9000), 3)
+    assert not ops.topk.has_implementation(torch.zeros(2, 9000), 3)
 
 
 def test_searches_are_the_same_with_and_without(use):
