@@ -209,7 +209,7 @@ def add_norm(
 
 
 @dataclass(frozen=True)
-class Offsets:
+class SequenceOffsets:
     """Sequences without padding, one behind the other in one row of N tokens.
 
     starts: (R + 1,) int64, where each sequence begins, and N.  longest: the greatest length.
@@ -250,14 +250,14 @@ class Offsets:
 
 
 @dataclass(frozen=True)
-class Unpadded:
+class UnpaddedMask:
     """Attention among sequences without padding: each query sees the keys of its own sequence.
 
     causal: of these only the ones up to and including its own position.
     """
 
-    queries: Offsets
-    keys: Offsets
+    queries: SequenceOffsets
+    keys: SequenceOffsets
     causal: bool = False
 
     @property
@@ -280,7 +280,7 @@ class KeyMask:
 
     grid: Tensor | None = None
     is_causal: bool = False
-    unpadded: Unpadded | None = None
+    unpadded: UnpaddedMask | None = None
 
     @cached_property
     def blocked(self) -> Tensor | None:
@@ -553,43 +553,44 @@ def lstm(
 
 
 class AdamUpdate(NamedTuple):
-    """A parameter, its gradient, the running means m and v, and what its update takes.
+    """A parameter, its gradient, the running means m and v of Adam, and what its update takes.
 
     step: (), how many updates there have been; the next one adds 1.
-    copy: the low-precision copy of the values, for implementations that write both at once.
-    keep: the values are multiplied with it before; pull: how much of them the gradient gets. One of
-    the two is decoupled weight decay or L2 regularization; the other is 1.0, or 0.0.
+    copy: the low-precision copy of the parameter, for implementations that write both at once.
+    decay_factor: 1 - learning rate * weight decay where the decay is decoupled, else 1.
+    l2: the weight decay where it is added to the gradient, else 0.
     """
 
-    values: Tensor
+    parameter: Tensor
     gradient: Tensor
-    mean: Tensor
-    square: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
     step: Tensor
     copy: Tensor | None
-    keep: float
-    pull: float
-    rate: float
+    decay_factor: float
+    l2: float
+    learning_rate: float
 
 
 @operation
 def adam(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
-    """The next update, in place, by gradients times `scale`.
+    """The next update of Adam or AdamW, in place, by gradients times `scale`.
 
-    m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,
-    x = x - rate * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)    (Kingma & Ba 2015, algorithm 1)
+    g = scale * gradient + l2 * x,  m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,
+    x = decay_factor * x - learning_rate * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+                                 (Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019)
     """
     first, second = betas
     for one in updates:
-        gradient = one.gradient * scale + one.pull * one.values
-        one.values.mul_(one.keep)
-        one.mean.lerp_(gradient, 1 - first)
-        one.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        gradient = one.gradient * scale + one.l2 * one.parameter
+        one.exp_avg.lerp_(gradient, 1 - first)
+        one.exp_avg_sq.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         one.step.add_(1)
-        root = (one.square / (1 - second**one.step)).sqrt() + eps
-        one.values.sub_(one.rate * one.mean / (1 - first**one.step) / root)
+        root = (one.exp_avg_sq / (1 - second**one.step)).sqrt() + eps
+        change = one.learning_rate * one.exp_avg / (1 - first**one.step) / root
+        one.parameter.mul_(one.decay_factor).sub_(change)
 
 
 @operation

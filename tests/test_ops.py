@@ -22,7 +22,7 @@ from regard import ops
 from regard.errors import ConfigError
 from regard.layers import panels
 from regard.layers.quantized import narrowed
-from regard.ops import Drop, KeyMask, Offsets, RecurrentWeights, Unpadded
+from regard.ops import Drop, KeyMask, RecurrentWeights, SequenceOffsets, UnpaddedMask
 from regard.registry import implementation_names
 
 Draw = Random
@@ -89,9 +89,9 @@ def a_norm(draw: Draw) -> tuple:
     return *inputs, *parameters, 1e-5, drop_of(draw)
 
 
-def offsets(lengths: Sequence[int]) -> Offsets:
+def offsets(lengths: Sequence[int]) -> SequenceOffsets:
     starts = list(itertools.accumulate(lengths, initial=0))
-    return Offsets(torch.tensor(starts), max(lengths, default=0))
+    return SequenceOffsets(torch.tensor(starts), max(lengths, default=0))
 
 
 def a_mask(draw: Draw, rows: int, heads: int, queries: int, keys: int) -> KeyMask:
@@ -125,7 +125,7 @@ def heads_of(draw: Draw) -> tuple[list[Tensor], KeyMask]:
         causal = draw.random() < 0.5
         others = lengths if causal else [draw.randint(0, 30) for _ in lengths]
         counts = sum(lengths), sum(others), sum(others)
-        mask = KeyMask(unpadded=Unpadded(offsets(lengths), offsets(others), causal))
+        mask = KeyMask(unpadded=UnpaddedMask(offsets(lengths), offsets(others), causal))
         return [some_heads(draw, (1, heads, count, width), dtype) for count in counts], mask
     rows, queries = draw.randint(1, 3), size(draw, 70)
     keys = draw.choice([queries, size(draw, 70)])
@@ -148,7 +148,9 @@ def a_packed_attention(draw: Draw) -> tuple:
     if draw.random() < 0.3:
         lengths = [draw.randint(0, 30) for _ in range(draw.randint(1, 4))]
         rows, count = 1, sum(lengths)
-        mask = KeyMask(unpadded=Unpadded(offsets(lengths), offsets(lengths), draw.random() < 0.5))
+        mask = KeyMask(
+            unpadded=UnpaddedMask(offsets(lengths), offsets(lengths), draw.random() < 0.5)
+        )
     projected = torch.randn(rows, count, 3, heads, width).to(dtype_of(draw))
     return projected, mask, draw.choice([None, 0.3]), drop_of(draw)
 
@@ -333,18 +335,19 @@ def computed(call: Callable, arguments: tuple, learning: bool, autocast: bool) -
     return found
 
 
-def assert_near(
-    found: list[Tensor], wanted: list[Tensor], low_precision: bool, unread: bool = False
-) -> None:
+def assert_near(found: list[Tensor], wanted: list[Tensor], low_precision: bool) -> None:
     for one, other in zip(found, wanted, strict=True):
-        assert one.shape == other.shape and (not unread or one.dtype == other.dtype)
-        if unread or not one.numel():
+        if not one.numel():
             continue
         scale = max(1.0, float(other.abs().max()))
         limit = 4e-2 if low_precision else 2e-5
         torch.testing.assert_close(
             one.double() / scale, other.double() / scale, atol=limit, rtol=limit, equal_nan=True
         )
+
+
+# Results in the type of autocast, or of the logits, whose memory they take.
+OTHER_TYPES = {"add_norm.compiled", "lstm.torch", "cross_entropy_gradient.compiled"}
 
 
 @pytest.mark.parametrize("op, name", PAIRS, ids=[name for _, name in PAIRS])
@@ -369,7 +372,11 @@ def test_implementations_compute_what_the_definition_says(op, name):
         with ops.reference():
             wanted = computed(op, arguments, learning, autocast)
         low = autocast or any(t.dtype == torch.bfloat16 for t in tensors_in(arguments))
-        assert_near(found, wanted, low, unread=op.name == "large_empty")
+        for one, other in zip(found, wanted, strict=True):
+            assert one.shape == other.shape
+            assert one.dtype == other.dtype or name in OTHER_TYPES
+        if op.name != "large_empty":
+            assert_near(found, wanted, low)
     assert compared >= 5, f"only {compared} of {DRAWS} drawn calls are for {name}"
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Score, attend, attend_qkv
 from regard.attention.gates import gate_of
-from regard.attention.packing import First, Some
 from regard.attention.tap import Laid, Tap
+from regard.attention.unpadded import FirstToken, TokenSubset
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.ops import ALL_KEYS, KeyMask, linear, unstack_qkv
@@ -82,7 +82,9 @@ class SelfAttention(nn.Module):
         key, value = remember(key, value)
         return self._read(query, key, value, allowed, gate)
 
-    def at(self, some: First | Some, hidden: Tensor, allowed: KeyMask = ALL_KEYS) -> Tensor:
+    def at(
+        self, some: FirstToken | TokenSubset, hidden: Tensor, allowed: KeyMask = ALL_KEYS
+    ) -> Tensor:
         """What some positions read, and no other: (B, T, D) -> (B, 1, D), or as `some` says."""
         projection, width = self.query_key_value, self.heads * self.head_dim
         if not isinstance(projection, Joined):  # weights in another form, which cannot be cut
@@ -93,7 +95,7 @@ class SelfAttention(nn.Module):
         )
         joined = linear(hidden, weight[width:], bias[width:])
         key, value = split_heads(joined, 2 * self.heads, self.head_dim).chunk(2, dim=1)
-        return self._read(query, key, value, some.seeing(allowed), gate_of(self, hidden))
+        return self._read(query, key, value, some.mask_of(allowed), gate_of(self, hidden))
 
     def _read(
         self, query: Tensor, key: Tensor, value: Tensor, allowed: KeyMask, gate: Tensor | None

@@ -21,7 +21,7 @@ def fits(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> bool:
     """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
-    return fits_gradients([x for one in updates for x in (one.values, one.gradient)])
+    return fits_gradients([x for one in updates for x in (one.parameter, one.gradient)])
 
 
 def fits_gradients(gradients: Sequence[Tensor]) -> bool:
@@ -51,14 +51,14 @@ def _update(
     first, second = betas
     table = (ParameterStruct * len(updates))()
     for line, one in zip(table, updates, strict=True):
-        real, shape = torch.float32, one.values.shape
-        line.values = address("values", one.values, real, shape)
+        real, shape = torch.float32, one.parameter.shape
+        line.values = address("parameter", one.parameter, real, shape)
         line.slopes = address("gradient", one.gradient, real, shape)
-        line.means = address("mean", one.mean, real, shape)
-        line.squares = address("square", one.square, real, shape)
+        line.means = address("exp_avg", one.exp_avg, real, shape)
+        line.squares = address("exp_avg_sq", one.exp_avg_sq, real, shape)
         line.narrow = optional_address("copy", one.copy, torch.bfloat16, shape)
-        line.count, line.keep, line.pull = one.values.numel(), one.keep, one.pull
-        line.rate = one.rate / (1 - first**step)
+        line.count, line.keep, line.pull = one.parameter.numel(), one.decay_factor, one.l2
+        line.rate = one.learning_rate / (1 - first**step)
     job = _job(table)
     job.slope_scale, job.first, job.second, job.eps = scale, first, second, eps
     job.lacking = (1 - second**step) ** -0.5

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from regard.attention.gates import gating
 from regard.attention.multihead import SelfAttention
-from regard.attention.packing import First
 from regard.attention.tap import listening
+from regard.attention.unpadded import FirstToken
 from regard.data.batches import Sequences
 from regard.kernels import build
 from regard.kernels.arguments import address, contiguous, is_cpu_strided, optional_address
@@ -86,7 +86,7 @@ class TextRecorder(InputRecorder):
         hidden = self.blocks(whole, hidden, cross=False)
         if first:
             with symbols_alone():
-                hidden = self.twin(blocks[-1]).at(First(), hidden, self.allowed)
+                hidden = self.twin(blocks[-1]).at(FirstToken(), hidden, self.allowed)
         return self.finished(hidden)
 
     def given(self, cross: bool) -> tuple[Any, ...]:
@@ -130,7 +130,7 @@ class TextRecorder(InputRecorder):
     def _attention_at(
         self, attention: SelfAttention, some: Any, hidden: Any, allowed: Any
     ) -> Symbol:
-        if not isinstance(some, First) or allowed is not self.allowed:
+        if not isinstance(some, FirstToken) or allowed is not self.allowed:
             raise CannotRecord("tokens or a mask of its own")
         projection, width = attention.query_key_value, attention.heads * attention.head_dim
         query = self.lines(projection, 0, width, some.of(hidden))

@@ -17,7 +17,7 @@ from regard.kernels import accelerate, adam, lstm, memory, products, recurrence,
 from regard.kernels.arguments import is_cpu_strided
 from regard.kernels.training import Attending
 from regard.layers import panels
-from regard.layers.linear import product, weight_gradient
+from regard.layers.linear import linear_no_grad, weight_gradient
 from regard.models import quantize
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, autocast_dtype, cast
 
@@ -307,7 +307,9 @@ class _LSTM(torch.autograd.Function):
         learning: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = x.to(torch.bfloat16), cast(weight, torch.bfloat16)
-        found = lstm.forward(recurrent, product(x, weight), bias, hidden, cell, keep=learning)
+        found = lstm.forward(
+            recurrent, linear_no_grad(x, weight), bias, hidden, cell, keep=learning
+        )
         if learning:
             ctx.save_for_backward(x, hidden, cell, weight, recurrent, *vars(found).values())
         return found.hiddens, found.hiddens[:, -1].clone(), found.cells[:, -1].clone()
@@ -326,7 +328,7 @@ class _LSTM(torch.autograd.Function):
         before = torch.cat([hidden[:, None], found.hiddens[:, :-1]], 1).to(x.dtype)
         real = torch.float32
         return (
-            product(d_gates, weight.t()).float() if needs_x else None,
+            linear_no_grad(d_gates, weight.t()).float() if needs_x else None,
             *(d_first, d_cell),
             weight_gradient(flat, x.flatten(0, 1), real) if needs_weight else None,
             weight_gradient(flat, before.flatten(0, 1), real) if needs_recurrent else None,

@@ -37,7 +37,7 @@ from regard.kernels.signatures import (
     PlaceStruct,
     SumsStruct,
 )
-from regard.ops import Drop, Offsets
+from regard.ops import Drop, SequenceOffsets
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 TOGETHER = 64  # rows of one partial sum, as in training.h
@@ -259,7 +259,7 @@ class Attending:
     causal: bool
     scale: float
     drop: Drop
-    extents: tuple[Offsets, Offsets] | None = None
+    extents: tuple[SequenceOffsets, SequenceOffsets] | None = None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple[Tensor, Tensor]:
@@ -332,7 +332,9 @@ def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> Atte
     return job
 
 
-def _end_to_end(job: AttentionStruct, queries: Offsets, keys: Offsets, *, alone: bool) -> None:
+def _end_to_end(
+    job: AttentionStruct, queries: SequenceOffsets, keys: SequenceOffsets, *, alone: bool
+) -> None:
     """Rows lie end to end in the only row of the heads."""
     shape = queries.starts.shape
     if not alone or len(shape) != 1 or not shape[0]:

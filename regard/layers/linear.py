@@ -21,7 +21,7 @@ from regard.ops import autocast_dtype, cast
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_no_grad(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b of one type, (..., K) and (N, K) -> (..., N); for use where no graph is made."""
     if _takes_onednn(x) and x.numel() and not ops.is_disabled("linear.onednn"):
         # It would read a strided bias as if it were contiguous.
@@ -39,7 +39,7 @@ class Linear(nn.Linear):
 
     def repeated(self) -> Callable[[Tensor], Tensor]:
         """x W^T for the steps of one loop, (B, K) -> (B, N), without the bias."""
-        return Repeated(self.weight)
+        return SharedWeightMatmul(self.weight)
 
 
 # ------------------------------------------------------------- implementations of ops.linear
@@ -56,7 +56,7 @@ def _in_float32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not torch.is_grad_enabled():
-        return product(x, weight, bias)
+        return linear_no_grad(x, weight, bias)
     return _Linear.apply(x, weight, bias, weight.detach())
 
 
@@ -87,7 +87,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.dtype = weight.dtype
-        return product(x, copy, None if bias is None else cast(bias, x.dtype))
+        return linear_no_grad(x, copy, None if bias is None else cast(bias, x.dtype))
 
     @staticmethod
     @once_differentiable
@@ -98,7 +98,7 @@ class _Linear(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         inputs = torch.atleast_2d(x).flatten(0, -2)
         return (
-            product(grad, weight.t()) if needs_x else None,
+            linear_no_grad(grad, weight.t()) if needs_x else None,
             weight_gradient(flat, inputs, ctx.dtype) if needs_weight else None,
             ops.sum_rows(flat, ctx.dtype) if needs_bias else None,
             None,
@@ -107,7 +107,7 @@ class _Linear(torch.autograd.Function):
 
 def weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The gradient of a weight from those of outputs and the inputs: (M, N), (M, K) -> (N, K)."""
-    return (product(grad.t(), x.t()) if _takes_onednn(x) else grad.t() @ x).to(dtype)
+    return (linear_no_grad(grad.t(), x.t()) if _takes_onednn(x) else grad.t() @ x).to(dtype)
 
 
 ops.register(ops.linear, "bfloat16", _in_bfloat16, when=_under_autocast)
@@ -117,8 +117,8 @@ ops.register(ops.linear, "onednn", _by_onednn, when=_in_float32)
 # ------------------------------------------------------------------- one weight, many steps
 
 
-class Repeated:
-    """A matrix that the steps of one loop multiply with: `Repeated(weight)(x)` is x W^T.
+class SharedWeightMatmul:
+    """A matrix that the steps of one loop multiply with: `SharedWeightMatmul(weight)(x)` is x W^T.
 
     The weight is converted once, and its gradient is one product over all steps at the end instead
     of a small one at each. Make a new one for each pass over a sequence.
@@ -141,14 +141,14 @@ class Repeated:
             return None
         grads, inputs = torch.cat(self.grads), torch.cat(self.inputs)  # (T * B, N), (T * B, K)
         self.grads, self.inputs = [], []
-        return product(grads.t(), inputs.t()).to(self.dtype)
+        return linear_no_grad(grads.t(), inputs.t()).to(self.dtype)
 
 
 class _Open(torch.autograd.Function):
     """Its backward runs when those of all steps have: their common input is its output."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, loop: Repeated) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, loop: SharedWeightMatmul) -> Tensor:
         ctx.loop = loop
         return weight.new_empty(0)
 
@@ -159,11 +159,11 @@ class _Open(torch.autograd.Function):
 
 class _Use(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor, loop: Repeated) -> Tensor:
+    def forward(ctx: Any, x: Tensor, token: Tensor, loop: SharedWeightMatmul) -> Tensor:
         ctx.loop, ctx.dtype = loop, x.dtype
         x = x.to(loop.weight.dtype)
         ctx.save_for_backward(x)
-        return product(x, loop.weight).to(ctx.dtype)
+        return linear_no_grad(x, loop.weight).to(ctx.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
@@ -174,4 +174,4 @@ class _Use(torch.autograd.Function):
             loop.grads.append(grad)
         if not ctx.needs_input_grad[0]:
             return None, None, None
-        return product(grad, loop.weight.t()).to(ctx.dtype), None, None
+        return linear_no_grad(grad, loop.weight.t()).to(ctx.dtype), None, None

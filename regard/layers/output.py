@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from regard import ops
 from regard.data.batches import IGNORE
-from regard.layers.linear import product, weight_gradient
+from regard.layers.linear import linear_no_grad, weight_gradient
 from regard.ops import at_least_float32, autocast_dtype, cast
 
 SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
@@ -132,7 +132,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
             inputs = hidden[part].to(dtype)
-            logits = product(inputs, *copies)
+            logits = linear_no_grad(inputs, *copies)
             loss, grad = ops.cross_entropy_gradient(logits, targets[part], smoothing)
             total += loss
             if gradients is not None:
@@ -156,7 +156,7 @@ def _of_few(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
     hidden_dtype, dtype = ctx.dtypes
     needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
     return (
-        product(grad, weight.t()).mul_(scale).to(hidden_dtype) if needs_hidden else None,
+        linear_no_grad(grad, weight.t()).mul_(scale).to(hidden_dtype) if needs_hidden else None,
         weight_gradient(grad, part * scale.to(part.dtype), dtype) if needs_weight else None,
         ops.sum_rows(grad, dtype) * scale if needs_bias else None,
     )
@@ -183,11 +183,11 @@ class _Gradients:
 
     def add(self, part: slice, inputs: Tensor, weight: Tensor, grad: Tensor) -> None:
         """`grad` is d loss / d logits of one slice, (n, V)."""
-        self.hidden[part] = product(grad, weight.t())
+        self.hidden[part] = linear_no_grad(grad, weight.t())
         if part.start:
-            self.weight += product(grad.t(), inputs.t())
+            self.weight += linear_no_grad(grad.t(), inputs.t())
         else:  # the first slice spares a pass over zeros
-            self.weight.copy_(product(grad.t(), inputs.t()))
+            self.weight.copy_(linear_no_grad(grad.t(), inputs.t()))
         if self.bias.numel():
             self.bias += grad.to(at_least_float32(grad.dtype)).sum(0)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
 from regard.attention.multihead import SelfAttention
-from regard.attention.packing import First, Some
+from regard.attention.unpadded import FirstToken, TokenSubset
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
@@ -102,7 +102,7 @@ class BertBlock(nn.Module):
     def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
         return self._after(hidden, self.attention(hidden, allowed))
 
-    def at(self, some: First | Some, hidden: Tensor, allowed: KeyMask) -> Tensor:
+    def at(self, some: FirstToken | TokenSubset, hidden: Tensor, allowed: KeyMask) -> Tensor:
         """The same for some positions alone."""
         return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.packing import (
+from regard.attention.unpadded import (
     MULTIPLE,
-    First,
-    Packing,
-    Some,
-    packings_of,
-    within,
+    FirstToken,
+    TokenSubset,
+    UnpaddedLayout,
+    unpadded_layouts,
+    unpadded_mask,
 )
 from regard.data.batches import Sequences
 from regard.masks import causal, padding
@@ -73,14 +73,14 @@ class Blocks(nn.ModuleList):
         if source is not None:
             rows.append((source[1], source[0].size(1)))
         learning = self.training and hidden.device.type == "cpu"
-        packings = packings_of(*rows) if learning else None
+        packings = unpadded_layouts(*rows) if learning else None
         if packings is None:
             count = hidden.size(1)
             allowed = causal().resolve(count, count, device=hidden.device)
             words = ALL_KEYS if source is None else source_words(*rows[1])
             return self._read(hidden, allowed, memory, words)
         targets, sources = packings[0], packings[-1]
-        allowed, words = within(targets, causal=True), within(targets, sources)
+        allowed, words = unpadded_mask(targets, causal=True), unpadded_mask(targets, sources)
         memory = None if memory is None else sources.flat(memory)
         return targets.padded(self._read(targets.flat(hidden), allowed, memory, words))
 
@@ -159,14 +159,14 @@ class Stack(nn.ModuleList):
             pass
         return hidden
 
-    def _packing(self, texts: Sequences, least: int = MULTIPLE) -> Packing | None:
+    def _packing(self, texts: Sequences, least: int = MULTIPLE) -> UnpaddedLayout | None:
         rows = texts.lengths, texts.ids.size(1)
-        found = packings_of(rows, least=least) if self.training else None
+        found = unpadded_layouts(rows, least=least) if self.training else None
         return None if found is None else found[0]
 
-    def _packed(self, hidden: Tensor, packing: Packing, blocks: int) -> Tensor:
+    def _packed(self, hidden: Tensor, packing: UnpaddedLayout, blocks: int) -> Tensor:
         """Through the first blocks, (1, N, D) -> (1, N, D)."""
-        allowed = within(packing)
+        allowed = unpadded_mask(packing)
         for block in self[:blocks]:
             hidden = block(hidden, allowed)
         return hidden
@@ -175,13 +175,13 @@ class Stack(nn.ModuleList):
         """That for the first position alone, (B, 1, D): the last block computes no other."""
         packing = self._packing(texts)
         if packing and int(texts.lengths.min()):
-            return self._some(embed(texts), packing, packing.firsts()).transpose(0, 1)
+            return self._some(embed(texts), packing, packing.first_tokens()).transpose(0, 1)
         block: Any
         hidden, allowed = embed(texts), source_words(texts.lengths, texts.ids.size(1))
         for block in self[:-1]:
             hidden = block(hidden, allowed)
         block = self[-1]
-        return block.at(First(), hidden, allowed)
+        return block.at(FirstToken(), hidden, allowed)
 
     def at(self, embed: Embed, texts: Sequences, places: Tensor) -> Tensor:
         """That for some places (B, T) of all rows, end to end: (M, D). See `Stacked.encode_at`."""
@@ -192,11 +192,11 @@ class Stack(nn.ModuleList):
             return self.read(embed, texts)[places]
         return self._some(embed(texts), packing, packing.at(places))[0]
 
-    def _some(self, hidden: Tensor, packing: Packing, some: Some) -> Tensor:
+    def _some(self, hidden: Tensor, packing: UnpaddedLayout, some: TokenSubset) -> Tensor:
         """For some tokens alone, (B, T, D) -> (1, M, D)."""
         hidden = self._packed(packing.flat(hidden), packing, len(self) - 1)
         block: Any = self[-1]
-        return block.at(some, hidden, within(packing))
+        return block.at(some, hidden, unpadded_mask(packing))
 
     def chosen(self, embed: Embed, texts: Sequences, choice: Chosen) -> Tensor:
         """What is chosen of `layers`, for the words of all rows, end to end: (N, D)."""

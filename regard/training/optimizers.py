@@ -119,9 +119,9 @@ def _update(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) 
         state["exp_avg_sq"],
         state["step"],
         cached_copy(parameter),
-        keep=1 - rate * decay if decoupled else 1.0,
-        pull=0.0 if decoupled else decay,
-        rate=rate,
+        decay_factor=1 - rate * decay if decoupled else 1.0,
+        l2=0.0 if decoupled else decay,
+        learning_rate=rate,
     )
 
 
@@ -184,8 +184,8 @@ def restore_state(
 def _fused_fits(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> bool:
-    devices = {one.values.device for one in updates}
-    kinds = {x.dtype for one in updates for x in (one.values, one.gradient)}
+    devices = {one.parameter.device for one in updates}
+    kinds = {x.dtype for one in updates for x in (one.parameter, one.gradient)}
     return len(devices) == 1 and devices.pop().type in ("cpu", "cuda") and len(kinds) == 1
 
 
@@ -195,7 +195,7 @@ def _fused(
     """PyTorch's fused Adam; equal groups of parameters together."""
     alike: dict[tuple[float, float, float], list[AdamUpdate]] = {}
     for one in updates:
-        alike.setdefault((one.keep, one.pull, one.rate), []).append(one)
+        alike.setdefault((one.decay_factor, one.l2, one.learning_rate), []).append(one)
     for (keep, pull, rate), some in alike.items():
         values, gradients, means, squares, steps, *_ = map(list, zip(*some, strict=True))
         if scale != 1.0:

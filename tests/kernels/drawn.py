@@ -302,7 +302,10 @@ def rows_end_to_end(draw: Draw) -> Case:
     given |= dict(query_starts=starts, key_starts=starts.clone())
 
     def call(query, key, value, slope, query_starts, key_starts):
-        extents = ops.Offsets(query_starts, longest), ops.Offsets(key_starts, longest)
+        extents = (
+            ops.SequenceOffsets(query_starts, longest),
+            ops.SequenceOffsets(key_starts, longest),
+        )
         asked = training.Attending(None, False, width**-0.5, ops.NO_DROP, extents)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.layers.linear import Linear, Repeated, product
+from regard.layers.linear import Linear, SharedWeightMatmul, linear_no_grad
 from regard.ops import linear
 
 
@@ -22,12 +22,12 @@ def test_a_product_is_torchs(kind, rows):
     x, weight, bias = tensors((*rows, 6), (4, 6), (4,), kind=kind)
     expected = F.linear(x.double(), weight.double(), bias.double())
     close = dict(atol=2e-2, rtol=2e-2) if kind == torch.bfloat16 else {}
-    torch.testing.assert_close(product(x, weight, bias), expected.to(kind), **close)
+    torch.testing.assert_close(linear_no_grad(x, weight, bias), expected.to(kind), **close)
 
 
 def test_a_product_reads_transposed_matrices():
     x, weight = tensors((6, 3), (6, 4))
-    torch.testing.assert_close(product(x.t(), weight.t()), x.t() @ weight)
+    torch.testing.assert_close(linear_no_grad(x.t(), weight.t()), x.t() @ weight)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -66,7 +66,7 @@ def test_a_repeated_products_gradient_waits_for_every_step():
     torch.manual_seed(0)
     weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
     x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
-    loop, found = Repeated(weight), x
+    loop, found = SharedWeightMatmul(weight), x
     expected = x
     for _ in range(3):
         found, expected = torch.tanh(loop(found)), torch.tanh(expected @ weight.T)

@@ -67,13 +67,13 @@ def both(monkeypatch, model, run, narrow):
     """Packed, and padded."""
     calls = []
 
-    def asked(*given, before=blocks.packings_of, **least):
+    def asked(*given, before=blocks.unpadded_layouts, **least):
         calls.append(before(*given, **least))
         return calls[-1]
 
-    monkeypatch.setattr(blocks, "packings_of", asked)
+    monkeypatch.setattr(blocks, "unpadded_layouts", asked)
     found = passed(model, run, narrow)
-    monkeypatch.setattr(blocks, "packings_of", lambda *_, **__: None)
+    monkeypatch.setattr(blocks, "unpadded_layouts", lambda *_, **__: None)
     return found, passed(model, run, narrow), [one for one in calls if one is not None]
 
 
@@ -177,7 +177,7 @@ def test_dropout_drops_as_often(monkeypatch):
         return many.mean(0), many.std(0)
 
     found, spread = mean()
-    monkeypatch.setattr(blocks, "packings_of", lambda *_, **__: None)
+    monkeypatch.setattr(blocks, "unpadded_layouts", lambda *_, **__: None)
     wanted, other = mean()
     error = ((found - wanted).abs() / (spread + 1e-3)).max()
     assert error < 6 / 400**0.5

@@ -9,11 +9,11 @@ from torch import Tensor
 import regard
 from regard.attention.attend import attend
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.packing import (
-    First,
-    Packing,
-    packings_of,
-    within,
+from regard.attention.unpadded import (
+    FirstToken,
+    UnpaddedLayout,
+    unpadded_layouts,
+    unpadded_mask,
 )
 from regard.masks import causal, padding
 from regard.ops import KeyMask
@@ -27,17 +27,17 @@ def seed():
     torch.manual_seed(0)
 
 
-def packed(lengths, width=None) -> Packing:
-    return Packing(torch.tensor(lengths), width or max(max(lengths), 1))
+def packed(lengths, width=None) -> UnpaddedLayout:
+    return UnpaddedLayout(torch.tensor(lengths), width or max(max(lengths), 1))
 
 
-def padded(queries: Packing, keys: Packing, is_causal: bool = False) -> KeyMask:
+def padded(queries: UnpaddedLayout, keys: UnpaddedLayout, is_causal: bool = False) -> KeyMask:
     """What `within` says, for padded rows."""
     mask = causal() if is_causal else padding(keys.lengths)
     return mask.resolve(queries.width, keys.width, rows=len(keys.lengths))
 
 
-def real(packing: Packing) -> Tensor:
+def real(packing: UnpaddedLayout) -> Tensor:
     """(B, T, 1), 1 where a token is."""
     return (torch.arange(packing.width) < packing.lengths[:, None])[..., None].float()
 
@@ -67,14 +67,14 @@ def test_the_number_of_places_is_a_round_one_where_there_is_padding_enough():
 
 def test_rows_are_packed_where_that_spares_something():
     full = torch.tensor([16, 16, 16])
-    assert packings_of((full, 16)) is None
-    assert packings_of((full - 1, 16)) is None
-    assert packings_of((full - 6, 16)) is not None
-    assert len(packings_of((full, 16), (full - 6, 16))) == 2
-    assert packings_of(((full - 6).to("meta"), 16)) is None
+    assert unpadded_layouts((full, 16)) is None
+    assert unpadded_layouts((full - 1, 16)) is None
+    assert unpadded_layouts((full - 6, 16)) is not None
+    assert len(unpadded_layouts((full, 16), (full - 6, 16))) == 2
+    assert unpadded_layouts(((full - 6).to("meta"), 16)) is None
     attention = SelfAttention(4, 2, kind="encoder")
     with regard.look(attention):
-        assert packings_of((full - 6, 16)) is None
+        assert unpadded_layouts((full - 6, 16)) is None
 
 
 def passed(module, hidden: Tensor, slope: Tensor, narrow: bool, run) -> list[Tensor]:
@@ -105,7 +105,7 @@ def test_tokens_of_a_row_see_their_row(kind, is_causal, probability, lengths):
     wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, apart) * keep)
 
     def run(x):
-        out = attention(packing.flat(x), within(packing, causal=is_causal))
+        out = attention(packing.flat(x), unpadded_mask(packing, causal=is_causal))
         return packing.padded(out) * keep
 
     near(passed(attention, hidden, slope, narrow, run), wanted, kind)
@@ -118,14 +118,16 @@ def test_first_tokens_see_their_row(kind, probability):
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, slope = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
     grid = padding(packing.lengths).resolve(1, 30, rows=4)
-    wanted = passed(attention, hidden, slope, narrow, lambda x: attention.at(First(), x, grid))
+    wanted = passed(attention, hidden, slope, narrow, lambda x: attention.at(FirstToken(), x, grid))
 
     def run(x):
-        return attention.at(packing.firsts(), packing.flat(x), within(packing)).transpose(0, 1)
+        return attention.at(
+            packing.first_tokens(), packing.flat(x), unpadded_mask(packing)
+        ).transpose(0, 1)
 
     near(passed(attention, hidden, slope, narrow, run), wanted, kind)
     flat = packing.flat(hidden)
-    assert torch.equal(packing.firsts().of(flat)[0], First().of(hidden)[:, 0])
+    assert torch.equal(packing.first_tokens().of(flat)[0], FirstToken().of(hidden)[:, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,7 +145,7 @@ def test_some_tokens_see_their_row(kind, lengths):
     wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, grid)[places])
 
     def run(x):
-        return attention.at(packing.at(places), packing.flat(x), within(packing))[0]
+        return attention.at(packing.at(places), packing.flat(x), unpadded_mask(packing))[0]
 
     found = passed(attention, hidden, slope, narrow, run)
     torch.testing.assert_close(found[0], wanted[0], atol=1e-6 if not narrow else 5e-3, rtol=0)
@@ -170,7 +172,7 @@ def test_tokens_see_the_row_of_a_memory(kind, probability, sources):
         return cross(x, *cross.read(memory), pairs) * keep
 
     def run(x):
-        out = cross(rows.flat(x), *cross.read(memories.flat(memory)), within(rows, memories))
+        out = cross(rows.flat(x), *cross.read(memories.flat(memory)), unpadded_mask(rows, memories))
         return rows.padded(out) * keep
 
     near(
@@ -186,7 +188,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
         packing = packed([len(row) for row in of], 40)
         flat = packing.flat(torch.nn.utils.rnn.pad_sequence([*of, torch.zeros(40, 24)], True)[:-1])
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            return packing.padded(attention(flat, within(packing)))
+            return packing.padded(attention(flat, unpadded_mask(packing)))
 
     together = context(rows)
     for place, row in enumerate(rows):
@@ -197,7 +199,7 @@ def test_whoever_looks_sees_padded_rows():
     packing, attention = packed([3, 20]), SelfAttention(8, 2, kind="encoder")
     flat = packing.flat(torch.randn(2, 20, 8))
     with regard.look(attention) as seen:
-        attention(flat, within(packing))
+        attention(flat, unpadded_mask(packing))
     (view,) = seen.views
     (site,) = view.sites.values()
     assert site.weights.shape == (2, 2, 20, 20)
@@ -211,7 +213,7 @@ def test_scores_of_another_kind_are_told_apart_too():
         return -(query @ key.transpose(-1, -2))
 
     flat = [packing.flat(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value)]
-    found = attend(*flat, score=negative, mask=within(packing))
+    found = attend(*flat, score=negative, mask=unpadded_mask(packing))
     wanted = attend(query, key, value, score=negative, mask=padded(packing, packing))
     torch.testing.assert_close(found[0, 0, :3], wanted[0, 0, :3])
     torch.testing.assert_close(found[0, 0, 3:23], wanted[1, 0])
