@@ -293,7 +293,7 @@ class CTranslate2(Transformers):
         import ctranslate2
 
         self.encoder = ctranslate2.Encoder(
-            str(_ct2(cache, weights)), device="cpu", autocast_dtype=weights, intra_threads=threads
+            str(_ct2(cache, weights)), device="cpu", compute_type=weights, intra_threads=threads
         )
         super().__init__(encoder, texts, cache, threads, "float32", batch=64, sort=True)
 

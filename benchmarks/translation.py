@@ -249,7 +249,7 @@ class CTranslate2:
         self.model = ctranslate2.Translator(
             str(_ct2(folder, weights)),
             device="cpu",
-            autocast_dtype=weights,
+            compute_type=weights,
             inter_threads=threads if parallel else 1,
             intra_threads=1 if parallel else threads,
         )

@@ -237,8 +237,9 @@ class SequenceOffsets:
             return x.new_zeros(len(self.starts) - 1, x.size(1), self.longest, x.size(3))
         position = torch.arange(self.longest, device=x.device)
         token = (self.starts[:-1, None] + position).clamp(max=x.size(2) - 1)  # (R, W)
-        padded = x[0].index_select(1, token.flatten()).unflatten(1, token.shape)  # (H, R, W, K)
-        return padded.transpose(0, 1).masked_fill(~self.keep[:, None, :, None], 0.0)
+        padded = x[0].transpose(0, 1).index_select(0, token.flatten())  # (H, N, K) -> (R W, H, K)
+        padded = padded.unflatten(0, token.shape).masked_fill(~self.keep[..., None, None], 0.0)
+        return padded.transpose(1, 2)  # (R, W, H, K) -> (R, H, W, K)
 
     def unpad(self, x: Tensor, count: int) -> Tensor:
         """(R, H, W, K) -> (1, H, N, K), N being `count`."""

@@ -25,7 +25,7 @@ class CTranslate2:
         self.model = ctranslate2.Generator(
             str(_place(folder, weights)),
             device="cpu",
-            autocast_dtype=weights,
+            compute_type=weights,
             intra_threads=threads,
             inter_threads=1,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,10 +26,14 @@ class Ours:
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         torch.set_num_threads(threads)
         self.shape = Shape(**shape)
-        place = folder if weights == "float32" else _place(folder, weights)
-        self.model = regard.load(place, device="cpu").model
+        self.model = self.opened(folder, weights)
         self.method = decoding.Greedy(max_tokens=self.shape.new)
         self.prompts = Sequences.of(self.shape.prompts(), 0)
+
+    def opened(self, folder: str, weights: str) -> Any:
+        """The model."""
+        place = folder if weights == "float32" else _place(folder, weights)
+        return regard.load(place, device="cpu").model
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""
@@ -49,11 +54,10 @@ class Ours:
 class QuantizedWhileOpening(Ours):
     """The float32 folder, quantized each time that it is opened."""
 
-    def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
-        super().__init__(folder, shape, "float32", threads)
-        from regard.models.quantize import prepare as quantize
-
-        quantize(self.model, weights)  # type: ignore[arg-type]
+    def opened(self, folder: str, weights: str) -> Any:
+        """The model."""
+        chosen: Any = weights
+        return regard.load(folder, weights=chosen, device="cpu").model
 
 
 def _place(folder: str, weights: str) -> Path:
