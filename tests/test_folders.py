@@ -104,7 +104,9 @@ def assert_same_weights(one, other):
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("name", TASKS)
-def test_a_narrow_folder_is_what_loading_with_narrow_weights_gives(places, name, weights):
+def test_a_narrow_folder_is_what_loading_with_narrow_weights_gives(
+    places, name, weights, some_kernels
+):
     narrow = regard.load(places / f"{name}-{weights}")
     wanted = regard.load(places / name, weights=weights)
     assert_same_weights(narrow.model, wanted.model)
@@ -190,7 +192,7 @@ def test_verify_compares_the_numbers_of_a_narrow_folder(places):
 # ---- refused
 
 
-def test_wrong_uses_say_what_to_do(places, tmp_path):
+def test_wrong_uses_say_what_to_do(places, tmp_path, some_kernels):
     narrow = places / "gpt2-int8"
     with pytest.raises(ConfigError, match="holds int8 weights already.*Convert the folder"):
         regard.convert(narrow, tmp_path / "twice", "bfloat16")

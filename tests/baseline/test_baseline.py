@@ -63,7 +63,9 @@ def same(found, expected) -> bool:
 
 
 @pytest.mark.parametrize("folder", sorted(ANSWERS))
-def test_a_folder_of_an_earlier_version_answers_as_it_did(place, folder, monkeypatch):
+def test_a_folder_of_an_earlier_version_answers_as_it_did(place, folder, monkeypatch, request):
+    if folder.startswith("quantized/"):  # where nothing is compiled they are read as float32
+        request.getfixturevalue("some_kernels")
     monkeypatch.chdir(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
