@@ -270,7 +270,7 @@ def test_a_closed_tap_records_nothing():
     tap(x)  # harmless: nobody listens
 
 
-def test_what_a_tap_shows_is_the_weights(everybody):
+def test_captured_weights_are_those_of_the_formula(everybody):
     x = torch.randn(2, 2, 5, 4)
     grid = torch.ones(5, 5).tril().bool()
     attend(x, x, x, mask=KeyMask(grid), tap=Tap("decoder"))

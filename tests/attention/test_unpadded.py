@@ -195,7 +195,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
         assert torch.equal(context([row])[0, : len(row)], together[place, : len(row)])
 
 
-def test_whoever_looks_sees_padded_rows():
+def test_attention_capture_shows_padded_sequences():
     packing, attention = packed([3, 20]), SelfAttention(8, 2, kind="encoder")
     flat = packing.flat(torch.randn(2, 20, 8))
     with regard.look(attention) as seen:
@@ -205,7 +205,7 @@ def test_whoever_looks_sees_padded_rows():
     assert site.weights.shape == (2, 2, 20, 20)
 
 
-def test_scores_of_another_kind_are_told_apart_too():
+def test_other_scores_keep_sequences_apart():
     packing = packed([3, 20])
     query, key, value = (torch.randn(2, 1, 20, 4) for _ in range(3))
 

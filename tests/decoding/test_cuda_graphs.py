@@ -204,7 +204,7 @@ def test_a_long_text_moves_from_place_to_place(replays, monkeypatch, build):
     assert len([one for one in replays if one != "recorded"]) == 180 - 4
 
 
-def test_what_was_read_may_be_forgotten_at_once(replays, monkeypatch):
+def test_a_rewound_state_equals_one_that_read_less(replays, monkeypatch):
     model = gpt2()
 
     def said():
@@ -306,7 +306,7 @@ def test_few_steps_are_not_worth_a_recording(replays, monkeypatch):
     assert replays == ["recorded", (2, 1), (2, 1)]
 
 
-def test_what_is_not_a_number_stays_with_its_text(replays, monkeypatch):
+def test_nan_in_one_text_does_not_reach_others(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     state, tokens = model.start(source)[0], ids(2, 4)
     _, state = walked(model, state, tokens)

@@ -156,7 +156,7 @@ def test_drawn_files_give_the_tokens_of_transformers(pair):
     assert compared > 20
 
 
-def test_what_a_limit_counts(pair, tmp_path):
+def test_max_length_counts_the_prompt(pair, tmp_path):
     """`max_length` counts the prompt of a decoder, and only the first token of an answer."""
     theirs, ours, _ = pair
     answers = theirs.config.is_encoder_decoder

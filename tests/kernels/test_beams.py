@@ -97,7 +97,7 @@ def test_without_an_end(use, searches, monkeypatch):
     assert {len(one.tokens) for several in found for one in several} == {9}
 
 
-def test_what_is_left_to_python(use, searches, monkeypatch):
+def test_searches_that_are_not_compiled_go_step_by_step(use, searches, monkeypatch):
     use("fast")
     model = prepare(ending())
     source = Sequences.of(SOURCES, 0)

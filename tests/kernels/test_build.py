@@ -251,7 +251,7 @@ def test_a_disk_that_fills_up_leaves_plain_torch(little, monkeypatch, fresh, whe
     assert len(warned) == 1
 
 
-def test_who_waits_for_the_compiler_is_told_on_stderr(tmp_path, monkeypatch, capfd):
+def test_compiling_is_announced_on_stderr(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(build, "_run", lambda *command: "no such processor")
     monkeypatch.setattr(build, "_compiler", lambda: "c++")
     with pytest.raises(build.BuildError, match="no such processor"):

@@ -111,7 +111,7 @@ def test_a_text_does_not_depend_on_its_neighbours_to_the_last_bit(two_threads, n
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_comes_before_the_blocks_is_compiled_too(runs, name):
+def test_embeddings_are_compiled_too(runs, name):
     prepare(made(name)).encode(texts())
     assert runs == [True]
 
@@ -139,7 +139,7 @@ def test_segments(use):
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 @pytest.mark.parametrize("ids, message", [([5] * 301, "301"), ([5, WORDS], "index")])
-def test_what_the_tables_do_not_have_is_refused_as_without_kernels(name, ids, message):
+def test_ids_out_of_range_raise_the_same_error_as_without_kernels(name, ids, message):
     model = prepare(made(name))
     with pytest.raises((ValueError, IndexError), match=message):
         model.encode(Sequences.of([ids], 0))

@@ -123,7 +123,7 @@ def test_without_kernels_the_answer_is_the_same(calls, use):
         assert error(one, other.double()) < ERROR
 
 
-def test_nothing_depends_on_company_or_threads(calls):
+def test_rows_do_not_depend_on_other_rows_or_threads(calls):
     """The sums of a row are added in one order, whoever adds them and whatever stands beside."""
     layer, (x, hidden, cell) = layer_of(given(30, 4, 97))
     inputs = (x @ layer.input.weight.T).detach().bfloat16()
@@ -172,7 +172,7 @@ def test_only_gradients_that_are_asked_for_are_given(calls):
     assert cell.grad.any() and layer.input.weight.grad.any() and layer.input.bias.grad.any()
 
 
-def test_what_is_no_number_stays_in_its_row(calls):
+def test_nan_stays_in_its_row(calls):
     layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
     with torch.no_grad():
         x[0, 1, 0] = float("nan")

@@ -79,7 +79,7 @@ def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
-def test_what_is_no_number_stays_none(use, kind, weights):
+def test_nan_gives_nan(use, kind, weights):
     use(kind)
     matrix = Narrow(torch.randn(20, 130), weights)
     x = torch.randn(3, 130)
@@ -177,7 +177,7 @@ def test_flags_that_a_compiler_does_not_know_give_way_to_the_next(libraries, tmp
     assert build.build(kinds, tmp_path) == path  # from the cache
 
 
-def test_what_does_not_run_on_this_processor_is_not_kept(libraries, tmp_path, monkeypatch):
+def test_a_library_that_does_not_run_here_is_not_cached(libraries, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "CHECK", "import os; os.kill(os.getpid(), 4)")
     with pytest.raises(build.BuildError, match="exit code -4"):
         build.build((("-DPORTABLE", "-O0"),), tmp_path)
@@ -197,7 +197,7 @@ def little(libraries, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [0, 100, 9000, -1])
-def test_what_is_damaged_is_built_again(little, keep):
+def test_a_damaged_library_is_compiled_again(little, keep):
     path = build.build(NO_FLAGS)
     whole = path.read_bytes()
     assert len(whole) > 9000

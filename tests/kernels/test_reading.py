@@ -49,7 +49,7 @@ def test_states_are_those_of_the_blocks(use, monkeypatch, name, weights, most):
 
 
 @torch.no_grad()
-def test_who_looks_sees_the_blocks(use, monkeypatch):
+def test_attention_capture_runs_the_blocks(use, monkeypatch):
     use("fast")
     model = compiled_steps(quantize_layers(MODELS["gpt2"]().eval(), "int8"))
     compiled = []

@@ -78,7 +78,7 @@ def test_kernels_drop_what_torch_would(use, kernels, kind):
         assert torch.equal(found, ops.dropout(x.float(), decision).to(kind))
 
 
-def test_what_is_dropped_is_that_generators_numbers():
+def test_dropout_uses_the_published_numbers_of_its_generator():
     """The first numbers that are published for this generator, from the seed 1234567."""
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     shape, bits = torch.Size((1, 12)), []
@@ -282,7 +282,7 @@ def test_attention_with_its_gradients(fused, mask, probability):
         alike(found, gradients(wanted, *exact), torch.bfloat16)
 
 
-def test_what_is_no_number_is_not_hidden(fused):
+def test_nan_in_a_query_reaches_its_context(fused):
     query, key, value = (torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16) for _ in range(3))
     query[0, 0, 1] = torch.nan
     found = attend(query, key, value)[0, 0].isnan().any(-1)
@@ -316,7 +316,7 @@ def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
 # ---- all together
 
 
-def test_nothing_depends_on_the_number_of_threads(fused, monkeypatch):
+def test_gradients_do_not_depend_on_the_number_of_threads(fused, monkeypatch):
     """Every bit is the same: partial sums belong to rows, not to threads."""
     monkeypatch.setattr(compiled, "A_THREADS_NUMBERS", 1)
     monkeypatch.setattr(compiled, "A_THREADS_PRODUCTS", 1)

@@ -59,7 +59,7 @@ def test_of_equal_words_the_first_is_taken(use):
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_what_is_no_number_has_no_probability(use, wrong):
+def test_nan_has_no_probability(use, wrong):
     scores = torch.randn(4, 5000)
     scores[1, 4444] = wrong
     scores[2] = -math.inf
