@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import regard
 from regard import decoding, ops
 from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, write_tensors, write_text
-from regard.decoding import drafts
+from regard.decoding.speculative import drafts
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
 from regard.hub import resolve

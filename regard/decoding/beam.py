@@ -23,9 +23,11 @@ from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
 from regard.decoding.compiled_search import looked_at, search_at_once
 from regard.decoding.filters import Filter, Prefix, apply
+from regard.decoding.finished import Pool
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit, limits
-from regard.decoding.pool import Pool
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit, limits
+from regard.decoding.loop import ends_by_force
+from regard.decoding.option_types import check as check_value
 from regard.decoding.settings import (
     Settings,
     check_eos,
@@ -36,8 +38,6 @@ from regard.decoding.settings import (
 from regard.decoding.steps import begin, check, ends_of, evaluating, leading_after, normalized
 from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
 from regard.decoding.topk import best, best_of
-from regard.decoding.values import check as check_value
-from regard.decoding.walk import ends_by_force
 from regard.errors import ConfigError
 from regard.ops import TopKTokens
 

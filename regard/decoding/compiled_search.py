@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.decoding.constraints import BadWords, ForcedEnd, Renormalize, Suppress
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty
+from regard.decoding.length_penalty import LengthPenalty
 from regard.decoding.steps import ends_of
 from regard.decoding.stopping import Stopping
 from regard.decoding.topk import place_bits

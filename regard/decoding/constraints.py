@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.filters import NEVER, Prefix
-from regard.decoding.values import check
+from regard.decoding.option_types import check
 from regard.errors import ConfigError
 
 

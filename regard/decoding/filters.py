@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.decoding.values import check
+from regard.decoding.option_types import check
 
 NEVER = float("-inf")
 FINE = 16  # bits of a float32 by which probabilities of one bin may differ: 128 bins an octave

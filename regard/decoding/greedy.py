@@ -15,11 +15,8 @@ from regard.decoding.compiled_search import search_at_once
 from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit, limits
-from regard.decoding.settings import Settings, check_eos, common_settings, refuse_sampling
-from regard.decoding.steps import begin, ends_of, evaluating
-from regard.decoding.stopping import BeamFinished
-from regard.decoding.walk import (
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit, limits
+from regard.decoding.loop import (
     Chooser,
     Collector,
     Decided,
@@ -28,6 +25,9 @@ from regard.decoding.walk import (
     picking,
     walk,
 )
+from regard.decoding.settings import Settings, check_eos, common_settings, refuse_sampling
+from regard.decoding.steps import begin, ends_of, evaluating
+from regard.decoding.stopping import BeamFinished
 
 
 @dataclass(frozen=True)

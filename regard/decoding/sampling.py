@@ -13,11 +13,8 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Limit, Power, check_limit
-from regard.decoding.settings import Settings, check_eos, common_settings
-from regard.decoding.steps import ends_of
-from regard.decoding.values import check
-from regard.decoding.walk import (
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit
+from regard.decoding.loop import (
     Chooser,
     Collector,
     Decided,
@@ -26,6 +23,9 @@ from regard.decoding.walk import (
     picking,
     walk,
 )
+from regard.decoding.option_types import check
+from regard.decoding.settings import Settings, check_eos, common_settings
+from regard.decoding.steps import ends_of
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from regard.decoding.constraints import (
     SuppressFirst,
 )
 from regard.decoding.filters import Filter, MinTokens, NoRepeatNGram, Temperature, TopK, TopP
-from regard.decoding.lengths import PENALTIES, LengthPenalty, Limit, Power, Relative, Total
+from regard.decoding.length_penalty import PENALTIES, LengthPenalty, Limit, Power, Relative, Total
+from regard.decoding.option_types import MOST_TOKENS, check, shown
 from regard.decoding.stopping import STOPPING, Stopping
-from regard.decoding.values import MOST_TOKENS, check, shown
 from regard.errors import ConfigError
 from regard.suggest import nearest
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
-from regard.decoding.prefixes import started
+from regard.decoding.prefix_cache import started
 from regard.errors import RegardError
 from regard.ops import TopKTokens
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.decoding.lengths import LengthPenalty
+from regard.decoding.length_penalty import LengthPenalty
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from regard import decoding
-from regard.decoding import values
+from regard.decoding import option_types
 from regard.errors import ConfigError
 from regard.recipe import Options, RecipePath
 from regard.suggest import nearest
@@ -50,19 +50,19 @@ class TokenizerSection(Options):
 class DecodingSection(Options):
     """[decoding]: the method is the one that the options belong to, greedy search without any."""
 
-    beams: values.Sequences | None = None
-    n_best: values.Sequences | None = None
-    length_penalty: values.Exponent | str | None = None
+    beams: option_types.Sequences | None = None
+    n_best: option_types.Sequences | None = None
+    length_penalty: option_types.Exponent | str | None = None
     stopping: str | None = None
-    temperature: values.Temperature | None = None
-    top_k: values.Count | None = None
-    top_p: values.Probability | None = None
-    no_repeat_ngram: values.Count | None = None
-    min_tokens: values.CountOrZero | None = None
-    max_tokens: values.Count | str | None = None
-    seed: values.Seed | None = None
-    draft: values.Name | None = None
-    draft_tokens: values.Count | None = None
+    temperature: option_types.Temperature | None = None
+    top_k: option_types.Count | None = None
+    top_p: option_types.Probability | None = None
+    no_repeat_ngram: option_types.Count | None = None
+    min_tokens: option_types.CountOrZero | None = None
+    max_tokens: option_types.Count | str | None = None
+    seed: option_types.Seed | None = None
+    draft: option_types.Name | None = None
+    draft_tokens: option_types.Count | None = None
 
     def build(self, default_max_tokens: int | str) -> Any:
         """The decoding method; `default_max_tokens` where the recipe sets no limit."""

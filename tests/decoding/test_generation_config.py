@@ -25,8 +25,8 @@ from regard.decoding import (
     load,
     save,
 )
-from regard.decoding.files import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
-from regard.decoding.values import OPTION_TYPES
+from regard.decoding.generation_config import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
+from regard.decoding.option_types import OPTION_TYPES
 from regard.errors import ConfigError, RegardError
 from regard.folders import read_model
 

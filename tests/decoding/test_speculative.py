@@ -313,7 +313,7 @@ def test_n_grams_find_what_followed():
 
 
 def _rows(tokens):
-    from regard.decoding.drafts import Rows
+    from regard.decoding.speculative.drafts import Rows
 
     one, none = torch.tensor([len(tokens)]), torch.tensor([0])
     return Rows(none, one, none, one, none.double(), torch.tensor([tokens]))

@@ -9,7 +9,7 @@ from regard.data.batches import Sequences
 from regard.decoding import Greedy
 from regard.decoding.beam import Beam, Listener
 from regard.decoding.filters import NoRepeatNGram
-from regard.decoding.lengths import GNMT, Power, Relative
+from regard.decoding.length_penalty import GNMT, Power, Relative
 from regard.decoding.stopping import STOPPING
 from regard.errors import RegardError
 from regard.kernels.stepping import Step

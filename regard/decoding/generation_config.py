@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.checkpoints import write_text
-from regard.decoding.drafts import draft_of
+from regard.decoding.option_types import check, schema, shown
 from regard.decoding.settings import (
     BELONGS,
     FILTERS,
@@ -21,9 +21,9 @@ from regard.decoding.settings import (
     build,
     options,
 )
-from regard.decoding.speculative import Speculative
+from regard.decoding.speculative.drafts import draft_of
+from regard.decoding.speculative.method import Speculative
 from regard.decoding.steps import ends_of
-from regard.decoding.values import check, schema, shown
 from regard.errors import ConfigError, DataError
 from regard.schema import checked, data_error, read_json
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
+from regard.decoding.option_types import check
 from regard.decoding.steps import begin, evaluating, log_probs_after
-from regard.decoding.values import check
 from regard.errors import ConfigError
 from regard.state import State
 

@@ -24,7 +24,15 @@ from torch import Tensor
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
-from regard.decoding.drafts import (
+from regard.decoding.filters import NEVER, Filter, Prefix, apply
+from regard.decoding.greedy import Greedy
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.length_penalty import Limit, limits
+from regard.decoding.loop import Collector, Decided, decided, ends_by_force
+from regard.decoding.option_types import check as check_value
+from regard.decoding.sampling import Draw, Sampling, row_seeds
+from regard.decoding.settings import SAMPLED, Settings
+from regard.decoding.speculative.drafts import (
     Draft,
     Guess,
     NGrams,
@@ -33,15 +41,7 @@ from regard.decoding.drafts import (
     check_rewinds,
     draft_of,
 )
-from regard.decoding.filters import NEVER, Filter, Prefix, apply
-from regard.decoding.greedy import Greedy
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import Limit, limits
-from regard.decoding.sampling import Draw, Sampling, row_seeds
-from regard.decoding.settings import SAMPLED, Settings
 from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
-from regard.decoding.values import check as check_value
-from regard.decoding.walk import Collector, Decided, decided, ends_by_force
 from regard.errors import ConfigError
 from regard.state import State
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding.values import check, shown
+from regard.decoding.option_types import check, shown
 from regard.errors import ConfigError
 
 

@@ -14,7 +14,7 @@ from regard.decoding import cuda_graphs
 from regard.decoding.constraints import ForcedEnd
 from regard.decoding.filters import NEVER, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.lengths import LengthPenalty, Limit, limits
+from regard.decoding.length_penalty import LengthPenalty, Limit, limits
 from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
 from regard.state import State
 

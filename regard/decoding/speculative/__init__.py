@@ -1,0 +1,1 @@
+"""Speculative decoding: a draft guesses tokens, and the model checks them all in one step."""
