@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 
 import regard
-from regard.compare import compare
-from regard.compare.results import Comparison
 from regard.data import Sequences, read
 from regard.decoding.beam import Beam
 from regard.decoding.steps import begin
+from regard.experiments.compare import compare
+from regard.experiments.compare.results import Comparison
 from regard.tasks.batching import device_of
 from regard.training import Interrupted
 from regard.visual import BeamTrace, Distribution, Heatmap, Note, Picture, Row, Stack, Table

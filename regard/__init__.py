@@ -22,8 +22,8 @@ _PUBLIC = {
     "load": "folders:load",
     "look": "visual.record:look",
     "prune_heads": "attention.heads:prune_heads",
-    "resume": "runs:resume",
-    "train": "runs:train",
+    "resume": "experiments.runs:resume",
+    "train": "experiments.runs:train",
 }
 
 __all__ = list(_PUBLIC)

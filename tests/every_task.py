@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard import runs
+from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2
 from regard.models.headed import Headed

@@ -513,7 +513,7 @@ def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
 
 
 def test_compare_hands_on_recipes_options_and_seeds(place, tmp_path, monkeypatch):
-    module = pytest.importorskip("regard.compare")
+    module = pytest.importorskip("regard.experiments.compare")
     asked = {}
 
     class Found:

@@ -12,8 +12,8 @@ import pytest
 import scipy.stats
 from typer.testing import CliRunner
 
-from regard import runs
 from regard.cli import app
+from regard.experiments import runs
 
 sys.path.insert(0, str(Path(__file__).parent / "tasks"))
 

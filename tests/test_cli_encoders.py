@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_cli import done, refused
 
-from regard import runs
+from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.headed import Headed
 from regard.tasks.masked_words import MaskedWords

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare.results import Comparison, Outcome
-from regard.runs import read_recipe
+from regard.experiments.compare.results import Comparison, Outcome
+from regard.experiments.runs import read_recipe
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "examples/tatoeba"
@@ -99,7 +99,7 @@ def test_the_chosen_sentences_are_unseen(parts):
 
 
 def test_the_three_recipes_are_one_budget():
-    from regard.compare.conditions import conditions_of, refuse_unfair
+    from regard.experiments.compare.conditions import conditions_of, refuse_unfair
 
     hashes: dict[str, str] = {}
     recipes = [read_recipe(path) for path in demo.RECIPES]

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from regard import recipe, runs
+from regard import recipe
 from regard.errors import ConfigError, DataError, RegardError
+from regard.experiments import runs
 from regard.tasks.translation import TranslationRecipe
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))

@@ -32,8 +32,8 @@ STATIONS = [
     {"tasks"},
     {"training"},
     {"visual"},
-    {"folders", "runs", "estimate", "summary", "verify"},
-    {"compare"},
+    {"folders", "verify"},
+    {"experiments"},
     {"cli"},
 ]
 RANK = {part: number for number, station in enumerate(STATIONS) for part in station}

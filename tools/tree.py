@@ -95,7 +95,7 @@ def write(root: Path) -> None:
     for path in sorted(new, key=order):
         depth = path.rstrip("/").count("/")
         name = path.rstrip("/").rpartition("/")[2] + "/" * path.endswith("/")
-        lines.append(f"{'  ' * depth}{name}".ljust(WIDTH) + new[path])
+        lines.append(f"{'  ' * depth}{name}".ljust(WIDTH - 2) + f"  {new[path]}")
     block = "\n".join([*lines, "```"])
     mended = TREE.sub(lambda _: block, readme, count=1)
     (root / "README.md").write_text(mended, encoding="utf-8")

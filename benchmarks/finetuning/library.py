@@ -14,7 +14,7 @@ import regard
 from benchmarks.finetuning.conditions import Recipe, Task
 from benchmarks.finetuning.rows import Row
 from regard import training
-from regard.runs import plan, read_recipe, save
+from regard.experiments.runs import plan, read_recipe, save
 
 
 class Side:

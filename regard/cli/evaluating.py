@@ -87,7 +87,7 @@ def refuse_columns(why: str) -> NoReturn:
 
 def _recipe(model: Path) -> tuple[Path, Any]:
     """The run that a model belongs to, and its recipe."""
-    from regard.runs import read_recipe
+    from regard.experiments.runs import read_recipe
 
     place = next((p for p in (model, model.parent) if (p / "recipe.toml").exists()), None)
     if place is None:

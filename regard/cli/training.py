@@ -29,12 +29,12 @@ def train(
 ) -> None:
     """Train what a recipe asks for, in a new run folder."""
     if dry_run:
-        from regard.estimate import estimate
+        from regard.experiments.estimate import estimate
 
         found = estimate(recipe, overrides or ())
         show(found.facts(), found.text(), as_json)
         return
-    from regard import runs
+    from regard.experiments import runs
 
     folder, result = runs.train(recipe, overrides or (), out=out, show=_progress(quiet))
     _finished(folder, result, as_json)
@@ -53,7 +53,7 @@ def resume(
 
     Of a finished run, what is missing of model/ and report.html is written.
     """
-    from regard import runs
+    from regard.experiments import runs
 
     _finished(run, runs.resume(run, data_root=data_root, show=_progress(quiet)), as_json)
 
@@ -79,7 +79,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Train several recipes under equal conditions; a table, plots and a report."""
-    from regard.compare import compare as run
+    from regard.experiments.compare import compare as run
 
     overrides = [word for word in recipes if "=" in word and not Path(word).exists()]
     paths = [word for word in recipes if word not in overrides]

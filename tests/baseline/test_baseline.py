@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard.runs import resume
+from regard.experiments.runs import resume
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

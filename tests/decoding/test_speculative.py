@@ -458,7 +458,8 @@ def test_what_is_refused(tmp_path):
 def test_a_recipe_and_the_command_line_name_a_draft(tmp_path):
     from typer.testing import CliRunner
 
-    from regard import cli, runs
+    from regard import cli
+    from regard.experiments import runs
 
     (tmp_path / "text").write_text("the cat sat on the mat and the cat sat on the hat\n" * 40)
 

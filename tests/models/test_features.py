@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard import runs
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.experiments import runs
 from regard.layers.mixing import choice_of
 from regard.models.bert import Bert
 from regard.models.features import Features

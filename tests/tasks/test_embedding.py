@@ -13,9 +13,9 @@ import scipy.stats
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
-from regard import runs
 from regard.data.pieces import Pieces
 from regard.errors import ConfigError, DataError, RegardError
+from regard.experiments import runs
 from regard.layers.mixing import ScalarMix
 from regard.models import model_class
 from regard.sentences import Pooling, write_sentence_transformers

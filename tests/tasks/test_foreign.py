@@ -8,7 +8,7 @@ import warnings
 import pytest
 from tiny_folders import folder, transformers
 
-from regard import runs
+from regard.experiments import runs
 
 CASES = [
     ("bert", "ForSequenceClassification", "classification"),

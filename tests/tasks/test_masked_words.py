@@ -12,8 +12,8 @@ import transformers
 from tiny_folders import ENCODERS, folder, their_scores
 from tokenizers import models, pre_tokenizers, processors
 
-from regard import runs
 from regard.errors import ConfigError, RegardError
+from regard.experiments import runs
 
 TEXTS = [
     "the old [MASK] sleeps on a warm mat .", "[MASK] dog runs after a [MASK] ball", "[MASK]",

@@ -13,9 +13,9 @@ import transformers
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
 from torch.nn import functional as F
 
-from regard import runs
 from regard.data.choices import Choice, read_choices
 from regard.errors import DataError, RegardError
+from regard.experiments import runs
 from regard.tasks.multiple_choice import as_questions
 
 QUESTIONS = [

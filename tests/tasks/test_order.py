@@ -12,8 +12,8 @@ import pytest
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder
 
-from regard import runs
 from regard.data.pieces import MIXING
+from regard.experiments import runs
 from regard.models.bert import Stacked
 from regard.models.features import Features
 

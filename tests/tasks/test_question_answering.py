@@ -19,8 +19,8 @@ from regard.data import Question, read_squad
 from regard.data.squad import Answer as Given
 from regard.data.strides import Context, ContextRows
 from regard.errors import RegardError
+from regard.experiments.runs import plan, read_recipe, train
 from regard.metrics import SQuAD2
-from regard.runs import plan, read_recipe, train
 from regard.tasks.spans import best_spans
 
 STORY = "the cat sat in the hat (size 7) while rain fell on 3 towns, then it went in. "

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regard import runs
 from regard.errors import ConfigError
+from regard.experiments import runs
 from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
 

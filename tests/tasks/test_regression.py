@@ -11,8 +11,8 @@ import scipy.stats
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, their_scores
 
-from regard import runs
 from regard.errors import ConfigError, DataError, RegardError
+from regard.experiments import runs
 
 ROWS = [
     ("a good film", "i liked it", "4.5"), ("the ball is red", "where is it ?", "0"),

@@ -13,7 +13,7 @@ from letter_folders import bert, byte_level, transformers
 
 import regard
 from regard.errors import DataError, RegardError
-from regard.runs import plan, read_recipe, train
+from regard.experiments.runs import plan, read_recipe, train
 
 TAGS = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
 NAMED = dict(id2label=dict(enumerate(TAGS)), label2id={tag: i for i, tag in enumerate(TAGS)})

@@ -1,6 +1,6 @@
 """One run of a comparison, in a process of its own: trained, tested, its cost measured.
 
-    python -m regard.compare.child FOLDER SECONDS RECIPE [NAME=VALUE ...]
+    python -m regard.experiments.compare.child FOLDER SECONDS RECIPE [NAME=VALUE ...]
 
 Every so many seconds it writes how far it is, as a line of JSON. It saves and stops when its
 standard input is closed: so it outlives nobody who waits for it.
@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from regard.checkpoints import FACTS, write_text
-from regard.compare.results import OUTCOME, Outcome
 from regard.errors import RegardError
-from regard.estimate import estimate
-from regard.runs import load, read_recipe, resume, train
+from regard.experiments.compare.results import OUTCOME, Outcome
+from regard.experiments.estimate import estimate
+from regard.experiments.runs import load, read_recipe, resume, train
 from regard.schema import read_json
 from regard.training import Interrupted
 from regard.training.folder import Facts, RunFolder

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from regard.errors import CheckpointError, ConfigError
-from regard.estimate import estimate
-from regard.estimate.measuring import measured
-from regard.estimate.samples import first_rows, read_sample
-from regard.runs import read_recipe
+from regard.experiments.estimate import estimate
+from regard.experiments.estimate.measuring import measured
+from regard.experiments.estimate.samples import first_rows, read_sample
+from regard.experiments.runs import read_recipe
 
 transformers = pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parent / "tasks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
 D, FF, LAYERS, ROWS = 16, 24, 2, 4
 TEXT = "a dog runs after a red ball ."

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import runs
 from regard.data import Sequences
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.experiments import runs
 from regard.recipe import read
 
 WORDS = "zero one two three four five six seven".split()

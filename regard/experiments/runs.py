@@ -21,6 +21,7 @@ from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
 from regard.data.moved import missing_files, with_moved_data
 from regard.errors import CheckpointError, ConfigError, DataError
+from regard.experiments.report import REPORT, write_report
 from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
@@ -38,7 +39,6 @@ from regard.recipe import (
     write,
 )
 from regard.schema import checked
-from regard.summary import REPORT, write_report
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from regard.checkpoints import write_text
-from regard.compare.conditions import conditions_of, refuse_changes, refuse_unfair
-from regard.compare.crew import Crew, Job
-from regard.compare.results import OUTCOME, Comparison, Outcome
 from regard.data import hash_of
 from regard.errors import ConfigError
+from regard.experiments.compare.conditions import conditions_of, refuse_changes, refuse_unfair
+from regard.experiments.compare.crew import Crew, Job
+from regard.experiments.compare.results import OUTCOME, Comparison, Outcome
+from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
 from regard.recipe import read
-from regard.runs import holds_tokenizer, name_of_run, read_recipe
 from regard.schema import read_json
 from regard.tasks import task_class
 

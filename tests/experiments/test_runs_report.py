@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regard import runs
+from regard.experiments import runs
 
-sys.path.insert(0, str(Path(__file__).parent / "tasks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
 RECIPE = """
 task = "translation"

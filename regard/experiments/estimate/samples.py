@@ -21,9 +21,9 @@ from torch import Tensor
 from regard.data.files import split_member
 from regard.data.groups import GroupBatch
 from regard.errors import ConfigError
+from regard.experiments.runs import Started, build_model, build_tokenizer
 from regard.hub import resolve
 from regard.models.headed import Headed
-from regard.runs import Started, build_model, build_tokenizer
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import EncoderTask, NextWords, headed

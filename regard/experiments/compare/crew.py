@@ -99,7 +99,8 @@ class Crew:
                 self.board.close()
 
     def _one(self, job: Job) -> None:
-        words = [sys.executable, "-m", "regard.compare.child", str(job.folder), str(self.every)]
+        module = "regard.experiments.compare.child"
+        words = [sys.executable, "-m", module, str(job.folder), str(self.every)]
         pipe = subprocess.PIPE
         if self._stopped.is_set():
             return

@@ -24,11 +24,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.estimate.counting import Figure, memory_of, parameters_of, published, updates_of
-from regard.estimate.measuring import Measured, measured
-from regard.estimate.samples import read_sample, with_local_model
+from regard.experiments.estimate.counting import (
+    Figure,
+    memory_of,
+    parameters_of,
+    published,
+    updates_of,
+)
+from regard.experiments.estimate.measuring import Measured, measured
+from regard.experiments.estimate.samples import read_sample, with_local_model
+from regard.experiments.runs import Started, read_recipe
 from regard.models import described
-from regard.runs import Started, read_recipe
 from regard.training.flops import count
 from regard.training.options import TrainingOptions
 from regard.training.utilization import places_of

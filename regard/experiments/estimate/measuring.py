@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard.data.groups import GroupBatch
-from regard.estimate.samples import Sample, first_rows
+from regard.experiments.estimate.samples import Sample, first_rows
 from regard.training.flops import bytes_of, kept_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions

@@ -17,15 +17,15 @@ import torch
 from killing import killed_at
 from typer.testing import CliRunner
 
-from regard import runs
 from regard.checkpoints import read_folder
 from regard.cli import app
-from regard.compare import compare
-from regard.compare.child import measure
-from regard.compare.crew import Crew
-from regard.compare.results import Outcome
 from regard.data.moved import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError
+from regard.experiments import runs
+from regard.experiments.compare import compare
+from regard.experiments.compare.child import measure
+from regard.experiments.compare.crew import Crew
+from regard.experiments.compare.results import Outcome
 from regard.recipe import plain_name
 from regard.training.folder import check_contents
 from regard.training.record import TIMING, read_events

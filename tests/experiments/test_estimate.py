@@ -11,17 +11,17 @@ import torch
 
 from regard.data import PairBatch, Sequences, StreamBatch
 from regard.errors import ConfigError
-from regard.estimate import estimate, measuring
-from regard.estimate.counting import memory_of, updates_of
-from regard.estimate.measuring import Clock, Seconds, activations_of, whole_batch
-from regard.estimate.samples import first_rows
+from regard.experiments.estimate import estimate, measuring
+from regard.experiments.estimate.counting import memory_of, updates_of
+from regard.experiments.estimate.measuring import Clock, Seconds, activations_of, whole_batch
+from regard.experiments.estimate.samples import first_rows
+from regard.experiments.runs import read_recipe
 from regard.models import model_class
-from regard.runs import read_recipe
 from regard.tasks import task_class
 from regard.training import OptimizerOptions, TrainingOptions
 from regard.training.flops import count, kept_by
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def transformer_flops(rows, s, t, d, ff, layers, vocabulary):

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare import compare
-from regard.compare.child import measure, peak_memory
-from regard.compare.conditions import conditions_of
-from regard.compare.crew import Crew
-from regard.compare.results import Comparison, Outcome
 from regard.errors import ConfigError, RegardError
-from regard.runs import read_recipe, train
+from regard.experiments.compare import compare
+from regard.experiments.compare.child import measure, peak_memory
+from regard.experiments.compare.conditions import conditions_of
+from regard.experiments.compare.crew import Crew
+from regard.experiments.compare.results import Comparison, Outcome
+from regard.experiments.runs import read_recipe, train
 from regard.training import Interrupted
 
 TOKENS = 600
@@ -372,7 +372,7 @@ def test_a_lower_score_may_be_the_better_one():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     ballast = bytearray(os.urandom(1)) * (400 << 20)
-    code = "from regard.compare.child import measure, peak_memory; print(peak_memory())"
+    code = "from regard.experiments.compare.child import measure, peak_memory; print(peak_memory())"
     small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(small.stdout) < 400 << 20 < peak_memory()
     del ballast
