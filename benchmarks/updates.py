@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import ops
-from regard.data.cursor import Cursor
+from regard.data.sampler import Cursor
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Task

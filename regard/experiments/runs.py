@@ -19,7 +19,7 @@ from torch import nn
 from regard import ops, training
 from regard.checkpoints import Undrawn, load_weights
 from regard.data import hash_of
-from regard.data.moved import missing_files, with_moved_data
+from regard.data.relocation import missing_files, with_moved_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.report import REPORT, write_report
 from regard.folders import device, folder_of, load, read_model, save

@@ -21,10 +21,10 @@ from torch import Tensor
 from regard.attention.tap import Labels, label, listening
 from regard.data import Cursor, Sequences
 from regard.data.batches import IGNORE
-from regard.data.buckets import BucketsCursor
-from regard.data.groups import Groups
-from regard.data.pieces import Encoded, Pieces, RowBatch, Texts
-from regard.data.store import Report
+from regard.data.bucketing import BucketsCursor
+from regard.data.encoder_inputs import Encoded, Pieces, RowBatch, Texts
+from regard.data.grouped_inputs import Groups
+from regard.data.token_arrays import Report
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models import is_encoder

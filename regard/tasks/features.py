@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.pieces import Encoded, Pieces
+from regard.data.encoder_inputs import Encoded, Pieces
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.layers.mixing import Choice, choice_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from regard.data.pieces import Texts
+from regard.data.encoder_inputs import Texts
 from regard.errors import RegardError, TextError
 from regard.text.tokenizer import text_problem
 

@@ -31,7 +31,7 @@ from regard.data import (
     encode_texts,
     read,
 )
-from regard.data.pieces import Pieces
+from regard.data.encoder_inputs import Pieces
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Spelling, Streaming

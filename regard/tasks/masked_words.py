@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from regard.data.pieces import Encoded
+from regard.data.encoder_inputs import Encoded
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batches import Sequences, moved
-from regard.data.choices import Choice, read_choices
-from regard.data.groups import GroupBatch, Groups
-from regard.data.records import Records
-from regard.data.store import Report
+from regard.data.datasets.multiple_choice import Choice, read_choices
+from regard.data.datasets.records import Records
+from regard.data.grouped_inputs import GroupBatch, Groups
+from regard.data.token_arrays import Report
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Score
 from regard.recipe import Options

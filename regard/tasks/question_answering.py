@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from regard.data import Question, Records, read_squad
 from regard.data.batches import moved
-from regard.data.pieces import Encoded, RowBatch
-from regard.data.store import Report
-from regard.data.strides import Context, ContextRows, joined
+from regard.data.encoder_inputs import Encoded, RowBatch
+from regard.data.token_arrays import Report
+from regard.data.windows import Context, ContextRows, joined
 from regard.errors import TextError
 from regard.metrics import Score
 from regard.models.headed import Headed

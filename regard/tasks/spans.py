@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import Question
-from regard.data.strides import Context
+from regard.data.windows import Context
 from regard.metrics import SQuAD, SQuAD2
 from regard.tasks.answers import TaskAnswer
 

@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from regard.data import Cursor, Records, Sentence, Tokens, read_conll
 from regard.data.batches import IGNORE, moved
+from regard.data.encoder_inputs import RowBatch
 from regard.data.files import ending
-from regard.data.pieces import RowBatch
-from regard.data.store import Report
-from regard.data.strides import WordRows
+from regard.data.token_arrays import Report
+from regard.data.windows import WordRows
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert, spans

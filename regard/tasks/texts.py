@@ -17,10 +17,10 @@ from torch import Tensor
 
 from regard.data import Rows, read
 from regard.data.batches import moved
-from regard.data.benchmarks import Glue, read_glue
-from regard.data.groups import GroupBatch, Groups
-from regard.data.pieces import Encoded
-from regard.data.store import Report
+from regard.data.datasets.glue import Glue, read_glue
+from regard.data.encoder_inputs import Encoded
+from regard.data.grouped_inputs import GroupBatch, Groups
+from regard.data.token_arrays import Report
 from regard.errors import ConfigError, DataError
 from regard.metrics import METRICS, Score, metric_class
 from regard.metrics.glue import TASKS as GLUE

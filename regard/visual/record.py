@@ -23,7 +23,7 @@ from regard.attention.tap import Labels, Tap, label, listening
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regard.data.pieces import Pieces
+    from regard.data.encoder_inputs import Pieces
     from regard.visual.heads import Heads
     from regard.visual.picture import Picture
 
@@ -193,6 +193,6 @@ def as_encoder(model: Any, pieces: Pieces | None) -> tuple[nn.Module, Pieces]:
     if given is None:
         raise ConfigError(
             f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
-            "Use regard.data.pieces.Pieces(tokenizer, template, limit, pad)."
+            "Use regard.data.encoder_inputs.Pieces(tokenizer, template, limit, pad)."
         )
     return (model if bare else model.model), given

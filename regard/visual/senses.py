@@ -21,7 +21,7 @@ from regard.visual.table import Table
 from regard.visual.worked import Worked
 
 if TYPE_CHECKING:
-    from regard.data.pieces import Pieces
+    from regard.data.encoder_inputs import Pieces
 
 Place = tuple[int, tuple[int, ...]]  # the number of a text, and the places of a word in its row
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from regard.checkpoints import read_folder
 from regard.cli import app
-from regard.data.moved import _candidate_paths, _relocated
+from regard.data.relocation import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import runs
 from regard.experiments.compare import compare

@@ -13,7 +13,7 @@ import torch
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
 
-from regard.data.pieces import Pieces, RowBatch
+from regard.data.encoder_inputs import Pieces, RowBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.text.templates import template_of

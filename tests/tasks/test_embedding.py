@@ -13,7 +13,7 @@ import scipy.stats
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
-from regard.data.pieces import Pieces
+from regard.data.encoder_inputs import Pieces
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.layers.mixing import ScalarMix

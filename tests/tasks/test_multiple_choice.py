@@ -13,7 +13,7 @@ import transformers
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
 from torch.nn import functional as F
 
-from regard.data.choices import Choice, read_choices
+from regard.data.datasets.multiple_choice import Choice, read_choices
 from regard.errors import DataError, RegardError
 from regard.experiments import runs
 from regard.tasks.multiple_choice import as_questions

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder
 
-from regard.data.pieces import MIXING
+from regard.data.encoder_inputs import MIXING
 from regard.experiments import runs
 from regard.models.bert import Stacked
 from regard.models.features import Features

@@ -16,8 +16,8 @@ from letter_folders import bert, byte_level, transformers
 
 import regard
 from regard.data import Question, read_squad
-from regard.data.squad import Answer as Given
-from regard.data.strides import Context, ContextRows
+from regard.data.datasets.squad import Answer as Given
+from regard.data.windows import Context, ContextRows
 from regard.errors import RegardError
 from regard.experiments.runs import plan, read_recipe, train
 from regard.metrics import SQuAD2
@@ -453,7 +453,7 @@ def test_answers_of_long_articles_are_found_in_their_windows(shared):
         one.context: Context.of(one.context, tokenizer.encode(one.context)) for one in questions
     }
     spans = [contexts[one.context].pieces_of(*one.answers[0]) for one in questions]
-    pieces = regard.data.pieces.Pieces(tokenizer, task.pieces.template, 384, 0)
+    pieces = regard.data.encoder_inputs.Pieces(tokenizer, task.pieces.template, 384, 0)
     asked = tokenizer.encode_many([one.question for one in questions])
     rows = ContextRows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
     places = rows.places_of(spans)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from toy import D, Toy, V, Windows, early_stopping, options
 
 from regard.data.batches import PairBatch, Sequences
-from regard.data.cursor import Cursor
+from regard.data.sampler import Cursor
 from regard.errors import CheckpointError, ConfigError
 from regard.training import (
     CheckpointOptions,

@@ -14,7 +14,7 @@ import torch
 from toy import Toy, options
 
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
-from regard.data.groups import GroupBatch
+from regard.data.grouped_inputs import GroupBatch
 from regard.models.headed import Headed
 from regard.tasks.encoding import NextWords
 from regard.training import ValidationOptions, train

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from regard.data.batches import StreamBatch
-from regard.data.cursor import Cursor
+from regard.data.sampler import Cursor
 from regard.state import Cells
 from regard.training import (
     CheckpointOptions,

@@ -15,7 +15,7 @@ import regard
 from regard.attention.tap import label
 from regard.checkpoints import read_tensors
 from regard.data.batches import Sequences
-from regard.data.pieces import Pieces
+from regard.data.encoder_inputs import Pieces
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.data.groups import GroupBatch
+from regard.data.grouped_inputs import GroupBatch
 from regard.experiments.estimate.samples import Sample, first_rows
 from regard.training.flops import bytes_of, kept_by, twin
 from regard.training.optimizers import optimizer

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.data.files import split_member
-from regard.data.groups import GroupBatch
+from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
 from regard.experiments.runs import Started, build_model, build_tokenizer
 from regard.hub import resolve

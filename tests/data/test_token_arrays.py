@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import Column, Tokens, encode, encode_texts, read, read_parallel
-from regard.data.store import _CHUNK
+from regard.data.token_arrays import _CHUNK
 from regard.errors import ConfigError, DataError
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences, moved
-from regard.data.buckets import Buckets, PaddedBatches, sorted_batches
-from regard.data.pieces import MIXING, with_segments
-from regard.data.store import Tokens
+from regard.data.bucketing import Buckets, PaddedBatches, sorted_batches
+from regard.data.encoder_inputs import MIXING, with_segments
+from regard.data.token_arrays import Tokens
 from regard.text.templates import Row
 
 

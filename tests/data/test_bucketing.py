@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import Buckets, Cursor, PairBatch, Sequences, Tokens, sorted_batches
-from regard.data.buckets import BucketsCursor
-from regard.data.cursor import permutation
+from regard.data.bucketing import BucketsCursor
+from regard.data.sampler import permutation
 from regard.errors import CheckpointError, ConfigError
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=40)

@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.strides import by_words, evenly
+from regard.data.windows import by_words, evenly
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 10, 11, 23, 40])

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from regard.data.batches import IGNORE, StreamBatch
-from regard.data.cursor import permutation
-from regard.data.store import Tokens
+from regard.data.sampler import permutation
+from regard.data.token_arrays import Tokens
 from regard.errors import ConfigError
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.data.buckets import Buckets, PaddedBatches, sorted_batches
-from regard.data.store import Tokens
+from regard.data.bucketing import Buckets, PaddedBatches, sorted_batches
+from regard.data.token_arrays import Tokens
 from regard.errors import ConfigError
 from regard.text.templates import Row, Template
 

@@ -13,10 +13,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+from regard.data.datasets.records import one_of
 from regard.data.files import check_file, lines, split_member
 from regard.data.readers import Row, Rows
-from regard.data.records import one_of
-from regard.data.store import Report
+from regard.data.token_arrays import Report
 from regard.errors import ConfigError, DataError
 from regard.suggest import nearest
 

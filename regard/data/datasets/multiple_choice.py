@@ -8,10 +8,10 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
+from regard.data.datasets.records import Place, Records, Source, json_of, must_be
 from regard.data.files import ending, lines
 from regard.data.readers import Csv, Items, JsonLines, found, picked, text_of
-from regard.data.records import Place, Records, Source, json_of, must_be
-from regard.data.store import Report
+from regard.data.token_arrays import Report
 from regard.errors import DataError
 
 _SWAG = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")

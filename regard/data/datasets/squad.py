@@ -11,10 +11,10 @@ from functools import partial
 from os import PathLike
 from typing import Any, Literal, NamedTuple
 
+from regard.data.datasets.records import Place, Records, Source, json_of, must_be, one_of
 from regard.data.files import ending
 from regard.data.readers import Items, JsonLines, found, picked, text_of
-from regard.data.records import Place, Records, Source, json_of, must_be, one_of
-from regard.data.store import Report
+from regard.data.token_arrays import Report
 from regard.errors import DataError
 
 Misplaced = Literal["error", "skip", "move"]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from regard.data.batches import PairBatch
-from regard.data.cursor import Cursor, permutation
-from regard.data.store import Tokens
+from regard.data.sampler import Cursor, permutation
+from regard.data.token_arrays import Tokens
 from regard.errors import ConfigError
 
 Make = Callable[..., Any]  # a batch from one Sequences for each column

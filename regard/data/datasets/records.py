@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from regard.data.files import open_bytes, whole_lines_of
 from regard.data.readers import Items, json_value
-from regard.data.store import Report
+from regard.data.token_arrays import Report
 from regard.errors import ConfigError, DataError
 
 T = TypeVar("T")

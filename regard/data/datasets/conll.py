@@ -11,10 +11,10 @@ from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
+from regard.data.datasets.records import Records, Source
 from regard.data.files import ending, lines
 from regard.data.readers import Items, JsonLines, found, text_of
-from regard.data.records import Records, Source
-from regard.data.store import Report
+from regard.data.token_arrays import Report
 from regard.errors import DataError
 
 _DOCUMENT = "-DOCSTART-"

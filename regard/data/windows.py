@@ -15,8 +15,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from regard.data.pieces import Encoded, Pieces
-from regard.data.store import Tokens
+from regard.data.encoder_inputs import Encoded, Pieces
+from regard.data.token_arrays import Tokens
 from regard.text.templates import Row
 from regard.text.tokenizer import Encoding
 

@@ -1,0 +1,1 @@
+"""Readers of published datasets in their own file formats: GLUE, CoNLL, SQuAD, multiple choice."""
