@@ -127,11 +127,11 @@ def _correlation(rows: list[list[float]], wanted: list[float]) -> str:
 
 
 def write_ours(encoder: str, texts: str, cache: str, weights: str | None = None) -> None:
-    """The quantized folder, as `regard convert` writes it."""
+    """The quantized folder, as `regard quantize` writes it."""
     import regard
 
     if weights is not None:
-        kept(_ours(cache, weights), lambda made: regard.convert(encoder, made, weights))
+        kept(_ours(cache, weights), lambda made: regard.quantize(encoder, made, weights))
 
 
 def _ours(cache: str, weights: str) -> Path:

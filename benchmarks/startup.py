@@ -54,7 +54,7 @@ def works(asked: Asked) -> Iterator[Work]:
     predict = ["-m", "regard.cli", "predict", str(folder), LINE, "--max-tokens", "8"]
     conditions = {
         "regard predict": predict,
-        "regard predict --weights int8": [*predict, "--weights", "int8"],
+        "regard predict --quantize int8": [*predict, "--quantize", "int8"],
         "import torch alone": ["-c", "import torch"],
         "transformers": ["-c", PIPELINE, str(folder), LINE],
     }

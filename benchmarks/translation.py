@@ -150,11 +150,11 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
 
 
 def write_ours(folder: str, rows: str, limit: int, weights: str) -> None:
-    """The quantized folder, as `regard convert` writes it."""
+    """The quantized folder, as `regard quantize` writes it."""
     import regard
 
     if weights != "float32":
-        kept(_ours(folder, weights), lambda made: regard.convert(folder, made, weights))
+        kept(_ours(folder, weights), lambda made: regard.quantize(folder, made, weights))
 
 
 def _ours(folder: str, weights: str) -> Path:

@@ -2,7 +2,7 @@
 
 task = load("runs/demo")                        weights, tokenizer and task together
 save(task, "folder")                            as other libraries publish it, where they have it
-convert("runs/demo", "small", "int8")           weights in 8 bits: smaller, there at once, faster
+quantize("runs/demo", "small", "int8")          weights in 8 bits: smaller, there at once, faster
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from regard.models import MODELS, is_encoder, model_class, name_of, quantized_ch
 from regard.models.config import Size, check_sizes, config_of
 from regard.models.headed import Headed, assembled, with_options
 from regard.models.published import from_published, to_published
-from regard.models.quantize import prepare
+from regard.models.quantize import check_dtype, prepare
 from regard.schema import Fields, checked, read_json
 from regard.sentences import read_pooling, write_sentence_transformers
 from regard.suggest import nearest
@@ -91,13 +91,13 @@ def save(task: Any, folder: str | Path) -> None:
     Where `transformers` has the architecture, names and configuration are those it opens.
 
     Raises:
-        CheckpointError: the weights are narrow; `convert` writes such folders.
+        CheckpointError: the weights are quantized; `quantize` writes such folders.
     """
     folder, model = Path(folder), task.model
     if any(isinstance(part, Narrow) for part in model.modules()):
         raise CheckpointError(
             f"{folder} was not written: this model has narrow weights, and nothing publishes "
-            "such. Save it from the folder that it was loaded from, without `weights`."
+            "such. Save it from the folder that it was loaded from, without `quantize`."
         )
     published = to_published(model)
     config, tensors = published or (_ours(model), model.state_dict())
@@ -106,18 +106,20 @@ def save(task: Any, folder: str | Path) -> None:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
 
 
-def convert(path: str | Path, out: str | Path, weights: Weights = "int8") -> Path:
-    """Write what a folder holds as a new folder with narrow weights, which `load` opens at once.
+def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path:
+    """Write what a folder holds as a new folder with quantized weights, which `load` opens at once.
 
-    They are those that `load(path, weights=...)` makes, and take a quarter or half of the place. No
-    other library reads them, and nothing can be trained from them: keep the folder they come from.
+    They are those that `load(path, quantize=...)` makes, and take a quarter or half of the space.
+    No other library reads them, and nothing can be trained from them: keep the original folder.
+
+    dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it.
 
     Raises:
-        ConfigError: there are no such weights, or these are narrow already.
+        ConfigError: there is no such `dtype`, or the weights are quantized already.
         CheckpointError: `out` is there already.
     """
     out = Path(out)
-    known_weights(weights)
+    check_dtype(dtype)
     if out.exists():
         raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
     folder = folder_of(path)
@@ -125,15 +127,15 @@ def convert(path: str | Path, out: str | Path, weights: Weights = "int8") -> Pat
     if stored := stored_weights(config, folder):
         raise ConfigError(
             f"{folder} holds {stored} weights already, and to round them again would only lose "
-            "more. Convert the folder that they come from."
+            "more. Quantize the folder that they come from."
         )
     with _named(folder):
         task = _task_of(config, folder, _read_model(config, folder))
     config = _ours(task.model)
-    tensors = quantized_checkpoint.tensors_of(task.model, weights)
+    tensors = quantized_checkpoint.tensors_of(task.model, dtype)
     place = out.with_name(f".{out.name}.writing")
     shutil.rmtree(place, ignore_errors=True)
-    _write(task, place, config, tensors, {"weights": weights})
+    _write(task, place, config, tensors, {"weights": dtype})
     place.rename(out)
     return out
 
@@ -168,33 +170,42 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load(path: str | Path, *, weights: Weights | None = None, device: str | None = None) -> Any:
+def load(
+    path: str | Path,
+    *,
+    quantize: Weights | None = None,
+    device: str | None = None,
+    weights: None = None,
+) -> Any:
     """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
 
     A folder that another library wrote is the task that its heads are for. Weights are mapped, not
     copied, where they lie as the model wants them: the file must stay as it is meanwhile.
 
-    weights: "int8" (on a CPU alone) or "bfloat16" answer faster and learn no more; see
-        `regard.models.quantize.prepare`. A folder with narrow weights has them in any case.
+    quantize: "int8" (on a CPU alone) or "bfloat16": faster, and cannot be trained; see
+        `regard.models.quantize.prepare`. A folder with quantized weights has them in any case.
     device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
+    weights: the former name of `quantize`, which raises an error.
 
     Raises:
         CheckpointError: a file is missing, or weights and configuration do not fit.
-        ConfigError: there are no such weights, or the folder has others; there is no such device,
-            or such weights are not for it.
+        ConfigError: there is no such type to quantize to, or the folder has another; there is no
+            such device, or such weights are not for it.
     """
     if weights is not None:
-        known_weights(weights)
+        raise ConfigError(f"`weights` is now `quantize`: regard.load(..., quantize={weights!r}).")
+    if quantize is not None:
+        check_dtype(quantize, "quantize")
     ops.load_kernels()
     folder = folder_of(path)
     config = _read_config(folder)
     stored = stored_weights(config, folder)
-    if weights not in (None, stored) and stored is not None:
+    if quantize not in (None, stored) and stored is not None:
         raise ConfigError(
-            f"{folder} holds {stored} weights, and {weights} ones cannot be made of them. Convert "
-            "the folder that they come from, or leave `weights` out."
+            f"{folder} holds {stored} weights, and {quantize} ones cannot be made of them. "
+            "Quantize the folder that they come from, or leave `quantize` out."
         )
-    narrow = weights or stored
+    narrow = quantize or stored
     place = _device_for(narrow, device)
     with _named(folder), releasing() if narrow else nullcontext():
         model = _opened(config, folder, stored, place)
@@ -224,7 +235,7 @@ def _device_for(narrow: Weights | None, asked: str | None) -> torch.device:
     if narrow == "int8" and place.type != "cpu":
         raise ConfigError(
             f'int8 weights are for the CPU, but `device` is {asked!r}. Give device="cpu" or, with '
-            'the folder that they come from, weights="bfloat16".'
+            'the folder that they come from, quantize="bfloat16".'
         )
     return place
 
@@ -238,18 +249,6 @@ def _opened(
     if place.type == "cpu":
         return _prepared(config, folder)
     return _widened(config, folder)
-
-
-def known_weights(weights: str) -> None:
-    """Check the name of a kind of narrow weights.
-
-    Raises:
-        ConfigError: there are no such weights.
-    """
-    if weights not in KINDS:
-        raise ConfigError(
-            f"`weights` must be {' or '.join(KINDS)}, but is {weights!r}. {nearest(weights, KINDS)}"
-        )
 
 
 def _task_of(config: dict[str, Any], folder: Path, model: Any) -> Any:

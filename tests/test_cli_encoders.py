@@ -164,6 +164,6 @@ def test_vectors_have_the_width_of_the_model(classifier):
 
 def test_narrow_weights_answer_as_the_wide_ones(classifier):
     texts = ["the film is great and nice", "the film is slow and poor"]
-    assert done("predict", classifier, *texts, "--weights", "int8") == "yes\nno\n"
-    assert done("predict", classifier, *texts, "--weights", "bfloat16") == "yes\nno\n"
-    assert "int9" in refused("predict", classifier, *texts, "--weights", "int9")
+    assert done("predict", classifier, *texts, "--quantize", "int8") == "yes\nno\n"
+    assert done("predict", classifier, *texts, "--quantize", "bfloat16") == "yes\nno\n"
+    assert "int9" in refused("predict", classifier, *texts, "--quantize", "int9")

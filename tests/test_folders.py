@@ -91,7 +91,7 @@ def places(tmp_path_factory):
             parameter.data.add_(torch.randn_like(parameter) * 0.1)
         folders.save(made, top / name)
         for weights in ("int8", "bfloat16"):
-            regard.convert(top / name, top / f"{name}-{weights}", weights)
+            regard.quantize(top / name, top / f"{name}-{weights}", weights)
     return top
 
 
@@ -108,11 +108,11 @@ def test_a_narrow_folder_is_what_loading_with_narrow_weights_gives(
     places, name, weights, some_kernels
 ):
     narrow = regard.load(places / f"{name}-{weights}")
-    wanted = regard.load(places / name, weights=weights)
+    wanted = regard.load(places / name, quantize=weights)
     assert_same_weights(narrow.model, wanted.model)
     assert type(narrow) is type(wanted) and narrow.settings() == wanted.settings()
     assert not any(p.requires_grad for p in narrow.model.parameters())
-    again = regard.load(places / f"{name}-{weights}", weights=weights)
+    again = regard.load(places / f"{name}-{weights}", quantize=weights)
     assert_same_weights(again.model, wanted.model)
     if narrow.decodes:
         texts = ["a dog"] if hasattr(narrow, "stream") else TEXTS
@@ -131,7 +131,7 @@ def test_it_takes_a_quarter_or_half_of_the_place(tmp_path):
     model = GPT2(GPT2Config(words.vocab_size, layers=2, d_model=256, heads=4, max_length=8))
     folders.save(LanguageModeling(model, words), tmp_path / "wide")
     for weights, share in (("int8", 0.26), ("bfloat16", 0.51)):
-        place = regard.convert(tmp_path / "wide", tmp_path / weights, weights)
+        place = regard.quantize(tmp_path / "wide", tmp_path / weights, weights)
         assert size(place) < share * size(tmp_path / "wide")
 
 
@@ -169,7 +169,7 @@ def test_without_a_compiler_the_same_file_is_written_and_read(
     places, tmp_path, no_kernels, weights
 ):
     for name in ("gpt2", "classification"):
-        regard.convert(places / name, tmp_path / name, weights)
+        regard.quantize(places / name, tmp_path / name, weights)
         file = places / f"{name}-{weights}" / "model.safetensors"
         assert (tmp_path / name / "model.safetensors").read_bytes() == file.read_bytes()
         wide, rounded = regard.load(places / name), regard.load(tmp_path / name)
@@ -194,14 +194,18 @@ def test_verify_compares_the_numbers_of_a_narrow_folder(places):
 
 def test_wrong_uses_say_what_to_do(places, tmp_path, some_kernels):
     narrow = places / "gpt2-int8"
-    with pytest.raises(ConfigError, match="holds int8 weights already.*Convert the folder"):
-        regard.convert(narrow, tmp_path / "twice", "bfloat16")
-    with pytest.raises(ConfigError, match="`weights` must be int8 or bfloat16, but is 'int9'"):
-        regard.convert(places / "gpt2", tmp_path / "new", "int9")
+    with pytest.raises(ConfigError, match="holds int8 weights already.*Quantize the folder"):
+        regard.quantize(narrow, tmp_path / "twice", "bfloat16")
+    with pytest.raises(ConfigError, match="`dtype` must be int8 or bfloat16, but is 'int9'"):
+        regard.quantize(places / "gpt2", tmp_path / "new", "int9")
     with pytest.raises(CheckpointError, match="is there already"):
-        regard.convert(places / "gpt2", narrow)
+        regard.quantize(places / "gpt2", narrow)
     with pytest.raises(ConfigError, match="holds int8 weights, and bfloat16 ones cannot be made"):
-        regard.load(narrow, weights="bfloat16")
+        regard.load(narrow, quantize="bfloat16")
+    with pytest.raises(ConfigError, match="`weights` is now `quantize`.*quantize='int8'"):
+        regard.load(places / "gpt2", weights="int8")
+    with pytest.raises(ConfigError, match="`quantize` must be int8 or bfloat16, but is 'int9'"):
+        regard.load(places / "gpt2", quantize="int9")
     with pytest.raises(ConfigError, match="holds int8 weights, which can be used but not changed"):
         folders.read_model(narrow)
     with pytest.raises(CheckpointError, match="narrow weights, and nothing publishes such"):
@@ -219,12 +223,12 @@ def test_a_model_is_put_where_it_is_asked_for(places, monkeypatch):
 
     assert weight(plain).is_meta and weight(plain).dtype == torch.float32
     assert weight(plain, device="cpu").device.type == "cpu"
-    for found in (weight(plain, weights="bfloat16"), weight(stored)):
+    for found in (weight(plain, quantize="bfloat16"), weight(stored)):
         assert found.is_meta and found.dtype == torch.bfloat16
-    narrow = regard.load(plain, weights="int8").model
+    narrow = regard.load(plain, quantize="int8").model
     assert {t.device.type for t in narrow.state_dict().values()} == {"cpu"}
     with pytest.raises(ConfigError, match="int8 weights are for the CPU, but `device` is 'meta'"):
-        regard.load(plain, weights="int8", device="meta")
+        regard.load(plain, quantize="int8", device="meta")
     with pytest.raises(ConfigError, match="'gpu' is not"):
         regard.load(plain, device="gpu")
     if not torch.cuda.is_available():
@@ -248,7 +252,7 @@ def test_a_conversion_that_fails_leaves_nothing_at_its_place(places, tmp_path, m
 
     monkeypatch.setattr(folders, "write_tensors", full)
     with pytest.raises(CheckpointError, match="full"):
-        regard.convert(places / "gpt2", tmp_path / "out")
+        regard.quantize(places / "gpt2", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

@@ -89,7 +89,7 @@ def places(tmp_path_factory):
         torch.manual_seed(1)
         folders.save(task(words), top / name)
     for name in QUANTIZED:
-        regard.convert(top / name, top / f"{name}-int8")
+        regard.quantize(top / name, top / f"{name}-int8")
     return top
 
 

@@ -15,9 +15,9 @@ from regard.data import Sequences
 
 
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
-    """Write the quantized folder, as `regard convert` does."""
+    """Write the quantized folder, as `regard quantize` does."""
     if weights != "float32":
-        kept(_place(folder, weights), lambda made: regard.convert(folder, made, weights))
+        kept(_place(folder, weights), lambda made: regard.quantize(folder, made, weights))
 
 
 class Ours:
@@ -57,7 +57,7 @@ class QuantizedWhileOpening(Ours):
     def opened(self, folder: str, weights: str) -> Any:
         """The model."""
         chosen: Any = weights
-        return regard.load(folder, weights=chosen, device="cpu").model
+        return regard.load(folder, quantize=chosen, device="cpu").model
 
 
 def _place(folder: str, weights: str) -> Path:

@@ -6,7 +6,7 @@
     embedding.py    embed
     evaluating.py   evaluate
     looking.py      look
-    converting.py   convert
+    quantizing.py   quantize
     verifying.py    verify
     tokenizing.py   tokenizer train, encode, explain
     listing.py      list
@@ -24,12 +24,12 @@ import typer
 
 from regard import __version__
 from regard.cli import (
-    converting,
     embedding,
     evaluating,
     kernels,
     listing,
     looking,
+    quantizing,
     tokenizing,
     training,
     using,
@@ -75,7 +75,7 @@ app.command()(embedding.embed)
 app.command()(looking.look)
 app.add_typer(tokenizing.app, name="tokenizer")
 app.command()(training.compare)
-app.command()(converting.convert)
+app.command()(quantizing.quantize)
 app.command()(verifying.verify)
 app.command("list")(listing.list_)
 app.add_typer(kernels.app, name="kernels")

@@ -22,10 +22,12 @@ from typing import IO, Annotated, Any, Literal, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 
 UNEXPECTED, MENDABLE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: show where an error comes from
+RENAMED_VERBS = {"convert": "quantize"}
+RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
 
 
 def _existing(model: Path) -> Path:
@@ -41,9 +43,9 @@ Model = Annotated[
     Path,
     typer.Argument(help="A run's folder, or a folder with a model.", callback=_existing),
 ]
-Narrow = Annotated[
+Quantize = Annotated[
     Literal["int8", "bfloat16"] | None,
-    typer.Option("--weights", help="Narrow weights: faster answers on a CPU."),
+    typer.Option(help="Quantize the weights: faster answers on a CPU."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings alone, no progress.")]
@@ -51,6 +53,17 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings alone,
 
 class Verbs(TyperGroup):
     """The verbs, every one of which ends with a message and a code."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb that is called.
+
+        Raises:
+            ConfigError: it has another name now.
+        """
+        if args[0] in RENAMED_VERBS:
+            new = RENAMED_VERBS[args[0]]
+            raise ConfigError(f"`regard {args[0]}` is now `regard {new}`: see regard {new} --help.")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
@@ -78,6 +91,8 @@ def ended_with_a_code() -> Iterator[None]:
     except OSError as error:
         _ended(error, f"error: {_said(error)}", MENDABLE)
     except Exception as error:
+        if (flag := getattr(error, "option_name", None)) in RENAMED_FLAGS:
+            _ended(error, f"error: `{flag}` is now {RENAMED_FLAGS[flag]}.", MENDABLE)
         if hasattr(error, "exit_code"):  # the command line was wrong: typer says how
             raise
         kind = type(error).__name__
@@ -85,7 +100,7 @@ def ended_with_a_code() -> Iterator[None]:
         _ended(error, message, UNEXPECTED)
 
 
-def loaded(model: str | Path, weights: Any = None) -> Any:
+def loaded(model: str | Path, quantize: Any = None) -> Any:
     """The task of a folder; see `regard.load`.
 
     What is imported and loaded stays: to look for garbage in between would take an eighth of the
@@ -95,7 +110,7 @@ def loaded(model: str | Path, weights: Any = None) -> Any:
     try:
         from regard.folders import load
 
-        return load(model, weights=weights)
+        return load(model, quantize=quantize)
     finally:
         gc.enable()
         gc.freeze()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import typer
 
-from regard.cli.console import AsJson, Model, Narrow, dumps, emit, loaded
+from regard.cli.console import AsJson, Model, Quantize, dumps, emit, loaded
 from regard.cli.lines import Chunk, chunks_of
 from regard.cli.using import report
 from regard.errors import ConfigError, RegardError, TextError
@@ -49,7 +49,7 @@ def embed(
     too_long: Annotated[
         Literal["error", "truncate"], typer.Option(help="For texts beyond the model's limit.")
     ] = "error",
-    weights: Narrow = None,
+    quantize: Quantize = None,
     precision: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Of the matrix products.")
     ] = "float32",
@@ -64,7 +64,7 @@ def embed(
     line is the word, a tab and its vector, and an empty line follows each text. How well cosines of
     vectors go together with what people say: regard evaluate MODEL --data PAIRS.
     """
-    task = loaded(model, weights=weights)
+    task = loaded(model, quantize=quantize)
     from regard.tasks.features import Embedder
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."

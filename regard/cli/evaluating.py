@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from regard.cli.console import AsJson, Model, Narrow, loaded, show, tracked, with_decoding
+from regard.cli.console import AsJson, Model, Quantize, loaded, show, tracked, with_decoding
 from regard.cli.using import refuse_decoding, report, unfinished
 from regard.errors import ConfigError
 
@@ -39,7 +39,7 @@ def evaluate(
     stride: Annotated[
         int | None, typer.Option(help="By how many the window moves; its length by default.")
     ] = None,
-    weights: Narrow = None,
+    quantize: Quantize = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -48,7 +48,7 @@ def evaluate(
 
     Each score stands with the signature under which it may be compared.
     """
-    task, files = loaded(model, weights=weights), [*(data or ()), *(more or ())]
+    task, files = loaded(model, quantize=quantize), [*(data or ()), *(more or ())]
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import LanguageModeling
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.console import AsJson, Model, Narrow, dumps, emit, loaded, say, show, with_decoding
+from regard.cli.console import (
+    AsJson,
+    Model,
+    Quantize,
+    dumps,
+    emit,
+    loaded,
+    say,
+    show,
+    with_decoding,
+)
 from regard.cli.lines import Chunk, chunks_of, one_argument
 from regard.errors import ConfigError, DataError, TextError
 
@@ -29,7 +39,7 @@ def predict(
     scores: Annotated[
         bool, typer.Option("--scores", help="Lines of number, score and text, tabs between.")
     ] = False,
-    weights: Narrow = None,
+    quantize: Quantize = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -42,7 +52,7 @@ def predict(
     between.
     """
 
-    task, tally = loaded(model, weights=weights), Counter[str]()
+    task, tally = loaded(model, quantize=quantize), Counter[str]()
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
     form = _as_json if as_json else _with_scores if scores or several else _best
     if not task.decodes:
@@ -238,7 +248,7 @@ def generate(
         Literal["error", "truncate"],
         typer.Option(help="For a prompt that leaves no room; truncate keeps its end."),
     ] = "error",
-    weights: Narrow = None,
+    quantize: Quantize = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -246,7 +256,7 @@ def generate(
     """Continue a text, token by token as the model decides."""
     from regard.decoding import changed, counting
 
-    task = loaded(model, weights=weights)
+    task = loaded(model, quantize=quantize)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
     if prompt != "-":
         prompt = one_argument(prompt)

@@ -1,6 +1,6 @@
 """A model made ready to decode fast: quantized weights, and compiled steps where there are kernels.
 
-    prepare(model, weights="int8")
+    prepare(model, dtype="int8")
 
 Everything else stays: `start`, `step` and `select`, every method of decoding, attention capture,
 silenced heads. What the compiled kernels cannot do runs block by block on the same weights.
@@ -34,10 +34,10 @@ from regard.suggest import nearest
 GPUS = {"cuda"}
 
 
-def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
+def prepare(model: nn.Module, dtype: Weights = "int8") -> nn.Module:
     """Quantize the weights of a model, in place, and decode with compiled steps.
 
-    weights: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
+    dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
     layers, of the output and of an embedding that is tied to it are quantized; what is small
     (norms, biases, positions) becomes float32. The outputs are the same up to rounding, but the
     model cannot be trained any more, be pruned, or be saved as other libraries publish it. Where
@@ -46,20 +46,16 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
     On a GPU "bfloat16" is torch's own: see `halved`.
 
     Raises:
-        ConfigError: no such kind of weights, or 8-bit ones of a model that is not on the CPU.
+        ConfigError: no such `dtype`, or 8-bit weights of a model that is not on the CPU.
     """
-    kinds = get_args(Weights)
-    if weights not in kinds:
-        raise ConfigError(
-            f"`weights` must be {' or '.join(kinds)}, but is {weights!r}. {nearest(weights, kinds)}"
-        )
+    check_dtype(dtype)
     devices = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
-    if devices and devices <= GPUS and weights == "bfloat16":
+    if devices and devices <= GPUS and dtype == "bfloat16":
         return halved(model)
     if devices:
         raise ConfigError(
-            f"{weights} weights are for the CPU, but the model is on "
-            f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, weights="bfloat16".'
+            f"{dtype} weights are for the CPU, but the model is on "
+            f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, quantize="bfloat16".'
         )
     if not ops.load_kernels():
         if kernel_package() is None:
@@ -69,7 +65,20 @@ def prepare(model: nn.Module, weights: Weights = "int8") -> nn.Module:
                 stacklevel=2,
             )
         return model.eval().requires_grad_(False)
-    return compiled_steps(quantize_layers(model, weights))
+    return compiled_steps(quantize_layers(model, dtype))
+
+
+def check_dtype(dtype: str, name: str = "dtype") -> None:
+    """Check the type of quantized weights; `name` is what the caller calls it.
+
+    Raises:
+        ConfigError: weights cannot be quantized to this type.
+    """
+    kinds = get_args(Weights)
+    if dtype not in kinds:
+        raise ConfigError(
+            f"`{name}` must be {' or '.join(kinds)}, but is {dtype!r}. {nearest(dtype, kinds)}"
+        )
 
 
 def halved(model: nn.Module) -> nn.Module:
@@ -90,12 +99,12 @@ def halved(model: nn.Module) -> nn.Module:
     return model.to(torch.bfloat16)
 
 
-def quantize_layers(model: nn.Module, weights: Weights) -> nn.Module:
+def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
     """Quantized layers in the places of the others, in place; the rest becomes float32."""
     tied: dict[int, Narrow] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
-    _replace(model, weights, tied, shared)
+    _replace(model, dtype, tied, shared)
     model.eval().requires_grad_(False)
     return model.float()
 
@@ -106,26 +115,24 @@ def compiled_steps(model: nn.Module) -> nn.Module:
     return model
 
 
-def _replace(
-    parent: nn.Module, weights: Weights, tied: dict[int, Narrow], shared: set[int]
-) -> None:
+def _replace(parent: nn.Module, dtype: Weights, tied: dict[int, Narrow], shared: set[int]) -> None:
     """Replace child modules, innermost first; `tied` are matrices that several share."""
     for name, child in list(parent.named_children()):
-        _replace(child, weights, tied, shared)
+        _replace(child, dtype, tied, shared)
         new: nn.Module | None = None
         if isinstance(child, Linear):
-            new = NarrowLinear(child, weights)
+            new = NarrowLinear(child, dtype)
         elif isinstance(child, RecurrentLayer):
-            new = NarrowRecurrent(child, weights)
+            new = NarrowRecurrent(child, dtype)
         elif isinstance(child, Softmax):
-            new = NarrowSoftmax(child, _once(child.weight, weights, tied))
+            new = NarrowSoftmax(child, _once(child.weight, dtype, tied))
         elif isinstance(child, nn.Embedding) and id(child.weight) in shared:
-            new = NarrowEmbedding(_once(child.weight, weights, tied))
+            new = NarrowEmbedding(_once(child.weight, dtype, tied))
         if new is not None:
             setattr(parent, name, new)
 
 
-def _once(weight: Tensor, weights: Weights, tied: dict[int, Narrow]) -> Narrow:
+def _once(weight: Tensor, dtype: Weights, tied: dict[int, Narrow]) -> Narrow:
     if id(weight) not in tied:
-        tied[id(weight)] = Narrow(weight, weights)
+        tied[id(weight)] = Narrow(weight, dtype)
     return tied[id(weight)]

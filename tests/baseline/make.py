@@ -195,7 +195,7 @@ def main() -> None:
             run(name, recipe)
         for weights, names in QUANTIZED.items():
             for name in names:
-                regard.convert(f"finished/{name}", f"quantized/{name}-{weights}", weights)
+                regard.quantize(f"finished/{name}", f"quantized/{name}-{weights}", weights)
         for folder in sorted([*Path("exported").iterdir(), *Path("quantized").iterdir()]):
             expected["answers"][str(folder)] = answers(regard.load(folder, device="cpu"))
         for folder in sorted(Path("finished").iterdir()):

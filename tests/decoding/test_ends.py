@@ -36,7 +36,7 @@ from regard.decoding import (
 )
 from regard.decoding import compiled_search as compiled
 from regard.errors import ConfigError, RegardError
-from regard.folders import convert, load, save
+from regard.folders import load, quantize, save
 from regard.models import model_class
 from regard.models.quantize import compiled_steps, prepare
 from regard.tasks.language_modeling import LanguageModeling
@@ -286,13 +286,13 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_ends_survive_saving_loading_and_converting(folder, tmp_path):
+def test_ends_survive_saving_loading_and_quantizing(folder, tmp_path):
     task = load(folder)
     assert task.method == Greedy(max_tokens=4, eos=(3, 5))
     task.method = Beam(3, max_tokens=4, eos=(7, 8, 9))
     save(task, tmp_path / "again")
     assert load(tmp_path / "again").method == task.method
-    convert(tmp_path / "again", tmp_path / "narrow", "bfloat16")
+    quantize(tmp_path / "again", tmp_path / "narrow", "bfloat16")
     assert load(tmp_path / "narrow").method == task.method
 
 

@@ -406,7 +406,7 @@ def test_without_kernels_a_model_stays_as_it_is(use):
 
 
 def test_other_devices_are_refused():
-    with pytest.raises(ConfigError, match='on meta. Give device="cpu" or, .* weights="bfloat16"'):
+    with pytest.raises(ConfigError, match='on meta. Give device="cpu" or, .* quantize="bfloat16"'):
         prepare(MODELS["gpt"]().to("meta"))
 
 

@@ -184,7 +184,7 @@ def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypa
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("family", ENCODERS)
 def test_narrow_weights_give_the_same_vectors(places, tasks, family, weights, some_kernels):
-    task = runs.load(places[family], weights=weights)
+    task = runs.load(places[family], quantize=weights)
     for per in ("text", "word", "token"):
         wide = np.concatenate([np.atleast_2d(v) for v in tasks[family].embed(TEXTS, per=per)])
         narrow = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])

@@ -66,7 +66,7 @@ def loaded(folders) -> dict[str, Any]:
 def quick(monkeypatch, loaded, folders):
     """The command line finds the models loaded."""
     tasks = {str(folders[name]): task for name, task in loaded.items()}
-    monkeypatch.setattr(regard.folders, "load", lambda path, weights=None: tasks[str(path)])
+    monkeypatch.setattr(regard.folders, "load", lambda path, quantize=None: tasks[str(path)])
 
 
 def run(*words: Any, stdin: bytes | None = None) -> Any:
@@ -283,7 +283,7 @@ DATA: dict[str, Any] = {
 def test_outputs_that_are_not_finite_raise_an_error(folders, name):
     for how in ("nan", "large", "large-int8"):
         narrow = "int8" if how.endswith("int8") else None
-        task = regard.load(folders[name], weights=narrow)
+        task = regard.load(folders[name], quantize=narrow)
         parts = [*task.model.parameters(), *task.model.buffers()]
         with torch.no_grad():
             for x in parts:
@@ -318,7 +318,7 @@ def test_the_text_whose_scores_are_not_finite_is_named(folders, monkeypatch):
             given = [text.split() for text in texts] if name == "tagging" else texts
             task.predict(given, **({"max_tokens": 1} if task.decodes else {}))
         with monkeypatch.context() as patched:
-            patched.setattr(regard.folders, "load", lambda path, weights=None, task=task: task)
+            patched.setattr(regard.folders, "load", lambda path, quantize=None, task=task: task)
             limit = ["--max-tokens", 1] if task.decodes else []
             found = run("predict", folders[name], *texts, *limit)
         assert found.exit_code == 2 and found.stdout.count("\n") == 2

@@ -1,4 +1,4 @@
-"""`regard convert`, and what is told before anything heavy is imported."""
+"""`regard quantize`, and what is told before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def model(tmp_path_factory) -> Path:
     return place
 
 
-def test_a_converted_folder_is_used_like_any_other(model, tmp_path):
-    run = regard("convert", model, tmp_path / "small", "--json")
+def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
+    run = regard("quantize", model, tmp_path / "small", "--json")
     assert run.exit_code == 0, run.stderr
     facts = json.loads(run.stdout)
-    assert facts["weights"] == "int8" and facts["bytes"] < 0.4 * facts["bytes_before"]
-    said = regard("convert", model, tmp_path / "half", "--weights", "bfloat16").stdout
+    assert facts["dtype"] == "int8" and facts["bytes"] < 0.4 * facts["bytes_before"]
+    said = regard("quantize", model, tmp_path / "half", "--dtype", "bfloat16").stdout
     assert said.startswith(f"{tmp_path / 'half'}: bfloat16, ")
     for folder in ("small", "half"):
-        weights = facts["weights"] if folder == "small" else "bfloat16"
+        dtype = facts["dtype"] if folder == "small" else "bfloat16"
         words = ("a dog", "--max-tokens", 4)
         found = regard("generate", tmp_path / folder, *words)
-        wanted = regard("generate", model, *words, "--weights", weights)
+        wanted = regard("generate", model, *words, "--quantize", dtype)
         assert found.exit_code == 0 and found.stdout == wanted.stdout, found.stderr
     (tmp_path / "text.txt").write_text("a dog runs\n")
     scored = regard("evaluate", tmp_path / "small", "--data", tmp_path / "text.txt", "--json")
@@ -53,22 +53,26 @@ def test_a_converted_folder_is_used_like_any_other(model, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("convert", "{model}", "{model}"), "is there already"),
-        (("convert", "{small}", "{new}"), "holds int8 weights already"),
-        (("predict", "{small}", "a", "--weights", "bfloat16"), "holds int8 weights"),
-        (("convert", "{nowhere}", "{new}"), "there is no such folder"),
+        (("quantize", "{model}", "{model}"), "is there already"),
+        (("quantize", "{small}", "{new}"), "holds int8 weights already"),
+        (("predict", "{small}", "a", "--quantize", "bfloat16"), "holds int8 weights"),
+        (("quantize", "{nowhere}", "{new}"), "there is no such folder"),
+        (("convert", "{model}", "{new}"), "`regard convert` is now `regard quantize`"),
+        (("predict", "{model}", "a", "--weights", "int8"), "`--weights` is now `--quantize`"),
+        (("quantize", "{model}", "{new}", "--weights", "int8"), "`--weights` is now"),
     ],
 )
 def test_wrong_uses_are_refused(model, tmp_path, words, said):
     places = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
-    regard("convert", model, tmp_path / "small")
+    regard("quantize", model, tmp_path / "small")
     run = regard(*(word.format(nowhere=tmp_path / "nowhere", **places) for word in words))
     assert run.exit_code == 2 and said in run.stderr and not run.stdout
+    assert run.stderr.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
 def test_nothing_is_trained_from_narrow_weights(model, tmp_path):
-    regard("convert", model, tmp_path / "small")
+    regard("quantize", model, tmp_path / "small")
     (tmp_path / "text.txt").write_text("a dog runs\n" * 20)
     (tmp_path / "r.toml").write_text(
         'task = "language-modeling"\n[data]\ntrain = "text.txt"\nvalid = "text.txt"\n'
