@@ -39,7 +39,7 @@ from regard.tasks import TASKS, task_class
 from regard.tasks.foreign import check_task, kept_settings, names_in, task_of
 from regard.tasks.stored_settings import checked_settings
 from regard.text import Tokenizer
-from regard.text.fit import check_tokenizer
+from regard.text.compatibility import check_tokenizer
 from regard.weights import read_weights
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

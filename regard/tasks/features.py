@@ -34,8 +34,8 @@ from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite import check_finite
 from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
 from regard.tasks.verbs import TaskVerbs
-from regard.text.splitting import words_of
 from regard.text.templates import Row
+from regard.text.word_spans import words_of
 
 Per = Literal["text", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
@@ -95,7 +95,7 @@ class Embeds(TaskVerbs):
 
         Args:
             texts: strings; with per="word" also lists of words. The words of a string are those of
-                `regard.text.splitting`.
+                `regard.text.word_spans`.
             layers: "first" (the embeddings), "last", "second-to-last", "sum" (of all layers above
                 the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
                 embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that has learned.

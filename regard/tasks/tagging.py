@@ -43,7 +43,7 @@ from regard.tasks.encoding import (
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
-from regard.text.splitting import Words
+from regard.text.word_spans import Words
 
 SAMPLES = 12  # sentences that a run's report shows
 SCHEME = "IOB2"  # what is learned; a word's tag does not depend on what stands before its entity

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # kind: the function that trains it (imported on demand), and how it treats text by default.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bpe": ("regard.text.bpe_kinds:train", {"split": "whitespace"}),
-    "byte-bpe": ("regard.text.bpe_kinds:train_bytes", {"split": "gpt2"}),
+    "bpe": ("regard.text.bpe_fast:train", {"split": "whitespace"}),
+    "byte-bpe": ("regard.text.bpe_fast:train_bytes", {"split": "gpt2"}),
     "wordpiece": (
         "regard.text.wordpiece:train",
         {"split": "punctuation", "clean": True, "isolate_cjk": True},
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "regard.text.wordpiece:train_likelihood",
         {"split": "punctuation", "clean": True, "isolate_cjk": True},
     ),
-    "words": ("regard.text.words:train", {"split": "whitespace"}),
+    "words": ("regard.text.word_level:train", {"split": "whitespace"}),
     "characters": ("regard.text.characters:train", {"split": "characters"}),
 }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from regard.text.pairs import Corpus, Pair, join
+from regard.text.merges import Corpus, Pair, join
 
 END = "</w>"
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from tokenizers import Tokenizer, decoders, models
 
 from regard.errors import ConfigError
-from regard.text.bpe_kinds import allow_splits, assemble
+from regard.text.bpe_fast import allow_splits, assemble
 from regard.text.normalize import Handling
-from regard.text.roles import need_unknown, too_small
-from regard.text.words import frequent
+from regard.text.special_tokens import need_unknown, too_small
+from regard.text.word_level import frequent
 
 # ELMo (Peters et al. 2018): bytes are 0..255, then these; ids are one more, 0 is the padded word.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)

@@ -16,9 +16,8 @@ from itertools import islice
 
 from regard.errors import ConfigError, RegardError
 from regard.text import bpe, wordpiece
-from regard.text.bpe_kinds import bpe_trainer
-from regard.text.marked import Marks, end_marks, learn_merges
-from regard.text.pairs import Pair, join
+from regard.text.bpe_fast import bpe_trainer
+from regard.text.merges import Pair, SymbolCodes, code_with_suffix, join, learn_merges
 from regard.text.tokenizer import Tokenizer, text_problem
 
 
@@ -227,12 +226,12 @@ def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
 
 def _library_merges(words: Mapping[str, int], merges: int) -> list[Pair]:
     """The library's first merges on the same words; it attaches </w> to the last character."""
-    marks = Marks(after=bpe.END)
+    codes = SymbolCodes(after=bpe.END)
     repeated = ([word] * count for word, count in words.items())
     symbols = 2 * len(set().union(*words))
     trainer = bpe_trainer(symbols + merges, [], min_frequency=1)
-    _, coded = learn_merges(repeated, marks, end_marks, trainer)
-    return [(marks.spell(left), marks.spell(right)) for left, right in coded[:merges]]
+    _, coded = learn_merges(repeated, codes, code_with_suffix, trainer)
+    return [(codes.spell(left), codes.spell(right)) for left, right in coded[:merges]]
 
 
 def _common_prefix(ours: Sequence[Pair], library: Sequence[Pair]) -> Iterable[Pair]:

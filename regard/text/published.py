@@ -27,19 +27,15 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from regard.errors import DataError, RegardError
 from regard.text.added_tokens import add_from_settings
 from regard.text.bpe import END, rebuild_merges
-from regard.text.bpe_kinds import assemble
-from regard.text.files import (
-    check_ids,
-    parse_json,
-    read_lines,
-    read_merges,
-    read_pieces,
-    read_text,
-    read_vocab_json,
-)
+from regard.text.bpe_fast import assemble
+from regard.text.merges import Pair
 from regard.text.normalize import Handling
-from regard.text.pairs import Pair
-from regard.text.pipelines import (
+from regard.text.sentencepiece import check_folder, conversion_error, is_model
+from regard.text.special_tokens import roles_of
+from regard.text.templates import Template, template_in
+from regard.text.token_settings import Token, TokenSettings, added_tokens, read_settings
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_classes import (
     BERT,
     END_OF_TEXT,
     ROBERTA,
@@ -48,12 +44,16 @@ from regard.text.pipelines import (
     check_unknown_class,
     family_of,
 )
-from regard.text.roles import roles_of
-from regard.text.sentencepiece import check_folder, conversion_error, is_model
-from regard.text.templates import Template, template_in
-from regard.text.token_settings import Token, TokenSettings, added_tokens, read_settings
-from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizers_calls import check_growth, parse
+from regard.text.vocab_files import (
+    check_ids,
+    parse_json,
+    read_lines,
+    read_merges,
+    read_pieces,
+    read_text,
+    read_vocab_json,
+)
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")

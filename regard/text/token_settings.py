@@ -16,8 +16,8 @@ from tokenizers import AddedToken
 
 from regard.errors import DataError
 from regard.schema import Fields, checked, data_error
-from regard.text.files import MOST_IDS, read_json, read_vocab_json
-from regard.text.roles import ROLES
+from regard.text.special_tokens import ROLES
+from regard.text.vocab_files import MOST_IDS, read_json, read_vocab_json
 
 CONFIG, SPECIALS, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 MODEL = "config.json"

@@ -16,7 +16,7 @@ import tokenizers
 
 from regard.errors import RegardError
 from regard.suggest import nearest
-from regard.text.roles import ROLES
+from regard.text.special_tokens import ROLES
 from regard.text.tokenizers_calls import call, reason
 
 

@@ -15,7 +15,7 @@ from regard.errors import ConfigError, RegardError
 from regard.suggest import nearest
 from regard.text import KINDS
 from regard.text.normalize import Handling
-from regard.text.roles import roles_of
+from regard.text.special_tokens import roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders, models
 
-from regard.text.bpe_kinds import allow_splits, assemble, bpe_trainer
-from regard.text.marked import Marks, continuation_marks, learn_merges
+from regard.text.bpe_fast import allow_splits, assemble, bpe_trainer
+from regard.text.merges import Corpus, Pair, SymbolCodes, code_with_prefix, learn_merges
 from regard.text.normalize import Handling
-from regard.text.pairs import Corpus, Pair
-from regard.text.roles import need_unknown, too_small
+from regard.text.special_tokens import need_unknown, too_small
 
 PREFIX = "##"
 SPLITS = ["punctuation", "whitespace"]
@@ -76,13 +75,13 @@ def train(
     allow_splits(handling, SPLITS)
     unknown = need_unknown("wordpiece", specials)
     trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet_limit)
-    marks = Marks(before=PREFIX)
+    codes = SymbolCodes(before=PREFIX)
     words = map(handling.splitter(), texts)
-    coded, _ = learn_merges(words, marks, continuation_marks, trainer)
+    coded, _ = learn_merges(words, codes, code_with_prefix, trainer)
     if len(coded) > vocab_size:
         hint = "Or keep only the most frequent symbols: alphabet_limit=…"
         raise too_small(vocab_size, len(specials), len(coded) - len(specials), hint)
-    pieces = [*specials, *map(marks.spell, coded[len(specials) :])]
+    pieces = [*specials, *map(codes.spell, coded[len(specials) :])]
     return longest_match_tokenizer(pieces, handling, unknown, max_word_length)
 
 

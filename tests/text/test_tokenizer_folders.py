@@ -12,7 +12,7 @@ from hard_texts import HARD
 
 from regard.errors import DataError
 from regard.text import Tokenizer
-from regard.text.fit import check_tokenizer
+from regard.text.compatibility import check_tokenizer
 from regard.text.templates import template_of
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from regard.errors import CheckpointError
 from regard.text import Tokenizer
-from regard.text.fit import check_tokenizer
+from regard.text.compatibility import check_tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
 

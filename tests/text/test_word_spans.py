@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.text.splitting import words_of
+from regard.text.word_spans import words_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.text.roles import ROLES
+from regard.text.special_tokens import ROLES
 from regard.text.tokenizer import Tokenizer
 
 # Between texts and around generated ones; configurations carry those of another vocabulary along.

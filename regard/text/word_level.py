@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from tokenizers import Tokenizer, models
 
-from regard.text.bpe_kinds import allow_splits, assemble
+from regard.text.bpe_fast import allow_splits, assemble
 from regard.text.normalize import Handling
-from regard.text.roles import need_unknown
+from regard.text.special_tokens import need_unknown
 
 
 def train(

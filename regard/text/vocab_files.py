@@ -9,7 +9,7 @@ from typing import Any
 from regard import schema
 from regard.errors import DataError
 from regard.schema import data_error
-from regard.text.pairs import Pair
+from regard.text.merges import Pair
 
 # Published vocabularies have at most some 300,000 entries. An embedding has a row for every id up
 # to the largest, so that one id of 4,294,967,295 would ask for terabytes.

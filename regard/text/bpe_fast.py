@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from regard.errors import ConfigError
-from regard.text.marked import Marks, end_marks, learn_merges
+from regard.text.merges import SymbolCodes, code_with_suffix, learn_merges
 from regard.text.normalize import Handling
-from regard.text.roles import need_unknown, too_small
+from regard.text.special_tokens import need_unknown, too_small
 
 END = "</w>"
 
@@ -41,12 +41,12 @@ def train(
     unknown = need_unknown("bpe", specials)
     trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet_limit)
     words = map(handling.splitter(), texts)
-    marks = Marks(after=END)
-    coded, merges = learn_merges(words, marks, end_marks, trainer)
+    codes = SymbolCodes(after=END)
+    coded, merges = learn_merges(words, codes, code_with_suffix, trainer)
     if len(coded) > vocab_size:
         hint = "Or keep only the most frequent symbols: alphabet_limit=…"
         raise too_small(vocab_size, len(specials), len(coded) - len(specials), hint)
-    vocab, spelled = _spell(coded, merges, marks, specials)
+    vocab, spelled = _spell(coded, merges, codes, specials)
     model = models.BPE(vocab, spelled, unk_token=unknown, end_of_word_suffix=END)
     return assemble(model, handling, decoders.BPEDecoder(suffix=END))
 
@@ -118,7 +118,7 @@ def allow_splits(handling: Handling, splits: list[str]) -> None:
 
 
 def _spell(
-    coded: list[str], merges: list[tuple[str, str]], marks: Marks, specials: list[str]
+    coded: list[str], merges: list[tuple[str, str]], codes: SymbolCodes, specials: list[str]
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Coded pieces and merges as the vocabulary writes them.
 
@@ -129,12 +129,12 @@ def _spell(
     alive = {piece for piece in coded if len(piece) == 1}
     for symbol in coded[len(specials) :]:
         if symbol in alive:
-            vocab[marks.spell(symbol)] = len(vocab)
+            vocab[codes.spell(symbol)] = len(vocab)
     spelled = []
     for left, right in merges:
-        name = marks.spell(left + right)
+        name = codes.spell(left + right)
         if left in alive and right in alive and name not in vocab:
             alive.add(left + right)
             vocab[name] = len(vocab)
-            spelled.append((marks.spell(left), marks.spell(right)))
+            spelled.append((codes.spell(left), codes.spell(right)))
     return vocab, spelled

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.text import bpe, wordpiece
-from regard.text.bpe_kinds import bpe_trainer
-from regard.text.marked import Marks, end_marks, learn_merges
-from regard.text.pairs import Corpus
+from regard.text.bpe_fast import bpe_trainer
+from regard.text.merges import Corpus, SymbolCodes, code_with_suffix, learn_merges
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
 LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
@@ -87,12 +86,12 @@ def test_the_library_differs_by_its_ties_alone(shared):
     """
     lines = shared("tiny_shakespeare/input.txt").read_text(encoding="utf-8").split("\n")[:3000]
     words = Counter(" ".join(lines).split())
-    marks = Marks(after="</w>")
+    codes = SymbolCodes(after="</w>")
     stream = ([word] * count for word, count in words.items())
     trainer = bpe_trainer(700, [], min_frequency=1)
-    coded, merges = learn_merges(stream, marks, end_marks, trainer)
-    library = [(marks.spell(left), marks.spell(right)) for left, right in merges]
-    id_of = {marks.spell(piece): i for i, piece in enumerate(coded)}
+    coded, merges = learn_merges(stream, codes, code_with_suffix, trainer)
+    library = [(codes.spell(left), codes.spell(right)) for left, right in merges]
+    id_of = {codes.spell(piece): i for i, piece in enumerate(coded)}
 
     def smallest_ids(corpus, tied):
         return min(tied, key=lambda pair: (id_of[pair[0]], id_of[pair[1]]))
