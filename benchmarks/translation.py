@@ -127,8 +127,8 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
     def write(place: Path) -> None:
         import torch
 
-        from regard.checkpoints import write_tensors
-        from regard.models.published import to_published
+        from regard.checkpoints.formats.published import to_published
+        from regard.checkpoints.store import write_tensors
         from regard.models.transformer import Transformer, TransformerConfig
 
         torch.manual_seed(1)

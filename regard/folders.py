@@ -21,26 +21,34 @@ from torch import Tensor, nn
 
 import regard
 from regard import decoding, ops
-from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, write_tensors, write_text
+from regard.checkpoints import quantized_checkpoint
+from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.hub import resolve
+from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
+from regard.checkpoints.store import (
+    Undrawn,
+    adopt,
+    check_finite,
+    check_fit,
+    write_tensors,
+    write_text,
+)
+from regard.checkpoints.weights import read_weights
 from regard.decoding.speculative import drafts
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
-from regard.hub import resolve
 from regard.layers.quantized import Narrow, Weights
-from regard.models import MODELS, is_encoder, model_class, name_of, quantized_checkpoint
+from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.config import Size, check_sizes, config_of
 from regard.models.headed import Headed, assembled, with_options
-from regard.models.published import from_published, to_published
 from regard.models.quantize import check_dtype, prepare
 from regard.schema import Fields, checked, read_json
-from regard.sentences import read_pooling, write_sentence_transformers
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.foreign import check_task, kept_settings, names_in, task_of
 from regard.tasks.stored_settings import checked_settings
 from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
-from regard.weights import read_weights
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 GENERATION = "generation_config.json"

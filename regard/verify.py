@@ -20,14 +20,14 @@ import torch
 from tokenizers import AddedToken
 from torch import Tensor, nn
 
-from regard.checkpoints import Names
+from regard.checkpoints.formats.published import LAYOUTS, layout_of
+from regard.checkpoints.store import Names
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.folders import folder_of, publish, read_model
 from regard.layers.heads import Answers, last
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
-from regard.models.published import LAYOUTS, layout_of
 from regard.schema import read_json
 from regard.text import Tokenizer
 from regard.text.templates import Template, template_of

@@ -11,9 +11,9 @@ import torch
 
 import regard
 from regard import folders
+from regard.checkpoints import quantized_checkpoint as stored
 from regard.errors import CheckpointError, ConfigError
 from regard.models import quantize
-from regard.models import quantized_checkpoint as stored
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.headed import Headed

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 
+from regard.checkpoints.formats.encoders import EncoderLayout
+from regard.checkpoints.formats.published import LAYOUTS, layout_of
 from regard.cli import app
 from regard.errors import CheckpointError, MissingExtra
-from regard.models.published import LAYOUTS, layout_of
-from regard.models.published_encoders import EncoderLayout
 from regard.verify import verify
 
 transformers = pytest.importorskip("transformers", reason="what is compared with")
@@ -225,7 +225,7 @@ def test_without_transformers_the_install_line_is_told(monkeypatch, tmp_path):
 
 
 def test_an_architecture_that_nobody_else_has_is_refused(tmp_path):
-    from regard.checkpoints import write_tensors
+    from regard.checkpoints.store import write_tensors
     from regard.models import model_class
 
     kind = model_class("recurrent")

@@ -32,7 +32,7 @@ RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
 
 def _existing(model: Path) -> Path:
     """Says that there is no such folder before anything heavy is imported to look into it."""
-    from regard.hub import NAME, resolve
+    from regard.checkpoints.hub import NAME, resolve
 
     if model.parent.is_dir() or not NAME.fullmatch(str(model)):
         resolve(model)

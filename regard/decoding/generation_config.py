@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoints import write_text
+from regard.checkpoints.store import write_text
 from regard.decoding.option_types import check, schema, shown
 from regard.decoding.settings import (
     BELONGS,

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from regard import ops, training
-from regard.checkpoints import Undrawn, load_weights
+from regard.checkpoints.store import Undrawn, load_weights
 from regard.data import hash_of
 from regard.data.relocation import missing_files, with_moved_data
 from regard.errors import CheckpointError, ConfigError, DataError

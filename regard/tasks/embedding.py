@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from regard.checkpoints.sentence_transformers import Pooling
 from regard.data import Rows, read
 from regard.errors import DataError
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
-from regard.sentences import Pooling
 from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import Answering, headed

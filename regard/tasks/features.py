@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.checkpoints.sentence_transformers import KINDS, Pooling
 from regard.data.encoder_inputs import Encoded, Pieces
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.layers.mixing import Choice, choice_of
-from regard.sentences import KINDS, Pooling
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite import check_finite
@@ -100,7 +100,8 @@ class Embeds(TaskVerbs):
                 the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
                 embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that has learned.
             pooling: of a text's tokens, [CLS] and [SEP] among them, or of a word's pieces: "mean",
-                "first", "last", "max"; of a text also the others that `regard.sentences` knows.
+                "first", "last", "max"; of a text also the others that
+                `regard.checkpoints.sentence_transformers` knows.
                 None: of a text as the model's folder says, else the mean.
             per: what a vector is of. A token is a piece, the special ones included.
             normalize: whether vectors get the length 1. None: of a text as the folder says.

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.checkpoints.formats.config_table import label_names
 from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder
 from regard.models.headed import Headed, outputs_of
-from regard.models.published_config import label_names
 from regard.schema import joined_with_or
 
 # kind of head -> task, the first that a model has decides

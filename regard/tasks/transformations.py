@@ -10,8 +10,8 @@ transformations", Radford et al. 2018, section 3.3 and figure 1).
 
 from __future__ import annotations
 
-from regard.models.growth import with_vocabulary
 from regard.models.headed import Headed
+from regard.models.resize_embeddings import with_vocabulary
 from regard.text import Tokenizer
 from regard.text.templates import template_of, with_template
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.checkpoints import read_tensors, verify_folder
+from regard.checkpoints.store import read_tensors, verify_folder
 from regard.errors import CheckpointError
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoints import FACTS, read_folder
+from regard.checkpoints.store import FACTS, read_folder
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import checked
 from regard.training.memory import Counters

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from regard import ops
-from regard.checkpoints import load_weights, write_tensors, write_text
+from regard.checkpoints.store import load_weights, write_tensors, write_text
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import read_json
 from regard.training.folder import RESULT, Checkpoint, RunFolder, check_contents, differences

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from regard.checkpoints import write_folder
+from regard.checkpoints.store import write_folder
 from regard.errors import CheckpointError
 from regard.training.folder import RunFolder, Tables
 from regard.training.options import CheckpointOptions

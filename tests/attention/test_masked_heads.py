@@ -13,12 +13,12 @@ from torch import Tensor, nn
 import regard
 from regard.attention.heads import attentions, pruned_heads, weakest, with_all_heads
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.checkpoints import load_weights, read_tensors, write_tensors
+from regard.checkpoints.formats.published import PRUNED, from_published, to_published
+from regard.checkpoints.store import load_weights, read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
-from regard.models.published import PRUNED, from_published, to_published
 from regard.models.transformer import Transformer, TransformerConfig
 
 ROWS = [[5, 6, 7, 8, 9], [10, 11, 12], [4]]

@@ -8,7 +8,8 @@ import torch
 from decoding_mocks import Markov, Recurrent, batch, sources
 from typer.testing import CliRunner
 
-from regard import cli, hub
+from regard import cli
+from regard.checkpoints import hub
 from regard.decoding import (
     BadWords,
     Beam,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import hub
+from regard.checkpoints import hub
 from regard.data.batches import Sequences
 from regard.decoding import (
     Beam,

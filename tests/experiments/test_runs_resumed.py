@@ -17,7 +17,7 @@ import torch
 from killing import killed_at
 from typer.testing import CliRunner
 
-from regard.checkpoints import read_folder
+from regard.checkpoints.store import read_folder
 from regard.cli import app
 from regard.data.relocation import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError

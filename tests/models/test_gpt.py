@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.checkpoints.formats.published import to_published
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.errors import ConfigError
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
-from regard.models.published import to_published
 from regard.text import train
 
 TINY = dict(d_model=8, heads=2, layers=2, max_length=6)

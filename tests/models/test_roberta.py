@@ -8,11 +8,11 @@ import pytest
 import torch
 from their_encoders import FAMILIES, SAME, T, V, compare, ours_of, transformers
 
+from regard.checkpoints.formats.published import from_published, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
-from regard.models.published import from_published, to_published
 from regard.models.roberta import PUBLISHED, SIZES, Roberta, RobertaConfig
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)

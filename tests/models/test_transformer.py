@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.checkpoints import read_tensors, write_tensors
+from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.formats.transformer import MARIAN, PEGASUS, interleave
+from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
-from regard.models.names_transformer import MARIAN, PEGASUS, interleave
-from regard.models.published import from_published, to_published
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 

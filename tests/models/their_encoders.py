@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.checkpoints.formats.bert import BERT
+from regard.checkpoints.formats.distilbert import DISTILBERT
+from regard.checkpoints.formats.encoders import EncoderLayout
+from regard.checkpoints.formats.published import from_published
+from regard.checkpoints.formats.roberta import ROBERTA
 from regard.data.batches import Sequences
 from regard.models.headed import Headed
-from regard.models.names_bert import BERT
-from regard.models.names_distilbert import DISTILBERT
-from regard.models.names_roberta import ROBERTA
-from regard.models.published import from_published
-from regard.models.published_encoders import EncoderLayout
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.checkpoints.formats.gpt import GPT2_LAYOUT, GPT_LAYOUT, GPTLayout
 from regard.data.batches import Sequences
-from regard.models.names_gpt import GPT2_LAYOUT, GPT_LAYOUT, GPTLayout
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -15,12 +15,12 @@ import tokenizers
 import torch
 from torch.nn import functional as F
 
+from regard.checkpoints.formats.published import to_published
 from regard.data import Sequences, read
 from regard.decoding import generate
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
-from regard.models.published import to_published
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.language_modeling import LanguageModeling, lost_text
 from regard.text import Tokenizer, train

@@ -10,7 +10,7 @@ import pytest
 import torch
 from toy import KINDS, Toy
 
-from regard.checkpoints import write_folder
+from regard.checkpoints.store import write_folder
 from regard.errors import ConfigError, MissingExtra
 from regard.training import resume, train
 from regard.training.folder import RunFolder, differences

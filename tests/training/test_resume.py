@@ -17,7 +17,7 @@ import pytest
 import torch
 from toy import KINDS, Toy, options
 
-from regard import checkpoints
+from regard.checkpoints import store as checkpoints
 from regard.errors import CheckpointError, ConfigError
 from regard.training import (
     CheckpointOptions,

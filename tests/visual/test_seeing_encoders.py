@@ -13,13 +13,13 @@ from visual_pages import addresses, embedded, scripts, weights, widest
 
 import regard
 from regard.attention.tap import label
-from regard.checkpoints import read_tensors
+from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import Pieces
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
-from regard.models.published import from_published, to_published
 from regard.text import Tokenizer
 from regard.visual import Heads, Inputs, Panel, beside, contextual, next_words, read, vocabulary
 from regard.visual.words import merged, words_of
@@ -68,7 +68,7 @@ def minilm() -> tuple[Headed, Pieces]:
 
 def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, pieces):
     transformers = pytest.importorskip("transformers")
-    from regard.checkpoints import write_tensors
+    from regard.checkpoints.store import write_tensors
 
     model = Headed(bert(), {})
     config, tensors = to_published(model)

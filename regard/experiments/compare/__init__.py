@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoints import write_text
+from regard.checkpoints.store import write_text
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.compare.conditions import conditions_of, refuse_changes, refuse_unfair

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from regard.checkpoints import FACTS, write_text
+from regard.checkpoints.store import FACTS, write_text
 from regard.errors import RegardError
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate

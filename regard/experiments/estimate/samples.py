@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.checkpoints.hub import resolve
 from regard.data.files import split_member
 from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
 from regard.experiments.runs import Started, build_model, build_tokenizer
-from regard.hub import resolve
 from regard.models.headed import Headed
 from regard.tasks import task_class
 from regard.tasks.batching import device_of

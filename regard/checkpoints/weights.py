@@ -19,7 +19,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from regard.checkpoints import read_tensors
+from regard.checkpoints.store import read_tensors
 from regard.errors import CheckpointError
 from regard.schema import Fields, read_json
 

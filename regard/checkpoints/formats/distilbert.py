@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropped
+from regard.checkpoints.formats.encoders import EncoderLayout, HeadLayout, both, joined
 from regard.models.config import Count, InitScale, Size, TokenId
 from regard.models.distilbert import DistilBert
-from regard.models.published_config import ConfigTable, Field, activation, dropped
-from regard.models.published_encoders import EncoderLayout, HeadLayout, both, joined
 
 LAYER = "transformer.layer.{layer}"
 BODY = [

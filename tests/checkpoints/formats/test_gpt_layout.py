@@ -20,12 +20,12 @@ from their_gpts import (
 )
 from torch.nn import functional as F
 
-from regard.checkpoints import write_tensors
+from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.errors import CheckpointError, ConfigError
 from regard.models.headed import Headed
-from regard.models.published import from_published, to_published
 
 SAME = dict(atol=1e-5, rtol=0)
 UNUSUAL = {

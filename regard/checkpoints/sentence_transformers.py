@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
-from regard.checkpoints import write_text
+from regard.checkpoints.store import write_text
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.config import Size

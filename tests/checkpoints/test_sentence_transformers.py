@@ -7,13 +7,18 @@ import json
 import pytest
 import torch
 
-from regard.checkpoints import write_tensors
+from regard.checkpoints.formats.published import to_published
+from regard.checkpoints.sentence_transformers import (
+    KINDS,
+    Pooling,
+    read_pooling,
+    write_sentence_transformers,
+)
+from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert
 from regard.models.headed import Headed
-from regard.models.published import to_published
-from regard.sentences import KINDS, Pooling, read_pooling, write_sentence_transformers
 from regard.text import Tokenizer
 from regard.text.templates import with_template
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropped
+from regard.checkpoints.formats.encoders import TWICE, EncoderLayout, HeadLayout, both, joined
 from regard.models.bert import Bert
 from regard.models.config import Count, Epsilon, InitScale, Size, TokenId
-from regard.models.published_config import ConfigTable, Field, activation, dropped
-from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both, joined
 
 LAYER = "encoder.layer.{layer}"
 BLOCKS = [

@@ -26,12 +26,12 @@ from their_encoders import (
     weights,
 )
 
-from regard.checkpoints import read_tensors, write_tensors
+from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models import model_class
 from regard.models.headed import Headed
-from regard.models.published import from_published, to_published
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints import Undrawn, adopt, check_finite, check_fit, distinct
+from regard.checkpoints.store import Undrawn, adopt, check_finite, check_fit, distinct
 from regard.errors import CheckpointError
 from regard.layers.quantized import Stored, Weights, narrowed
 from regard.models.quantize import prepare, quantize_layers

@@ -9,10 +9,10 @@ import pytest
 import torch
 from their_encoders import FAMILIES, V, batch, compare, ours_of, read, transformers, weights
 
+from regard.checkpoints.formats.config_table import ACTIVATIONS as KNOWN
+from regard.checkpoints.formats.published import from_published, to_published
 from regard.errors import ConfigError
 from regard.layers.feedforward import ACTIVATIONS
-from regard.models.published import from_published, to_published
-from regard.models.published_config import ACTIVATIONS as KNOWN
 
 
 def another(name: str, value: object) -> object:

@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.checkpoints import Names, adopt, transpose
+from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropped, refusal
+from regard.checkpoints.formats.encoders import EncoderLayout, HeadLayout, both
+from regard.checkpoints.store import Names, adopt, transpose
 from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
 from regard.models.headed import Headed
-from regard.models.published_config import ConfigTable, Field, activation, dropped, refusal
-from regard.models.published_encoders import EncoderLayout, HeadLayout, both
 
 WORDS = "lm_head.weight"
 # theirs -> the value that the head which compares answers computes

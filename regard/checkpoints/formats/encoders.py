@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.checkpoints import Names, Transform, adopt, split
+from regard.checkpoints.formats.config_table import ConfigTable, label_names, refusal
+from regard.checkpoints.store import Names, Transform, adopt, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.config import check_consistent, check_sizes
 from regard.models.headed import Headed
-from regard.models.published_config import ConfigTable, label_names, refusal
 from regard.suggest import nearest
 
 Rows = Sequence[tuple]

@@ -15,11 +15,11 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from regard import hub
+from regard.checkpoints import hub
+from regard.checkpoints.hub import resolve
 from regard.errors import CheckpointError, RegardError
-from regard.hub import resolve
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = [
     "config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "tokenizer.json",
@@ -149,7 +149,7 @@ def test_without_the_package_the_install_line_is_told(monkeypatch, tmp_path):
 def offline(cache: Path, name: str) -> subprocess.CompletedProcess[str]:
     """`resolve` in a process whose cache this is, where every connection would fail."""
     code = (
-        "import socket, sys; from regard.hub import resolve\n"
+        "import socket, sys; from regard.checkpoints.hub import resolve\n"
         "def refuse(*_): raise AssertionError('the network was touched')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
         "try: print(resolve(sys.argv[1]))\n"

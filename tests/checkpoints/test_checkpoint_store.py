@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.checkpoints import (
+from regard.checkpoints.store import (
     Names,
     keep,
     load_weights,

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from regard.checkpoints.weights import read_pickled, read_weights
 from regard.errors import CheckpointError
-from regard.weights import read_pickled, read_weights
 
 TENSORS = {
     "half": torch.arange(6, dtype=torch.float16).reshape(2, 3),

@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoints import Names, Transform, split
+from regard.checkpoints.formats.config_table import REQUIRED, Field, dropped, refusal
+from regard.checkpoints.formats.published import WholeModel
+from regard.checkpoints.store import Names, Transform, split
 from regard.errors import ConfigError
 from regard.models.config import Probability, Size, TokenId, check_consistent
-from regard.models.published import WholeModel
-from regard.models.published_config import REQUIRED, Field, dropped, refusal
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 

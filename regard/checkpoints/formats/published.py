@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
-from regard.checkpoints import Names, Undrawn, adopt
+from regard.checkpoints.store import Names, Undrawn, adopt
 from regard.errors import ConfigError, RegardError
 from regard.models.config import check_sizes
 from regard.suggest import nearest
@@ -74,13 +74,13 @@ PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...],
 
 # `model_type` of the published config.json -> module:Layout
 LAYOUTS = {
-    "marian": "regard.models.names_transformer:MARIAN",
-    "pegasus": "regard.models.names_transformer:PEGASUS",
-    "bert": "regard.models.names_bert:BERT",
-    "openai-gpt": "regard.models.names_gpt:GPT_LAYOUT",
-    "gpt2": "regard.models.names_gpt:GPT2_LAYOUT",
-    "roberta": "regard.models.names_roberta:ROBERTA",
-    "distilbert": "regard.models.names_distilbert:DISTILBERT",
+    "marian": "regard.checkpoints.formats.transformer:MARIAN",
+    "pegasus": "regard.checkpoints.formats.transformer:PEGASUS",
+    "bert": "regard.checkpoints.formats.bert:BERT",
+    "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
+    "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
+    "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
+    "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
 }
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.models import names_bert as bert
+from regard.checkpoints.formats import bert
+from regard.checkpoints.formats.config_table import ConfigTable, Field, refusal
+from regard.checkpoints.formats.encoders import TWICE, EncoderLayout, HeadLayout, both
 from regard.models.config import Size, TokenId
-from regard.models.published_config import ConfigTable, Field, refusal
-from regard.models.published_encoders import TWICE, EncoderLayout, HeadLayout, both
 from regard.models.roberta import Roberta
 
 

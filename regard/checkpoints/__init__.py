@@ -1,0 +1,1 @@
+"""Weights on disk: files, name tables, published layouts, and folders of models."""

@@ -1,0 +1,1 @@
+"""The layouts in which models are published, one a file."""
