@@ -121,6 +121,22 @@ def test_a_sample_with_a_small_model_depends_on_its_own_text_alone(limit):
     same(plan.run(model, batch(rows[::-1], extra=3))[::-1], together)
 
 
+def test_a_recurrent_draft_may_overwrite_states_that_it_has_read():
+    model, small = build("gpt2", 1), build("recurrent", 1)
+    rows = batch(sources(4, VOCABULARY, 1))
+    plan = Speculative(Sampling(seed=1, max_tokens=12), SmallModel(small), 3)
+    expected, step = plan.run(model, rows), small.step
+
+    def overwriting(tokens, state):
+        found = step(tokens, state)
+        for tensor in state.tensors().values():
+            tensor.fill_(torch.nan)
+        return found
+
+    small.step = overwriting
+    same(plan.run(model, rows), expected)
+
+
 def test_to_the_last_position_of_the_context():
     model = build("gpt2", 2, eos=None)
     rows = batch(sources(6, VOCABULARY, 4, longest=44))

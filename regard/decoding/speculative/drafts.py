@@ -315,13 +315,15 @@ class _Recalling:
         self.model = model
 
     def step(self, tokens: Tensor, state: _Recalled) -> tuple[Tensor, _Recalled]:
-        scores, states = [], list(state.states)
+        *states, current = state.states
+        everything = torch.arange(tokens.size(0), device=tokens.device)
+        scores = []
         with evaluating(self.model):
             for column in tokens.split(1, 1):
-                score, after = cuda_graphs.step(self.model, column, states[-1])
+                states.append(current.select(everything))  # a copy: the step may reuse the memory
+                score, current = cuda_graphs.step(self.model, column, current)
                 scores.append(score)
-                states.append(after)
-        return torch.cat(scores, 1), _Recalled(states)
+        return torch.cat(scores, 1), _Recalled([*states, current])
 
 
 def rewinds(state: Any) -> bool:
