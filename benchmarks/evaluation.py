@@ -126,14 +126,14 @@ class OurCarried:
     def __init__(self, sizes: dict[str, int], words: int, weights: str, threads: int):
         import torch
 
-        from regard.data import Tokens
+        from regard.data import TokenArray
         from regard.models.quantize import prepare
 
         torch.set_num_threads(threads)
         self.model = _recurrent(sizes)
         if weights != "float32":
             prepare(self.model, weights)  # type: ignore[arg-type]
-        self.text = Tokens.of([_text(words, sizes["vocab_size"])], sizes["vocab_size"])
+        self.text = TokenArray.of([_text(words, sizes["vocab_size"])], sizes["vocab_size"])
 
     def turn(self) -> float:
         """Nats per word."""
@@ -205,14 +205,14 @@ class OurWindows:
     ):
 
         from benchmarks.decoding.ours import Ours
-        from regard.data import Tokens, Windows
+        from regard.data import SlidingWindows, TokenArray
         from regard.tasks.features import places_of
 
         self.model: Any = Ours(folder, shape, weights, threads).model
-        text = Tokens.of([_text(tokens, shape["vocab_size"])], shape["vocab_size"])
+        text = TokenArray.of([_text(tokens, shape["vocab_size"])], shape["vocab_size"])
         window = shape["length"]
         rows = max(1, places_of(self.model) // window)
-        self.windows = Windows(text, window=window, stride=stride, rows=rows)
+        self.windows = SlidingWindows(text, window=window, stride=stride, rows=rows)
 
     def turn(self) -> float:
         """Nats per token."""

@@ -89,7 +89,7 @@ class Ours:
 
     def __init__(self, sizes: dict[str, int], count: int, precision: Any, sort: bool, threads: int):
         from benchmarks.updates import Updates
-        from regard.data import Tokens, sorted_batches
+        from regard.data import TokenArray, sorted_batches
         from regard.training.options import OptimizerOptions, TrainingOptions
 
         class Task(Updates):
@@ -100,8 +100,8 @@ class Ours:
                 return self.model.head.loss(hidden.flatten(0, 1), labels), None
 
         texts = sentences(count, sizes["vocab_size"])
-        sources = Tokens.of([[*text, EOS] for text in texts])
-        targets = Tokens.of([[BOS, *text, EOS] for text in texts])
+        sources = TokenArray.of([[*text, EOS] for text in texts])
+        targets = TokenArray.of([[BOS, *text, EOS] for text in texts])
         batches = list(sorted_batches((sources, targets), (PAD, PAD), budget=1024))
         if not sort:
             batches = [_batch(texts[i : i + 32]) for i in range(0, count, 32)]

@@ -93,10 +93,12 @@ class Ours:
 
     def turn(self) -> int:
         """The number of tokens."""
-        from regard.data import Column, encode
+        from regard.data import FieldEncoder, encode
 
         rows = ((line,) for line in self.lines)
-        return len(encode(rows, [Column("text", self.tokenizer)], empty="keep").columns[0].ids)
+        return len(
+            encode(rows, [FieldEncoder("text", self.tokenizer)], empty="keep").columns[0].ids
+        )
 
 
 class Tokenizers:

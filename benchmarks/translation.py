@@ -168,13 +168,13 @@ class Ours:
         import torch
 
         import regard
-        from regard.data import Tokens
+        from regard.data import TokenArray
         from regard.decoding import Beam
 
         torch.set_num_threads(threads)
         place = folder if weights == "float32" else _ours(folder, weights)
         self.model = regard.load(place, device="cpu").model
-        self.rows = Tokens.of(json.loads(Path(rows).read_text()))
+        self.rows = TokenArray.of(json.loads(Path(rows).read_text()))
         self.method = Beam(size=BEAMS, max_tokens=limit)
 
     def turn(self) -> list[list[int]]:

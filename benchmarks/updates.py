@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import ops
-from regard.data.sampler import Cursor
+from regard.data.sampler import EpochSampler
 from regard.training.folder import RunFolder
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Task
@@ -56,9 +56,9 @@ class Updates(Task, ABC):
             self.loop.update()
         return float(self.last)
 
-    def train_batches(self) -> Cursor:
+    def train_batches(self) -> EpochSampler:
         """See `regard.training.loop.Task`."""
-        return Cursor(Listed(self.batches))
+        return EpochSampler(Listed(self.batches))
 
     def counts(self, batch: Any) -> dict[str, int]:
         """See `regard.training.loop.Task`."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from regard.data.batches import PairBatch
-from regard.data.sampler import Cursor, permutation
-from regard.data.token_arrays import Tokens
+from regard.data.sampler import EpochSampler, permutation
+from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
 
 Make = Callable[..., Any]  # a batch from one Sequences for each column
@@ -27,7 +27,7 @@ Make = Callable[..., Any]  # a batch from one Sequences for each column
 class PaddedBatches(Sequence[Any]):
     """Batches of padded rows, made when asked for: batch i holds the rows `rows[i]`, in order."""
 
-    columns: Sequence[Tokens]
+    columns: Sequence[TokenArray]
     pads: Sequence[int | None]
     make: Make
     rows: Sequence[np.ndarray]
@@ -47,12 +47,12 @@ class PaddedBatches(Sequence[Any]):
         longest = (column.lengths[rows].max() * len(rows) for column, rows in self._parts())
         return 1 - tokens / int(sum(longest))
 
-    def _parts(self) -> list[tuple[Tokens, np.ndarray]]:
+    def _parts(self) -> list[tuple[TokenArray, np.ndarray]]:
         return [(column, rows) for column in self.columns for rows in self.rows]
 
 
 class Buckets:
-    """Shuffled batches of padded rows, each row once an epoch; to be read through a `Cursor`.
+    """Shuffled batches of padded rows, each row once an epoch; to be read through a `EpochSampler`.
 
     An epoch shuffles all rows, cuts them into pools of `pool` rows, sorts each pool by length, cuts
     it into batches within the budget, and shuffles all batches. The order depends on `seed` and the
@@ -63,7 +63,7 @@ class Buckets:
 
     def __init__(
         self,
-        columns: Sequence[Tokens],
+        columns: Sequence[TokenArray],
         pads: Sequence[int | None],
         *,
         budget: int,
@@ -125,7 +125,7 @@ class Buckets:
         }
 
 
-class BucketsCursor(Cursor):
+class BucketSampler(EpochSampler):
     """A cursor for trainings that choose the size of pools by device.
 
     A saved position is gone on from in the order it was saved in, even where this device, or this
@@ -143,7 +143,11 @@ class BucketsCursor(Cursor):
 
 
 def sorted_batches(
-    columns: Sequence[Tokens], pads: Sequence[int | None], *, budget: int, make: Make = PairBatch
+    columns: Sequence[TokenArray],
+    pads: Sequence[int | None],
+    *,
+    budget: int,
+    make: Make = PairBatch,
 ) -> PaddedBatches:
     """All rows once, longest first, not shuffled: for evaluation.
 
@@ -156,7 +160,7 @@ def sorted_batches(
     return PaddedBatches(tuple(columns), tuple(pads), make, parts[::-1])
 
 
-def _lengths(columns: Sequence[Tokens], budget: int) -> np.ndarray:
+def _lengths(columns: Sequence[TokenArray], budget: int) -> np.ndarray:
     """(columns, rows) the length of every row in every column."""
     if budget < 1:
         raise ConfigError(f"`budget` must be at least 1 token, but is {budget}.")

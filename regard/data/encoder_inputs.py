@@ -16,20 +16,20 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.data.bucketing import Buckets, PaddedBatches, sorted_batches
-from regard.data.token_arrays import Tokens
+from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
-from regard.text.templates import Row, Template
+from regard.text.templates import EncoderInput, Template
 
 if TYPE_CHECKING:
     from regard.text import Tokenizer
 
 Texts = tuple[str, ...]  # one, or two
 TooLong = Literal["error", "truncate", "skip"]
-MIXING = 50  # batches that are cut from one pool of rows sorted by length
+BATCHES_PER_POOL = 50  # batches that are cut from one pool of rows sorted by length
 
 
 @dataclass(frozen=True)
-class Pieces:
+class InputFormat:
     """How texts become rows of ids.
 
     limit: the most ids that a row may have; None: any number.  pad: the id of padding; None: the
@@ -46,7 +46,7 @@ class Pieces:
         if self.limit is not None and self.limit < least:
             raise ConfigError(f"`max_tokens` must be at least {least}, but is {self.limit}.")
 
-    def rows(self, texts: Sequence[Texts]) -> list[Row]:
+    def rows(self, texts: Sequence[Texts]) -> list[EncoderInput]:
         """The rows of many texts or pairs of texts, not shortened. An empty text is one piece."""
         flat = iter(self.tokenizer.encode_many([part for one in texts for part in one]))
         return [self._row([next(flat) for _ in one]) for one in texts]
@@ -63,11 +63,11 @@ class Pieces:
         pieces = dict(zip(distinct, found, strict=True))
         return [[pieces[word] for word in sentence] for sentence in sentences]
 
-    def long_ones(self, rows: Sequence[Row]) -> list[int]:
+    def long_ones(self, rows: Sequence[EncoderInput]) -> list[int]:
         """Which rows are longer than the limit."""
         return [i for i, row in enumerate(rows) if self.limit is not None and len(row) > self.limit]
 
-    def shortened(self, row: Row) -> Row:
+    def shortened(self, row: EncoderInput) -> EncoderInput:
         """Within the limit: ids leave the end of the longer text until both are equal, then of both
         in turn (as BERT's own programs do)."""
         if self.limit is None or len(row) <= self.limit:
@@ -79,12 +79,12 @@ class Pieces:
         first = min(len(texts[0]), max(room - len(texts[1]), (room + 1) // 2))
         return self.template.row([texts[0][:first], texts[1][: room - first]])
 
-    def batch(self, rows: Sequence[Row]) -> Sequences:
+    def batch(self, rows: Sequence[EncoderInput]) -> Sequences:
         """Rows side by side, padded on the right."""
         padded = Sequences.of([row.ids for row in rows], self.pad)
         return with_segments(padded, Sequences.of([row.segments for row in rows], 0))
 
-    def _row(self, ids: list[list[int]]) -> Row:
+    def _row(self, ids: list[list[int]]) -> EncoderInput:
         row = self.template.row(ids)
         return row if row.ids else self.template.row([[self._something()]])
 
@@ -95,7 +95,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, eq=False)
-class RowBatch:
+class InputBatch:
     """Rows of texts, and by `numbers` (B,) int64 which examples they are: those stay on the CPU."""
 
     texts: Sequences
@@ -105,26 +105,26 @@ class RowBatch:
         """The number of rows, B."""
         return len(self.texts)
 
-    def to(self, device: torch.device | str) -> RowBatch:
+    def to(self, device: torch.device | str) -> InputBatch:
         """The same rows on another device."""
-        return RowBatch(self.texts.to(device), self.numbers)
+        return InputBatch(self.texts.to(device), self.numbers)
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedInputs:
     """Rows in flat arrays: ids, segments, and the number of the example that each row is."""
 
-    ids: Tokens
-    segments: Tokens
-    numbers: Tokens
+    ids: TokenArray
+    segments: TokenArray
+    numbers: TokenArray
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Encoded:
+    def of(cls, rows: Sequence[EncoderInput]) -> EncodedInputs:
         """Row i is example i."""
         return cls(
-            Tokens.of(row.ids for row in rows),
-            Tokens.of((row.segments for row in rows), 256),
-            Tokens.of([i] for i in range(len(rows))),
+            TokenArray.of(row.ids for row in rows),
+            TokenArray.of((row.segments for row in rows), 256),
+            TokenArray.of([i] for i in range(len(rows))),
         )
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ class Encoded:
         alike: rows of similar lengths together; else which rows meet does not depend on lengths.
         """
         columns, pads = self._columns(pad)
-        pool = rows * MIXING if alike else None
+        pool = rows * BATCHES_PER_POOL if alike else None
         return Buckets(
             columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=_row_batch
         )
@@ -148,12 +148,12 @@ class Encoded:
         columns, pads = self._columns(pad)
         return sorted_batches(columns, pads, budget=tokens, make=_row_batch)
 
-    def _columns(self, pad: int | None) -> tuple[tuple[Tokens, ...], tuple[int | None, ...]]:
+    def _columns(self, pad: int | None) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...]]:
         return (self.ids, self.segments, self.numbers), (pad, 0, 0)
 
 
-def _row_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> RowBatch:
-    return RowBatch(with_segments(ids, segments), numbers.ids[:, 0])
+def _row_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> InputBatch:
+    return InputBatch(with_segments(ids, segments), numbers.ids[:, 0])
 
 
 def with_segments(ids: Sequences, segments: Sequences) -> Sequences:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from regard.data.batches import Sequences, moved
 from regard.data.bucketing import Buckets, PaddedBatches, sorted_batches
-from regard.data.encoder_inputs import MIXING, with_segments
-from regard.data.token_arrays import Tokens
-from regard.text.templates import Row
+from regard.data.encoder_inputs import BATCHES_PER_POOL, with_segments
+from regard.data.token_arrays import TokenArray
+from regard.text.templates import EncoderInput
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +54,22 @@ class GroupBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class GroupedInputs:
     """Examples in flat arrays: the ids and segments of all rows of each, and the rows' lengths."""
 
-    ids: Tokens
-    segments: Tokens
-    lengths: Tokens
-    numbers: Tokens
+    ids: TokenArray
+    segments: TokenArray
+    lengths: TokenArray
+    numbers: TokenArray
 
     @classmethod
-    def of(cls, examples: Sequence[Sequence[Row]]) -> Groups:
+    def of(cls, examples: Sequence[Sequence[EncoderInput]]) -> GroupedInputs:
         """The rows of each example."""
         return cls(
-            Tokens.of([i for row in rows for i in row.ids] for rows in examples),
-            Tokens.of(([s for row in rows for s in row.segments] for rows in examples), 256),
-            Tokens.of([len(row) for row in rows] for rows in examples),
-            Tokens.of([i] for i in range(len(examples))),
+            TokenArray.of([i for row in rows for i in row.ids] for rows in examples),
+            TokenArray.of(([s for row in rows for s in row.segments] for rows in examples), 256),
+            TokenArray.of([len(row) for row in rows] for rows in examples),
+            TokenArray.of([i] for i in range(len(examples))),
         )
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Groups:
 
         alike: examples of similar lengths together; else which meet does not depend on lengths.
         """
-        columns, pads, pool = self._columns(), (0,) * 4, rows * MIXING if alike else None
+        columns, pads, pool = self._columns(), (0,) * 4, rows * BATCHES_PER_POOL if alike else None
         make = partial(_group_batch, pad)
         return Buckets(columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=make)
 
@@ -91,7 +91,7 @@ class Groups:
         make = partial(_group_batch, pad)
         return sorted_batches(self._columns(), (0,) * 4, budget=tokens, make=make)
 
-    def _columns(self) -> tuple[Tokens, ...]:
+    def _columns(self) -> tuple[TokenArray, ...]:
         return self.ids, self.segments, self.lengths, self.numbers
 
 

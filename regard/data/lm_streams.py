@@ -15,11 +15,11 @@ import torch
 
 from regard.data.batches import IGNORE, StreamBatch
 from regard.data.sampler import permutation
-from regard.data.token_arrays import Tokens
+from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
 
 
-class Streams(Sequence[Any]):
+class ParallelStreams(Sequence[Any]):
     """A text read in `rows` places at once, `steps` tokens at a time, for models with a state.
 
     The text is cut into `rows` streams of nearly equal length, and these into windows: row b of a
@@ -30,7 +30,7 @@ class Streams(Sequence[Any]):
     It is the sequence of windows of one pass, to evaluate; a `Cursor` over it passes without end.
     """
 
-    def __init__(self, text: Tokens, *, rows: int, steps: int):
+    def __init__(self, text: TokenArray, *, rows: int, steps: int):
         self.text, self.rows, self.steps = text, rows, steps
         _check(text, rows, steps)
         self.predicted = len(text.ids) - 1
@@ -54,7 +54,7 @@ class Streams(Sequence[Any]):
         ends = np.minimum(self._lengths, first + self.steps)
         return _window(self.text, self._starts + first, ends - first, fresh=index == 0)
 
-    def epoch(self, number: int) -> Streams:
+    def epoch(self, number: int) -> ParallelStreams:
         """The windows of any epoch: the order of a text is its own."""
         return self
 
@@ -63,7 +63,7 @@ class Streams(Sequence[Any]):
         return {"data": f"{self.text.checksum:08x}", "rows": self.rows, "steps": self.steps}
 
 
-class Columns(Sequence[Any]):
+class WarmedStreams(Sequence[Any]):
     """A text read in `rows` places at once, each of them begun `lead` tokens early.
 
     A model with a state that forgets what stood so many tokens ago then knows at each place what it
@@ -76,7 +76,7 @@ class Columns(Sequence[Any]):
     `leading` of them are those before the parts.
     """
 
-    def __init__(self, text: Tokens, *, rows: int, steps: int, lead: int):
+    def __init__(self, text: TokenArray, *, rows: int, steps: int, lead: int):
         self.text, self.rows, self.steps, self.lead = text, rows, steps, lead
         _check(text, rows, steps)
         self.predicted = len(text.ids) - 1
@@ -108,7 +108,7 @@ class Columns(Sequence[Any]):
         return batch
 
 
-class Blocks:
+class ShuffledBlocks:
     """A text in blocks of `steps` tokens, shuffled, `rows` at a time, for models without a state.
 
     Every batch is `fresh`. Blocks begin at multiples of `steps` in the first epoch; in each later
@@ -118,19 +118,19 @@ class Blocks:
     epoch's number alone. To be read through a `Cursor`.
     """
 
-    def __init__(self, text: Tokens, *, rows: int, steps: int, seed: int):
+    def __init__(self, text: TokenArray, *, rows: int, steps: int, seed: int):
         self.text, self.rows, self.steps, self.seed = text, rows, steps, seed
         _check(text, rows, steps)
         self.predicted = len(text.ids) - 1
 
-    def epoch(self, number: int) -> _ShuffledBlocks:
+    def epoch(self, number: int) -> _BlockEpoch:
         """The batches of this epoch, in order."""
         moved = int(permutation(self.steps, self.seed, number, 1)[0]) if number else 0
         starts = np.arange(moved, self.predicted, self.steps)
         starts = np.concatenate([[0], starts]) if moved else starts
         lengths = np.diff(starts, append=self.predicted)
         order = permutation(len(starts), self.seed, number)
-        return _ShuffledBlocks(self, starts[order], lengths[order])
+        return _BlockEpoch(self, starts[order], lengths[order])
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on."""
@@ -138,8 +138,8 @@ class Blocks:
         return {"data": data, "rows": self.rows, "steps": self.steps, "seed": self.seed}
 
 
-class _ShuffledBlocks(Sequence[Any]):
-    def __init__(self, blocks: Blocks, starts: np.ndarray, lengths: np.ndarray):
+class _BlockEpoch(Sequence[Any]):
+    def __init__(self, blocks: ShuffledBlocks, starts: np.ndarray, lengths: np.ndarray):
         self._blocks, self._starts, self._lengths = blocks, starts, lengths
 
     def __len__(self) -> int:
@@ -152,14 +152,14 @@ class _ShuffledBlocks(Sequence[Any]):
         return _window(self._blocks.text, self._starts[rows], self._lengths[rows], fresh=True)
 
 
-class Windows(Sequence[Any]):
+class SlidingWindows(Sequence[Any]):
     """A text in windows of `window` tokens, `stride` apart, `rows` at a time, to measure it.
 
     The first window predicts all its tokens; each other one those that no window before it has
     reached, with at least `window - stride` tokens before them. The last may be shorter.
     """
 
-    def __init__(self, text: Tokens, *, window: int, stride: int | None = None, rows: int = 1):
+    def __init__(self, text: TokenArray, *, window: int, stride: int | None = None, rows: int = 1):
         self.text, self.window, self.rows = text, window, rows
         self.stride = window if stride is None else stride
         _check(text, rows, window)
@@ -187,7 +187,7 @@ class Windows(Sequence[Any]):
         return batch
 
 
-def _window(text: Tokens, starts: np.ndarray, lengths: np.ndarray, fresh: bool) -> StreamBatch:
+def _window(text: TokenArray, starts: np.ndarray, lengths: np.ndarray, fresh: bool) -> StreamBatch:
     """Row b: the `lengths[b]` tokens from `starts[b]` on, and the tokens that follow each."""
     steps = np.arange(lengths.max())
     places = np.minimum(starts[:, None] + steps, len(text.ids) - 2)  # (B, T)
@@ -197,7 +197,7 @@ def _window(text: Tokens, starts: np.ndarray, lengths: np.ndarray, fresh: bool) 
     return StreamBatch(torch.from_numpy(tokens), torch.from_numpy(targets), fresh)
 
 
-def _check(text: Tokens, rows: int, steps: int) -> None:
+def _check(text: TokenArray, rows: int, steps: int) -> None:
     for name, value in (("rows", rows), ("steps", steps)):
         if value < 1:
             raise ConfigError(f"`{name}` must be at least 1, but is {value}.")

@@ -40,7 +40,7 @@ Field = str | int
 Row = tuple[str, ...]
 
 
-class Rows(ABC):
+class RowReader(ABC):
     """What every reader is: rows that can be looped over as often as needed."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True)
-class _File(Rows):
+class _File(RowReader):
     path: str | Path
 
     def file_of(self, field: int) -> str:
@@ -75,7 +75,7 @@ class _File(Rows):
 
 
 @dataclass(frozen=True)
-class Lines(_File):
+class LineReader(_File):
     """Plain text, one row a line."""
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
@@ -83,7 +83,7 @@ class Lines(_File):
 
 
 @dataclass(frozen=True)
-class Verbatim(_File):
+class VerbatimReader(_File):
     """Plain text with its line breaks: the rows, joined, are the file (less a byte order mark).
 
     A row begins at a line break that follows a line with something on it, so that the tokenizers,
@@ -109,7 +109,7 @@ class Verbatim(_File):
 
 
 @dataclass(frozen=True)
-class Parallel(Rows):
+class ParallelReader(RowReader):
     """Several files of lines where line i of each belongs together. Unequal length is an error."""
 
     paths: tuple[str | Path, ...]
@@ -118,7 +118,7 @@ class Parallel(Rows):
         return str(self.paths[field])
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        streams = [Lines(path).numbered() for path in self.paths]
+        streams = [LineReader(path).numbered() for path in self.paths]
         number = 0
         while True:
             heads = [next(stream, None) for stream in streams]
@@ -142,7 +142,7 @@ class Parallel(Rows):
 
 
 @dataclass(frozen=True)
-class Tsv(_File):
+class TsvReader(_File):
     """Columns between tabs, one row a line; quotes are characters like others.
 
     `header`: whether the first line names the columns; needed when `columns` are names. Under a
@@ -158,7 +158,7 @@ class Tsv(_File):
 
 
 @dataclass(frozen=True)
-class Csv(_File):
+class CsvReader(_File):
     """Columns between commas (or another `delimiter`), quoted with `"` where needed.
 
     A quoted field may hold line breaks; a doubled quote inside stands for one. `header` as in Tsv.
@@ -212,7 +212,7 @@ class _Bounded:
 
 
 @dataclass(frozen=True)
-class JsonLines(_File):
+class JsonLinesReader(_File):
     """One JSON object a line; a field of a nested object is written `outer.inner`."""
 
     fields: tuple[str, ...]
@@ -239,7 +239,7 @@ class JsonLines(_File):
 
 
 @dataclass(frozen=True)
-class Parquet(_File):
+class ParquetReader(_File):
     """A Parquet file, read in batches of rows; needs pyarrow (`pip install 'regard[data]'`)."""
 
     fields: tuple[str, ...]
@@ -279,7 +279,7 @@ class Parquet(_File):
         return file.iter_batches(batch_size=1024, columns=sorted(wanted))
 
 
-class Items(Rows):
+class ItemReader(RowReader):
     """Rows from anything one can loop over: strings, tuples or lists, or mappings by name.
 
     An iterator gives its items once; a second pass over it is refused, since it would be empty.
@@ -328,7 +328,7 @@ def read(
     *,
     format: str | None = None,
     header: bool | None = None,
-) -> Rows:
+) -> RowReader:
     """The rows of one file, or of anything one can loop over.
 
     `fields`: the columns wanted, by name or by number from 0. `format`: one of FORMATS; by default
@@ -336,7 +336,7 @@ def read(
     whether a table's first line holds names; by default it does when a field is given by name.
     """
     if not isinstance(data, str | PathLike):
-        return Items(data, fields)
+        return ItemReader(data, fields)
     path, chosen = str(data), format or _ENDINGS.get(ending(str(data)), "lines")
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
@@ -344,9 +344,9 @@ def read(
     return FORMATS[chosen](path, tuple(fields), header)
 
 
-def read_parallel(*paths: str | PathLike[str]) -> Parallel:
+def read_parallel(*paths: str | PathLike[str]) -> ParallelReader:
     """Rows of as many fields as there are files of lines: line i of each."""
-    return Parallel(tuple(str(path) for path in paths))
+    return ParallelReader(tuple(str(path) for path in paths))
 
 
 def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
@@ -468,24 +468,24 @@ def _without_columns(path: str, columns: Sequence[Field], header: bool | None) -
         raise DataError(path, None, problem, "If it is a table, say so: format = 'tsv' or 'csv'.")
 
 
-def _lines(path: str, columns: Sequence[Field], header: bool | None) -> Rows:
+def _lines(path: str, columns: Sequence[Field], header: bool | None) -> RowReader:
     _without_columns(path, columns, header)
-    return Lines(path)
+    return LineReader(path)
 
 
-def _verbatim(path: str, columns: Sequence[Field], header: bool | None) -> Rows:
+def _verbatim(path: str, columns: Sequence[Field], header: bool | None) -> RowReader:
     _without_columns(path, columns, header)
-    return Verbatim(path)
+    return VerbatimReader(path)
 
 
-Make = Callable[[str, tuple[Any, ...], bool | None], Rows]
+Make = Callable[[str, tuple[Any, ...], bool | None], RowReader]
 FORMATS: dict[str, Make] = {
     "lines": _lines,
     "text": _verbatim,
-    "tsv": lambda path, fields, header: Tsv(path, fields, _named(fields, header)),
-    "csv": lambda path, fields, header: Csv(path, fields, _named(fields, header)),
-    "jsonl": lambda path, fields, header: JsonLines(path, fields),
-    "parquet": lambda path, fields, header: Parquet(path, fields),
+    "tsv": lambda path, fields, header: TsvReader(path, fields, _named(fields, header)),
+    "csv": lambda path, fields, header: CsvReader(path, fields, _named(fields, header)),
+    "jsonl": lambda path, fields, header: JsonLinesReader(path, fields),
+    "parquet": lambda path, fields, header: ParquetReader(path, fields),
 }
 _ENDINGS = {
     ".tsv": "tsv",

@@ -15,7 +15,7 @@ from regard.data.files import hash_of, split_member
 from regard.errors import DataError
 
 
-def with_moved_data(recipe: Any, recorded: Mapping[str, str], root: Path) -> Any:
+def relocate_data(recipe: Any, recorded: Mapping[str, str], root: Path) -> Any:
     """The recipe with its data paths replaced by those of the same files under `root`.
 
     recorded: the recorded path of each data file -> its SHA-256.

@@ -10,14 +10,14 @@ import numpy as np
 from regard.errors import CheckpointError, ConfigError
 
 
-class Epochs(Protocol):
+class EpochData(Protocol):
     """Data as a sequence of batches for each epoch, made from the epoch's number alone."""
 
     def epoch(self, number: int) -> Sequence[Any]: ...
     def identity(self) -> dict[str, Any]: ...
 
 
-class Cursor:
+class EpochSampler:
     """Batch after batch, epoch after epoch, over data such as `Buckets`, `Streams` or `Blocks`.
 
     A position is the epoch, the number of the next batch in it, and what tells this data and its
@@ -25,11 +25,11 @@ class Cursor:
     twice, nothing is read or encoded again. `epoch` is that of the batch that came last.
     """
 
-    def __init__(self, data: Epochs):
+    def __init__(self, data: EpochData):
         self.data = data
         self._start(0, 0)
 
-    def __iter__(self) -> Cursor:
+    def __iter__(self) -> EpochSampler:
         return self
 
     def __next__(self) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from regard.data.batches import Sequences
-from regard.data.readers import Row, Rows, read
+from regard.data.readers import Row, RowReader, read
 from regard.errors import ConfigError, DataError
 
 _CHUNK = 512  # rows that are encoded together: what they need lies in the cache
@@ -31,7 +31,7 @@ T = TypeVar("T")
 Chunk = list[tuple[int, Row]]
 
 
-class Encoder(Protocol):
+class TextTokenizer(Protocol):
     """What this module needs of a tokenizer."""
 
     @property
@@ -40,7 +40,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Column:
+class FieldEncoder:
     """How one field of a row becomes ids: `before`, then the text's ids, then `after`.
 
     `max_tokens` limits the whole, `before` and `after` included. What is longer is an error, loses
@@ -48,7 +48,7 @@ class Column:
     """
 
     name: str
-    tokenizer: Encoder
+    tokenizer: TextTokenizer
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     max_tokens: int | None = None
@@ -80,7 +80,7 @@ class Column:
 
 
 @dataclass
-class Report:
+class ReadReport:
     """What became of the rows that were read: nothing is left out or cut without being counted.
 
     `events` maps what happened ("source: empty, row left out") to how often and to the line where
@@ -105,16 +105,16 @@ class Report:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenArray:
     """Rows of ids end to end: `ids` (N,) uint16 or int32, `offsets` (rows + 1,) int64."""
 
     ids: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int]], vocab_size: int = 1 << 31) -> Tokens:
+    def of(cls, rows: Iterable[Sequence[int]], vocab_size: int = 1 << 31) -> TokenArray:
         """The rows in one array; `vocab_size` decides how many bytes an id takes."""
-        growing = _Growing(vocab_size)
+        growing = _ArrayBuilder(vocab_size)
         growing.extend(rows)
         return growing.done()
 
@@ -149,11 +149,11 @@ class Tokens:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """Encoded rows: one `Tokens` for each column, all of the same number of rows."""
+class EncodedExamples:
+    """Encoded rows: one `TokenArray` for each column, all of the same number of rows."""
 
-    columns: tuple[Tokens, ...]
-    report: Report
+    columns: tuple[TokenArray, ...]
+    report: ReadReport
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -161,10 +161,10 @@ class Examples:
 
 
 def encode(
-    data: Rows | Iterable[Any] | str,
-    columns: Sequence[Column],
+    data: RowReader | Iterable[Any] | str,
+    columns: Sequence[FieldEncoder],
     empty: Literal["error", "keep", "skip"] = "skip",
-) -> Examples:
+) -> EncodedExamples:
     """Read all rows of `data` and encode field i of each with `columns[i]`.
 
     A row with an empty field (white space alone) is left out (`skip`), encoded like others (`keep`)
@@ -172,7 +172,7 @@ def encode(
     """
     if empty not in ("error", "keep", "skip"):
         raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
-    rows = data if isinstance(data, Rows) else read(data)
+    rows = data if isinstance(data, RowReader) else read(data)
     encoding = _Encoding(rows, tuple(columns), empty)
     for chunk in _ahead(encoding.encoded, encoding.chunks()):
         encoding.add(*chunk)
@@ -181,21 +181,21 @@ def encode(
 
 def encode_texts(
     texts: Iterable[str],
-    tokenizer: Encoder,
+    tokenizer: TextTokenizer,
     *,
     first: Sequence[int] = (),
     after: Sequence[int] = (),
-) -> Tokens:
+) -> TokenArray:
     """Texts end to end, a row each, with `after` behind every one; `first` is a row before them.
 
     Only ids stay in memory, as with `encode`.
     """
-    growing = _Growing(tokenizer.vocab_size)
+    growing = _ArrayBuilder(tokenizer.vocab_size)
     if first:
         growing.extend([first])
 
-    def encoded(chunk: list[str]) -> _Flat:
-        return _Flat.of(tokenizer.encode_many(chunk), growing.ids.typecode)
+    def encoded(chunk: list[str]) -> _RaggedIds:
+        return _RaggedIds.of(tokenizer.encode_many(chunk), growing.ids.typecode)
 
     several = iter(texts)
     for rows in _ahead(encoded, _chunks(several, len)):
@@ -242,30 +242,30 @@ def _ahead(work: Callable[[Any], Any], parts: Iterator[Any]) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class _Flat:
+class _RaggedIds:
     """Rows of ids end to end, and the length of each."""
 
     ids: np.ndarray
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[list[int]], kind: str) -> _Flat:
+    def of(cls, rows: Sequence[list[int]], kind: str) -> _RaggedIds:
         ids = array(kind)
         for row in rows:
             ids.fromlist(row)
         return cls(np.frombuffer(ids, kind), np.fromiter(map(len, rows), np.int64, len(rows)))
 
-    def rows(self, keep: np.ndarray) -> _Flat:
+    def rows(self, keep: np.ndarray) -> _RaggedIds:
         """Those where `keep` (rows,) is True."""
-        return _Flat(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
+        return _RaggedIds(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
 
-    def shortened(self, lengths: np.ndarray) -> _Flat:
+    def shortened(self, lengths: np.ndarray) -> _RaggedIds:
         """The first ids of each row, so many."""
         starts = np.cumsum(self.lengths) - self.lengths
         places = np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
-        return _Flat(self.ids[places < np.repeat(lengths, self.lengths)], lengths)
+        return _RaggedIds(self.ids[places < np.repeat(lengths, self.lengths)], lengths)
 
-    def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> _Flat:
+    def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> _RaggedIds:
         """Each row between these."""
         if not before and not after:
             return self
@@ -278,10 +278,10 @@ class _Flat:
                 ids[first + place] = piece
                 inside[first + place] = False
         ids[inside] = self.ids
-        return _Flat(ids, lengths)
+        return _RaggedIds(ids, lengths)
 
 
-class _Growing:
+class _ArrayBuilder:
     """Flat arrays that grow at the end without ever being copied whole at finish."""
 
     def __init__(self, vocab_size: int):
@@ -292,24 +292,26 @@ class _Growing:
         rows = list(rows)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(chain.from_iterable(rows), self.ids.typecode, int(lengths.sum()))
-        self.add(_Flat(flat, lengths))
+        self.add(_RaggedIds(flat, lengths))
 
-    def add(self, rows: _Flat) -> None:
+    def add(self, rows: _RaggedIds) -> None:
         self.ids.frombytes(rows.ids.tobytes())
         self.offsets.frombytes((self.offsets[-1] + np.cumsum(rows.lengths)).tobytes())
 
-    def done(self) -> Tokens:
-        return Tokens(np.frombuffer(self.ids, self.ids.typecode), np.frombuffer(self.offsets, "q"))
+    def done(self) -> TokenArray:
+        return TokenArray(
+            np.frombuffer(self.ids, self.ids.typecode), np.frombuffer(self.offsets, "q")
+        )
 
 
 class _Encoding:
     """The work of `encode`: columns that grow, and the report of what was met."""
 
-    def __init__(self, rows: Rows, columns: tuple[Column, ...], empty: str):
+    def __init__(self, rows: RowReader, columns: tuple[FieldEncoder, ...], empty: str):
         self.rows, self.columns, self.empty = rows, columns, empty
-        self.growing = [_Growing(column.tokenizer.vocab_size) for column in columns]
+        self.growing = [_ArrayBuilder(column.tokenizer.vocab_size) for column in columns]
         files = dict.fromkeys(rows.file_of(i) for i in range(len(columns)))
-        self.report = Report(tuple(files))
+        self.report = ReadReport(tuple(files))
 
     def chunks(self) -> Iterator[Chunk]:
         """The rows that are encoded, some thousands at a time."""
@@ -320,15 +322,15 @@ class _Encoding:
                 chunk = [(line, row) for line, row in chunk if self._is_whole(line, row)]
             yield chunk
 
-    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[_Flat]]:
+    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[_RaggedIds]]:
         """A chunk with the ids of each of its columns."""
         fields = []
         for i, (column, growing) in enumerate(zip(self.columns, self.growing, strict=True)):
             rows = column.tokenizer.encode_many([row[i] for _, row in chunk])
-            fields.append(_Flat.of(rows, growing.ids.typecode))
+            fields.append(_RaggedIds.of(rows, growing.ids.typecode))
         return chunk, fields
 
-    def add(self, chunk: Chunk, fields: list[_Flat]) -> None:
+    def add(self, chunk: Chunk, fields: list[_RaggedIds]) -> None:
         keep = np.ones(len(chunk), bool)
         for i, column in enumerate(self.columns):
             if column.max_tokens is None:
@@ -354,10 +356,10 @@ class _Encoding:
             not text or text.isspace() for row in rows for text in row
         )
 
-    def done(self) -> Examples:
+    def done(self) -> EncodedExamples:
         if not self.report.kept:
             raise DataError(self.report.files[0], None, f"no example is left. {self.report}.")
-        return Examples(tuple(growing.done() for growing in self.growing), self.report)
+        return EncodedExamples(tuple(growing.done() for growing in self.growing), self.report)
 
     def _is_whole(self, line: int, row: Row) -> bool:
         if len(row) != len(self.columns):

@@ -15,15 +15,15 @@ from itertools import accumulate
 
 import numpy as np
 
-from regard.data.encoder_inputs import Encoded, Pieces
-from regard.data.token_arrays import Tokens
-from regard.text.templates import Row
+from regard.data.encoder_inputs import EncodedInputs, InputFormat
+from regard.data.token_arrays import TokenArray
+from regard.text.templates import EncoderInput
 from regard.text.tokenizer import Encoding
 
 OVERLAP = 4  # windows of words share a quarter of their room
 
 
-def evenly(count: int, room: int, overlap: int) -> list[tuple[int, int]]:
+def even_windows(count: int, room: int, overlap: int) -> list[tuple[int, int]]:
     """(start, stop) of windows of `room` items, neighbours sharing `overlap` of them.
 
     The last window ends with the last item. Of no items there is one empty window.
@@ -34,7 +34,7 @@ def evenly(count: int, room: int, overlap: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Window:
+class WordWindow:
     """The words from `start` to before `stop` are read; those from `first` to before `last` are
     answered for."""
 
@@ -44,7 +44,7 @@ class Window:
     last: int
 
 
-def by_words(lengths: Sequence[int], room: int, overlap: int) -> list[Window]:
+def word_windows(lengths: Sequence[int], room: int, overlap: int) -> list[WordWindow]:
     """Windows of whole words with at most `room` pieces, neighbours sharing at most `overlap`.
 
     Each word is answered for by one window: by that in which more pieces stand between it and the
@@ -53,7 +53,7 @@ def by_words(lengths: Sequence[int], room: int, overlap: int) -> list[Window]:
     """
     ends = [0, *accumulate(min(length, room) for length in lengths)]
     if ends[-1] <= room:
-        return [Window(0, len(lengths), 0, len(lengths))] if lengths else []
+        return [WordWindow(0, len(lengths), 0, len(lengths))] if lengths else []
     parts = [(0, bisect_right(ends, room) - 1)]
     while (stop := parts[-1][1]) < len(lengths):
         # The word after the last window must fit, whatever that leaves of the overlap.
@@ -61,7 +61,7 @@ def by_words(lengths: Sequence[int], room: int, overlap: int) -> list[Window]:
         parts.append((start, bisect_right(ends, ends[start] + room) - 1))
     owners = _owners(parts, ends)
     return [
-        Window(*parts[i], bisect_left(owners, i), bisect_right(owners, i))
+        WordWindow(*parts[i], bisect_left(owners, i), bisect_right(owners, i))
         for i in sorted(set(owners))
     ]
 
@@ -83,7 +83,7 @@ def _owners(parts: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class WordRows:
+class WordWindows:
     """Sentences of words as rows, one or several each.
 
     places: row by row, the places of the words that it answers for: where each begins. End to end
@@ -91,14 +91,14 @@ class WordRows:
     cut: sentences with a word that is longer than a whole row, of which the end is not read.
     """
 
-    rows: Encoded
-    places: Tokens
+    rows: EncodedInputs
+    places: TokenArray
     cut: tuple[int, ...]
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[str]], pieces: Pieces) -> WordRows:
+    def of(cls, sentences: Sequence[Sequence[str]], pieces: InputFormat) -> WordWindows:
         """The rows of sentences; those without words have none."""
-        rows: list[Row] = []
+        rows: list[EncoderInput] = []
         places, cut = [], []
         around = pieces.template.room(1)
         for number, words in enumerate(pieces.words(sentences)):
@@ -107,29 +107,29 @@ class WordRows:
             if lengths and max(lengths) > room:
                 cut.append(number)
                 words, lengths = [w[:room] for w in words], [min(n, room) for n in lengths]
-            for window in by_words(lengths, room, room // OVERLAP):
+            for window in word_windows(lengths, room, room // OVERLAP):
                 inside = words[window.start : window.stop]
                 row = pieces.template.row([[i for word in inside for i in word]])
                 begins = list(accumulate(map(len, inside), initial=row.starts[0]))
                 places.append(begins[window.first - window.start : window.last - window.start])
                 rows.append(row)
-        return cls(Encoded.of(rows), Tokens.of(places), tuple(cut))
+        return cls(EncodedInputs.of(rows), TokenArray.of(places), tuple(cut))
 
     @cached_property
-    def numbers(self) -> Tokens:
+    def numbers(self) -> TokenArray:
         """The words that each row answers for, counted over all sentences."""
         return self.labelled(range(len(self.places.ids)))
 
-    def labelled(self, numbers: Iterable[int]) -> Tokens:
+    def labelled(self, numbers: Iterable[int]) -> TokenArray:
         """One number for each word of all sentences, row by row like `places`."""
-        return Tokens(np.fromiter(numbers, np.int64), self.places.offsets)
+        return TokenArray(np.fromiter(numbers, np.int64), self.places.offsets)
 
 
 # ------------------------------------------------------------------------------ contexts
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class EncodedContext:
     """A text in pieces: `ids`, and of each piece the characters from `starts` to `ends`, (N,)."""
 
     text: str
@@ -138,7 +138,7 @@ class Context:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, text: str, encoding: Encoding) -> Context:
+    def of(cls, text: str, encoding: Encoding) -> EncodedContext:
         """From the pieces of the whole text."""
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         return cls(text, encoding.ids, offsets[:, 0], offsets[:, 1])
@@ -160,7 +160,7 @@ class Context:
 
 
 @dataclass(frozen=True, eq=False)
-class ContextRows:
+class ContextWindows:
     """Questions with their contexts as rows: [CLS] question [SEP] window of the context [SEP].
 
     questions, begins, first, counts: (rows,) int64; the question that a row asks, the piece of the
@@ -168,7 +168,7 @@ class ContextRows:
         pieces of the context follow from there.
     """
 
-    rows: Encoded
+    rows: EncodedInputs
     questions: np.ndarray
     begins: np.ndarray
     first: np.ndarray
@@ -178,10 +178,10 @@ class ContextRows:
     def of(
         cls,
         asked: Sequence[Sequence[int]],
-        contexts: Sequence[Context],
-        pieces: Pieces,
+        contexts: Sequence[EncodedContext],
+        pieces: InputFormat,
         overlap: int,
-    ) -> ContextRows:
+    ) -> ContextWindows:
         """The rows of questions, in pieces, each about its context.
 
         Neighbours share `overlap` pieces, but never more than half of what has room.
@@ -190,11 +190,11 @@ class ContextRows:
         rows, facts = [], []
         for number, (question, context) in enumerate(zip(asked, contexts, strict=True)):
             room = pieces.limit - pieces.template.room(2) - len(question)
-            for start, stop in evenly(len(context.ids), room, min(overlap, room // 2)):
+            for start, stop in even_windows(len(context.ids), room, min(overlap, room // 2)):
                 row = pieces.template.row([question, context.ids[start:stop]])
                 rows.append(row)
                 facts.append((number, start, row.starts[1], stop - start))
-        return cls(Encoded.of(rows), *np.array(facts, np.int64).reshape(-1, 4).T)
+        return cls(EncodedInputs.of(rows), *np.array(facts, np.int64).reshape(-1, 4).T)
 
     def places_of(self, spans: Sequence[tuple[int, int] | None]) -> np.ndarray:
         """(rows, 2) the places of each question's span, its first and last piece, in each row.
@@ -208,14 +208,14 @@ class ContextRows:
         return np.where(inside[:, None], found + self.first[:, None], 0)
 
 
-def joined(parts: Sequence[Encoded]) -> Encoded:
+def concatenated(parts: Sequence[EncodedInputs]) -> EncodedInputs:
     """The rows of several, numbered anew from 0."""
     ids, segments = (
-        Tokens(
+        TokenArray(
             np.concatenate([one.ids for one in column]),
             np.concatenate([[0], *(one.lengths for one in column)]).cumsum(),
         )
         for column in ([part.ids for part in parts], [part.segments for part in parts])
     )
     count = len(ids)
-    return Encoded(ids, segments, Tokens(np.arange(count), np.arange(count + 1)))
+    return EncodedInputs(ids, segments, TokenArray(np.arange(count), np.arange(count + 1)))

@@ -19,7 +19,7 @@ from torch import nn
 from regard import ops, training
 from regard.checkpoints.store import Undrawn, load_weights
 from regard.data import hash_of
-from regard.data.relocation import missing_files, with_moved_data
+from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.report import REPORT, write_report
 from regard.folders import device, folder_of, load, read_model, save
@@ -357,7 +357,7 @@ def _planned_again(folder: Path, source: Source, recipe: Any, data_root: str | P
     )
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
     if data_root is not None:
-        made = plan(with_moved_data(recipe, recorded, Path(data_root)), tokenizer)
+        made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer)
         return replace(made, started_with=(recipe, recorded))
     if gone := missing_files(recorded):
         problem = f"the data of this run is no longer there: {', '.join(gone)}."

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from regard import decoding
-from regard.data import Column, Sequences, Tokens, sorted_batches
+from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
@@ -78,7 +78,7 @@ def device_of(model: torch.nn.Module) -> torch.device:
     return next(chain(model.parameters(), model.buffers())).device
 
 
-def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tokens:
+def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) -> TokenArray:
     """Texts as a model reads them.
 
     Raises:
@@ -93,17 +93,17 @@ def encode_texts(texts: Sequence[str], column: Column, too_long: TooLong) -> Tok
         raise TextError(long[0], problem, hint)
     for i in long:
         rows[i] = column.truncated(rows[i])
-    return Tokens.of(rows)
+    return TokenArray.of(rows)
 
 
-def long_ones(texts: Sequence[str], column: Column) -> dict[int, int]:
+def long_ones(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
     """The places of texts longer than `column.max_tokens`, and how many tokens each has."""
     rows = column.encode_many(checked_texts(texts))
     return {i: len(rows[i]) for i in column.long_ones(rows)}
 
 
 @torch.no_grad()
-def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothesis]]:
+def decode_in_order(model: Any, rows: TokenArray, method: Any) -> list[list[Hypothesis]]:
     """The hypotheses of each row; a row's answer does not depend on its company.
 
     Raises:
@@ -139,7 +139,10 @@ def decode_in_order(model: Any, rows: Tokens, method: Any) -> list[list[Hypothes
 
 
 def _name_the_first(
-    decode: Callable[[Sequences], Answers], rows: Tokens, numbers: Sequence[int], pad: int | None
+    decode: Callable[[Sequences], Answers],
+    rows: TokenArray,
+    numbers: Sequence[int],
+    pad: int | None,
 ) -> None:
     """Decodes rows one by one until the scores of one are no numbers.
 

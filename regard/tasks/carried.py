@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from regard.data import Columns, StreamBatch, Streams, Tokens
+from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
 from regard.state import State
 from regard.tasks.batching import device_of, watched
 
@@ -43,7 +43,7 @@ class Forgetting:
 
 
 @torch.no_grad()
-def carried_loss(model: Any, text: Tokens) -> tuple[float, int]:
+def carried_loss(model: Any, text: TokenArray) -> tuple[float, int]:
     """Sum of the losses in nats of all tokens but the first, and how many there are.
 
     Each is predicted from all before it. The model is not in training.
@@ -52,13 +52,13 @@ def carried_loss(model: Any, text: Tokens) -> tuple[float, int]:
     lead = 0 if found is None else found.tokens * 3 // 2
     most = ROWS.get(device_of(model).type, ELSEWHERE)
     while found and (rows := min(most, len(text.ids) // (WORTH * lead))) >= FEWEST:
-        columns = Columns(text, rows=rows, steps=TOGETHER, lead=lead)
+        columns = WarmedStreams(text, rows=rows, steps=TOGETHER, lead=lead)
         total, count, gap = _read_together(model, columns)
         if gap <= found.apart:
             return total, count
         lead *= 2
     total, count, state = 0.0, 0, None
-    for batch in watched(Streams(text, rows=1, steps=ALONE)):
+    for batch in watched(ParallelStreams(text, rows=1, steps=ALONE)):
         loss, tokens, state = _read(model, batch, state)
         total, count = total + loss, count + tokens
     return total, count
@@ -71,7 +71,7 @@ def _read(model: Any, batch: StreamBatch, state: State | None) -> tuple[float, i
     return float(loss), tokens, output.state
 
 
-def _read_together(model: Any, columns: Columns) -> tuple[float, int, float]:
+def _read_together(model: Any, columns: WarmedStreams) -> tuple[float, int, float]:
     """Loss and tokens, and how far a row's last memory is from that with which the next began."""
     total, count, state, began = 0.0, 0, None, None
     rows = torch.arange(columns.rows - 1, device=device_of(model))
@@ -85,7 +85,7 @@ def _read_together(model: Any, columns: Columns) -> tuple[float, int, float]:
 
 
 @torch.no_grad()
-def forgetting(model: Any, text: Tokens) -> Forgetting | None:
+def forgetting(model: Any, text: TokenArray) -> Forgetting | None:
     """How fast a model forgets what it has read of a text; None where it takes too long.
 
     At some places it begins to read with nothing in mind, with what stood before, and with that

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from regard.checkpoints.sentence_transformers import Pooling
-from regard.data import Rows, read
+from regard.data import RowReader, read
 from regard.errors import DataError
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
@@ -78,14 +78,14 @@ class Embedding(Answering):
     # ---- scores
 
     def evaluate(
-        self, rows: Rows | Iterable[Sequence[Any]], *, too_long: TooLong = "truncate"
+        self, rows: RowReader | Iterable[Sequence[Any]], *, too_long: TooLong = "truncate"
     ) -> list[Score]:
         """Pearson's and Spearman's correlation of cosines with rows (text, text, wanted number).
 
         Raises:
             DataError: a row has no number in its third field.
         """
-        rows = rows if isinstance(rows, Rows) else read(rows)
+        rows = rows if isinstance(rows, RowReader) else read(rows)
         numbered = list(rows.numbered())
         wanted = [_number(row, rows.file_of(0), line) for line, row in numbered]
         vectors = [
@@ -98,7 +98,7 @@ class Embedding(Answering):
             metric.add(cosines, wanted)
         return [metric.result() for metric in metrics]
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """Rows of a file that a user names: two texts, and how alike they are."""
         return read(files[0], tuple(columns) or (0, 1, 2))
 

@@ -19,12 +19,12 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.attention.tap import Labels, label, listening
-from regard.data import Cursor, Sequences
+from regard.data import EpochSampler, Sequences
 from regard.data.batches import IGNORE
-from regard.data.bucketing import BucketsCursor
-from regard.data.encoder_inputs import Encoded, Pieces, RowBatch, Texts
-from regard.data.grouped_inputs import Groups
-from regard.data.token_arrays import Report
+from regard.data.bucketing import BucketSampler
+from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Texts
+from regard.data.grouped_inputs import GroupedInputs
+from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models import is_encoder
@@ -38,7 +38,7 @@ from regard.tasks.finite import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, text_or_pair
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
-from regard.text.templates import Row, template_of, with_template
+from regard.text.templates import EncoderInput, template_of, with_template
 
 PICTURED = 24  # words of a long text in a report's picture
 
@@ -84,9 +84,9 @@ class EncoderRecipe(Recipe):
 class Part:
     """Encoded examples, what they should be answered with, and what became of the rows read."""
 
-    rows: Encoded | Groups
+    rows: EncodedInputs | GroupedInputs
     targets: Any
-    report: Report
+    report: ReadReport
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Answering(Embeds):
         return self.model.heads[self.head](hidden, batch.texts)
 
     def passes(
-        self, rows: Encoded | Groups, texts: Sequence[int] | None = None
+        self, rows: EncodedInputs | GroupedInputs, texts: Sequence[int] | None = None
     ) -> Iterator[tuple[Any, Tensor]]:
         """Every row once, batch by batch: the rows, and the head's scores in float32.
 
@@ -173,20 +173,20 @@ class Answering(Embeds):
         """The encoder under the head, for vectors of texts."""
         return Reader(self.model.encoder, self.pieces)
 
-    def text_scores(self, rows: Encoded | Groups) -> Tensor:
+    def text_scores(self, rows: EncodedInputs | GroupedInputs) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
         found = torch.zeros(len(rows), self.model.heads[self.head].outputs)  # type: ignore
         for batch, scores in self.passes(rows):
             found[batch.numbers] = scores
         return found
 
-    def laid(self, rows: Sequence[Row]) -> Encoded | Groups:
+    def laid(self, rows: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
         """Rows in flat arrays: row i is example i."""
-        return Encoded.of(rows)
+        return EncodedInputs.of(rows)
 
     def encoded(
         self, texts: Sequence[Any], too_long: Literal["error", "truncate"]
-    ) -> Encoded | Groups:
+    ) -> EncodedInputs | GroupedInputs:
         """Texts or pairs of texts, as a user gives them.
 
         Raises:
@@ -266,9 +266,9 @@ class EncoderTask(Answering, ABC):
         """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
         data, words = recipe.data, min(words, recipe.data.max_tokens)
         rows = max(1, min(data.batch_rows, data.batch_tokens // words))
-        return RowBatch(Sequences.alike(rows, words), torch.arange(rows))
+        return InputBatch(Sequences.alike(rows, words), torch.arange(rows))
 
-    def train_batches(self) -> Cursor:
+    def train_batches(self) -> EpochSampler:
         """Batches without end: rows in random order where padding costs nothing, else those of
         similar lengths together.
         """
@@ -278,7 +278,7 @@ class EncoderTask(Answering, ABC):
         buckets = parts.train.rows.buckets(
             self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed, alike=not unpadded
         )
-        return BucketsCursor(buckets)
+        return BucketSampler(buckets)
 
     def counts(self, batch: Any) -> dict[str, int]:
         """Examples; and the pieces that are predicted, where that is asked for."""
@@ -400,7 +400,7 @@ class NextWords:
         return self.weight * total, counted
 
 
-def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None) -> Pieces:
+def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None) -> InputFormat:
     """How texts become rows for this model: by the template of the tokenizer's file, else by the
     model's own; of the first segment alone where the model tells no others apart. Without
     `max_tokens` the limit of the tokenizer's file holds, beside that of the model.
@@ -410,7 +410,7 @@ def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None
     template = template_of(tokenizer) or model.encoder.template(tokenizer)
     if template.kinds > model.encoder.segment_types:
         template = template.unsegmented()
-    return Pieces(tokenizer, template, min(limits, default=None), model.config.pad)
+    return InputFormat(tokenizer, template, min(limits, default=None), model.config.pad)
 
 
 def labelled(
@@ -472,7 +472,11 @@ def beginning(text: str) -> str:
 
 
 def keep_short(
-    rows: list[Row], lines: Sequence[int], pieces: Pieces, data: EncoderData, report: Report
+    rows: list[EncoderInput],
+    lines: Sequence[int],
+    pieces: InputFormat,
+    data: EncoderData,
+    report: ReadReport,
 ) -> list[int]:
     """Shorten the rows in place as [data] says; the numbers of those that are kept.
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.checkpoints.sentence_transformers import KINDS, Pooling
-from regard.data.encoder_inputs import Encoded, Pieces
+from regard.data.encoder_inputs import EncodedInputs, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.layers.mixing import Choice, choice_of
@@ -34,7 +34,7 @@ from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite import check_finite
 from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
 from regard.tasks.verbs import TaskVerbs
-from regard.text.templates import Row
+from regard.text.templates import EncoderInput
 from regard.text.word_spans import words_of
 
 Per = Literal["text", "word", "token"]
@@ -64,7 +64,7 @@ class Reader:
     """An encoder, what makes rows of texts for it, and how the vector of a text is pooled."""
 
     encoder: Any
-    pieces: Pieces
+    pieces: InputFormat
     pooling: Pooling = Pooling()
 
 
@@ -162,7 +162,7 @@ class Embeds(TaskVerbs):
 class Read:
     """Rows of texts; of each its words (`labels`), and how many pieces those have (`sizes`)."""
 
-    rows: list[Row]
+    rows: list[EncoderInput]
     labels: Sequence[Sequence[str]] = ()
     sizes: Sequence[Sequence[int]] = ()
 
@@ -172,7 +172,7 @@ class Unit(Protocol):
 
     chunk: int  # texts that are sorted and computed together
 
-    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+    def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
         """The rows of texts.
 
         Raises:
@@ -180,7 +180,7 @@ class Unit(Protocol):
         """
         ...
 
-    def shortened(self, read: Read, pieces: Pieces) -> Read:
+    def shortened(self, read: Read, pieces: InputFormat) -> Read:
         """Within the limit."""
         ...
 
@@ -199,10 +199,10 @@ class Text:
     pooling: Pooling
     chunk = 1024
 
-    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+    def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
         return Read(pieces.rows([(as_text(text, i),) for i, text in enumerate(texts)]))
 
-    def shortened(self, read: Read, pieces: Pieces) -> Read:
+    def shortened(self, read: Read, pieces: InputFormat) -> Read:
         return Read([pieces.shortened(row) for row in read.rows])
 
     def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Tensor:
@@ -216,11 +216,11 @@ class Token:
     normalize: bool
     chunk = 128
 
-    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+    def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
         rows = pieces.rows([(as_text(text, i),) for i, text in enumerate(texts)])
         return Read(rows, [list(map(pieces.tokenizer.piece, row.ids)) for row in rows])
 
-    def shortened(self, read: Read, pieces: Pieces) -> Read:
+    def shortened(self, read: Read, pieces: InputFormat) -> Read:
         rows, piece = [pieces.shortened(row) for row in read.rows], pieces.tokenizer.piece
         return Read(rows, [list(map(piece, row.ids)) for row in rows])
 
@@ -244,13 +244,13 @@ class Word:
     normalize: bool
     chunk = 128
 
-    def read(self, pieces: Pieces, texts: Sequence[Any]) -> Read:
+    def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
         words = [as_words(text, i) for i, text in enumerate(texts)]
         found = pieces.words(words)
         rows = [_row(list(chain.from_iterable(word)), pieces) for word in found]
         return Read(rows, words, [list(map(len, word)) for word in found])
 
-    def shortened(self, read: Read, pieces: Pieces) -> Read:
+    def shortened(self, read: Read, pieces: InputFormat) -> Read:
         kept = [_words_within(*both, pieces) for both in zip(read.rows, read.sizes, strict=True)]
         parts = zip(read.rows, read.sizes, kept, strict=True)
         rows = [
@@ -280,17 +280,17 @@ def as_words(given: Any, place: int) -> list[str]:
     return text
 
 
-def _row(ids: list[int], pieces: Pieces) -> Row:
+def _row(ids: list[int], pieces: InputFormat) -> EncoderInput:
     """Around the pieces of words what the template has; never a row of nothing."""
     row = pieces.template.row([ids])
     return row if row.ids else pieces.rows([("",)])[0]
 
 
-def _text_of(row: Row) -> list[int]:
+def _text_of(row: EncoderInput) -> list[int]:
     return row.ids[row.starts[0] :][: row.counts[0]]
 
 
-def _words_within(row: Row, sizes: Sequence[int], pieces: Pieces) -> int:
+def _words_within(row: EncoderInput, sizes: Sequence[int], pieces: InputFormat) -> int:
     """How many whole words of a row the model reads."""
     if pieces.limit is None or len(row) <= pieces.limit:
         return len(sizes)
@@ -339,7 +339,7 @@ class Embedder:
     """From texts to vectors, in one way that is settled."""
 
     encoder: Any
-    pieces: Pieces
+    pieces: InputFormat
     choice: Choice
     unit: Text | Word | Token
     precision: Precision
@@ -459,7 +459,7 @@ class Embedder:
         """Batch by batch the numbers of the texts, and what the unit makes of each."""
         device = device_of(self.encoder)
         bfloat16 = self.precision == "bfloat16"
-        batches = Encoded.of(read.rows).in_order(self.pieces.pad, tokens=self.places)
+        batches = EncodedInputs.of(read.rows).in_order(self.pieces.pad, tokens=self.places)
         casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
         with torch.no_grad(), evaluating(self.encoder), casting:
             for batch in batches:
@@ -481,7 +481,7 @@ def as_text(given: Any, place: int) -> str:
     return checked_text(given, place, f"Give texts as strings, but this is {given!r:.80}.")
 
 
-def longer_than_read(row: Row, number: int, pieces: Pieces) -> TextError:
+def longer_than_read(row: EncoderInput, number: int, pieces: InputFormat) -> TextError:
     """For a text beyond the model's limit; its number is counted from 0."""
     problem = f"has {len(row)} tokens, but this model reads at most {pieces.limit}."
     return TextError(number, problem, "Shorten it, or cut its end with too_long='truncate'.")

@@ -20,18 +20,18 @@ from torch import Tensor
 from regard import decoding
 from regard.attention.tap import label, muted
 from regard.data import (
-    Blocks,
-    Cursor,
-    Rows,
+    EpochSampler,
+    ParallelStreams,
+    RowReader,
     Sequences,
+    ShuffledBlocks,
+    SlidingWindows,
     StreamBatch,
-    Streams,
-    Tokens,
-    Windows,
+    TokenArray,
     encode_texts,
     read,
 )
-from regard.data.encoder_inputs import Pieces
+from regard.data.encoder_inputs import InputFormat
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Spelling, Streaming
@@ -108,8 +108,8 @@ class Texts:
     does not keep of the text, with an example; "" where it keeps all.
     """
 
-    train: Tokens
-    valid: Tokens
+    train: TokenArray
+    valid: TokenArray
     rows: int
     steps: int
     seed: int
@@ -270,12 +270,14 @@ class LanguageModeling(Embeds):
 
     # ---- learning
 
-    def train_batches(self) -> Cursor:
+    def train_batches(self) -> EpochSampler:
         """Windows over parallel streams of the text, or shuffled blocks; pass after pass."""
         data = self._texts()
         if self.context is None:
-            return Cursor(Streams(data.train, rows=data.rows, steps=data.steps))
-        return Cursor(Blocks(data.train, rows=data.rows, steps=data.steps, seed=data.seed))
+            return EpochSampler(ParallelStreams(data.train, rows=data.rows, steps=data.steps))
+        return EpochSampler(
+            ShuffledBlocks(data.train, rows=data.rows, steps=data.steps, seed=data.seed)
+        )
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
         """Predicted tokens."""
@@ -344,7 +346,7 @@ class LanguageModeling(Embeds):
         method, prompts = decoding.changed(self.method, **options), checked_texts(prompts)
         rows = fitting(self._prompts(prompts), self.context, too_long, options)
         with muted():
-            found = decode_in_order(self.model, Tokens.of(rows), method)
+            found = decode_in_order(self.model, TokenArray.of(rows), method)
         best = [one[0] for one in found]
         tell_ends(rows, best, self.context, method)
         self._show([[*row, *one.tokens] for row, one in zip(rows, best, strict=True)])
@@ -384,7 +386,9 @@ class LanguageModeling(Embeds):
             )
         config = self.model.config
         template = template_of(self.tokenizer) or self.model.template(self.tokenizer)
-        return Reader(self.model, Pieces(self.tokenizer, template, config.max_length, config.pad))
+        return Reader(
+            self.model, InputFormat(self.tokenizer, template, config.max_length, config.pad)
+        )
 
     def protocol(self, window: int | None = None, stride: int | None = None) -> Protocol:
         """How a perplexity is measured, where it differs from the model's own way.
@@ -405,7 +409,7 @@ class LanguageModeling(Embeds):
 
     def evaluate(
         self,
-        rows: Rows | Iterable[str],
+        rows: RowReader | Iterable[str],
         *,
         window: int | None = None,
         stride: int | None = None,
@@ -423,7 +427,7 @@ class LanguageModeling(Embeds):
             RegardError: the likelihood of the text is no number.
         """
         protocol = self.protocol(window, stride)
-        rows = rows if isinstance(rows, Rows) else read(rows)
+        rows = rows if isinstance(rows, RowReader) else read(rows)
         meter = PerplexityMeter(protocol)
         units = 0
 
@@ -464,11 +468,11 @@ class LanguageModeling(Embeds):
             begun = self.tokenizer.decode_many(row[: self.context - most] for row in rows)
         return list(zip(begun, self.generate(begun, max_tokens=most), strict=True))
 
-    def encode(self, rows: Rows) -> Tokens:
+    def encode(self, rows: RowReader) -> TokenArray:
         """A text as ids, each of its lines ended where the format says so."""
         return self._encoded(rows.texts())
 
-    def _encoded(self, texts: Iterator[str], first: Sequence[int] = ()) -> Tokens:
+    def _encoded(self, texts: Iterator[str], first: Sequence[int] = ()) -> TokenArray:
         end = self._line_end() if self.format == "lines" else []
         return encode_texts(texts, self.tokenizer, first=first, after=end)
 
@@ -481,7 +485,7 @@ class LanguageModeling(Embeds):
     def _tokenization(self) -> str:
         return f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
 
-    def _nats(self, text: Tokens, protocol: Protocol) -> tuple[float, int]:
+    def _nats(self, text: TokenArray, protocol: Protocol) -> tuple[float, int]:
         """Sum of the losses of a whole text, and how many tokens were predicted."""
         if protocol.window is not None:
             return self._total_loss(self._parts(text, 1, protocol.window, protocol.stride))
@@ -500,13 +504,13 @@ class LanguageModeling(Embeds):
         return total, count
 
     def _parts(
-        self, text: Tokens, rows: int, window: int | None, stride: int | None
+        self, text: TokenArray, rows: int, window: int | None, stride: int | None
     ) -> Sequence[StreamBatch]:
         """A text to be measured: in windows, or in `rows` streams where there is no window."""
         if window is None:
-            return Streams(text, rows=rows, steps=VALID_STEPS)
+            return ParallelStreams(text, rows=rows, steps=VALID_STEPS)
         rows = max(1, places_of(self.model) // window)
-        return Windows(text, window=window, stride=stride, rows=rows)
+        return SlidingWindows(text, window=window, stride=stride, rows=rows)
 
     # ---- prompts
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data import Sequences, Tokens, sorted_batches
+from regard.data import Sequences, TokenArray, sorted_batches
 from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Score
@@ -40,7 +40,7 @@ def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> lis
     split = [_split(tokenizer, text, number) for number, text in enumerate(passages, 1)]
     limit = model.config.max_length
     most = math.inf if limit is None else limit + 1  # the last token is not read
-    rows = Tokens.of([ids[-int(min(most, len(ids))) :] for ids, _ in split])
+    rows = TokenArray.of([ids[-int(min(most, len(ids))) :] for ids, _ in split])
     counts = np.array([count for _, count in split])
     if limit is not None and counts.max() > limit:
         raise RegardError(

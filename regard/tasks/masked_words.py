@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from regard.data.encoder_inputs import Encoded
+from regard.data.encoder_inputs import EncodedInputs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed
@@ -131,7 +131,7 @@ class MaskedWords(Answering):
         asked = NextSentence(self.model, self.tokenizer, max_tokens=self.pieces.limit)
         return asked.follows(first, second, too_long=too_long)
 
-    def encoded(self, texts: Sequence[Any], too_long: TooLong) -> Encoded:
+    def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
         """Texts with masks.
 
         Raises:
@@ -139,7 +139,7 @@ class MaskedWords(Answering):
         """
         masked = self.checked(texts)
         found = super().encoded([text for (text,) in masked], too_long)
-        assert isinstance(found, Encoded)
+        assert isinstance(found, EncodedInputs)
         for i, (text,) in enumerate(masked):
             if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
                 problem = f"is cut to {self.pieces.limit} tokens and loses a mask with its end."
@@ -174,7 +174,7 @@ class MaskedWords(Answering):
             for text, found in zip(texts, masks, strict=True)
         ]
 
-    def _at_masks(self, rows: Encoded) -> Iterator[tuple[int, Tensor]]:
+    def _at_masks(self, rows: EncodedInputs) -> Iterator[tuple[int, Tensor]]:
         """For each mask the number of its text and the probabilities of all words, (V,)."""
         if not len(rows):
             return

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batches import Sequences, moved
-from regard.data.datasets.multiple_choice import Choice, read_choices
-from regard.data.datasets.records import Records
-from regard.data.grouped_inputs import GroupBatch, Groups
-from regard.data.token_arrays import Report
+from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
+from regard.data.datasets.records import RecordReader
+from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Score
 from regard.recipe import Options
@@ -43,7 +43,7 @@ from regard.tasks.encoding import (
 from regard.tasks.inputs import as_list
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
-from regard.text.templates import Row
+from regard.text.templates import EncoderInput
 
 SAMPLES = 12  # questions that a run's report shows
 SHOWN = 80  # characters of a context there
@@ -90,7 +90,7 @@ class Rows:
     with its whole context, and how many without any.
     """
 
-    rows: list[Row]
+    rows: list[EncoderInput]
     needed: int
     alone: int
 
@@ -138,9 +138,9 @@ class MultipleChoice(EncoderTask):
         texts = Sequences.alike(choices * rows, data.max_tokens)
         return GroupBatch(texts, torch.full((rows,), choices), torch.arange(rows))
 
-    def _part(self, records: Records[Choice], data: ChoiceData) -> Part:
+    def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> Part:
         numbered = list(records.numbered())
-        report = Report((records.name,), len(numbered), unit=records.report.unit)
+        report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
         found = self._made_rows([one for _, one in numbered])
         kept = []
         for i, (number, _) in enumerate(numbered):
@@ -150,9 +150,9 @@ class MultipleChoice(EncoderTask):
         if not kept:
             raise DataError(records.name, None, f"no question is left. {report}.")
         targets = torch.tensor([numbered[i][1].answer for i in kept])
-        return Part(Groups.of([found[i].rows for i in kept]), targets, report)
+        return Part(GroupedInputs.of([found[i].rows for i in kept]), targets, report)
 
-    def _keeps(self, one: Rows, number: int, data: ChoiceData, report: Report) -> bool:
+    def _keeps(self, one: Rows, number: int, data: ChoiceData, report: ReadReport) -> bool:
         """Whether a question is learned from; what is done to it is counted."""
         limit = self.pieces.limit
         if limit is None or one.needed <= limit:
@@ -170,7 +170,7 @@ class MultipleChoice(EncoderTask):
 
     # ---- rows
 
-    def _made_rows(self, questions: list[Choice]) -> list[Rows]:
+    def _made_rows(self, questions: list[ChoiceQuestion]) -> list[Rows]:
         """The rows of each question, their contexts as long as there is room."""
         flat = [
             text
@@ -243,10 +243,10 @@ class MultipleChoice(EncoderTask):
     def predict(self, questions: Any, *, too_long: TooLong = "error") -> list[str] | str:
         """The best choice of each question (a list for several, one for one).
 
-        A question is a `Choice`, a mapping with `context`, `question` and `choices`, or such an
-        object as JSON.
+        A question is a `ChoiceQuestion`, a mapping with `context`, `question` and `choices`, or
+        such an object as JSON.
         """
-        if isinstance(questions, Choice | Mapping | str):
+        if isinstance(questions, ChoiceQuestion | Mapping | str):
             return self.answers([questions], too_long=too_long)[0].choice
         return [answer.choice for answer in self.answers(questions, too_long=too_long)]
 
@@ -277,9 +277,9 @@ class MultipleChoice(EncoderTask):
         needed = [one.needed for one in self._kept_rows(as_questions(questions))]
         return {i: count for i, count in enumerate(needed) if limit and count > limit}
 
-    def evaluate(self, rows: Records[Choice] | Iterable[Any]) -> list[Score]:
+    def evaluate(self, rows: RecordReader[ChoiceQuestion] | Iterable[Any]) -> list[Score]:
         """The accuracy of the answers to questions whose answer is known."""
-        records = rows if isinstance(rows, Records) else read_choices(rows)
+        records = rows if isinstance(rows, RecordReader) else read_choices(rows)
         asked = list(records)
         self.warn_if_cut(asked)
         metric = Accuracy()
@@ -311,12 +311,14 @@ class MultipleChoice(EncoderTask):
         return beginning(one.context), f"{one.question} {one.choices[0]}".strip()
 
     @staticmethod
-    def rows_to_evaluate(files: Sequence[Any], columns: Sequence[int | str]) -> Records[Choice]:
+    def rows_to_evaluate(
+        files: Sequence[Any], columns: Sequence[int | str]
+    ) -> RecordReader[ChoiceQuestion]:
         """Questions of a file that a user names."""
         no_columns(columns)
         return read_choices(files[0])
 
-    def _encoded(self, questions: Sequence[Choice], too_long: TooLong) -> Groups:
+    def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
         found = self._kept_rows(list(questions))
         for i, one in enumerate(found):
             limit = self.pieces.limit
@@ -324,10 +326,10 @@ class MultipleChoice(EncoderTask):
                 problem = f"has {one.needed} tokens, but this model reads at most {limit}."
                 hint = "Shorten its context, or cut the end with too_long='truncate'."
                 raise TextError(i, problem, hint, what="Question")
-        return Groups.of([one.rows for one in found])
+        return GroupedInputs.of([one.rows for one in found])
 
 
-def as_questions(given: Any) -> list[Choice]:
+def as_questions(given: Any) -> list[ChoiceQuestion]:
     """Questions as a user gives them; a str holds one as JSON.
 
     Raises:
@@ -337,7 +339,7 @@ def as_questions(given: Any) -> list[Choice]:
     return [one for place, item in enumerate(as_list(given)) for one in _questions(item, place)]
 
 
-def _questions(item: Any, place: int) -> list[Choice]:
+def _questions(item: Any, place: int) -> list[ChoiceQuestion]:
     """The question that an item is, or those of a dialogue of DREAM."""
     if isinstance(item, str):
         item = _from_json(item, place)
@@ -359,5 +361,5 @@ def _from_json(text: str, place: int) -> Any:
     return found
 
 
-def _right(one: Choice) -> str:
+def _right(one: ChoiceQuestion) -> str:
     return "" if one.answer is None else one.choices[one.answer]

@@ -18,11 +18,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data import Question, Records, read_squad
+from regard.data import Question, RecordReader, read_squad
 from regard.data.batches import moved
-from regard.data.encoder_inputs import Encoded, RowBatch
-from regard.data.token_arrays import Report
-from regard.data.windows import Context, ContextRows, joined
+from regard.data.encoder_inputs import EncodedInputs, InputBatch
+from regard.data.token_arrays import ReadReport
+from regard.data.windows import ContextWindows, EncodedContext, concatenated
 from regard.errors import TextError
 from regard.metrics import Score
 from regard.models.headed import Headed
@@ -155,12 +155,12 @@ class QuestionAnswering(EncoderTask):
         """A batch of full windows: contexts are longer than that."""
         return super().example(recipe, recipe.data.max_tokens)
 
-    def _train_part(self, records: Records[Question]) -> Part:
+    def _train_part(self, records: RecordReader[Question]) -> Part:
         """All windows of all questions, each with the places of its answer's first and last piece.
 
         Of several answers the first is learned. What has none points to the first place.
         """
-        rows: list[ContextRows] = []
+        rows: list[ContextWindows] = []
         places: list[np.ndarray] = []
         self._impossible = False
         numbered = records.numbered()
@@ -178,22 +178,24 @@ class QuestionAnswering(EncoderTask):
             rows.append(found)
             places.append(found.places_of([wanted[i] for i in kept]))
         targets = torch.from_numpy(np.concatenate(places))
-        return Part(joined([one.rows for one in rows]), targets, records.report)
+        return Part(concatenated([one.rows for one in rows]), targets, records.report)
 
-    def _valid_part(self, records: Records[Question]) -> Part:
+    def _valid_part(self, records: RecordReader[Question]) -> Part:
         """Questions that are validated on; their rows are made when they are needed."""
         numbered = list(records.numbered())
         questions = [one for _, one in numbered]
         self._note_cut(records.report, questions, [line for line, _ in numbered])
-        return Part(Encoded.of([]), questions, records.report)
+        return Part(EncodedInputs.of([]), questions, records.report)
 
-    def _note_cut(self, report: Report, asked: Sequence[Question], lines: Sequence[int]) -> None:
+    def _note_cut(
+        self, report: ReadReport, asked: Sequence[Question], lines: Sequence[int]
+    ) -> None:
         for i in self._long(asked):
             report.note(f"question longer than {self.question_tokens} tokens, cut", lines[i])
 
     # ---- learning
 
-    def loss(self, scores: Tensor, batch: RowBatch, targets: Tensor) -> tuple[Tensor, int]:
+    def loss(self, scores: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
         """The mean of the cross-entropies, in nats, of the first and of the last place."""
         wanted = moved(targets[batch.numbers.cpu()], scores.device)  # (B, 2)
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
@@ -298,16 +300,18 @@ class QuestionAnswering(EncoderTask):
             for context, found in zip(contexts, candidates, strict=True):
                 yield found.answer(context, self.threshold)
 
-    def _chunks(self, asked: Sequence[Question]) -> Iterator[tuple[list[Question], list[Context]]]:
+    def _chunks(
+        self, asked: Sequence[Question]
+    ) -> Iterator[tuple[list[Question], list[EncodedContext]]]:
         """Neighbouring questions with their contexts, until they make about CHUNK windows."""
         several: list[Question] = []
-        contexts: list[Context] = []
-        kept: dict[str, Context] = {}
+        contexts: list[EncodedContext] = []
+        kept: dict[str, EncodedContext] = {}
         windows, step = 0.0, self.pieces.limit or 1
         for one in asked:
             context = kept.get(one.context)
             if context is None:
-                context = Context.of(one.context, self.tokenizer.encode(one.context))
+                context = EncodedContext.of(one.context, self.tokenizer.encode(one.context))
                 kept = {**(kept if several else {}), one.context: context}
             several.append(one)
             contexts.append(context)
@@ -319,7 +323,7 @@ class QuestionAnswering(EncoderTask):
         if several:
             yield several, contexts
 
-    def _search(self, rows: ContextRows, candidates: Sequence[Candidates], before: int) -> None:
+    def _search(self, rows: ContextWindows, candidates: Sequence[Candidates], before: int) -> None:
         """Gather the best spans of each question over its windows; `before` others came first."""
         for batch, scores in self.passes(rows.rows, (rows.questions + before).tolist()):
             numbers = batch.numbers.numpy()
@@ -332,28 +336,30 @@ class QuestionAnswering(EncoderTask):
                 moved = [(score, a + shift, b + shift) for score, a, b in found]
                 candidates[rows.questions[row]].add(moved, none)
 
-    def _rows(self, asked: Sequence[Question], contexts: Sequence[Context]) -> ContextRows:
+    def _rows(
+        self, asked: Sequence[Question], contexts: Sequence[EncodedContext]
+    ) -> ContextWindows:
         # Byte-level pieces carry the space before a word; one before the question means nothing.
         ids = self.tokenizer.encode_many([one.question.lstrip() for one in asked])
         cut = [own[: self.question_tokens] for own in ids]
-        return ContextRows.of(cut, contexts, self.pieces, self.overlap)
+        return ContextWindows.of(cut, contexts, self.pieces, self.overlap)
 
-    def _contexts(self, asked: Sequence[Question]) -> list[Context]:
+    def _contexts(self, asked: Sequence[Question]) -> list[EncodedContext]:
         """The contexts of questions, each encoded once."""
         distinct = {
-            text: Context.of(text, self.tokenizer.encode(text))
+            text: EncodedContext.of(text, self.tokenizer.encode(text))
             for text in dict.fromkeys(one.context for one in asked)
         }
         return [distinct[one.context] for one in asked]
 
     # ---- scores
 
-    def evaluate(self, rows: Records[Question] | Iterable[Any]) -> list[Score]:
+    def evaluate(self, rows: RecordReader[Question] | Iterable[Any]) -> list[Score]:
         """F1 and exact match of the answers to records of `read_squad`, or to what that reads.
 
         Where some questions have no answer, version 2.0's measures, with the best thresholds.
         """
-        questions = list(rows if isinstance(rows, Records) else read_squad(rows))
+        questions = list(rows if isinstance(rows, RecordReader) else read_squad(rows))
         if long := self._long(questions):
             warnings.warn(
                 f"{len(long):,} of {len(questions):,} questions were cut to "
@@ -390,18 +396,18 @@ class QuestionAnswering(EncoderTask):
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
-    ) -> Records[Question]:
+    ) -> RecordReader[Question]:
         """The questions of a file that a user names."""
         no_columns(columns)
         return read_squad(files[0])
 
 
-def questions_of(data: QuestionsData, part: str) -> Records[Question]:
+def questions_of(data: QuestionsData, part: str) -> RecordReader[Question]:
     """The questions of one part of a recipe's data."""
     return read_squad(getattr(data, part), misplaced=data.misplaced)
 
 
-def _span(question: Question, context: Context) -> tuple[int, int] | None:
+def _span(question: Question, context: EncodedContext) -> tuple[int, int] | None:
     """The pieces of the first answer."""
     if not question.answers:
         return None

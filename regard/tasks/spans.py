@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import Question
-from regard.data.windows import Context
+from regard.data.windows import EncodedContext
 from regard.metrics import SQuAD, SQuAD2
 from regard.tasks.answers import TaskAnswer
 
@@ -109,7 +109,7 @@ class Candidates:
         odds = best - self.nothing if self.spans else -math.inf
         return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
 
-    def answer(self, context: Context, threshold: float) -> Answer:
+    def answer(self, context: EncodedContext, threshold: float) -> Answer:
         """With the passages of the best spans; "" where no answer is more probable than this."""
         passages = []
         for score, first, last in self.best():

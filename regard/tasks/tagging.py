@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data import Cursor, Records, Sentence, Tokens, read_conll
+from regard.data import EpochSampler, RecordReader, TaggedSentence, TokenArray, read_conll
 from regard.data.batches import IGNORE, moved
-from regard.data.encoder_inputs import RowBatch
+from regard.data.encoder_inputs import InputBatch
 from regard.data.files import ending
-from regard.data.token_arrays import Report
-from regard.data.windows import WordRows
+from regard.data.token_arrays import ReadReport
+from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert, spans
@@ -43,7 +43,7 @@ from regard.tasks.encoding import (
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
-from regard.text.word_spans import Words
+from regard.text.word_spans import WordSpans
 
 SAMPLES = 12  # sentences that a run's report shows
 SCHEME = "IOB2"  # what is learned; a word's tag does not depend on what stands before its entity
@@ -75,9 +75,9 @@ class Tagged:
     places, labels: row by row, where its words begin, and the numbers of their tags.
     """
 
-    places: Tokens
-    labels: Tokens
-    sentences: list[Sentence]
+    places: TokenArray
+    labels: TokenArray
+    sentences: list[TaggedSentence]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Tagging(EncoderTask):
 
     def _part(self, read: Reading) -> Part:
         """Encoded sentences with the numbers of their tags; a tag without one is left out."""
-        found = WordRows.of([words for words, _ in read.sentences], self.pieces)
+        found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
         for number in found.cut:
             read.report.note(self._cut_note, read.lines[number])
         known = {label: i for i, label in enumerate(self.labels)}
@@ -194,17 +194,17 @@ class Tagging(EncoderTask):
 
     # ---- learning
 
-    def counts(self, batch: RowBatch) -> dict[str, int]:
+    def counts(self, batch: InputBatch) -> dict[str, int]:
         """Words."""
         return {"loss": int(self._parts().train.targets.places.lengths[batch.numbers].sum())}
 
-    def train_batches(self) -> Cursor:
+    def train_batches(self) -> EpochSampler:
         """Batches without end; each word weighs the same, whatever the length of its sentence."""
         batches, places = super().train_batches(), self._parts().train.targets.places
         self.usual = {"loss": len(places.ids) / batches.batches_per_epoch}
         return batches
 
-    def loss(self, scores: Tensor, batch: RowBatch, targets: Tagged) -> tuple[Tensor, int]:
+    def loss(self, scores: Tensor, batch: InputBatch, targets: Tagged) -> tuple[Tensor, int]:
         """Cross-entropy in nats, over the words that the rows answer for."""
         rows = batch.numbers.cpu().numpy()
         wanted = moved(targets.labels.padded(rows, IGNORE).ids, scores.device)
@@ -222,7 +222,7 @@ class Tagging(EncoderTask):
         targets: Tagged = valid.targets
         rows: Any = valid.rows
         counts = [len(words) for words, _ in targets.sentences]
-        best = self._best(WordRows(rows, targets.places, ()), counts)[0]
+        best = self._best(WordWindows(rows, targets.places, ()), counts)[0]
         score = self._score(best, targets.sentences)
         if not self.entities:
             return {"accuracy": score.value}
@@ -259,8 +259,8 @@ class Tagging(EncoderTask):
         No text is too long. A word of which the pieces alone are more than the model reads is
         tagged by as many as it reads; a warning says in how many texts there are such.
         """
-        given = [Words.of(text) for text in self.checked(texts)]
-        found = WordRows.of([one.words for one in given], self.pieces)
+        given = [WordSpans.of(text) for text in self.checked(texts)]
+        found = WordWindows.of([one.words for one in given], self.pieces)
         if found.cut:
             warnings.warn(
                 f"{len(found.cut):,} of {len(given):,} texts have {self._cut_note}", stacklevel=2
@@ -279,7 +279,7 @@ class Tagging(EncoderTask):
         """None: texts of any length are read, in windows."""
         return {}
 
-    def _best(self, found: WordRows, counts: Sequence[int]) -> tuple[list[str], list[float]]:
+    def _best(self, found: WordWindows, counts: Sequence[int]) -> tuple[list[str], list[float]]:
         """The best tag of every word of all sentences, end to end, and its probability.
 
         counts: how many words each sentence has.
@@ -297,9 +297,9 @@ class Tagging(EncoderTask):
 
     # ---- scores
 
-    def evaluate(self, rows: Records[Sentence] | Iterable[Any]) -> list[Score]:
+    def evaluate(self, rows: RecordReader[TaggedSentence] | Iterable[Any]) -> list[Score]:
         """The score of the tags of sentences: records of `read_conll`, or pairs (words, tags)."""
-        rows = rows if isinstance(rows, Records) else read_conll(rows)
+        rows = rows if isinstance(rows, RecordReader) else read_conll(rows)
         read = Reading.of(rows, self.entities)
         unknown = sorted(set(read.labels) - set(self.labels))
         if unknown:
@@ -307,7 +307,7 @@ class Tagging(EncoderTask):
                 f"{rows.name} has tags that this model does not give: {', '.join(unknown[:10])}",
                 stacklevel=2,
             )
-        found = WordRows.of([words for words, _ in read.sentences], self.pieces)
+        found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
         counts = [len(words) for words, _ in read.sentences]
         return [self._score(self._best(found, counts)[0], read.sentences)]
 
@@ -332,7 +332,7 @@ class Tagging(EncoderTask):
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
-    ) -> Records[Sentence]:
+    ) -> RecordReader[TaggedSentence]:
         """The sentences of a file that a user names; `columns` are those of words and tags."""
         try:
             words, tags = (int(column) for column in columns or (0, -1))
@@ -354,7 +354,7 @@ class Tagging(EncoderTask):
             "label2id": {label: i for i, label in enumerate(self.labels)},
         }
 
-    def _score(self, best: Sequence[str], sentences: Sequence[Sentence]) -> Score:
+    def _score(self, best: Sequence[str], sentences: Sequence[TaggedSentence]) -> Score:
         """`best` are the tags of all words of all sentences, end to end."""
         wanted, ends = [tags for _, tags in sentences], [0]
         for tags in wanted:
@@ -370,12 +370,12 @@ class Tagging(EncoderTask):
 class Reading:
     """Sentences with their tags as they are learned, the lines they begin on, and the report."""
 
-    sentences: list[Sentence]
+    sentences: list[TaggedSentence]
     lines: list[int]
-    report: Report
+    report: ReadReport
 
     @classmethod
-    def of(cls, rows: Records[Sentence], entities: bool) -> Reading:
+    def of(cls, rows: RecordReader[TaggedSentence], entities: bool) -> Reading:
         """All sentences of a file.
 
         Raises:
@@ -384,7 +384,7 @@ class Reading:
         sentences, lines = [], []
         for line, (words, tags) in rows.numbered():
             try:
-                sentences.append(Sentence(words, tuple(_learned(tags, entities))))
+                sentences.append(TaggedSentence(words, tuple(_learned(tags, entities))))
             except RegardError as error:
                 hint = "For tags that are none of entities: entities = false in [data]."
                 raise DataError(rows.name, line, str(error), hint) from None
@@ -403,7 +403,7 @@ def at_places(scores: Tensor, places: Tensor) -> Tensor:
     return scores.gather(1, wanted)
 
 
-def sentences_of(data: TaggingData, part: str) -> Records[Sentence]:
+def sentences_of(data: TaggingData, part: str) -> RecordReader[TaggedSentence]:
     """The sentences of one part of a recipe's data."""
     return read_conll(getattr(data, part), words=data.words, tags=data.tags)
 
@@ -429,7 +429,7 @@ def _refuse_texts(words: Sequence[str]) -> None:
             )
 
 
-def _entities(given: Words, tags: Sequence[str]) -> Iterator[Entity]:
+def _entities(given: WordSpans, tags: Sequence[str]) -> Iterator[Entity]:
     for span in spans(tags):
         start, end = given.places[span.start][0], given.places[span.stop - 1][1]
         yield Entity(span.type, given.text[start:end], start, end)

@@ -15,12 +15,12 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from regard.data import Rows, read
+from regard.data import RowReader, read
 from regard.data.batches import moved
-from regard.data.datasets.glue import Glue, read_glue
-from regard.data.encoder_inputs import Encoded
-from regard.data.grouped_inputs import GroupBatch, Groups
-from regard.data.token_arrays import Report
+from regard.data.datasets.glue import GlueReader, read_glue
+from regard.data.encoder_inputs import EncodedInputs
+from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.metrics import METRICS, Score, metric_class
 from regard.metrics.glue import TASKS as GLUE
@@ -40,7 +40,7 @@ from regard.tasks.encoding import (
 from regard.tasks.inputs import is_single
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
-from regard.text.templates import Row
+from regard.text.templates import EncoderInput
 
 SAMPLES = 12  # rows that a run's report shows
 SEPARATOR = " | "  # between the two texts of a pair there
@@ -213,9 +213,9 @@ class TextTask(EncoderTask):
         valid = None if data.valid is None else self._part(rows_of(data, "valid"), data)
         self.parts = Parts(train, valid, data, recipe.seed)
 
-    def _part(self, rows: Rows, data: TextsData) -> Part:
+    def _part(self, rows: RowReader, data: TextsData) -> Part:
         """Encoded rows with their targets, which `self.target` reads."""
-        report, texts, targets, lines = Report((rows.file_of(0),)), [], [], []
+        report, texts, targets, lines = ReadReport((rows.file_of(0),)), [], [], []
         for line, (*fields, target) in rows.numbered():
             report.read += 1
             if not any(field.strip() for field in fields):
@@ -234,13 +234,13 @@ class TextTask(EncoderTask):
 
     # ---- the pairs' orders
 
-    def laid(self, rows: Sequence[Row]) -> Encoded | Groups:
+    def laid(self, rows: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
         """Row i is example i; or row i and its pair the other way round are."""
         if not self.both_orders:
             return super().laid(rows)
-        return Groups.of([self._orders(row) for row in rows])
+        return GroupedInputs.of([self._orders(row) for row in rows])
 
-    def _orders(self, row: Row) -> list[Row]:
+    def _orders(self, row: EncoderInput) -> list[EncoderInput]:
         texts = row.texts()
         return [row] if len(texts) == 1 else [row, self.pieces.template.row(texts[::-1])]
 
@@ -287,9 +287,9 @@ class TextTask(EncoderTask):
     def value(answer: Any) -> Any:
         """What of an answer stands for it."""
 
-    def evaluate(self, rows: Rows | Iterable[Sequence[str]]) -> list[Score]:
+    def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The metrics of the answers to rows of one text or two and their target."""
-        rows = rows if isinstance(rows, Rows) else read(rows)
+        rows = rows if isinstance(rows, RowReader) else read(rows)
         numbered = list(rows.numbered())
         texts, targets = [], []
         for line, row in numbered:
@@ -322,7 +322,7 @@ class TextTask(EncoderTask):
         pair = tuple(row[0].split(SEPARATOR, 1))
         return None if self.long_ones([pair]) else [pair]
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Rows:
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """Rows of a file that a user names."""
         return read(files[0], tuple(columns) or (0, 1))
 
@@ -359,7 +359,7 @@ class TextTask(EncoderTask):
         return [self.metric(name) for name in self.metrics or self.DEFAULT]
 
 
-def rows_of(data: TextsData, part: str) -> Rows:
+def rows_of(data: TextsData, part: str) -> RowReader:
     """The rows of one part of a recipe's data: one text or two, then the target."""
     path = getattr(data, part)
     if not data.glue:
@@ -375,5 +375,5 @@ def key_of(metric: Any) -> str:
     return next(name for name in METRICS if metric_class(name) is type(metric))
 
 
-def _files(rows: Rows) -> list[str]:
-    return list(rows.paths) if isinstance(rows, Glue) else [rows.file_of(0)]
+def _files(rows: RowReader) -> list[str]:
+    return list(rows.paths) if isinstance(rows, GlueReader) else [rows.file_of(0)]

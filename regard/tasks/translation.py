@@ -21,13 +21,13 @@ from regard.attention.tap import label, muted
 from regard.data import (
     IGNORE,
     Buckets,
-    Column,
-    Cursor,
-    Examples,
+    EncodedExamples,
+    EpochSampler,
+    FieldEncoder,
     PairBatch,
-    Rows,
+    RowReader,
     Sequences,
-    Tokens,
+    TokenArray,
     encode,
     read,
     read_parallel,
@@ -99,8 +99,8 @@ class TranslationRecipe(Recipe):
 class Corpora:
     """Encoded training and validation pairs, and how to batch them."""
 
-    train: Examples
-    valid: Examples
+    train: EncodedExamples
+    valid: EncodedExamples
     references: list[str]
     batch_tokens: int
     seed: int
@@ -204,9 +204,9 @@ class Translation(TaskVerbs):
 
     # ---- learning
 
-    def train_batches(self) -> Cursor:
+    def train_batches(self) -> EpochSampler:
         """Batches without end, similar lengths together."""
-        return Cursor(self._buckets())
+        return EpochSampler(self._buckets())
 
     def notes(self) -> list[str]:
         """What of the data is not used as it stands: rows left out or cut, and how many."""
@@ -294,7 +294,7 @@ class Translation(TaskVerbs):
         return long_ones(texts, self._source_column())
 
     def evaluate(
-        self, pairs: Rows | Iterable[Sequence[str]], **options: Any
+        self, pairs: RowReader | Iterable[Sequence[str]], **options: Any
     ) -> tuple[list[Score], list[str]]:
         """BLEU and chrF of the translations of the first fields against the second; and these."""
         sources, references = fields_of(pairs)
@@ -347,7 +347,7 @@ class Translation(TaskVerbs):
         return self.model.head.loss(hidden, targets, smoothing, batch.count)
 
     @torch.no_grad()
-    def _total_loss(self, examples: Examples) -> tuple[float, int]:
+    def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
         pad, total, count = self.model.config.pad, 0.0, 0
         with evaluating(self.model):
             for batch in sorted_batches(examples.columns, (pad, pad), budget=4096):
@@ -355,7 +355,7 @@ class Translation(TaskVerbs):
                 total, count = total + float(loss), count + tokens
         return total, count
 
-    def _show(self, sources: Tokens, targets: list[list[int]]) -> None:
+    def _show(self, sources: TokenArray, targets: list[list[int]]) -> None:
         """Search is muted; whoever looks sees one pass over the sources and the answers."""
         config, piece = self.model.config, self.tokenizer.label
         source = sources.padded(np.arange(len(sources)), config.pad)
@@ -367,10 +367,10 @@ class Translation(TaskVerbs):
                 device = device_of(self.model)
                 self.model(source.to(device), Sequences.of(read, config.pad).ids.to(device))
 
-    def _source_column(self) -> Column:
+    def _source_column(self) -> FieldEncoder:
         end = sentence_end(self.tokenizer)
         limit = self.model.config.max_length
-        return Column("source", self.tokenizer, after=(end,), max_tokens=limit)
+        return FieldEncoder("source", self.tokenizer, after=(end,), max_tokens=limit)
 
     def _data(self) -> Corpora:
         if self.corpora is None:
@@ -378,18 +378,18 @@ class Translation(TaskVerbs):
         return self.corpora
 
 
-def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) -> Rows:
+def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) -> RowReader:
     """The pairs of one part of a recipe's data."""
     return pairs_of(getattr(recipe.data, part), recipe.data.columns, recipe.data.format)
 
 
-def fields_of(pairs: Rows | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
+def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
     """Sources and references of rows.
 
     Raises:
         DataError: there is no row, or one has not two texts.
     """
-    rows = pairs if isinstance(pairs, Rows) else read(pairs)
+    rows = pairs if isinstance(pairs, RowReader) else read(pairs)
     name, found = rows.file_of(0), list(rows.numbered())
     if not found:
         raise DataError(name, None, "has not one pair: there is nothing to score.")
@@ -400,7 +400,9 @@ def fields_of(pairs: Rows | Iterable[Sequence[str]]) -> tuple[list[str], list[st
     return [row[0] for _, row in found], [row[1] for _, row in found]
 
 
-def pairs_of(files: Sequence[Any], columns: Sequence[int | str], format: str | None = None) -> Rows:
+def pairs_of(
+    files: Sequence[Any], columns: Sequence[int | str], format: str | None = None
+) -> RowReader:
     """Pairs from two files of lines, or from two columns of one table."""
     if len(files) == 2:
         return read_parallel(*files)
@@ -412,15 +414,15 @@ def pairs_of(files: Sequence[Any], columns: Sequence[int | str], format: str | N
     )
 
 
-def columns(tokenizer: Tokenizer, start: int, **limits: Any) -> tuple[Column, Column]:
+def columns(tokenizer: Tokenizer, start: int, **limits: Any) -> tuple[FieldEncoder, FieldEncoder]:
     """How sources (text, eos) and targets (start, text, eos) are encoded; `limits` are a Column's.
 
     start: the id that the model's decoder begins with. It is the tokenizer's bos token in models
     that are trained here; Marian's decoders begin with the padding, and have no bos token.
     """
     end = sentence_end(tokenizer)
-    source = Column("source", tokenizer, after=(end,), **limits)
-    return source, Column("target", tokenizer, before=(start,), after=(end,), **limits)
+    source = FieldEncoder("source", tokenizer, after=(end,), **limits)
+    return source, FieldEncoder("target", tokenizer, before=(start,), after=(end,), **limits)
 
 
 def sentence_end(tokenizer: Tokenizer) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 import tokenizers
 
 from regard.errors import DataError, RegardError
-from regard.text.token_settings import Token, TokenSettings
+from regard.text.token_settings import AddedTokenSpec, TokenSettings
 
 # The order in which `transformers` adds special tokens that are not in the vocabulary.
 ORDER = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-def add(fast: tokenizers.Tokenizer, tokens: Sequence[Token]) -> None:
+def add(fast: tokenizers.Tokenizer, tokens: Sequence[AddedTokenSpec]) -> None:
     """Add the tokens; one that is not in the vocabulary gets the next free id.
 
     A token that was added before gets the flags given here.
@@ -40,7 +40,7 @@ def add_from_settings(
     path: Path,
     fast: tokenizers.Tokenizer,
     settings: TokenSettings,
-    defaults: Mapping[str, Token],
+    defaults: Mapping[str, AddedTokenSpec],
 ) -> None:
     """Add the tokens of the files beside a vocabulary, in the order in which `transformers` does.
 
@@ -65,7 +65,7 @@ def add_from_settings(
 
 
 def _check_named(
-    fast: tokenizers.Tokenizer, settings: TokenSettings, tokens: Sequence[Token]
+    fast: tokenizers.Tokenizer, settings: TokenSettings, tokens: Sequence[AddedTokenSpec]
 ) -> None:
     """Warn about special tokens of the settings that are not in the vocabulary.
 
@@ -87,7 +87,7 @@ def _check_named(
 
 
 def _without_vector(
-    fast: tokenizers.Tokenizer, settings: TokenSettings, tokens: Sequence[Token]
+    fast: tokenizers.Tokenizer, settings: TokenSettings, tokens: Sequence[AddedTokenSpec]
 ) -> set[str]:
     """The tokens for which the model in the folder has no embedding; they are not added.
 
@@ -109,8 +109,8 @@ def _without_vector(
 
 
 def tokens_to_add(
-    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, Token]
-) -> list[Token]:
+    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, AddedTokenSpec]
+) -> list[AddedTokenSpec]:
     """The tokens to be added; those that the tokenizer has already may get other flags."""
     named = {role: settings.named[role] for role in ORDER if role in settings.named}
     unnamed = {role: t for role, t in defaults.items() if role not in settings.named}

@@ -22,7 +22,7 @@ from regard.text.tokenizer import Tokenizer, text_problem
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenCounts:
     """One token of the table. `history` is its frequency, then each change: (16, -13) is 3 now.
 
     `parts`: where a merged token's first frequency comes from, one number per word (9, 4).
@@ -44,7 +44,7 @@ class Iteration:
 
     merge: bpe.Merge | None
     words: dict[str, int]
-    rows: tuple[Row, ...]
+    rows: tuple[TokenCounts, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Likelihood:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MergeComparison:
     """Our merges beside the library's. `diverges`: the first number (from 1) that differs."""
 
     ours: tuple[bpe.Merge, ...]
@@ -148,7 +148,7 @@ def compare(
     words: Mapping[str, int],
     merges: int,
     symbols_of: Callable[[str], Sequence[str]] = bpe.separate_end,
-) -> Comparison:
+) -> MergeComparison:
     """Our merges beside those of the `tokenizers` library, and why they part where they do."""
     _check(words, merges)
     ours = tuple(islice(bpe.learn(words, symbols_of), merges))
@@ -156,8 +156,8 @@ def compare(
     pairs = [(merge.left, merge.right) for merge in ours]
     same = sum(1 for _ in _common_prefix(pairs, library))
     if same == max(len(pairs), len(library)):
-        return Comparison(ours, library, None, "The first merges are the same.")
-    return Comparison(ours, library, same + 1, _reason(ours, library, same))
+        return MergeComparison(ours, library, None, "The first merges are the same.")
+    return MergeComparison(ours, library, same + 1, _reason(ours, library, same))
 
 
 def encoding(
@@ -194,27 +194,29 @@ def _check(words: Mapping[str, int], merges: int) -> None:
             raise RegardError(f"the word {word!r} cannot be used: {problem}")
 
 
-def _alphabet(state: list[tuple[list[str], int]]) -> dict[str, Row]:
+def _alphabet(state: list[tuple[list[str], int]]) -> dict[str, TokenCounts]:
     """The table before any merge: </w> first, then the characters as they are read."""
     counts: Counter[str] = Counter({bpe.END: 0})
     for symbols, count in state:
         for symbol in symbols:
             counts[symbol] += count
     present = [(symbol, count) for symbol, count in counts.items() if count]
-    return {symbol: Row(n, symbol, (count,)) for n, (symbol, count) in enumerate(present, 1)}
+    return {
+        symbol: TokenCounts(n, symbol, (count,)) for n, (symbol, count) in enumerate(present, 1)
+    }
 
 
-def _enter(rows: dict[str, Row], merge: bpe.Merge, parts: list[int]) -> None:
+def _enter(rows: dict[str, TokenCounts], merge: bpe.Merge, parts: list[int]) -> None:
     """Enter a merge into the table: what its two tokens lose, the merged token has."""
     for token in (merge.left, merge.right):
         row = rows[token]
-        rows[token] = Row(row.number, token, (*row.history, -sum(parts)), row.parts)
+        rows[token] = TokenCounts(row.number, token, (*row.history, -sum(parts)), row.parts)
     known = rows.get(merge.piece)
     if known:  # made from other parts before
         history = (*known.history, sum(parts))
-        rows[merge.piece] = Row(known.number, merge.piece, history, known.parts)
+        rows[merge.piece] = TokenCounts(known.number, merge.piece, history, known.parts)
     else:
-        rows[merge.piece] = Row(len(rows) + 1, merge.piece, (sum(parts),), tuple(parts))
+        rows[merge.piece] = TokenCounts(len(rows) + 1, merge.piece, (sum(parts),), tuple(parts))
 
 
 def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
@@ -309,7 +311,7 @@ def _iteration(number: int, step: Iteration) -> str:
     return f"{title}\n{{{words}}}\n{_columns(table)}"
 
 
-def _sum(row: Row) -> str:
+def _sum(row: TokenCounts) -> str:
     """16 - 13 = 3, or 9 + 4 = 13 - 13 = 0 for a merged token."""
     start = " + ".join(map(str, row.parts)) + " = " if len(row.parts) > 1 else ""
     text, total = f"{start}{row.history[0]}", row.history[0]
@@ -329,7 +331,7 @@ def _(explained: Likelihood) -> str:
 
 
 @render.register
-def _(explained: Comparison) -> str:
+def _(explained: MergeComparison) -> str:
     table = [("", "here", "count", "library")]
     for index in range(max(len(explained.ours), len(explained.library))):
         mine = explained.ours[index : index + 1]

@@ -33,7 +33,7 @@ from regard.text.normalize import Handling
 from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template, template_in
-from regard.text.token_settings import Token, TokenSettings, added_tokens, read_settings
+from regard.text.token_settings import AddedTokenSpec, TokenSettings, added_tokens, read_settings
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_classes import (
     BERT,
@@ -125,7 +125,7 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer
         start = {**start, "added_tokens": []}  # its class adds what tokenizer_config.json lists
     fast = parse(path, text if start is content else json.dumps(start))
     known = fit.family.defaults if fit.family else {}
-    defaults = {role: Token(name, plain=True) for role, name in known.items()}
+    defaults = {role: AddedTokenSpec(name, plain=True) for role, name in known.items()}
     add_from_settings(path, fast, settings, defaults)
     _check_added(path, fast, listed)
     check_unknown_class(path, fast, settings)
@@ -136,7 +136,7 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer
     return _made(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
 
 
-def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, Token]]:
+def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
     """The added tokens of a tokenizer.json whose ids can be used.
 
     Raises:
@@ -151,7 +151,9 @@ def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, Token
     return listed
 
 
-def _check_added(path: Path, fast: tokenizers.Tokenizer, listed: list[tuple[int, Token]]) -> None:
+def _check_added(
+    path: Path, fast: tokenizers.Tokenizer, listed: list[tuple[int, AddedTokenSpec]]
+) -> None:
     """Every token that tokenizer.json adds must be there, with its id."""
     there = {token.content: number for number, token in fast.get_added_tokens_decoder().items()}
     for number, token in listed:
@@ -166,7 +168,7 @@ def _check_added(path: Path, fast: tokenizers.Tokenizer, listed: list[tuple[int,
 
 
 def _held(
-    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, Token]
+    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, AddedTokenSpec]
 ) -> dict[str, str]:
     """The special tokens by role: those stated, and defaults that the vocabulary has."""
     unnamed = {r: t.content for r, t in defaults.items() if r not in settings.named}
@@ -463,12 +465,12 @@ def _finish(
     family: Family | None = None,
 ) -> Tokenizer:
     """The tokenizer, with the tokens that files beside the vocabulary add to it."""
-    tokens = {role: Token(name, plain=True) for role, name in defaults.items()}
+    tokens = {role: AddedTokenSpec(name, plain=True) for role, name in defaults.items()}
     mask = settings.named.get("mask", tokens.get("mask"))
     if family is ROBERTA and mask is not None and mask.plain:
         # RoBERTa's authors let <mask> swallow the space before it: it stands for " word". So does
         # `transformers` 4, from whose time such folders are; later releases do not.
-        named = {**settings.named, "mask": Token(mask.content, lstrip=True)}
+        named = {**settings.named, "mask": AddedTokenSpec(mask.content, lstrip=True)}
         settings = replace(settings, named=named)
     add_from_settings(path, fast, settings, tokens)
     held = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}

@@ -27,7 +27,7 @@ Specials = tuple[Special, ...]
 
 
 @dataclass(frozen=True)
-class Row:
+class EncoderInput:
     """One or two texts as an encoder reads them.
 
     `starts` and `counts` say where the ids of each text stand in the row, and how many are left.
@@ -77,7 +77,7 @@ class Template:
         """The places that are not of a text in a row of one text or of two."""
         return sum(map(len, self.single if texts == 1 else self.pair))
 
-    def row(self, texts: Sequence[Sequence[int]]) -> Row:
+    def row(self, texts: Sequence[Sequence[int]]) -> EncoderInput:
         """The row of one text's ids, or of two."""
         around = self.single if len(texts) == 1 else self.pair
         of_text = self.segments[:1] if len(texts) == 1 else self.segments[1:]
@@ -88,7 +88,7 @@ class Template:
             ids += [i for i, _ in after]
             segments += [segment] * len(text)
             segments += [s for _, s in after]
-        return Row(ids, segments, tuple(starts), tuple(map(len, texts)))
+        return EncoderInput(ids, segments, tuple(starts), tuple(map(len, texts)))
 
     @classmethod
     def around(

@@ -69,7 +69,7 @@ class AddedFields(TokenFields):
 
 
 @dataclass(frozen=True)
-class Token:
+class AddedTokenSpec:
     """An added token and how it is found in a text; see `tokenizers.AddedToken`.
 
     plain: its file states only its text, no flags.
@@ -87,7 +87,7 @@ class Token:
     late: bool = field(default=False, compare=False)
 
     @classmethod
-    def of(cls, fields: TokenFields, special: bool | None = None) -> Token:
+    def of(cls, fields: TokenFields, special: bool | None = None) -> AddedTokenSpec:
         """From the fields of a file. special: overrides their `special`."""
         is_special = bool(fields.special) if special is None else special
         normal = fields.normalized
@@ -129,9 +129,9 @@ class TokenSettings:
     class_name: str | None = None
     model_type: str | None = None
     vocab_size: int | None = None
-    named: Mapping[str, Token | None] = field(default_factory=dict)
-    extra: tuple[Token, ...] = ()
-    added: Mapping[int, tuple[Token, Path]] = field(default_factory=dict)
+    named: Mapping[str, AddedTokenSpec | None] = field(default_factory=dict)
+    extra: tuple[AddedTokenSpec, ...] = ()
+    added: Mapping[int, tuple[AddedTokenSpec, Path]] = field(default_factory=dict)
 
     @property
     def roles(self) -> dict[str, str]:
@@ -174,10 +174,10 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
         raise DataError(path, None, problem)
     class_name, model = _class_of(vocabulary, config)
     stated = _Special.of(path, raw)
-    added: dict[int, tuple[Token, Path]] = {}
+    added: dict[int, tuple[AddedTokenSpec, Path]] = {}
     if config.added_tokens_decoder is not None:
         for number, fields in config.added_tokens_decoder.items():
-            added[_id(path, number)] = Token.of(fields), path
+            added[_id(path, number)] = AddedTokenSpec.of(fields), path
     else:
         beside = vocabulary.with_name(SPECIALS)
         if beside.is_file():
@@ -192,11 +192,11 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
     return TokenSettings(path, config, class_name, model.model_type, size, named, others, added)
 
 
-def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, Token]]:
+def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
     """The added tokens of a tokenizer.json and their ids, in its order."""
     listed = content.get("added_tokens") or []
     read = checked(listed, list[AddedFields], path, data_error(path), "added_tokens")
-    return [(fields.id, Token.of(fields)) for fields in read]
+    return [(fields.id, AddedTokenSpec.of(fields)) for fields in read]
 
 
 def _class_of(vocabulary: Path, config: ConfigFields) -> tuple[str | None, ModelFields]:
@@ -228,13 +228,13 @@ class _Special:
     is used if the new one is missing.
     """
 
-    named: dict[str, Token | None]
-    flagged: tuple[Token, ...]
-    plain: tuple[Token, ...]
-    extra: tuple[Token, ...] | None
-    additional: tuple[Token, ...] | None
+    named: dict[str, AddedTokenSpec | None]
+    flagged: tuple[AddedTokenSpec, ...]
+    plain: tuple[AddedTokenSpec, ...]
+    extra: tuple[AddedTokenSpec, ...] | None
+    additional: tuple[AddedTokenSpec, ...] | None
 
-    def others(self) -> tuple[Token, ...]:
+    def others(self) -> tuple[AddedTokenSpec, ...]:
         """All special tokens without a role, in the order in which `transformers` adds them."""
         listed = self.additional if self.extra is None else self.extra
         return (*self.flagged, *self.plain, *(listed or ()))
@@ -265,12 +265,12 @@ class _Special:
         return _Special(self.named | _by_role(path, raw), flagged, plain, extra, additional)
 
 
-def _by_role(path: Path, raw: Mapping[str, Any]) -> dict[str, Token | None]:
+def _by_role(path: Path, raw: Mapping[str, Any]) -> dict[str, AddedTokenSpec | None]:
     names = {role: f"{role}_token" for role in ROLES}
     return {role: _token(path, name, raw[name]) for role, name in names.items() if name in raw}
 
 
-def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[Token]:
+def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[AddedTokenSpec]:
     """Special tokens of other fields, such as `image_token`."""
     known = {f"{role}_token" for role in ROLES}
     for name, value in raw.items():
@@ -281,7 +281,7 @@ def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[Tok
                 yield token
 
 
-def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[Token, ...] | None:
+def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[AddedTokenSpec, ...] | None:
     """The tokens of a list, or of an object of named ones; None if the field is missing."""
     if name not in raw:
         return None
@@ -293,7 +293,7 @@ def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[Token, ...] 
     return tuple(token for token in tokens if token is not None)
 
 
-def _token(path: Path, name: str, value: Any, listed: bool = False) -> Token | None:
+def _token(path: Path, name: str, value: Any, listed: bool = False) -> AddedTokenSpec | None:
     """The token in a field; None if it is null or empty.
 
     listed: whether it is in a list. There its flag `special` is used; elsewhere it is special.
@@ -303,14 +303,14 @@ def _token(path: Path, name: str, value: Any, listed: bool = False) -> Token | N
     if isinstance(value, dict):
         fields = checked(value, TokenFields, path, data_error(path), name)
         late = path.name == CONFIG
-        made = Token.of(fields, None if late and listed else True)
+        made = AddedTokenSpec.of(fields, None if late and listed else True)
         return replace(made, late=late) if fields.content else None
     if not isinstance(value, str):
         raise DataError(path, None, f"`{name}` must be a token, but is {value!r:.80}.")
-    return Token(value, plain=True)
+    return AddedTokenSpec(value, plain=True)
 
 
-def _added(path: Path, stated: _Special) -> dict[int, tuple[Token, Path]]:
+def _added(path: Path, stated: _Special) -> dict[int, tuple[AddedTokenSpec, Path]]:
     """The tokens of added_tokens.json by id; special if another field names them as special."""
     if not path.is_file():
         return {}
@@ -319,7 +319,7 @@ def _added(path: Path, stated: _Special) -> dict[int, tuple[Token, Path]]:
     found = {}
     for content, number in read_vocab_json(path).items():
         is_special = content in special
-        found[number] = Token(content, normalized=not is_special, special=is_special), path
+        found[number] = AddedTokenSpec(content, normalized=not is_special, special=is_special), path
     return found
 
 

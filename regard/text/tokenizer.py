@@ -310,13 +310,13 @@ class Tokenizer:
             RegardError: a name is no text, or the ids of the vocabulary have holes.
         """
         from regard.text.added_tokens import add
-        from regard.text.token_settings import Token
+        from regard.text.token_settings import AddedTokenSpec
 
         for name in pieces:
             if problem := text_problem(name):
                 raise RegardError(f"the special token {name!r} cannot be added: {problem}")
         fast = tokenizers.Tokenizer.from_str(self.as_text())
-        add(fast, [Token(name) for name in pieces])
+        add(fast, [AddedTokenSpec(name) for name in pieces])
         return self.around(fast)
 
     def with_roles(self, pieces: Mapping[str, str]) -> Tokenizer:

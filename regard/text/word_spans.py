@@ -48,14 +48,14 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSpans:
     """A text and the places of its words."""
 
     text: str
     places: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, given: str | Sequence[str]) -> Words:
+    def of(cls, given: str | Sequence[str]) -> WordSpans:
         """Of a running text, or of words: then the text is these with one space between.
 
         Raises:

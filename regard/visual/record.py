@@ -23,7 +23,7 @@ from regard.attention.tap import Labels, Tap, label, listening
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regard.data.encoder_inputs import Pieces
+    from regard.data.encoder_inputs import InputFormat
     from regard.visual.heads import Heads
     from regard.visual.picture import Picture
 
@@ -153,7 +153,7 @@ def look(model: Any) -> Iterator[Seen]:
         hook.remove()
 
 
-def read(model: Any, texts: Sequence[Any], pieces: Pieces | None = None) -> None:
+def read(model: Any, texts: Sequence[Any], pieces: InputFormat | None = None) -> None:
     """One pass of an encoder over texts, or pairs (a, b), in evaluation mode, for whoever looks.
 
     with regard.look(model) as seen:
@@ -182,7 +182,7 @@ def read(model: Any, texts: Sequence[Any], pieces: Pieces | None = None) -> None
     module.train(was)
 
 
-def as_encoder(model: Any, pieces: Pieces | None) -> tuple[nn.Module, Pieces]:
+def as_encoder(model: Any, pieces: InputFormat | None) -> tuple[nn.Module, InputFormat]:
     """The model itself, and how its texts become rows.
 
     Raises:

@@ -21,12 +21,14 @@ from regard.visual.table import Table
 from regard.visual.worked import Worked
 
 if TYPE_CHECKING:
-    from regard.data.encoder_inputs import Pieces
+    from regard.data.encoder_inputs import InputFormat
 
 Place = tuple[int, tuple[int, ...]]  # the number of a text, and the places of a word in its row
 
 
-def contextual(model: Any, texts: Sequence[str], word: str, pieces: Pieces | None = None) -> Worked:
+def contextual(
+    model: Any, texts: Sequence[str], word: str, pieces: InputFormat | None = None
+) -> Worked:
     """How alike the vectors of a word's occurrences are, layer by layer, as cosines.
 
     The static vector is the embedding's: the same wherever the word stands. "input" is what the

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import Buckets, Cursor, PairBatch, Sequences, Tokens, sorted_batches
-from regard.data.bucketing import BucketsCursor
+from regard.data import Buckets, EpochSampler, PairBatch, Sequences, TokenArray, sorted_batches
+from regard.data.bucketing import BucketSampler
 from regard.data.sampler import permutation
 from regard.errors import CheckpointError, ConfigError
 
@@ -21,7 +21,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1
 
 def columns_of(lengths):
     """Row i is made of the number i alone, so that every row can be told in a batch."""
-    return [Tokens.of([[i] * pair[side] for i, pair in enumerate(lengths)]) for side in (0, 1)]
+    return [TokenArray.of([[i] * pair[side] for i, pair in enumerate(lengths)]) for side in (0, 1)]
 
 
 def random_columns(rows=60, seed=0):
@@ -71,7 +71,7 @@ def test_without_pools_batches_are_the_longest_runs_of_shuffled_rows(lengths, bu
 def test_lengths_decide_which_rows_meet_in_pools_alone(pool):
     """With lengths drawn from 1 to 50, rows of a random batch of 10 lie far apart."""
     lengths = np.random.default_rng(0).integers(1, 51, 400)
-    columns = [Tokens.of([0] * n for n in lengths)]
+    columns = [TokenArray.of([0] * n for n in lengths)]
     epoch = Buckets(columns, (0,), budget=9999, seed=1, rows=10, pool=pool).epoch(0)
     spreads = [int(np.ptp(lengths[rows])) for rows in epoch.rows]
     assert len(spreads) == 40
@@ -120,7 +120,7 @@ def test_batches_are_shuffled_and_pools_are_mixed():
 
 def test_resuming_at_every_place_equals_not_stopping():
     def cursor():
-        return Cursor(Buckets(random_columns(), (0, 0), budget=40, seed=3))
+        return EpochSampler(Buckets(random_columns(), (0, 0), budget=40, seed=3))
 
     whole = cursor()
     total = whole.batches_per_epoch * 2 + 3
@@ -141,7 +141,7 @@ def test_resuming_at_every_place_equals_not_stopping():
 @settings(max_examples=20)
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_a_cursor_may_jump_anywhere(first, second):
-    cursor = Cursor(Buckets(random_columns(), (0, 0), budget=40, seed=3))
+    cursor = EpochSampler(Buckets(random_columns(), (0, 0), budget=40, seed=3))
     list(islice(cursor, first))
     saved = cursor.position()
     expected = grids(next(cursor))
@@ -156,12 +156,12 @@ def test_a_cursor_may_jump_anywhere(first, second):
 )
 def test_a_place_in_other_data_is_refused(change, name):
     options = {"budget": 40, "seed": 3}
-    saved = Cursor(Buckets(random_columns(), (0, 0), **options)).position()
+    saved = EpochSampler(Buckets(random_columns(), (0, 0), **options)).position()
     with pytest.raises(CheckpointError, match=f"has {name} = .* but here it is"):
-        Cursor(Buckets(random_columns(), (0, 0), **{**options, **change})).restore(saved)
+        EpochSampler(Buckets(random_columns(), (0, 0), **{**options, **change})).restore(saved)
     with pytest.raises(CheckpointError, match="has data = "):
-        Cursor(Buckets(random_columns(seed=1), (0, 0), **options)).restore(saved)
-    cursor = Cursor(Buckets(random_columns(), (0, 0), **options))
+        EpochSampler(Buckets(random_columns(seed=1), (0, 0), **options)).restore(saved)
+    cursor = EpochSampler(Buckets(random_columns(), (0, 0), **options))
     with pytest.raises(CheckpointError, match="batch 999 of epoch 0, which has"):
         cursor.restore({**saved, "batch": 999})
 
@@ -177,10 +177,10 @@ def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, p
     def cursor(kind, pool):
         return kind(Buckets(random_columns(), (0, 0), budget=budget, seed=3, pool=pool))
 
-    begun = cursor(Cursor, saved_pool)
+    begun = cursor(EpochSampler, saved_pool)
     list(islice(begun, place))
     position = json.loads(json.dumps(begun.position()))
-    resumed = cursor(BucketsCursor, pool)
+    resumed = cursor(BucketSampler, pool)
     resumed.restore(position)
     assert resumed.position() == position
     some = begun.batches_per_epoch + 3
@@ -191,7 +191,7 @@ def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, p
 
 @pytest.mark.parametrize("pool", [0, -1, 2.0, "8", True, [], {}])
 def test_a_saved_place_with_pools_that_are_none_is_refused(pool):
-    cursor = BucketsCursor(Buckets(random_columns(), (0, 0), budget=40, seed=3, pool=7))
+    cursor = BucketSampler(Buckets(random_columns(), (0, 0), budget=40, seed=3, pool=7))
     with pytest.raises(CheckpointError, match="has pool = .* but here it is 7"):
         cursor.restore({**cursor.position(), "pool": pool})
     without = cursor.position()
@@ -209,9 +209,9 @@ def test_options_out_of_range_are_refused():
         with pytest.raises(ConfigError, match="must be at least 1"):
             Buckets(columns, (0, 0), seed=0, **options)
     with pytest.raises(ConfigError, match="the same number of rows"):
-        Buckets([*columns, Tokens.of([])], (0, 0, 0), budget=5, seed=0)
+        Buckets([*columns, TokenArray.of([])], (0, 0, 0), budget=5, seed=0)
     with pytest.raises(ConfigError, match="the same number of rows, not 0"):
-        sorted_batches([Tokens.of([])], (0,), budget=5)
+        sorted_batches([TokenArray.of([])], (0,), budget=5)
 
 
 @given(LENGTHS, st.integers(1, 60))
@@ -229,7 +229,7 @@ def test_evaluation_covers_each_row_once_longest_first(lengths, budget):
 
 
 def test_one_column_and_another_kind_of_batch():
-    column = Tokens.of([[7], [8, 8]])
+    column = TokenArray.of([[7], [8, 8]])
     batches = sorted_batches([column], (0,), budget=4, make=lambda rows: rows)
     assert [batch.ids.tolist() for batch in batches] == [[[7, 0], [8, 8]]]
 
@@ -244,7 +244,7 @@ def test_padding_on_real_lengths_is_small(shared):
 
     def words(language):
         text = (folder / f"train.lc.norm.tok.{language}").read_text(encoding="utf-8")
-        return Tokens.of([[0] * (len(line.split(" ")) + 2) for line in text.split("\n")[:-1]])
+        return TokenArray.of([[0] * (len(line.split(" ")) + 2) for line in text.split("\n")[:-1]])
 
     buckets = Buckets([words("en"), words("de")], (0, 0), budget=4096, seed=0)
     assert buckets.epoch(0).padding < 0.05

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from regard.data import Sentence, read_conll
+from regard.data import TaggedSentence, read_conll
 from regard.errors import DataError
 
 TEXT = """-DOCSTART- -X- O O
@@ -63,7 +63,7 @@ def test_other_shared_tasks_and_members_of_archives(shared):
 def test_columns_are_chosen_and_sentences_numbered(tmp_path):
     path = write(tmp_path / "x.txt", TEXT)
     read = read_conll(path)
-    first, last = Sentence(("EU", "rejects"), ("I-ORG", "O")), Sentence((".",), ("O",))
+    first, last = TaggedSentence(("EU", "rejects"), ("I-ORG", "O")), TaggedSentence((".",), ("O",))
     assert list(read.numbered()) == [(3, first), (7, last)]
     assert list(read) == [first, last]  # again
     assert str(read.report) == (

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from regard.data import Choice, read_choices
+from regard.data import ChoiceQuestion, read_choices
 from regard.errors import DataError
 
 PLAIN = {"context": "It rains.", "question": "Wet?", "choices": ["yes", "no"], "answer": "yes"}
@@ -48,7 +48,9 @@ def test_dream_has_the_published_numbers(shared, part, count):
 def test_dream_turns_become_lines(tmp_path):
     asked = [{"question": q, "choice": ["a", "b", "c"], "answer": "c"} for q in ("Why?", "Who?")]
     item = [["M: Hello.", "W: Hi."], asked, "5-1"]
-    expected = [Choice("M: Hello.\nW: Hi.", q, ("a", "b", "c"), 2) for q in ("Why?", "Who?")]
+    expected = [
+        ChoiceQuestion("M: Hello.\nW: Hi.", q, ("a", "b", "c"), 2) for q in ("Why?", "Who?")
+    ]
     path = write(tmp_path / "x.json", json.dumps([item], indent=1))
     for data in (path, [item], expected):
         read = read_choices(data)
@@ -63,7 +65,7 @@ def test_dream_turns_become_lines(tmp_path):
 def test_swag_s_start_and_ends(tmp_path):
     ends = ['pats her, then "leaves".', "turns.", "walks.", "wheels."]
     row = ["0", "v1", "183", "Students look. She", "Students look.", "She", "gold", *ends, "2"]
-    expected = [Choice("Students look.", "She", tuple(ends), 2)]
+    expected = [ChoiceQuestion("Students look.", "She", tuple(ends), 2)]
     path = swag(tmp_path / "train.csv", row)
     assert list(read_choices(path)) == expected
     compressed = tmp_path / "train.csv.gz"
@@ -75,7 +77,9 @@ def test_swag_s_start_and_ends(tmp_path):
     hidden = swag(tmp_path / "test.csv", row[:-1], header=SWAG[:-1])
     with pytest.raises(DataError, match=r"test.csv:1: has no field 'label'"):
         list(read_choices(hidden))
-    assert list(read_choices(hidden, labels=False)) == [Choice("Students look.", "She", (*ends,))]
+    assert list(read_choices(hidden, labels=False)) == [
+        ChoiceQuestion("Students look.", "She", (*ends,))
+    ]
     with pytest.raises(DataError, match=r"x.csv:2: the answer must be from 0 to 3, but is 4"):
         list(read_choices(swag(tmp_path / "x.csv", [*row[:-1], "4"])))
     with pytest.raises(DataError, match=r"x.csv:2: the answer 'two' is not among the choices"):
@@ -85,8 +89,8 @@ def test_swag_s_start_and_ends(tmp_path):
 def test_plain_objects_by_number_or_text(tmp_path):
     other = {"question": "Dry?", "choices": ["yes", "no", "so so"], "answer": 2, "id": "x"}
     expected = [
-        Choice("It rains.", "Wet?", ("yes", "no"), 0),
-        Choice("", "Dry?", ("yes", "no", "so so"), 2),
+        ChoiceQuestion("It rains.", "Wet?", ("yes", "no"), 0),
+        ChoiceQuestion("", "Dry?", ("yes", "no", "so so"), 2),
     ]
     lines = json.dumps(PLAIN) + "\n\n" + json.dumps(other) + "\n"
     for data in (
@@ -99,7 +103,7 @@ def test_plain_objects_by_number_or_text(tmp_path):
         assert list(read_choices(data)) == expected
     hidden = {name: value for name, value in PLAIN.items() if name != "answer"}
     assert list(read_choices([hidden], labels=False)) == [
-        Choice("It rains.", "Wet?", ("yes", "no"))
+        ChoiceQuestion("It rains.", "Wet?", ("yes", "no"))
     ]
 
 

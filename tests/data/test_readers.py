@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from regard.data import files, hash_of, read, read_parallel
 from regard.data.files import lines
-from regard.data.readers import Csv
+from regard.data.readers import CsvReader
 from regard.errors import ConfigError, DataError, MissingExtra
 
 ODD = "a\x0cb\u2028c\rd\x85e\x1cf\x00g"  # str.splitlines would cut at each of these
@@ -262,7 +262,7 @@ def test_csv_quotes_newlines_and_line_numbers(tmp_path):
 
 def test_csv_with_another_delimiter(tmp_path):
     path = write(tmp_path / "x.csv", 'de;en\n"a;b";c\n')
-    assert list(Csv(path, ("en", "de"), header=True, delimiter=";")) == [("c", "a;b")]
+    assert list(CsvReader(path, ("en", "de"), header=True, delimiter=";")) == [("c", "a;b")]
 
 
 def test_a_long_csv_field_is_read(tmp_path):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from regard.data import Answer, Question, read_squad
+from regard.data import AnswerSpan, Question, read_squad
 from regard.errors import ConfigError, DataError
 
 CONTEXT = "The cat sat. The cat ran."
@@ -81,8 +81,8 @@ def test_articles_flat_records_and_questions_give_the_same(tmp_path):
     for record, question in zip(flat, ("Who?", "Who?", "?"), strict=True):
         record |= {"title": "T", "context": CONTEXT, "question": question}
     expected = [
-        Question("q1", CONTEXT, "Who?", (Answer("cat", 4),), title="T"),
-        Question("q2", CONTEXT, "Who?", (Answer("ran", 21),), title="T"),
+        Question("q1", CONTEXT, "Who?", (AnswerSpan("cat", 4),), title="T"),
+        Question("q2", CONTEXT, "Who?", (AnswerSpan("ran", 21),), title="T"),
         Question("3", CONTEXT, "?", (), impossible=True, title="T"),
     ]
     lines = write(tmp_path / "x.jsonl", "".join(json.dumps(record) + "\n" for record in flat))
@@ -122,7 +122,7 @@ def test_misplaced_answers_are_refused_moved_or_left_out():
         read(5)
     for start, place in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-21, 4), (16, 17)):
         questions, report = read(start, misplaced="move")
-        assert questions[1].answers == (Answer("cat", place),)
+        assert questions[1].answers == (AnswerSpan("cat", place),)
         assert report.events["answer moved to the nearest place where it stands"]["count"] == 1
     questions, report = read(5, misplaced="skip")
     assert [q.id for q in questions] == ["q1"] and (report.read, report.kept) == (2, 1)

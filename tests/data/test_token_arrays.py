@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Column, Tokens, encode, encode_texts, read, read_parallel
+from regard.data import FieldEncoder, TokenArray, encode, encode_texts, read, read_parallel
 from regard.data.token_arrays import _CHUNK
 from regard.errors import ConfigError, DataError
 
@@ -23,8 +23,8 @@ class Letters:
         return [[ord(c) - 87 for c in text if not c.isspace()] for text in texts]
 
 
-SOURCE = Column("source", Letters(), after=(2,))
-TARGET = Column("target", Letters(), before=(1,), after=(2,))
+SOURCE = FieldEncoder("source", Letters(), after=(2,))
+TARGET = FieldEncoder("target", Letters(), before=(1,), after=(2,))
 
 
 def rows_of(tokens):
@@ -48,7 +48,7 @@ def test_chunks_are_joined_in_order():
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
 def test_ids_take_as_few_bytes_as_the_vocabulary_allows(vocab_size, dtype):
-    tokens = Tokens.of([[vocab_size - 1], [], [0, 5]], vocab_size)
+    tokens = TokenArray.of([[vocab_size - 1], [], [0, 5]], vocab_size)
     assert tokens.ids.dtype == dtype and rows_of(tokens) == [[vocab_size - 1], [], [0, 5]]
     with pytest.raises(IndexError, match="row must be from 0 to 2, but is 3"):
         tokens[3]
@@ -57,7 +57,7 @@ def test_ids_take_as_few_bytes_as_the_vocabulary_allows(vocab_size, dtype):
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6), st.data())
 def test_padded_rows_equal_a_loop(rows, data):
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
-    batch = Tokens.of(rows, 10).padded(np.array(chosen, int), pad=77)
+    batch = TokenArray.of(rows, 10).padded(np.array(chosen, int), pad=77)
     width = max((len(rows[i]) for i in chosen), default=0)
     assert batch.ids.tolist() == [rows[i] + [77] * (width - len(rows[i])) for i in chosen]
     assert batch.lengths.tolist() == [len(rows[i]) for i in chosen]
@@ -65,9 +65,9 @@ def test_padded_rows_equal_a_loop(rows, data):
 
 
 def test_the_checksum_tells_data_apart():
-    tokens = [Tokens.of(rows, 10) for rows in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [4]])]
+    tokens = [TokenArray.of(rows, 10) for rows in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [4]])]
     assert len({t.checksum for t in tokens}) == 3
-    assert Tokens.of([[1, 2], [3]], 10).checksum == tokens[0].checksum
+    assert TokenArray.of([[1, 2], [3]], 10).checksum == tokens[0].checksum
 
 
 def test_texts_are_stored_without_being_held(tmp_path):
@@ -103,7 +103,7 @@ def test_the_first_fault_is_told_though_what_follows_is_read_already(tmp_path, f
     file.write_bytes(b"a\n" * _CHUNK + b"".join(parts))
     said = {"long": "has 9 tokens", "bad": "cannot be encoded", "unread": "is not UTF-8"}
     with pytest.raises(DataError, match=said[first]):
-        encode(read(file), [Column("source", Slow(), after=(2,), max_tokens=6)])
+        encode(read(file), [FieldEncoder("source", Slow(), after=(2,), max_tokens=6)])
 
 
 @given(
@@ -113,7 +113,7 @@ def test_the_first_fault_is_told_though_what_follows_is_read_already(tmp_path, f
     st.integers(0, 2),
 )
 def test_framed_and_shortened_rows_equal_a_loop(texts, too_long, before, after):
-    column = Column("x", Letters(), (1,) * before, (2,) * after, 6, too_long)
+    column = FieldEncoder("x", Letters(), (1,) * before, (2,) * after, 6, too_long)
     wanted = column.encode_many([*texts, "a"])
     if too_long == "skip":
         wanted = [row for row in wanted if len(row) <= 6]
@@ -171,8 +171,8 @@ def test_rows_need_as_many_fields_as_columns():
 
 def limited(too_long, max_tokens=4):
     return [
-        Column("source", Letters(), (), (2,), max_tokens, too_long),
-        Column("target", Letters(), (1,), (2,), max_tokens, too_long),
+        FieldEncoder("source", Letters(), (), (2,), max_tokens, too_long),
+        FieldEncoder("target", Letters(), (1,), (2,), max_tokens, too_long),
     ]
 
 
@@ -208,8 +208,8 @@ def test_too_long_is_left_out_and_counted():
 
 def test_options_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="`too_long` must be .* but is 'cut'"):
-        Column("x", Letters(), too_long="cut")
+        FieldEncoder("x", Letters(), too_long="cut")
     with pytest.raises(ConfigError, match="`max_tokens` must be at least 3, but is 2"):
-        Column("x", Letters(), (1,), (2,), max_tokens=2)
+        FieldEncoder("x", Letters(), (1,), (2,), max_tokens=2)
     with pytest.raises(ConfigError, match="`empty` must be .* but is 'drop'"):
         encode(["a"], [SOURCE], empty="drop")

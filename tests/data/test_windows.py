@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.windows import by_words, evenly
+from regard.data.windows import even_windows, word_windows
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 10, 11, 23, 40])
@@ -21,7 +21,7 @@ def test_even_windows_are_those_of_the_tokenizers_library(count, overlap):
     found = fast.encode("x " * count)
     theirs = [(one.offsets[0][0] // 2, one.offsets[-1][1] // 2 + 1) if one.ids else (0, 0)
               for one in [found, *found.overflowing]]  # fmt: skip
-    assert evenly(count, 6, overlap) == theirs
+    assert even_windows(count, 6, overlap) == theirs
 
 
 lengths = st.lists(st.integers(1, 9), max_size=40)
@@ -30,7 +30,7 @@ lengths = st.lists(st.integers(1, 9), max_size=40)
 @given(lengths, st.integers(2, 12))
 def test_every_word_is_answered_for_once_where_it_has_most_context(lengths, room):
     overlap = room // 4
-    windows = by_words(lengths, room, overlap)
+    windows = word_windows(lengths, room, overlap)
     answered = [word for window in windows for word in range(window.first, window.last)]
     assert answered == list(range(len(lengths)))
     sizes = [min(length, room) for length in lengths]
@@ -53,11 +53,11 @@ def test_every_word_is_answered_for_once_where_it_has_most_context(lengths, room
 
 
 def test_windows_of_words_of_one_piece():
-    found = by_words([1] * 10, 6, 2)
+    found = word_windows([1] * 10, 6, 2)
     assert [(w.start, w.stop, w.first, w.last) for w in found] == [(0, 6, 0, 5), (4, 10, 5, 10)]
 
 
 def test_a_word_longer_than_the_window_has_one_of_its_own():
-    found = by_words([2, 99, 2], 4, 1)
+    found = word_windows([2, 99, 2], 4, 1)
     assert [(w.start, w.stop) for w in found] == [(0, 1), (1, 2), (2, 3)]
-    assert by_words([], 4, 1) == []
+    assert word_windows([], 4, 1) == []

@@ -8,7 +8,7 @@ import torch
 
 from regard import decoding
 from regard.attention.tap import muted
-from regard.data import Sequences, Tokens
+from regard.data import Sequences, TokenArray
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks import batching
@@ -49,7 +49,7 @@ def assert_same(found, wanted):
 def test_a_sentence_is_decoded_as_if_it_were_alone(model, monkeypatch, name):
     monkeypatch.setattr(batching, "PLACES", {"cpu": 100})
     method = decoding.options(max_tokens=12, **name)
-    assert_same(decode_in_order(model, Tokens.of(ROWS), method), alone(model, method))
+    assert_same(decode_in_order(model, TokenArray.of(ROWS), method), alone(model, method))
 
 
 @pytest.mark.usefixtures("some_kernels")
@@ -66,7 +66,7 @@ def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
     wanted = alone(model, method)
     monkeypatch.setattr(decoding, "generate", listened)
     with muted():
-        assert_same(decode_in_order(model.train(), Tokens.of(ROWS), method), wanted)
+        assert_same(decode_in_order(model.train(), TokenArray.of(ROWS), method), wanted)
     assert seen[0][0] == 2 and {threads for threads, _ in seen[1:]} == {1}
     assert len(seen) > 5 and sum(rows for _, rows in seen) == len(ROWS)
     assert torch.get_num_threads() == 2 and model.training
@@ -86,7 +86,7 @@ def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
 
     monkeypatch.setattr(decoding, "generate", failing)
     with pytest.raises(ValueError, match="this one"):
-        decode_in_order(model, Tokens.of(ROWS), decoding.options(beams=4))
+        decode_in_order(model, TokenArray.of(ROWS), decoding.options(beams=4))
     assert torch.get_num_threads() == 2
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from regard.data import Streams, Tokens
+from regard.data import ParallelStreams, TokenArray
 from regard.layers.output import Softmax
 from regard.models.protocols import Output
 from regard.models.quantize import prepare
@@ -23,7 +23,7 @@ WORDS, LENGTH = 40, 8001
 @pytest.fixture(scope="module")
 def text():
     draw = torch.Generator().manual_seed(7)
-    return Tokens.of([torch.randint(WORDS, (LENGTH,), generator=draw).tolist()], LENGTH)
+    return TokenArray.of([torch.randint(WORDS, (LENGTH,), generator=draw).tolist()], LENGTH)
 
 
 def model_of(cell, *, init_range=0.2, keep=0.0, gain=0.0):
@@ -43,7 +43,7 @@ def alone(model, text):
     """In float64, one token at a time."""
     model = model.double()
     total, state = 0.0, None
-    for batch in Streams(text, rows=1, steps=500):
+    for batch in ParallelStreams(text, rows=1, steps=500):
         output = model(batch.tokens, state)
         loss, _ = model.head.loss(output.hidden[0], batch.targets[0])
         total, state = total + float(loss), output.state
@@ -105,7 +105,7 @@ def test_a_memory_that_was_thought_forgotten_is_read_for_longer(text, passes, mo
 @pytest.mark.parametrize("length", [2, 3, 100, 5000])
 def test_short_texts(length, passes):
     model = model_of("lstm")
-    text = Tokens.of([[i % WORDS for i in range(length)]], length)
+    text = TokenArray.of([[i % WORDS for i in range(length)]], length)
     total, count = carried_loss(model, text)
     assert count == length - 1 and total == pytest.approx(alone(model, text), rel=1e-6)
     assert bool(passes) == (length == 5000)
@@ -118,7 +118,7 @@ def test_narrow_weights(weights, text, passes):
     total, count = carried_loss(model, text)
     assert len(passes) == 1 and count == LENGTH - 1
     parts, state = 0.0, None
-    for batch in Streams(text, rows=1, steps=100):
+    for batch in ParallelStreams(text, rows=1, steps=100):
         output = model(batch.tokens, state)
         loss, _ = model.head.loss(output.hidden[0], batch.targets[0])
         parts, state = parts + float(loss), output.state

@@ -13,7 +13,7 @@ import torch
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
 
-from regard.data.encoder_inputs import Pieces, RowBatch
+from regard.data.encoder_inputs import InputBatch, InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.text.templates import template_of
@@ -215,13 +215,13 @@ def test_texts_that_are_too_long(place):
 
 def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monkeypatch):
     folder(place, "bert", "ForSequenceClassification")
-    task, read, rows = runs.load(place), [], Pieces.rows
+    task, read, rows = runs.load(place), [], InputFormat.rows
 
     def noted(pieces, texts):
         read.append(len(texts))
         return rows(pieces, texts)
 
-    monkeypatch.setattr(Pieces, "rows", noted)
+    monkeypatch.setattr(InputFormat, "rows", noted)
     assert task.long_ones(["a dog", "the cat"]) == {}
     first = task.answers(["a dog", "the cat"])
     assert read == [2]
@@ -252,7 +252,7 @@ def test_the_loss_is_cross_entropy_as_torch_has_it(place, smoothing):
     recipe = runs.read_recipe("small.toml", [f"objective.smoothing={smoothing}"])
     task = runs.plan(recipe).task
     task.model.train()
-    batch: RowBatch = next(task.train_batches())
+    batch: InputBatch = next(task.train_batches())
     total, count = task.losses(batch)[0]["loss"]
     scores = task.model.scores("classes", batch.texts)
     wanted = torch.tensor([("maybe", "no", "yes").index(ROWS[i][2]) for i in batch.numbers])

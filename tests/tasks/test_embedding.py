@@ -14,7 +14,7 @@ import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
 from regard.checkpoints.sentence_transformers import Pooling, write_sentence_transformers
-from regard.data.encoder_inputs import Pieces
+from regard.data.encoder_inputs import InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.layers.mixing import ScalarMix
@@ -166,13 +166,13 @@ def test_a_stream_reads_no_more_than_a_chunk_ahead(tasks):
 
 
 def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypatch):
-    threads, rows = [], Pieces.rows
+    threads, rows = [], InputFormat.rows
 
     def noted(pieces, texts):
         threads.append(threading.current_thread())
         return rows(pieces, texts)
 
-    monkeypatch.setattr(Pieces, "rows", noted)
+    monkeypatch.setattr(InputFormat, "rows", noted)
     texts = [f"{'the ' * (i % 9)} dog" for i in range(2500)]
     stream = tasks["bert"].embed_stream(texts)
     found = np.stack(list(stream))

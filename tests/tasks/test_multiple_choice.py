@@ -13,16 +13,18 @@ import transformers
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
 from torch.nn import functional as F
 
-from regard.data.datasets.multiple_choice import Choice, read_choices
+from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
 from regard.errors import DataError, RegardError
 from regard.experiments import runs
 from regard.tasks.multiple_choice import as_questions
 
 QUESTIONS = [
-    Choice("A dog runs after a red ball.", "What runs?", ("a dog", "the old cat"), 0),
-    Choice("The cat sleeps on a warm mat in the park.", "Who sleeps?", ("dog", "cat", "ball"), 1),
-    Choice("", "Where is the ball?", ("in the park", "on the mat", "good", "bad"), 0),
-    Choice("I liked the film", "", ("a lot.", "the mat."), 0),
+    ChoiceQuestion("A dog runs after a red ball.", "What runs?", ("a dog", "the old cat"), 0),
+    ChoiceQuestion(
+        "The cat sleeps on a warm mat in the park.", "Who sleeps?", ("dog", "cat", "ball"), 1
+    ),
+    ChoiceQuestion("", "Where is the ball?", ("in the park", "on the mat", "good", "bad"), 0),
+    ChoiceQuestion("I liked the film", "", ("a lot.", "the mat."), 0),
 ]
 RECIPE = """
 task = "multiple-choice"
@@ -46,7 +48,7 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def write(questions: list[Choice], name: str = "train.jsonl") -> None:
+def write(questions: list[ChoiceQuestion], name: str = "train.jsonl") -> None:
     Path(name).write_text("".join(json.dumps(vars(one)) + "\n" for one in questions))
 
 
@@ -65,7 +67,7 @@ def start(place: Path, family: str, *, head: bool = False, **options) -> Path:
     return folder(place / "start", family, ending, **options)
 
 
-def their_answers(place: Path, one: Choice, family: str) -> torch.Tensor:
+def their_answers(place: Path, one: ChoiceQuestion, family: str) -> torch.Tensor:
     """Probabilities of a question's choices, with the tokenizer and the model of the folder."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)
     ends = [" ".join(filter(None, (one.question, choice))) for choice in one.choices]
@@ -144,7 +146,7 @@ def test_the_rows_of_a_question_stay_together_and_learn(place):
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_only_the_context_is_cut_and_this_is_counted(place, family):
     start(place, family)
-    long = Choice("the old cat sleeps " * 20, "what ball", ("a cat", "the good dog"), 0)
+    long = ChoiceQuestion("the old cat sleeps " * 20, "what ball", ("a cat", "the good dog"), 0)
     write([*QUESTIONS, long])
     limit = 40
     with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
@@ -161,7 +163,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
         task.predict([QUESTIONS[0], long])
     assert list(task.long_ones([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
-    endless = Choice("a", "who ? " * 40, ("a cat", "b"), 0)
+    endless = ChoiceQuestion("a", "who ? " * 40, ("a cat", "b"), 0)
     assert all(len(row) <= limit for row in task._made_rows([endless])[0].rows)
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):

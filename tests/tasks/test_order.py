@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder
 
-from regard.data.encoder_inputs import MIXING
+from regard.data.encoder_inputs import BATCHES_PER_POOL
 from regard.experiments import runs
 from regard.models.bert import Stacked
 from regard.models.features import Features
@@ -89,7 +89,7 @@ def test_rows_of_similar_length_are_together_where_padding_is_computed(place, ta
     made = planned(task)
     assert pool_of(made) is None
     made.model.to("meta")
-    assert pool_of(made) == ROWS * MIXING
+    assert pool_of(made) == ROWS * BATCHES_PER_POOL
     numbers = [one.numbers for one in islice(made.train_batches(), len(SIZES) // ROWS)]
     assert np.mean([np.ptp(SIZES[one]) for one in numbers]) < 6
 
@@ -98,7 +98,7 @@ def test_a_bilstm_over_features_reads_similar_lengths_together(place):
     folder(place / "start", "bert", "Model")
     made = planned("tagging", "model.features.d_model=6")
     assert isinstance(made.model.encoder, Features)
-    assert pool_of(made) == ROWS * MIXING
+    assert pool_of(made) == ROWS * BATCHES_PER_POOL
 
 
 def test_a_run_goes_on_in_the_order_it_began_with(place, monkeypatch):

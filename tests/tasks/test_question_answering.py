@@ -16,8 +16,8 @@ from letter_folders import bert, byte_level, transformers
 
 import regard
 from regard.data import Question, read_squad
-from regard.data.datasets.squad import Answer as Given
-from regard.data.windows import Context, ContextRows
+from regard.data.datasets.squad import AnswerSpan as Given
+from regard.data.windows import ContextWindows, EncodedContext
 from regard.errors import RegardError
 from regard.experiments.runs import plan, read_recipe, train
 from regard.metrics import SQuAD2
@@ -93,7 +93,7 @@ def their_answers(folder, question, context):
 
 def rows_of(task, question, context):
     asked = Question("1", context, question)
-    return task._rows([asked], [Context.of(context, task.tokenizer.encode(context))])
+    return task._rows([asked], [EncodedContext.of(context, task.tokenizer.encode(context))])
 
 
 # --------------------------------------------------------------------- against transformers
@@ -450,12 +450,13 @@ def test_answers_of_long_articles_are_found_in_their_windows(shared):
         if len(questions) == 40:
             break
     contexts = {
-        one.context: Context.of(one.context, tokenizer.encode(one.context)) for one in questions
+        one.context: EncodedContext.of(one.context, tokenizer.encode(one.context))
+        for one in questions
     }
     spans = [contexts[one.context].pieces_of(*one.answers[0]) for one in questions]
     pieces = regard.data.encoder_inputs.Pieces(tokenizer, task.pieces.template, 384, 0)
     asked = tokenizer.encode_many([one.question for one in questions])
-    rows = ContextRows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
+    rows = ContextWindows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
     places = rows.places_of(spans)
     held = np.flatnonzero(places[:, 0])
     assert set(rows.questions[held]) == set(range(40)) and len(rows.rows) > 400

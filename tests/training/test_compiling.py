@@ -16,7 +16,7 @@ from test_memory_and_rate import MODELS, hidden_of, texts
 
 import regard
 from regard.attention.heads import heads_masked
-from regard.data import Cursor, PairBatch
+from regard.data import EpochSampler, PairBatch
 from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
@@ -109,7 +109,7 @@ class Translating(Task):
         self.model = PreNormTransformer(TransformerConfig(31, **SMALL))
 
     def train_batches(self):
-        return Cursor(self)
+        return EpochSampler(self)
 
     def epoch(self, number):
         return [PairBatch(texts(seed), texts(seed + 1)) for seed in range(3)]

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from toy import D, Toy, V, Windows, early_stopping, options
 
 from regard.data.batches import PairBatch, Sequences
-from regard.data.sampler import Cursor
+from regard.data.sampler import EpochSampler
 from regard.errors import CheckpointError, ConfigError
 from regard.training import (
     CheckpointOptions,
@@ -46,7 +46,7 @@ class Ragged(Task):
         self.parts = [Sequences.of(lists[i : i + rows], 0) for i in range(0, 24, rows)]
 
     def train_batches(self):
-        return Cursor(self)
+        return EpochSampler(self)
 
     def epoch(self, number):
         return [PairBatch(part, part) for part in self.parts]

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from regard.data.batches import StreamBatch
-from regard.data.sampler import Cursor
+from regard.data.sampler import EpochSampler
 from regard.state import Cells
 from regard.training import (
     CheckpointOptions,
@@ -82,7 +82,7 @@ class Toy(Task):
         self.tick, self.data = tick, Windows()
 
     def train_batches(self):
-        return Cursor(self.data)
+        return EpochSampler(self.data)
 
     def counts(self, batch):
         return {"loss": batch.count}

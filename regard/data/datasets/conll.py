@@ -11,16 +11,16 @@ from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
-from regard.data.datasets.records import Records, Source
+from regard.data.datasets.records import RecordReader, Source
 from regard.data.files import ending, lines
-from regard.data.readers import Items, JsonLines, found, text_of
-from regard.data.token_arrays import Report
+from regard.data.readers import ItemReader, JsonLinesReader, found, text_of
+from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
 _DOCUMENT = "-DOCSTART-"
 
 
-class Sentence(NamedTuple):
+class TaggedSentence(NamedTuple):
     """Words and as many tags."""
 
     words: tuple[str, ...]
@@ -29,7 +29,7 @@ class Sentence(NamedTuple):
 
 def read_conll(
     data: str | PathLike[str] | Iterable[Any], *, words: int = 0, tags: int = -1
-) -> Records[Sentence]:
+) -> RecordReader[TaggedSentence]:
     """The sentences of a file of columns, or of anything to loop over that gives pairs.
 
     `words` and `tags` are columns, from 0, or from the end below 0: in CoNLL-2003 the last column
@@ -38,16 +38,16 @@ def read_conll(
     as they stand. Lines of a `.jsonl` file are objects {"words": […], "tags": […]}; items of other
     data are such mappings, or pairs (words, tags).
     """
-    return Records(data, partial(_sentences, columns=(words, tags)), "sentence", unit="line")
+    return RecordReader(data, partial(_sentences, columns=(words, tags)), "sentence", unit="line")
 
 
 def _sentences(
-    source: Source, report: Report, columns: tuple[int, int]
-) -> Iterator[tuple[int, Sentence]]:
-    if isinstance(source, Items):
+    source: Source, report: ReadReport, columns: tuple[int, int]
+) -> Iterator[tuple[int, TaggedSentence]]:
+    if isinstance(source, ItemReader):
         passing = _given(source.file_of(0), source.whole())
     elif ending(source) in (".jsonl", ".ndjson"):
-        passing = _given(source, JsonLines(source, ()).records())
+        passing = _given(source, JsonLinesReader(source, ()).records())
     else:
         passing = _grouped(source, report, columns)
     for number, sentence in passing:
@@ -55,7 +55,9 @@ def _sentences(
         yield number, sentence
 
 
-def _grouped(path: str, report: Report, columns: tuple[int, int]) -> Iterator[tuple[int, Sentence]]:
+def _grouped(
+    path: str, report: ReadReport, columns: tuple[int, int]
+) -> Iterator[tuple[int, TaggedSentence]]:
     table, begun = _Columns(path, columns), 0
     held: list[tuple[str, str]] = []
     for number, line in enumerate(lines(path), 1):
@@ -72,9 +74,9 @@ def _grouped(path: str, report: Report, columns: tuple[int, int]) -> Iterator[tu
         yield begun, _sentence(held)
 
 
-def _sentence(cells: list[tuple[str, str]]) -> Sentence:
+def _sentence(cells: list[tuple[str, str]]) -> TaggedSentence:
     words, tags = zip(*cells, strict=True)
-    return Sentence(words, tags)
+    return TaggedSentence(words, tags)
 
 
 class _Columns:
@@ -116,7 +118,7 @@ def _columns(count: int) -> str:
     return f"{count} column{'s' if count != 1 else ''}"
 
 
-def _given(name: str, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Sentence]]:
+def _given(name: str, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, TaggedSentence]]:
     for number, item in items:
         if isinstance(item, Mapping):
             item = tuple(found(item, key, name, number) for key in ("words", "tags"))
@@ -128,4 +130,4 @@ def _given(name: str, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, S
         if not words or len(words) != len(tags):
             problem = f"has {len(words)} words and {len(tags)} tags; each word needs one."
             raise DataError(name, number, problem)
-        yield number, Sentence(words, tags)
+        yield number, TaggedSentence(words, tags)

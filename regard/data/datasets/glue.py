@@ -15,8 +15,8 @@ from typing import Literal
 
 from regard.data.datasets.records import one_of
 from regard.data.files import check_file, lines, split_member
-from regard.data.readers import Row, Rows
-from regard.data.token_arrays import Report
+from regard.data.readers import Row, RowReader
+from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.suggest import nearest
 
@@ -158,7 +158,7 @@ def read_glue(
     *,
     labels: bool = True,
     faults: Faults = "error",
-) -> Glue:
+) -> GlueReader:
     """Rows (text, label) or (text, second text, label) of a GLUE task: a name of TASKS.
 
     `path` is the folder of the task, or of all tasks, with the `part` to read (train, dev, test;
@@ -174,21 +174,21 @@ def read_glue(
     if key not in TASKS:
         raise ConfigError(f"`task` is {task!r}, which is none of GLUE's. {nearest(key, TASKS)}")
     files = _files(TASKS[key], Path(path), part)
-    return Glue(TASKS[key], files, labels, faults)
+    return GlueReader(TASKS[key], files, labels, faults)
 
 
-class Glue(Rows):
+class GlueReader(RowReader):
     """The rows of one part of a task. Rows of a second file are numbered on from the first's."""
 
     def __init__(self, task: _Task, paths: tuple[str, ...], labels: bool, faults: Faults):
         self.task, self.paths, self.labels, self.faults = task, paths, labels, faults
-        self.report = Report(paths)
+        self.report = ReadReport(paths)
 
     def file_of(self, field: int) -> str:
         return " and ".join(self.paths)
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        self.report = report = Report(self.paths)
+        self.report = report = ReadReport(self.paths)
         number = 0
         for path in self.paths:
             table, before = _Table(self.task, path, self.labels), number

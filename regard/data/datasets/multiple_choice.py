@@ -8,17 +8,17 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import Place, Records, Source, json_of, must_be
+from regard.data.datasets.records import Place, RecordReader, Source, json_of, must_be
 from regard.data.files import ending, lines
-from regard.data.readers import Csv, Items, JsonLines, found, picked, text_of
-from regard.data.token_arrays import Report
+from regard.data.readers import CsvReader, ItemReader, JsonLinesReader, found, picked, text_of
+from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
 _SWAG = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceQuestion:
     """One of `choices` answers the `question` about the `context`: the one numbered `answer`.
 
     In SWAG the question is the beginning of a sentence, and the choices are ends of it.
@@ -32,7 +32,7 @@ class Choice:
 
 def read_choices(
     data: str | PathLike[str] | Iterable[Any], *, labels: bool = True
-) -> Records[Choice]:
+) -> RecordReader[ChoiceQuestion]:
     """The questions of a file, or of anything to loop over.
 
     `.json`: a file of DREAM, whose turns are joined by line breaks into the context. `.csv`: a file
@@ -40,10 +40,10 @@ def read_choices(
     `answer`, which is a number from 0 or the text of the choice; either of the first two may be
     missing. Items may also be as in DREAM or SWAG. With `labels=False` answers are not read.
     """
-    return Records(data, partial(_read, labels=labels), "question", unit="question")
+    return RecordReader(data, partial(_read, labels=labels), "question", unit="question")
 
 
-def _read(source: Source, report: Report, labels: bool) -> Iterator[tuple[int, Choice]]:
+def _read(source: Source, report: ReadReport, labels: bool) -> Iterator[tuple[int, ChoiceQuestion]]:
     for place, item in _entries(source, labels):
         for choice in _choices(item, place, labels):
             report.read += 1
@@ -52,18 +52,18 @@ def _read(source: Source, report: Report, labels: bool) -> Iterator[tuple[int, C
 
 def _entries(source: Source, labels: bool) -> Iterator[tuple[Place, Any]]:
     """Dialogues or questions, with what an error calls each."""
-    if isinstance(source, Items):
+    if isinstance(source, ItemReader):
         for number, item in source.whole():
             yield (source.file_of(0), number), item
     elif ending(source) == ".csv":
         names = (*_SWAG, "label") if labels else _SWAG
-        for number, row in Csv(source, names, header=True).numbered():
+        for number, row in CsvReader(source, names, header=True).numbered():
             yield (source, number), dict(zip(names, row, strict=True))
     elif ending(source) == ".json" and _begins(source, "["):
         for i, item in enumerate(json_of(source)):
             yield (f"{source}, item {i}", None), item
     elif ending(source) in (".json", ".jsonl", ".ndjson"):
-        for number, record in JsonLines(source, ()).records():
+        for number, record in JsonLinesReader(source, ()).records():
             yield (source, number), record
     else:
         hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2 or .xz too."
@@ -76,8 +76,8 @@ def _begins(path: str, mark: str) -> bool:
     return first.lstrip().startswith(mark)
 
 
-def _choices(item: Any, place: Place, labels: bool) -> Iterator[Choice]:
-    if isinstance(item, Choice):
+def _choices(item: Any, place: Place, labels: bool) -> Iterator[ChoiceQuestion]:
+    if isinstance(item, ChoiceQuestion):
         yield item
     elif isinstance(item, Mapping):
         yield _swag(item, place, labels) if "ending0" in item else _plain(item, place, labels)
@@ -85,24 +85,26 @@ def _choices(item: Any, place: Place, labels: bool) -> Iterator[Choice]:
         yield from _dream(item, place, labels)
 
 
-def _plain(record: Mapping[str, Any], place: Place, labels: bool) -> Choice:
+def _plain(record: Mapping[str, Any], place: Place, labels: bool) -> ChoiceQuestion:
     context, question = (text_of(*place, n, record.get(n, "")) for n in ("context", "question"))
     if not context and not question:
         raise DataError(*place, "has neither a `context` nor a `question`.")
     offered = _offered(found(record, "choices", *place), place)
-    return Choice(context, question, offered, _answer(record, "answer", offered, place, labels))
+    return ChoiceQuestion(
+        context, question, offered, _answer(record, "answer", offered, place, labels)
+    )
 
 
-def _swag(record: Mapping[str, Any], place: Place, labels: bool) -> Choice:
+def _swag(record: Mapping[str, Any], place: Place, labels: bool) -> ChoiceQuestion:
     context, start, *ends = picked(record, _SWAG, *place)
     label = record.get("label")
     if isinstance(label, str) and label.isdecimal() and len(label) < 10:
         record = {**record, "label": int(label)}
     offered = tuple(ends)
-    return Choice(context, start, offered, _answer(record, "label", offered, place, labels))
+    return ChoiceQuestion(context, start, offered, _answer(record, "label", offered, place, labels))
 
 
-def _dream(item: Any, place: Place, labels: bool) -> Iterator[Choice]:
+def _dream(item: Any, place: Place, labels: bool) -> Iterator[ChoiceQuestion]:
     """[turns, questions, id]"""
     if not isinstance(item, list | tuple) or len(item) != 3:
         raise DataError(*place, "must be an object, or as in DREAM a list: turns, questions, id.")
@@ -114,7 +116,7 @@ def _dream(item: Any, place: Place, labels: bool) -> Iterator[Choice]:
         (question,) = picked(must_be(record, dict, "a question", place), ("question",), *place)
         offered = _offered(found(record, "choice", *place), place)
         answer = _answer(record, "answer", offered, place, labels)
-        yield Choice(context, question, offered, answer)
+        yield ChoiceQuestion(context, question, offered, answer)
 
 
 def _offered(given: Any, place: Place) -> tuple[str, ...]:

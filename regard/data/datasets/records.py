@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from regard.data.files import open_bytes, whole_lines_of
-from regard.data.readers import Items, json_value
-from regard.data.token_arrays import Report
+from regard.data.readers import ItemReader, json_value
+from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 
 T = TypeVar("T")
 Place = tuple[str, int | None]  # what an error names: a file or a part of it, and a line
-Source = str | Items
+Source = str | ItemReader
 LARGEST = 1 << 29  # bytes of a JSON file that is in memory as a whole
-Read = Callable[[Source, Report], Iterator[tuple[int, T]]]
+Read = Callable[[Source, ReadReport], Iterator[tuple[int, T]]]
 
 
-class Records(Generic[T]):
+class RecordReader(Generic[T]):
     """Records of one kind from a file or from anything one can loop over.
 
     `read(source, report)` makes a pass: numbered records, counting in the report what it reads.
@@ -34,7 +34,7 @@ class Records(Generic[T]):
     def __init__(
         self, data: str | PathLike[str] | Iterable[Any], read: Read[T], what: str, unit: str
     ):
-        self.source: Source = str(data) if isinstance(data, str | PathLike) else Items(data)
+        self.source: Source = str(data) if isinstance(data, str | PathLike) else ItemReader(data)
         self.what, self.unit, self._read = what, unit, read
         self.report = self._fresh()
 
@@ -56,8 +56,8 @@ class Records(Generic[T]):
             problem = f"no {self.what} is left." if report.read else f"has not one {self.what}."
             raise DataError(self.name, None, problem, f"{report}." * bool(report.events))
 
-    def _fresh(self) -> Report:
-        return Report((self.name,), unit=self.unit)
+    def _fresh(self) -> ReadReport:
+        return ReadReport((self.name,), unit=self.unit)
 
 
 def json_of(path: str | Path) -> Any:

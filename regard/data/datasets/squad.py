@@ -11,16 +11,16 @@ from functools import partial
 from os import PathLike
 from typing import Any, Literal, NamedTuple
 
-from regard.data.datasets.records import Place, Records, Source, json_of, must_be, one_of
+from regard.data.datasets.records import Place, RecordReader, Source, json_of, must_be, one_of
 from regard.data.files import ending
-from regard.data.readers import Items, JsonLines, found, picked, text_of
-from regard.data.token_arrays import Report
+from regard.data.readers import ItemReader, JsonLinesReader, found, picked, text_of
+from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
 Misplaced = Literal["error", "skip", "move"]
 
 
-class Answer(NamedTuple):
+class AnswerSpan(NamedTuple):
     """A part of the context: its text, and the character of the context where it begins."""
 
     text: str
@@ -34,7 +34,7 @@ class Question:
     id: str
     context: str
     question: str
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[AnswerSpan, ...] = ()
     impossible: bool = False
     title: str = ""
 
@@ -44,7 +44,7 @@ def read_squad(
     *,
     labels: bool = True,
     misplaced: Misplaced = "error",
-) -> Records[Question]:
+) -> RecordReader[Question]:
     """The questions of a file in SQuAD's format, or of anything to loop over.
 
     Lines of a `.jsonl` file, and items of other data, are articles as in the file, or flat records
@@ -56,10 +56,12 @@ def read_squad(
     """
     one_of("misplaced", misplaced, ("error", "skip", "move"))
     read = partial(_questions, reader=_Reader(labels, misplaced))
-    return Records(data, read, "question", unit="question")
+    return RecordReader(data, read, "question", unit="question")
 
 
-def _questions(source: Source, report: Report, reader: _Reader) -> Iterator[tuple[int, Question]]:
+def _questions(
+    source: Source, report: ReadReport, reader: _Reader
+) -> Iterator[tuple[int, Question]]:
     for place, item in _flat(_entries(source)):
         report.read += 1
         question = item if isinstance(item, Question) else reader.question(item, place)
@@ -70,11 +72,11 @@ def _questions(source: Source, report: Report, reader: _Reader) -> Iterator[tupl
 
 def _entries(source: Source) -> Iterator[tuple[Place, Any]]:
     """Articles or flat records, with what an error calls each."""
-    if isinstance(source, Items):
+    if isinstance(source, ItemReader):
         for number, item in source.whole():
             yield (source.file_of(0), number), item
     elif ending(source) in (".jsonl", ".ndjson"):
-        for number, record in JsonLines(source, ()).records():
+        for number, record in JsonLinesReader(source, ()).records():
             yield (source, number), record
     else:
         place = (source, None)
@@ -131,7 +133,7 @@ class _Reader:
             raise DataError(*place, problem)
         return Question(id, context, asked, answers, impossible, title)
 
-    def placed(self, question: Question, place: Place, report: Report) -> Question | None:
+    def placed(self, question: Question, place: Place, report: ReadReport) -> Question | None:
         """The question with each answer where it stands, or None where it is to be left out."""
         wrong = [answer for answer in question.answers if not _stands(answer, question.context)]
         if not wrong:
@@ -150,7 +152,7 @@ class _Reader:
         return replace(question, answers=moved)
 
 
-def _answers(given: Any, place: Place) -> tuple[Answer, ...]:
+def _answers(given: Any, place: Place) -> tuple[AnswerSpan, ...]:
     """A list of objects, or an object of two lists."""
     if isinstance(given, Mapping):
         texts, starts = (found(given, name, *place) for name in ("text", "answer_start"))
@@ -166,18 +168,18 @@ def _answers(given: Any, place: Place) -> tuple[Answer, ...]:
     return tuple(_answer(text, start, place) for text, start in pairs)
 
 
-def _answer(text: Any, start: Any, place: Place) -> Answer:
+def _answer(text: Any, start: Any, place: Place) -> AnswerSpan:
     if not must_be(text, str, "an answer's text", place):
         raise DataError(*place, "an answer is empty.", "A question without one has no answers: [].")
     text = text_of(*place, "text", text)
-    return Answer(text, must_be(start, int, "an answer's start", place))
+    return AnswerSpan(text, must_be(start, int, "an answer's start", place))
 
 
-def _stands(answer: Answer, context: str) -> bool:
+def _stands(answer: AnswerSpan, context: str) -> bool:
     return answer.start >= 0 and context.startswith(answer.text, answer.start)
 
 
-def _nearest(answer: Answer, context: str) -> int | None:
+def _nearest(answer: AnswerSpan, context: str) -> int | None:
     """Where the answer's text begins, as near to its start as it comes."""
     start = max(0, answer.start)
     after = context.find(answer.text, start)
@@ -186,14 +188,14 @@ def _nearest(answer: Answer, context: str) -> int | None:
     return min(places, key=lambda at: abs(at - start)) if places else None
 
 
-def _moved(question: Question, answer: Answer, place: Place) -> Answer:
+def _moved(question: Question, answer: AnswerSpan, place: Place) -> AnswerSpan:
     at = _nearest(answer, question.context)
     if at is None:
         raise _misplaced(question, answer, place)
-    return Answer(answer.text, at)
+    return AnswerSpan(answer.text, at)
 
 
-def _misplaced(question: Question, answer: Answer, place: Place) -> DataError:
+def _misplaced(question: Question, answer: AnswerSpan, place: Place) -> DataError:
     there = question.context[max(0, answer.start) :][: len(answer.text)]
     problem = f"question {question.id!r}: the answer {answer.text!r} should begin at character "
     problem += f"{answer.start} of the context, but there stands {there!r}."
