@@ -137,7 +137,7 @@ class OurCarried:
 
     def turn(self) -> float:
         """Nats per word."""
-        from regard.tasks.carried import carried_loss
+        from regard.tasks.stateful_perplexity import carried_loss
 
         nats, count = carried_loss(self.model, self.text)
         return nats / count

@@ -44,7 +44,7 @@ from regard.models.headed import Headed, assembled, with_options
 from regard.models.quantize import check_dtype, prepare
 from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
-from regard.tasks import TASKS, task_class
+from regard.tasks import FORMER_NAMES, TASKS, task_class
 from regard.tasks.foreign import check_task, kept_settings, names_in, task_of
 from regard.tasks.stored_settings import checked_settings
 from regard.text import Tokenizer
@@ -278,6 +278,7 @@ def _task_in(folder: Path, config: dict[str, Any], model: Any) -> tuple[str, dic
     """The name of a folder's task, and its settings."""
     about = config.get("regard")
     name = "" if about is None else about.get("task", "translation")
+    name = FORMER_NAMES.get(name, name)
     if name in ("", "embedding") and (pooling := read_pooling(folder)) is not None:
         return "embedding", dict(vars(pooling))
     if about is not None:

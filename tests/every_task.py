@@ -29,7 +29,7 @@ HEADS = {
     "tagging": ("tags", 3),
     "question-answering": ("span", 2),
     "multiple-choice": ("choice", 1),
-    "masked-words": ("words", 1),
+    "fill-mask": ("words", 1),
     "next-sentence": ("next", 2),
 }
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from test_cli import done, refused
 from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.headed import Headed
-from regard.tasks.masked_words import MaskedWords
+from regard.tasks.fill_mask import FillMask
 from regard.text import train
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
@@ -126,16 +126,16 @@ def test_what_nothing_scores_is_refused_by_name(place, tmp_path):
     task = masked(place)
     runs.save(task, tmp_path / "words")
     said = refused("evaluate", tmp_path / "words", "--data", place / "test.tsv")
-    assert "Nothing scores the task masked-words" in said
+    assert "Nothing scores the task fill-mask" in said
 
 
-def masked(place: Path) -> MaskedWords:
+def masked(place: Path) -> FillMask:
     """A random model that fills masks."""
     lines = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()]
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = train("wordpiece", lines, 80, specials=specials)
     body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
-    return MaskedWords(Headed(body, {"words": body.new_head("words")}), tokenizer)
+    return FillMask(Headed(body, {"words": body.new_head("words")}), tokenizer)
 
 
 def test_look_shows_a_word_a_row_and_two_models(classifier, tmp_path):

@@ -153,7 +153,7 @@ def _likelihood(
         refuse_columns("running text has none")
     if not last_word:
         return [task.evaluate(read(file, format=task.format), **windows) for file in files]
-    return [score for file in files for score in task.last_words(passages(file))]
+    return [score for file in files for score in task.lambada(passages(file))]
 
 
 def passages(file: Path) -> list[str]:

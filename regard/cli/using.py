@@ -160,7 +160,7 @@ def _numbered(
 def _nothing(task: Any) -> dict[str, Any]:
     """The answer to an empty line."""
     if not task.decodes:
-        return {**task.answer_type.empty_values(), "text": ""}
+        return {**task.prediction_type.empty_values(), "text": ""}
     return {"hypotheses": [{"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}]}
 
 
@@ -168,7 +168,7 @@ def _read_off(
     task: Any, asked: Asked, cut: bool, decoding: dict[str, Any], tally: Counter[str]
 ) -> list[dict[str, Any]]:
     """For each text what the head of the model answers, with all that is known of it."""
-    answers = task.answers(asked.texts, too_long="truncate" if cut else "error")
+    answers = task.predictions(asked.texts, too_long="truncate" if cut else "error")
     return [{"text": str(answer), **answer.values()} for answer in answers]
 
 

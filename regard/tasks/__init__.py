@@ -18,11 +18,15 @@ TASKS = {
     "classification": "regard.tasks.classification:Classification",
     "regression": "regard.tasks.regression:Regression",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
-    "masked-words": "regard.tasks.masked_words:MaskedWords",
+    "fill-mask": "regard.tasks.fill_mask:FillMask",
     "next-sentence": "regard.tasks.next_sentence:NextSentence",
     "tagging": "regard.tasks.tagging:Tagging",
     "question-answering": "regard.tasks.question_answering:QuestionAnswering",
 }
+
+
+# names of tasks in folders that earlier versions wrote
+FORMER_NAMES = {"masked-words": "fill-mask"}
 
 
 def task_class(name: str) -> Any:

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from regard.errors import ConfigError, DataError
 from regard.metrics import F1
 from regard.models.headed import Headed
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import EncoderRecipe, headed, labelled
-from regard.tasks.texts import TextEvaluation, TextObjective, TextsData, TextTask, rows_of
+from regard.tasks.predictions import Prediction
+from regard.tasks.texts import MetricsSection, TextObjective, TextsData, TextTask, rows_of
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
@@ -36,11 +36,11 @@ class ClassificationRecipe(EncoderRecipe):
 
     data: TextsData
     objective: ClassificationObjective = ClassificationObjective()
-    evaluation: TextEvaluation = TextEvaluation()
+    evaluation: MetricsSection = MetricsSection()
 
 
 @dataclass(frozen=True)
-class Answer(TaskAnswer):
+class LabelPrediction(Prediction):
     """The best label, and the probability of each."""
 
     label: str
@@ -54,7 +54,7 @@ class Classification(TextTask):
     """One of several classes for a text, or for a pair."""
 
     name = "classification"
-    answer_type = Answer
+    prediction_type = LabelPrediction
     Recipe = ClassificationRecipe
     KNOWN = ("accuracy", "f1", "macro-f1", "matthews")
     DEFAULT = ("accuracy",)
@@ -107,17 +107,19 @@ class Classification(TextTask):
         smoothing = self.smoothing if self.model.training else 0.0
         return F.cross_entropy(scores, targets, reduction="none", label_smoothing=smoothing)
 
-    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Answer]:
+    def predictions(
+        self, texts: Sequence[Any], *, too_long: TooLong = "error"
+    ) -> list[LabelPrediction]:
         """The label of each text or pair, with the probabilities of all labels."""
         scores = self.text_scores(self.encoded(texts, too_long))
         found = []
         for row in scores.softmax(-1).tolist():
             named = dict(zip(self.labels, row, strict=True))
-            found.append(Answer(max(named, key=named.__getitem__), named))
+            found.append(LabelPrediction(max(named, key=named.__getitem__), named))
         return found
 
     @staticmethod
-    def value(answer: Answer) -> str:
+    def value(answer: LabelPrediction) -> str:
         """The label."""
         return answer.label
 

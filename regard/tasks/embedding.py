@@ -19,16 +19,16 @@ from regard.data import RowReader, read
 from regard.errors import DataError
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import Answering, headed
 from regard.tasks.features import Reader, as_text
 from regard.tasks.inputs import as_list
+from regard.tasks.predictions import Prediction
 from regard.text import Tokenizer
 
 
 @dataclass(frozen=True)
-class Answer(TaskAnswer):
+class VectorPrediction(Prediction):
     """The vector of a text."""
 
     vector: tuple[float, ...]
@@ -41,7 +41,7 @@ class Embedding(Answering):
     """A vector for a text."""
 
     name = "embedding"
-    answer_type = Answer
+    prediction_type = VectorPrediction
     verbs = ("embed", "predict", "evaluate", "look")
 
     def __init__(
@@ -70,10 +70,12 @@ class Embedding(Answering):
         """Texts, each as a tuple."""
         return [(as_text(text, place),) for place, text in enumerate(as_list(texts))]
 
-    def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Answer]:
+    def predictions(
+        self, texts: Sequence[str], *, too_long: TooLong = "error"
+    ) -> list[VectorPrediction]:
         """The vector of each text."""
         vectors = self.predict(as_list(texts), too_long=too_long)
-        return [Answer(tuple(row)) for row in vectors.tolist()]
+        return [VectorPrediction(tuple(row)) for row in vectors.tolist()]
 
     # ---- scores
 

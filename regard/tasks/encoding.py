@@ -31,11 +31,11 @@ from regard.models import is_encoder
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import Latest, TooLong, device_of, watched
 from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
 from regard.tasks.finite import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, text_or_pair
+from regard.tasks.predictions import Prediction
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput, template_of, with_template
@@ -107,7 +107,7 @@ class Answering(Embeds):
 
     name: ClassVar[str]
     head: ClassVar[str]
-    answer_type: ClassVar[type[TaskAnswer]]
+    prediction_type: ClassVar[type[Prediction]]
     verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
@@ -119,7 +119,7 @@ class Answering(Embeds):
         self._kept_rows: Latest[Any] = Latest(self._made_rows)
 
     @abstractmethod
-    def answers(self, texts: Any, *, too_long: TooLong = "error") -> Sequence[TaskAnswer]:
+    def predictions(self, texts: Any, *, too_long: TooLong = "error") -> Sequence[Prediction]:
         """The answer to each text."""
 
     def checked(self, texts: Any) -> list[Any]:

@@ -22,7 +22,7 @@ TASK_OF = {
     "tags": "tagging",
     "span": "question-answering",
     "choice": "multiple-choice",
-    "words": "masked-words",
+    "words": "fill-mask",
     "next": "next-sentence",
 }
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "classes"}

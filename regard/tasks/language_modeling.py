@@ -40,13 +40,13 @@ from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
 from regard.models.protocols import Encoder, LanguageModel
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
-from regard.tasks.carried import carried_loss
 from regard.tasks.features import Embeds, Reader, places_of
 from regard.tasks.finite import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts
-from regard.tasks.last_words import last_words
+from regard.tasks.lambada import lambada_scores
 from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.stateful_perplexity import carried_loss
 from regard.text import Tokenizer
 from regard.text.templates import template_of
 
@@ -70,7 +70,7 @@ class TextData(Options):
     """Tokens of a stream at a time, or of a block."""
 
 
-class TextEvaluation(Options):
+class PerplexitySection(Options):
     """[evaluation]"""
 
     unit: Unit = "token"
@@ -90,7 +90,7 @@ class LanguageModelingRecipe(Recipe):
     tokenizer: TokenizerSection | None = None
     """Words, unless the recipe says otherwise or the model is started from a folder."""
     decoding: DecodingSection = DecodingSection()
-    evaluation: TextEvaluation = TextEvaluation()
+    evaluation: PerplexitySection = PerplexitySection()
 
     @model_validator(mode="after")
     def _words(self) -> Self:
@@ -445,9 +445,9 @@ class LanguageModeling(Embeds):
         check_likelihood(result.nats, result.value)
         return result
 
-    def last_words(self, passages: Sequence[str]) -> list[Score]:
+    def lambada(self, passages: Sequence[str]) -> list[Score]:
         """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
-        return last_words(self.model, self.tokenizer, checked_texts(passages))
+        return lambada_scores(self.model, self.tokenizer, checked_texts(passages))
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""

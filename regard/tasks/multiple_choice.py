@@ -27,7 +27,6 @@ from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Score
 from regard.recipe import Options
 from regard.schema import parse_json
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
     EncoderData,
@@ -41,6 +40,7 @@ from regard.tasks.encoding import (
     no_columns,
 )
 from regard.tasks.inputs import as_list
+from regard.tasks.predictions import Prediction
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
@@ -72,7 +72,7 @@ class ChoiceRecipe(EncoderRecipe):
 
 
 @dataclass(frozen=True)
-class Chosen(TaskAnswer):
+class ChoicePrediction(Prediction):
     """The number of the best choice from 0, its text, and the probability of each choice."""
 
     NAMES = {"number": "answer"}  # as in files of questions; `number` is that of a line there
@@ -85,7 +85,7 @@ class Chosen(TaskAnswer):
 
 
 @dataclass(frozen=True)
-class Rows:
+class ChoiceRows:
     """The rows of one question, within the limit; how many pieces the longest of them would need
     with its whole context, and how many without any.
     """
@@ -99,7 +99,7 @@ class MultipleChoice(EncoderTask):
     """The best of several answers."""
 
     name = "multiple-choice"
-    answer_type = Chosen
+    prediction_type = ChoicePrediction
     head = "choice"
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")
@@ -152,7 +152,7 @@ class MultipleChoice(EncoderTask):
         targets = torch.tensor([numbered[i][1].answer for i in kept])
         return Part(GroupedInputs.of([found[i].rows for i in kept]), targets, report)
 
-    def _keeps(self, one: Rows, number: int, data: ChoiceData, report: ReadReport) -> bool:
+    def _keeps(self, one: ChoiceRows, number: int, data: ChoiceData, report: ReadReport) -> bool:
         """Whether a question is learned from; what is done to it is counted."""
         limit = self.pieces.limit
         if limit is None or one.needed <= limit:
@@ -170,7 +170,7 @@ class MultipleChoice(EncoderTask):
 
     # ---- rows
 
-    def _made_rows(self, questions: list[ChoiceQuestion]) -> list[Rows]:
+    def _made_rows(self, questions: list[ChoiceQuestion]) -> list[ChoiceRows]:
         """The rows of each question, their contexts as long as there is room."""
         flat = [
             text
@@ -188,7 +188,7 @@ class MultipleChoice(EncoderTask):
             at += count
         return found
 
-    def _rows_of(self, firsts: Sequence[list[int]], seconds: Sequence[list[int]]) -> Rows:
+    def _rows_of(self, firsts: Sequence[list[int]], seconds: Sequence[list[int]]) -> ChoiceRows:
         """From the ids of context, question and choices, as beginning a part and as going on."""
         limit, room = self.pieces.limit, self.pieces.template.room(2)
         rows, longest = [], 0
@@ -200,7 +200,7 @@ class MultipleChoice(EncoderTask):
                 context = context[: max(0, limit - alone)]
             row = self.pieces.template.row([context + rest[0], rest[1]])
             rows.append(self.pieces.shortened(row))
-        return Rows(rows, longest + len(firsts[0]), longest)
+        return ChoiceRows(rows, longest + len(firsts[0]), longest)
 
     def _rest(
         self, firsts: Sequence[list[int]], seconds: Sequence[list[int]], choice: int
@@ -247,19 +247,21 @@ class MultipleChoice(EncoderTask):
         such an object as JSON.
         """
         if isinstance(questions, ChoiceQuestion | Mapping | str):
-            return self.answers([questions], too_long=too_long)[0].choice
-        return [answer.choice for answer in self.answers(questions, too_long=too_long)]
+            return self.predictions([questions], too_long=too_long)[0].choice
+        return [answer.choice for answer in self.predictions(questions, too_long=too_long)]
 
-    def answers(self, questions: Sequence[Any], *, too_long: TooLong = "error") -> list[Chosen]:
+    def predictions(
+        self, questions: Sequence[Any], *, too_long: TooLong = "error"
+    ) -> list[ChoicePrediction]:
         """The best choice of each question, with the probabilities of all choices."""
         asked = as_questions(questions)
-        found = [Chosen(0, "", [])] * len(asked)
+        found = [ChoicePrediction(0, "", [])] * len(asked)
         for batch, scores in self.passes(self._encoded(asked, too_long)):
             for number, row in zip(batch.numbers.tolist(), scores, strict=True):
                 choices = asked[number].choices
                 shares = row[: len(choices)].softmax(-1)
                 best = int(shares.argmax())
-                found[number] = Chosen(best, choices[best], shares.tolist())
+                found[number] = ChoicePrediction(best, choices[best], shares.tolist())
         return found
 
     def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
@@ -283,7 +285,7 @@ class MultipleChoice(EncoderTask):
         asked = list(records)
         self.warn_if_cut(asked)
         metric = Accuracy()
-        found = self.answers(asked, too_long="truncate")
+        found = self.predictions(asked, too_long="truncate")
         metric.add([one.number for one in found], [one.answer for one in asked])
         return [metric.result()]
 
@@ -295,7 +297,7 @@ class MultipleChoice(EncoderTask):
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation questions: (context and question, answer, right answer)."""
         asked = list(islice(read_choices(recipe.data.valid or recipe.data.train), SAMPLES))
-        found = self.answers(asked, too_long="truncate")
+        found = self.predictions(asked, too_long="truncate")
         return [
             (f"{one.context[:SHOWN]} | {one.question}", answer.choice, _right(one))
             for one, answer in zip(asked, found, strict=True)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import TextError
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import Answering
 from regard.tasks.inputs import is_single
+from regard.tasks.predictions import Prediction
 
 FOLLOWS = 0  # of the head's two answers, in all published files
 
 
 @dataclass(frozen=True)
-class Followed(TaskAnswer):
+class NextSentencePrediction(Prediction):
     """Whether the second text follows the first, and the probability that it does."""
 
     follows: bool
@@ -33,14 +33,14 @@ class NextSentence(Answering):
     """A model that tells texts which follow one another from texts that do not."""
 
     name = "next-sentence"
-    answer_type = Followed
+    prediction_type = NextSentencePrediction
     verbs = ("predict", "embed", "look")
     reads_pairs = True
     head = "next"
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
         """The probability that the second text follows the first."""
-        return self.answers([(first, second)], too_long=too_long)[0].probability
+        return self.predictions([(first, second)], too_long=too_long)[0].probability
 
     def predict(self, pairs: Any, *, too_long: TooLong = "error") -> list[bool] | bool:
         """Whether the second text of each pair follows the first: a list for a list, one for one.
@@ -48,10 +48,12 @@ class NextSentence(Answering):
         A pair is a tuple of two texts.
         """
         if is_single(pairs):
-            return self.answers([pairs], too_long=too_long)[0].follows
-        return [answer.follows for answer in self.answers(pairs, too_long=too_long)]
+            return self.predictions([pairs], too_long=too_long)[0].follows
+        return [answer.follows for answer in self.predictions(pairs, too_long=too_long)]
 
-    def answers(self, pairs: Sequence[Any], *, too_long: TooLong = "error") -> list[Followed]:
+    def predictions(
+        self, pairs: Sequence[Any], *, too_long: TooLong = "error"
+    ) -> list[NextSentencePrediction]:
         """The same, with the probability that it follows.
 
         Raises:
@@ -59,7 +61,7 @@ class NextSentence(Answering):
         """
         scores = self.text_scores(self.encoded(pairs, too_long))
         found = scores.softmax(-1)[:, FOLLOWS].tolist()
-        return [Followed(share >= 0.5, share) for share in found]
+        return [NextSentencePrediction(share >= 0.5, share) for share in found]
 
     def checked(self, texts: Any) -> list[Any]:
         """Pairs of texts."""

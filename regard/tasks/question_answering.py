@@ -39,7 +39,14 @@ from regard.tasks.encoding import (
     no_columns,
 )
 from regard.tasks.inputs import as_list, as_strings, checked_text, is_single
-from regard.tasks.spans import ALWAYS, Answer, Candidates, best_spans, best_threshold, score_of
+from regard.tasks.spans import (
+    ALWAYS,
+    SpanCandidates,
+    SpanPrediction,
+    best_spans,
+    best_threshold,
+    score_of,
+)
 from regard.text import Tokenizer
 
 SAMPLES = 12  # questions that a run's report shows
@@ -87,7 +94,7 @@ class QuestionAnswering(EncoderTask):
 
     name = "question-answering"
     head = "span"
-    answer_type = Answer
+    prediction_type = SpanPrediction
     reads_pairs = True
     Recipe = QuestionsRecipe
     items = "windows"
@@ -242,17 +249,17 @@ class QuestionAnswering(EncoderTask):
         """The answer to one pair (question, context), or to each of a list of pairs."""
         one = is_single(texts)
         found = [
-            answer.text for answer in self.answers([texts] if one else texts, too_long=too_long)
+            answer.text for answer in self.predictions([texts] if one else texts, too_long=too_long)
         ]
         return found[0] if one else found
 
-    def answer(self, question: str, context: str) -> Answer:
+    def answer(self, question: str, context: str) -> SpanPrediction:
         """The answer to a question from a context, with the passages that come next."""
-        return self.answers([(question, context)], n_best=20)[0]
+        return self.predictions([(question, context)], n_best=20)[0]
 
-    def answers(
+    def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error", n_best: int = 1
-    ) -> list[Answer]:
+    ) -> list[SpanPrediction]:
         """The answers to pairs (question, context), each with the `n_best` best passages.
 
         Raises:
@@ -284,7 +291,7 @@ class QuestionAnswering(EncoderTask):
 
     def _answered(
         self, asked: Sequence[Question], too_long: TooLong, n_best: int = 1
-    ) -> Iterator[Answer]:
+    ) -> Iterator[SpanPrediction]:
         """The answers in order. What is held at once does not grow with the number of questions."""
         if too_long == "error" and (long := self._long(asked)):
             first = min(long)
@@ -294,7 +301,7 @@ class QuestionAnswering(EncoderTask):
         done = 0
         for together, contexts in self._chunks(asked):
             rows = self._rows(together, contexts)
-            candidates = [Candidates(max(n_best, 1)) for _ in together]
+            candidates = [SpanCandidates(max(n_best, 1)) for _ in together]
             self._search(rows, candidates, done)
             done += len(together)
             for context, found in zip(contexts, candidates, strict=True):
@@ -323,7 +330,9 @@ class QuestionAnswering(EncoderTask):
         if several:
             yield several, contexts
 
-    def _search(self, rows: ContextWindows, candidates: Sequence[Candidates], before: int) -> None:
+    def _search(
+        self, rows: ContextWindows, candidates: Sequence[SpanCandidates], before: int
+    ) -> None:
         """Gather the best spans of each question over its windows; `before` others came first."""
         for batch, scores in self.passes(rows.rows, (rows.questions + before).tolist()):
             numbers = batch.numbers.numpy()

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import DataError
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import EncoderRecipe, headed
-from regard.tasks.texts import TextEvaluation, TextObjective, TextsData, TextTask
+from regard.tasks.predictions import Prediction
+from regard.tasks.texts import MetricsSection, TextObjective, TextsData, TextTask
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
@@ -24,11 +24,11 @@ class RegressionRecipe(EncoderRecipe):
 
     data: TextsData
     objective: TextObjective = TextObjective()
-    evaluation: TextEvaluation = TextEvaluation()
+    evaluation: MetricsSection = MetricsSection()
 
 
 @dataclass(frozen=True)
-class Number(TaskAnswer):
+class NumberPrediction(Prediction):
     """The number of a text or of a pair."""
 
     value: float
@@ -41,7 +41,7 @@ class Regression(TextTask):
     """A number for a text, or for a pair."""
 
     name = "regression"
-    answer_type = Number
+    prediction_type = NumberPrediction
     Recipe = RegressionRecipe
     KNOWN = ("pearson", "spearman")
     DEFAULT = ("pearson", "spearman")
@@ -80,13 +80,15 @@ class Regression(TextTask):
         """Squared errors, (N,)."""
         return F.mse_loss(scores[:, 0], targets.to(scores), reduction="none")
 
-    def answers(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> list[Number]:
+    def predictions(
+        self, texts: Sequence[Any], *, too_long: TooLong = "error"
+    ) -> list[NumberPrediction]:
         """The number of each text or pair."""
         scores = self.text_scores(self.encoded(texts, too_long))
-        return [Number(value) for value in scores[:, 0].tolist()]
+        return [NumberPrediction(value) for value in scores[:, 0].tolist()]
 
     @staticmethod
-    def value(answer: Number) -> float:
+    def value(answer: NumberPrediction) -> float:
         """The number."""
         return answer.value
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from regard.data import Question
 from regard.data.windows import EncodedContext
 from regard.metrics import SQuAD, SQuAD2
-from regard.tasks.answers import TaskAnswer
+from regard.tasks.predictions import Prediction
 
 ALWAYS = 1.0  # the threshold with which every question is answered
 
@@ -32,7 +32,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Answer(TaskAnswer):
+class SpanPrediction(Prediction):
     """The best part of the context, or "" where there is none.
 
     no_answer: how probable it is that there is none.  best: the best passages, best first,
@@ -81,7 +81,7 @@ def best_spans(
 
 
 @dataclass
-class Candidates:
+class SpanCandidates:
     """What the windows of one context say: the best spans so far, and that there is no answer.
 
     nothing: the least score of all windows for a span at the first place, which says that there is
@@ -109,7 +109,7 @@ class Candidates:
         odds = best - self.nothing if self.spans else -math.inf
         return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
 
-    def answer(self, context: EncodedContext, threshold: float) -> Answer:
+    def answer(self, context: EncodedContext, threshold: float) -> SpanPrediction:
         """With the passages of the best spans; "" where no answer is more probable than this."""
         passages = []
         for score, first, last in self.best():
@@ -118,10 +118,12 @@ class Candidates:
                 passages.append(Passage(context.text[start:end], start, end, score))
         no_answer = self.no_answer()
         answered = passages and no_answer <= threshold
-        return Answer(passages[0].text if answered else "", no_answer, tuple(passages))
+        return SpanPrediction(passages[0].text if answered else "", no_answer, tuple(passages))
 
 
-def score_of(found: Sequence[Answer], questions: Sequence[Question], threshold: float) -> Any:
+def score_of(
+    found: Sequence[SpanPrediction], questions: Sequence[Question], threshold: float
+) -> Any:
     """F1 and exact match, of version 2.0 where some questions have no answer."""
     wanted = [[answer.text for answer in one.answers] for one in questions]
     if all(wanted):
@@ -134,7 +136,7 @@ def score_of(found: Sequence[Answer], questions: Sequence[Question], threshold: 
     return metric.result()
 
 
-def best_threshold(found: Sequence[Answer], questions: Sequence[Question]) -> float:
+def best_threshold(found: Sequence[SpanPrediction], questions: Sequence[Question]) -> float:
     """The largest probability of no answer with which a question is answered, for the best F1."""
     score = score_of(found, questions, ALWAYS)
     return score.details.get("best_f1_thresh", ALWAYS)

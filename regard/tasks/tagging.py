@@ -29,7 +29,6 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert, spans
 from regard.models.headed import Headed
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
     EncoderRecipe,
@@ -41,6 +40,7 @@ from regard.tasks.encoding import (
     labelled,
 )
 from regard.tasks.inputs import as_list, text_or_words
+from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.word_spans import WordSpans
@@ -91,7 +91,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class Answer(TaskAnswer):
+class TagsPrediction(Prediction):
     """A tag for each word, the probability of each, and the entities where tags say some.
 
     Entities count characters of the text that was given, or of the words with one space between.
@@ -113,7 +113,7 @@ class Tagging(EncoderTask):
     """
 
     name = "tagging"
-    answer_type = Answer
+    prediction_type = TagsPrediction
     head = "tags"
     Recipe = TaggingRecipe
     items = "words"
@@ -238,12 +238,12 @@ class Tagging(EncoderTask):
             RegardError: there is a space in a word, as if several texts were given.
         """
         if isinstance(given, str):
-            return list(self.answers([given])[0].tags)
+            return list(self.predictions([given])[0].tags)
         items = as_list(given)
         if any(not isinstance(one, str) for one in items):
-            return [list(answer.tags) for answer in self.answers(items)]
+            return [list(answer.tags) for answer in self.predictions(items)]
         _refuse_texts(items)
-        return list(self.answers([items])[0].tags)
+        return list(self.predictions([items])[0].tags)
 
     tag = predict
 
@@ -251,9 +251,9 @@ class Tagging(EncoderTask):
         """Running texts, and lists of words."""
         return [text_or_words(text, place) for place, text in enumerate(as_list(texts))]
 
-    def answers(
+    def predictions(
         self, texts: Sequence[str | Sequence[str]], *, too_long: TooLong = "error"
-    ) -> list[Answer]:
+    ) -> list[TagsPrediction]:
         """The tags of several texts, each a running text or a list of words.
 
         No text is too long. A word of which the pieces alone are more than the model reads is
@@ -272,7 +272,9 @@ class Tagging(EncoderTask):
             count = len(one.places)
             tags = tuple(islice(best, count))
             entities = tuple(_entities(one, tags)) if self.entities else ()
-            answers.append(Answer(one.words, tags, tuple(islice(probable, count)), entities))
+            answers.append(
+                TagsPrediction(one.words, tags, tuple(islice(probable, count)), entities)
+            )
         return answers
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
@@ -425,7 +427,7 @@ def _refuse_texts(words: Sequence[str]) -> None:
         if " " in word.strip():
             raise RegardError(
                 f"A list of strings is the words of one sentence, but {word!r:.80} has a space. "
-                "Give one text as a string, and several texts to `answers`."
+                "Give one text as a string, and several texts to `predictions`."
             )
 
 

@@ -94,7 +94,7 @@ class TextObjective(Options):
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
-class TextEvaluation(Options):
+class MetricsSection(Options):
     """[evaluation]"""
 
     metrics: tuple[str, ...] = ()
@@ -279,8 +279,8 @@ class TextTask(EncoderTask):
         A text is a str, a pair a tuple of two.
         """
         if is_single(texts):
-            return self.value(self.answers([texts], too_long=too_long)[0])
-        return [self.value(answer) for answer in self.answers(texts, too_long=too_long)]
+            return self.value(self.predictions([texts], too_long=too_long)[0])
+        return [self.value(answer) for answer in self.predictions(texts, too_long=too_long)]
 
     @staticmethod
     @abstractmethod
@@ -311,7 +311,7 @@ class TextTask(EncoderTask):
         """The first validation rows: (text, answer, label)."""
         part = "train" if recipe.data.valid is None else "valid"
         rows = list(islice(rows_of(recipe.data, part), SAMPLES))
-        found = self.answers([row[:-1] for row in rows], too_long="truncate")
+        found = self.predictions([row[:-1] for row in rows], too_long="truncate")
         return [
             (SEPARATOR.join(row[:-1]), str(answer), row[-1])
             for row, answer in zip(rows, found, strict=True)

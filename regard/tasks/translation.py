@@ -70,13 +70,13 @@ class TranslationData(Options):
     """Places in the larger of a batch's two arrays, padding included."""
 
 
-class Objective(Options):
+class TranslationObjective(Options):
     """[objective]"""
 
     smoothing: float = Field(default=0.1, ge=0, lt=1)
 
 
-class Evaluation(Options):
+class TranslationEvaluation(Options):
     """[evaluation]"""
 
     bleu_tokenize: str = "13a"
@@ -90,9 +90,9 @@ class TranslationRecipe(Recipe):
 
     data: TranslationData
     tokenizer: TokenizerSection = TokenizerSection()
-    objective: Objective = Objective()
+    objective: TranslationObjective = TranslationObjective()
     decoding: DecodingSection = DecodingSection()
-    evaluation: Evaluation = Evaluation()
+    evaluation: TranslationEvaluation = TranslationEvaluation()
 
 
 @dataclass(frozen=True)

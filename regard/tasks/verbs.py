@@ -2,7 +2,7 @@
 
 model = regard.load("bert-base-uncased")
 model.generate("The man")       NoSuchVerb: `generate` continues a text, but this is a model of
-                                masked-words, which does not. It has ...
+                                fill-mask, which does not. It has ...
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ METHODS = {
     "generate": "continues a text",
     "stream": "continues a text",
     "hypotheses": "searches for the most probable text",
-    "last_words": "predicts the last word of a text",
+    "lambada": "scores the prediction of last words",
     "fill": "fills masks",
     "follows": "tells whether a text follows another",
     "tag": "tags the words of a text",
     "answer": "answers a question from a context",
-    "answers": "gives answers with their probabilities",
+    "predictions": "gives predictions with their probabilities",
     "embed": "gives the vector of a text",
     "embed_stream": "gives the vectors of texts",
     "similarity": "compares the vectors of texts",

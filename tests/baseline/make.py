@@ -266,7 +266,7 @@ def answers(task: Any) -> Any:
             {"context": "", "question": "who sleeps ?", "choices": ["a cat", "a dog"]}
         ),
         "tagging": lambda: task.predict(text.split()),
-        "masked-words": lambda: task.predict(text.replace("dog", task.tokenizer.roles["mask"])),
+        "fill-mask": lambda: task.predict(text.replace("dog", task.tokenizer.roles["mask"])),
         "next-sentence": lambda: task.predict(pair),
     }
     found = ways.get(task.name, lambda: task.predict(text))()

@@ -76,7 +76,7 @@ def classifier(place: Path, family: str = "bert", **options) -> Path:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_foreign_folder_answers_as_transformers_does(place, family):
     task = runs.load(classifier(place, family))
-    answers = task.answers(PAIRS)
+    answers = task.predictions(PAIRS)
     for pair, answer in zip(PAIRS, answers, strict=True):  # GPT's have no padding there
         theirs = their_scores("AutoModelForSequenceClassification", place / "start", *pair)
         ours = torch.tensor([answer.probabilities[label] for label in ("no", "maybe", "yes")])
@@ -91,18 +91,18 @@ def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
     theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST, SECOND)
     config = json.loads((place / "run/model/config.json").read_text())
     assert config["id2label"] == {"0": "maybe", "1": "no", "2": "yes"}
-    ours = [list(answer.probabilities.values()) for answer in task.answers(PAIRS)]
+    ours = [list(answer.probabilities.values()) for answer in task.predictions(PAIRS)]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
     assert task.predict(PAIRS) == [config["id2label"][str(i)] for i in theirs.argmax(-1).tolist()]
     theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
-    ours = [list(answer.probabilities.values()) for answer in task.answers(FIRST)]
+    ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
 
 
 def test_one_text_is_not_read_letter_by_letter(place):
     task = runs.load(classifier(place))
     with pytest.raises(RegardError, match=r"Give a list of texts, \[text\].*'a red car'"):
-        task.answers("a red car")
+        task.predictions("a red car")
     assert task.predict("a red car") in task.labels
 
 
@@ -111,10 +111,10 @@ def test_one_text_is_not_read_letter_by_letter(place):
 
 def test_a_head_for_the_same_labels_stays_with_its_order(place):
     classifier(place)
-    before = runs.load("start").answers(PAIRS)
+    before = runs.load("start").predictions(PAIRS)
     task, _ = train("training.optimizer.learning_rate=1e-9")
     assert task.labels == ("no", "maybe", "yes")
-    for old, new in zip(before, task.answers(PAIRS), strict=True):
+    for old, new in zip(before, task.predictions(PAIRS), strict=True):
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
 
 
@@ -181,12 +181,12 @@ def test_folders_that_answer_otherwise_are_refused(place, options, message):
 def test_company_and_order_change_no_answer(place, family):
     task = runs.load(classifier(place, family))
     texts = [*PAIRS, "a", "", "the dog " * 25]
-    together = task.answers(texts)
+    together = task.predictions(texts)
     for text, answer in zip(texts, together, strict=True):
-        (alone,) = task.answers([text])
+        (alone,) = task.predictions([text])
         assert answer.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
-    assert task.answers(texts[::-1])[-1] == task.answers(texts)[0]
-    assert task.answers([]) == [] == task.predict([])
+    assert task.predictions(texts[::-1])[-1] == task.predictions(texts)[0]
+    assert task.predictions([]) == [] == task.predict([])
 
 
 def test_one_text_or_one_pair_has_one_answer(place):
@@ -207,7 +207,7 @@ def test_texts_that_are_too_long(place):
     their = their_scores(
         "AutoModelForSequenceClassification", place / "start", long, truncation=True, max_length=64
     )
-    (ours,) = task.answers([long], too_long="truncate")
+    (ours,) = task.predictions([long], too_long="truncate")
     assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
     with pytest.warns(UserWarning, match="1 of 2 rows were cut to 64 tokens"):
         task.evaluate([(long, "no"), ("a", "yes")])
@@ -223,9 +223,11 @@ def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monke
 
     monkeypatch.setattr(InputFormat, "rows", noted)
     assert task.long_ones(["a dog", "the cat"]) == {}
-    first = task.answers(["a dog", "the cat"])
+    first = task.predictions(["a dog", "the cat"])
     assert read == [2]
-    assert task.answers(["a dog", "ball"])[0].probabilities == pytest.approx(first[0].probabilities)
+    assert task.predictions(["a dog", "ball"])[0].probabilities == pytest.approx(
+        first[0].probabilities
+    )
     assert read == [2, 2]
 
 
@@ -293,7 +295,7 @@ def test_a_model_that_starts_from_nothing_learns_a_tokenizer_with_marks(place, m
     ids = task.pieces.rows([("a dog",)])[0].ids
     assert len(ids) == 4 and {ids[0], ids[-1]} <= task.tokenizer.special_ids
     theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
-    ours = [list(answer.probabilities.values()) for answer in task.answers(FIRST)]
+    ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
 
 
@@ -409,7 +411,7 @@ def test_both_orders_are_added_before_the_head(place, family):
     folder(place / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
     task, _ = train("objective.both_orders=true")
     assert runs.load("run").both_orders
-    found = task.answers([("a dog", "a red ball"), ("a red ball", "a dog")])
+    found = task.predictions([("a dog", "a red ball"), ("a red ball", "a dog")])
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
     head, hidden = task.model.heads["classes"], 0
     for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):

@@ -324,7 +324,7 @@ def test_a_row_without_a_number_is_named(tasks, row, message):
 
 
 def test_predictions_are_vectors(tasks):
-    answers = tasks["bert"].answers(TEXTS)
+    answers = tasks["bert"].predictions(TEXTS)
     vectors = tasks["bert"].predict(TEXTS)
     np.testing.assert_allclose([answer.vector for answer in answers], vectors)
     assert str(answers[0]).split(" ")[0] == f"{vectors[0, 0]:.7g}"

@@ -33,7 +33,7 @@ QUESTION = json.dumps({"question": "who sat", "choices": ["the cat", "a mat"]})
 NAMES = sorted(every_task.MAKERS)
 # what a model of each task is asked
 GOOD: dict[str, Any] = {
-    "masked-words": "the cat [MASK] on a mat",
+    "fill-mask": "the cat [MASK] on a mat",
     "next-sentence": ("the cat sat", "on a mat"),
     "question-answering": ("who sat", "the old cat sat on a mat"),
     "multiple-choice": QUESTION,
@@ -162,7 +162,7 @@ def test_a_wrong_verb_names_the_right_one(quick, folders, loaded):
                 continue
             said = run(*words).stderr
             assert "Use: regard" in said or "generate" in said, (name, verb, said)
-        for verb in ("fill", "generate", "embed", "translate", "answers"):
+        for verb in ("fill", "generate", "embed", "translate", "predictions"):
             if not hasattr(task, verb):
                 with pytest.raises(
                     RegardError, match=f"a model of {task.name}, .* It has `predict`"
@@ -202,8 +202,8 @@ LEAVES = [
     np.int64(3), {"question": "who", "choices": ["a", "b"]}, {1}, int, ..., torch.tensor(3),
 ]  # fmt: skip
 METHODS = (
-    "predict answers embed embed_stream evaluate long_ones similarity fill follows generate "
-    "translate stream last_words answer tag"
+    "predict predictions embed embed_stream evaluate long_ones similarity fill follows generate "
+    "translate stream lambada answer tag"
 ).split()
 
 
@@ -240,7 +240,7 @@ def test_inputs_that_are_no_texts_raise_an_error_in_every_method(loaded, seed):
         except RegardError as error:
             assert len(str(error)) > 15
             continue
-        if method == "answers":
+        if method == "predictions":
             assert all(json.dumps(one.values(), allow_nan=False) for one in found)
 
 
@@ -256,9 +256,9 @@ def test_lists_arrays_and_generators_of_texts_are_alike(loaded, name):
         np.testing.assert_array_equal(task.predict(texts, **options), wanted)
     assert len(task.predict([], **options)) == 0
     if not task.decodes:
-        assert list(task.answers([])) == []
-        names = set(task.answers([text])[0].values())
-        assert names == set(task.answer_type.empty_values())
+        assert list(task.predictions([])) == []
+        names = set(task.predictions([text])[0].values())
+        assert names == set(task.prediction_type.empty_values())
         assert not names & {"number", "source", "truncated"}
 
 
@@ -294,7 +294,7 @@ def test_outputs_that_are_not_finite_raise_an_error(folders, name):
         if name in DATA:
             calls.append(lambda task=task: task.evaluate(DATA[name]))
         if not task.decodes:
-            calls.append(lambda task=task, text=text: task.answers([text]))
+            calls.append(lambda task=task, text=text: task.predictions([text]))
             calls.append(lambda task=task: task.embed(["the cat"], per="word"))
         for call in calls:
             try:

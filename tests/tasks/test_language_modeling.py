@@ -234,7 +234,7 @@ def test_last_words_are_those_of_the_obvious_loop(task, theirs, tokenizer):
         asked = log_probs[-len(word) :]
         nats.append(-sum(float(row[token]) for row, token in zip(asked, word, strict=True)))
         right.append(asked.argmax(-1).tolist() == word)
-    accuracy, perplexity = task.last_words(PASSAGES)
+    accuracy, perplexity = task.lambada(PASSAGES)
     assert accuracy.value == pytest.approx(sum(right) / len(right))
     assert perplexity.value == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-4)
     assert accuracy.signature == (
@@ -250,18 +250,18 @@ def test_a_model_that_has_learned_the_words_is_right(tokenizer):
         optimizer.zero_grad()
         task.model.head.loss(task.model(ids[:, :-1]).hidden[0], ids[0, 1:])[0].backward()
         optimizer.step()
-    accuracy, perplexity = task.last_words(["the cat sat", "the cat house"])
+    accuracy, perplexity = task.lambada(["the cat sat", "the cat house"])
     assert accuracy.value == 0.5
-    accuracy, perplexity = task.last_words(["the cat sat"])
+    accuracy, perplexity = task.lambada(["the cat sat"])
     assert accuracy.value == 1 and perplexity.value < 1.5
 
 
 @pytest.mark.parametrize("wrong", ["alone", " ", "", " alone "])
 def test_a_passage_of_one_word_is_refused(task, wrong):
     with pytest.raises(RegardError, match="Passage 2 must have a word before its last one"):
-        task.last_words(["the cat", wrong])
+        task.lambada(["the cat", wrong])
     with pytest.raises(RegardError, match="at least one passage"):
-        task.last_words([])
+        task.lambada([])
 
 
 def test_last_words_of_a_vocabulary_of_characters_and_of_words():
@@ -269,7 +269,7 @@ def test_last_words_of_a_vocabulary_of_characters_and_of_words():
         tokenizer = train(kind, [TEXT], 40)
         torch.manual_seed(0)
         model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-        accuracy, perplexity = LanguageModeling(model, tokenizer).last_words(["the cat sat"])
+        accuracy, perplexity = LanguageModeling(model, tokenizer).lambada(["the cat sat"])
         ids = tokenizer.encode("the cat sat").ids
         last = 3 if kind == "characters" else 1
         log_probs = model.head.logits(model(torch.tensor([ids])).hidden)[0].log_softmax(-1)
@@ -281,7 +281,7 @@ def test_lambada_as_it_lies(shared, tokenizer):
     path = shared("lambada/lambada_test.jsonl")
     passages = [row[0] for row in read(path, ("text",))]
     assert len(passages) == 5153
-    accuracy, perplexity = made(tokenizer, max_length=512).last_words(passages[:40])
+    accuracy, perplexity = made(tokenizer, max_length=512).lambada(passages[:40])
     assert accuracy.count == 40 and perplexity.value > 1
 
 

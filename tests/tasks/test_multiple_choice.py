@@ -93,17 +93,19 @@ def their_answers(place: Path, one: ChoiceQuestion, family: str) -> torch.Tensor
 def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
     start(place, family)
     task, _ = train()
-    for one, answer in zip(QUESTIONS, task.answers(QUESTIONS), strict=True):
+    for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
         theirs = their_answers(place / "run/model", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
         assert answer.number == int(theirs.argmax()) and str(answer) == one.choices[answer.number]
-        assert task.answers([one])[0].probabilities == pytest.approx(answer.probabilities, abs=1e-5)
+        assert task.predictions([one])[0].probabilities == pytest.approx(
+            answer.probabilities, abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_a_foreign_folder_answers_as_transformers_does(place, family):
     task = runs.load(start(place, family, head=True))
-    for one, answer in zip(QUESTIONS, task.answers(QUESTIONS), strict=True):
+    for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
         theirs = their_answers(place / "start", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
 
@@ -176,13 +178,13 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
 def test_questions_as_json_and_what_is_none(place):
     task = runs.load(start(place, "bert", head=True))
     one = {"question": "Where is the ball?", "choices": list(QUESTIONS[2].choices)}
-    found = task.answers([json.dumps(one), one, QUESTIONS[2]])
+    found = task.predictions([json.dumps(one), one, QUESTIONS[2]])
     assert found[0] == found[1] == found[2] and task.predict(one) == found[0].choice
     with pytest.raises(RegardError, match="Question 1 must be an object with `context`"):
         task.predict("who sleeps ?")
     with pytest.raises(DataError, match="choices"):
         task.predict([{"question": "a"}])
-    assert as_questions([]) == [] == task.answers([])
+    assert as_questions([]) == [] == task.predictions([])
 
 
 def test_dream_as_it_is_distributed(place, shared):

@@ -118,7 +118,7 @@ def test_windows_are_those_of_transformers(kind, request):
 def test_the_best_spans_are_those_of_a_plain_search(kind, request):
     folder = request.getfixturevalue(kind)
     task = both(folder)[0]
-    answers = task.answers(PAIRS, n_best=5)
+    answers = task.predictions(PAIRS, n_best=5)
     assert len({answer.best[0].start for answer in answers}) > 2
     for (question, context), answer in zip(PAIRS, answers, strict=True):
         spans, none = their_answers(folder, question, context)
@@ -232,7 +232,7 @@ def test_equal_answers_are_told_apart_by_their_place(folder):
     task = type(task)(regard.load(folder).model, task.tokenizer, **OPTIONS)
     for weight in task.model.heads["span"].parameters():
         torch.nn.init.zeros_(weight)
-    answer = task.answers([("who?", LONG)], n_best=3)[0]
+    answer = task.predictions([("who?", LONG)], n_best=3)[0]
     assert [passage.text for passage in answer.best] == ["the", "the c", "the ca"]
     assert answer.no_answer == 0.5
 
@@ -244,7 +244,7 @@ def test_equal_answers_are_told_apart_by_their_place(folder):
 def test_texts_of_several_bytes(kind, request):
     task = both(request.getfixturevalue(kind))[0]
     context = "Der Tür-Hut 😀👍🏽 kostet 5 €.\u3000東京 e\u0301 \t über \n" * 9
-    for passage in task.answers([("für?", context)], n_best=50)[0].best:
+    for passage in task.predictions([("für?", context)], n_best=50)[0].best:
         assert passage.text == context[passage.start : passage.end]
         assert passage.text == passage.text.strip()
 
@@ -257,24 +257,24 @@ TEXTS = st.text(st.sampled_from("the cat 7.!\u6771\u00fc\u200b\n\U0001f600"), ma
 def test_an_answer_is_a_part_of_its_context_and_alone_the_same(folder, roberta, pairs):
     for place in (folder, roberta):
         task = both(place)[0]
-        answers = task.answers(pairs, too_long="truncate")
+        answers = task.predictions(pairs, too_long="truncate")
         assert len(answers) == len(pairs)
         for pair, answer in zip(pairs, answers, strict=True):
             for passage in answer.best:
                 assert pair[1][passage.start : passage.end] == passage.text == answer.text
             if not pair[1].strip():
                 assert answer.text == ""
-            alone = task.answers([pair], too_long="truncate")[0]
+            alone = task.predictions([pair], too_long="truncate")[0]
             assert alone.text == answer.text
             assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
 
 
 def test_nothing_to_read(folder):
     task = both(folder)[0]
-    assert task.answers([]) == []
-    nothing = task.answers([("", ""), ("who?", ""), ("who?", " \n")])
+    assert task.predictions([]) == []
+    nothing = task.predictions([("", ""), ("who?", ""), ("who?", " \n")])
     assert [(a.text, a.no_answer, a.best) for a in nothing] == [("", 1.0, ())] * 3
-    assert task.answers([("", "the cat")])[0].text in "the cat"
+    assert task.predictions([("", "the cat")])[0].text in "the cat"
 
 
 def test_what_can_be_given(folder):
@@ -318,10 +318,10 @@ def test_contexts_are_encoded_once_while_questions_about_them_follow(folder, mon
 
 def test_a_threshold_leaves_questions_without_an_answer(folder):
     task = both(folder)[0]
-    answers = task.answers(PAIRS)
+    answers = task.predictions(PAIRS)
     task.threshold = sorted(answer.no_answer for answer in answers)[2]
     try:
-        for before, after in zip(answers, task.answers(PAIRS), strict=True):
+        for before, after in zip(answers, task.predictions(PAIRS), strict=True):
             assert after.best == before.best
             assert after.text == ("" if before.no_answer > task.threshold else before.text)
     finally:
@@ -336,7 +336,7 @@ def test_version_2_is_scored_with_the_threshold(folder):
         Question("3", STORY, "what?", (Given("hat", 19),)),
         Question("4", "", "who?", impossible=True),
     ]
-    found = [task.answers([(one.question, one.context)])[0] for one in questions]
+    found = [task.predictions([(one.question, one.context)])[0] for one in questions]
     task.threshold = 0.4
     try:
         metric = SQuAD2(0.4)
@@ -363,7 +363,7 @@ def test_the_threshold_comes_from_validation_data(folder, tmp_path):
     task = started(folder, file, f'data.valid="{file}"').task
     scores = task.validate()
     wanted = [[text] if start is not None else [] for _, _, text, start in asked]
-    found = task.answers([pair[:2] for pair in asked])
+    found = task.predictions([pair[:2] for pair in asked])
     tries = []
     for threshold in (0.0, *(answer.no_answer for answer in found), 1.0):
         metric = SQuAD2(threshold)

@@ -48,7 +48,7 @@ def their_scores(folder, words):
 
 
 def our_probabilities(task, sentences):
-    return [answer.probabilities for answer in task.answers(sentences)]
+    return [answer.probabilities for answer in task.predictions(sentences)]
 
 
 # ------------------------------------------------------------------- against other libraries
@@ -57,7 +57,7 @@ def our_probabilities(task, sentences):
 def test_tags_and_probabilities_are_those_of_transformers(folder):
     task = both(folder)[0]
     seen = set()
-    for answer, words in zip(task.answers(SENTENCES), SENTENCES, strict=True):
+    for answer, words in zip(task.predictions(SENTENCES), SENTENCES, strict=True):
         wanted = their_scores(folder, words).softmax(-1)
         assert list(answer.tags) == [TAGS[i] for i in wanted.argmax(-1)]
         assert answer.probabilities == pytest.approx(wanted.amax(-1).tolist(), abs=1e-5)
@@ -80,7 +80,7 @@ def test_roberta_and_gpt2_read_words_as_transformers_does(tmp_path):
 
 def test_one_text_is_not_read_letter_by_letter(folder):
     with pytest.raises(RegardError, match="Give a list of texts"):
-        regard.load(folder).answers("Ada met Bob")
+        regard.load(folder).predictions("Ada met Bob")
 
 
 def test_a_word_without_pieces_is_the_unknown_one(folder):
@@ -182,7 +182,7 @@ def test_a_word_longer_than_a_window_is_told_and_tagged(folder):
     task = both(folder)[0]
     long = "ab-" * 30
     with pytest.warns(UserWarning, match="1 of 2 texts have a word longer than 64 tokens"):
-        answers = task.answers([["the", long, "cat"], ["in"]])
+        answers = task.predictions([["the", long, "cat"], ["in"]])
     assert [len(answer.tags) for answer in answers] == [3, 1]
     assert answers[0].words[1] == long
 
@@ -198,7 +198,7 @@ def test_there_is_a_tag_for_each_word(folder, texts):
     task = both(folder)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answers = task.answers(texts)
+        answers = task.predictions(texts)
     for given_, answer in zip(texts, answers, strict=True):
         assert len(answer.tags) == len(answer.words) == len(answer.probabilities)
         if not isinstance(given_, str):
@@ -222,8 +222,8 @@ def test_what_can_be_given(folder):
     assert task.predict([words, words]) == [task.predict(words)] * 2
     assert task.predict([]) == task.predict("") == task.predict(" \u3000") == []
     assert task.predict([[], words]) == [[], task.predict(words)]
-    assert task.answers([]) == [] and task.long_ones(["the " * 999]) == {}
-    assert str(task.answers(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
+    assert task.predictions([]) == [] and task.long_ones(["the " * 999]) == {}
+    assert str(task.predictions(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
     with pytest.raises(RegardError, match="Give a text, or its words"):
         task.predict([["the", 3]])
     with pytest.raises(RegardError, match="'the cat' has a space. .* several texts to `answers`"):
@@ -235,7 +235,7 @@ def test_entities_have_their_places_in_the_text(folder, monkeypatch):
     tags = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
     monkeypatch.setattr(task, "_best", lambda *_: (tags, [1.0] * 6))
     text = "Anna  M\u00fcller\tin Rome,Oslo"  # the comma is a word
-    found = task.answers([text])[0].entities
+    found = task.predictions([text])[0].entities
     wanted = [("PER", "Anna  M\u00fcller"), ("LOC", "Rome"), ("LOC", ",")]
     assert [(e.type, e.text) for e in found] == wanted
     assert all(text[e.start : e.end] == e.text for e in found)
@@ -309,7 +309,7 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
     encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
     places = encoded.word_ids(0)
     logits = model(**encoded).logits[0][[places.index(i) for i in range(len(words))]]
-    assert task.answers([words])[0].probabilities == pytest.approx(
+    assert task.predictions([words])[0].probabilities == pytest.approx(
         logits.softmax(-1).amax(-1).tolist(), abs=1e-5
     )
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].value == 1.0
@@ -325,7 +325,7 @@ def test_tags_that_are_not_of_entities(folder, tmp_path):
     found = task.predict(["the", "cat"])
     right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))
     score = task.evaluate([(["the", "cat"], ["DT", "NN"])])[0]
-    assert score.value == right / 2 and task.answers(["a b"])[0].entities == ()
+    assert score.value == right / 2 and task.predictions(["a b"])[0].entities == ()
     with pytest.warns(UserWarning, match="tags that this model does not give: VB"):
         task.evaluate([(["runs"], ["VB"])])
 

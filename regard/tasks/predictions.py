@@ -1,9 +1,10 @@
-"""The results of tasks for one text: each has a text form and a dictionary of plain values.
+"""What a task predicts for one text: each prediction has a text form and plain values.
 
-str(answer)         the result as a text: a label, tags, a number
-answer.values()     all its fields by name, as values that JSON can contain
+str(prediction)         as a text: a label, tags, a number
+prediction.values()     all its fields by name, as values that JSON can contain
 
-A result is a frozen dataclass derived from `TaskAnswer`. Its task names the class as `answer_type`.
+A prediction is a frozen dataclass derived from `Prediction`; its task names the class as
+`prediction_type`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
-class TaskAnswer(ABC):
-    """The result of a task for one text.
+class Prediction(ABC):
+    """What a task predicts for one text.
 
     NAMES: field -> its key in `values`, where that differs.
     """
@@ -32,5 +33,5 @@ class TaskAnswer(ABC):
 
     @classmethod
     def empty_values(cls) -> dict[str, Any]:
-        """The keys of `values` with None for each: the result for an empty line."""
+        """The keys of `values` with None for each: the prediction for an empty line."""
         return dict.fromkeys(cls.NAMES.get(field.name, field.name) for field in fields(cls))

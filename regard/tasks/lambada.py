@@ -26,7 +26,7 @@ from regard.text import Tokenizer
 
 
 @torch.no_grad()
-def last_words(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> list[Score]:
+def lambada_scores(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> list[Score]:
     """Accuracy of the last word, and its perplexity: exp of the mean of -log p(word).
 
     Passages beyond the model's context lose their beginning; the signature counts them, and words

@@ -46,7 +46,7 @@ def test_each_mask_has_the_probabilities_of_transformers(tmp_path, family, endin
                 one.piece for one in ours
             ]
             assert [one.probability for one in ours] == pytest.approx(best.values.tolist(), 1e-4)
-    assert task.answers(TEXTS)[1] == task.fill(TEXTS[1])  # company changes nothing
+    assert task.predictions(TEXTS)[1] == task.fill(TEXTS[1])  # company changes nothing
     assert task.predict(TEXTS) == [filled.text for filled in task.fill(TEXTS)]
     own = TEXTS[0].replace("[MASK]", tokenizer.mask_token)
     assert task.fill(own) == task.fill(TEXTS[0])
@@ -150,7 +150,7 @@ def test_whether_a_text_follows_is_as_transformers_has_it(tmp_path, ending):
     assert task.follows(*pair) == pytest.approx(kept, abs=1e-5)
     if ending == "ForNextSentencePrediction":
         assert task.name == "next-sentence"
-        (answer,) = task.answers([pair])
+        (answer,) = task.predictions([pair])
         assert answer.probability == pytest.approx(kept, abs=1e-5)
         assert task.predict(pair) is answer.follows is (kept >= 0.5)
         with pytest.raises(RegardError, match="is asked of two"):
@@ -162,7 +162,7 @@ def test_a_model_without_that_head_does_not_know_what_follows(tmp_path):
         runs.load(folder(tmp_path, "bert", "ForMaskedLM")).follows("a", "b")
 
 
-@pytest.mark.parametrize("name", ["masked-words", "next-sentence"])
+@pytest.mark.parametrize("name", ["fill-mask", "next-sentence"])
 def test_nothing_trains_them_and_a_recipe_that_asks_is_told(tmp_path, name):
     recipe = tmp_path / "small.toml"
     recipe.write_text(f'task = "{name}"\n[model]\npath = "start"\n')

@@ -14,8 +14,8 @@ from regard.models.protocols import Output
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.state import Cells, State
-from regard.tasks import carried
-from regard.tasks.carried import Forgetting, apart, carried_loss, forgetting
+from regard.tasks import stateful_perplexity
+from regard.tasks.stateful_perplexity import Forgetting, apart, carried_loss, forgetting
 
 WORDS, LENGTH = 40, 8001
 
@@ -54,13 +54,13 @@ def alone(model, text):
 @pytest.fixture
 def passes(monkeypatch):
     """The rows of each reading side by side."""
-    found, read = [], carried._read_together
+    found, read = [], stateful_perplexity._read_together
 
     def counted(model, columns):
         found.append(columns.rows)
         return read(model, columns)
 
-    monkeypatch.setattr(carried, "_read_together", counted)
+    monkeypatch.setattr(stateful_perplexity, "_read_together", counted)
     return found
 
 
@@ -96,7 +96,9 @@ def test_a_memory_that_was_thought_forgotten_is_read_for_longer(text, passes, mo
     model = model_of("lstm", keep=1.0)
     found = forgetting(model, text)
     assert found.tokens > 32
-    monkeypatch.setattr(carried, "forgetting", lambda *given: Forgetting(8, found.apart))
+    monkeypatch.setattr(
+        stateful_perplexity, "forgetting", lambda *given: Forgetting(8, found.apart)
+    )
     total, count = carried_loss(model, text)
     assert len(passes) > 1 and count == LENGTH - 1
     assert total == pytest.approx(alone(model, text), rel=1e-6)
@@ -155,7 +157,7 @@ class Window(torch.nn.Module):
 @torch.no_grad()
 def test_any_memory_that_ends_will_do(text, passes):
     model = Window(counts=False)
-    assert forgetting(model, text) == Forgetting(32, 2 * carried.SAME)
+    assert forgetting(model, text) == Forgetting(32, 2 * stateful_perplexity.SAME)
     total, _ = carried_loss(model, text)
     assert passes and total == pytest.approx(alone(model, text), rel=1e-7)
     assert forgetting(Window(counts=True), text) is None

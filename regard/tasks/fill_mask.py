@@ -19,13 +19,13 @@ from regard.data.encoder_inputs import EncodedInputs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed
-from regard.tasks.answers import TaskAnswer
 from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.encoding import Answering
 from regard.tasks.features import places_of
 from regard.tasks.finite import check_finite
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.next_sentence import NextSentence
+from regard.tasks.predictions import Prediction
 from regard.text import Tokenizer
 
 MASK = "[MASK]"  # what is understood beside the tokenizer's own piece
@@ -33,7 +33,7 @@ CONTINUES = "##"  # how WordPiece spells what goes on with a word
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MaskCandidate:
     """A word for a mask: as it is read, as the vocabulary spells it, and its probability."""
 
     word: str
@@ -42,7 +42,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Filled(TaskAnswer):
+class FilledText(Prediction):
     """A text with the most probable word at each mask; and for each mask the best candidates.
 
     A candidate's probability is that of this mask alone, whatever stands at the others: the best
@@ -50,17 +50,17 @@ class Filled(TaskAnswer):
     """
 
     text: str
-    masks: list[list[Candidate]]
+    masks: list[list[MaskCandidate]]
 
     def __str__(self) -> str:
         return self.text
 
 
-class MaskedWords(Answering):
+class FillMask(Answering):
     """A model that fills masks; where it has a head for it, it tells which text follows another."""
 
-    name = "masked-words"
-    answer_type = Filled
+    name = "fill-mask"
+    prediction_type = FilledText
     verbs = ("predict", "embed", "look")
     head = "words"
 
@@ -109,9 +109,9 @@ class MaskedWords(Answering):
         """Texts with their masks filled (a list for a list, one for one)."""
         if isinstance(texts, str):
             return self.fill(texts, too_long=too_long).text
-        return [filled.text for filled in self.answers(texts, too_long=too_long)]
+        return [filled.text for filled in self.predictions(texts, too_long=too_long)]
 
-    def answers(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[Filled]:
+    def predictions(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[FilledText]:
         """Texts with their masks filled, and the best candidates."""
         return self._filled(as_list(texts), 5, None, too_long)
 
@@ -159,18 +159,18 @@ class MaskedWords(Answering):
 
     def _filled(
         self, texts: list[str], top: int, among: Sequence[str] | None, too_long: TooLong
-    ) -> list[Filled]:
+    ) -> list[FilledText]:
         if top < 1:
             raise RegardError(f"`top` must be at least 1, but is {top}.")
         allowed = self._spelled if among is None else self._only(among)
         count = min(top if among is None else len(among), int(allowed.sum()))
-        masks: list[list[list[Candidate]]] = [[] for _ in texts]
+        masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]
         for number, shares in self._at_masks(self.encoded(texts, too_long)):
             best, ids = shares.masked_fill(~allowed, -1.0).topk(count)
             pairs = zip(ids.tolist(), best.tolist(), strict=True)
             masks[number].append([self._candidate(i, share) for i, share in pairs])
         return [
-            Filled(self._put(self._with_masks(text, 0), found), found)
+            FilledText(self._put(self._with_masks(text, 0), found), found)
             for text, found in zip(texts, masks, strict=True)
         ]
 
@@ -190,10 +190,10 @@ class MaskedWords(Answering):
                 check_finite(scores.isfinite().all(-1), owners)
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
 
-    def _candidate(self, number: int, probability: float) -> Candidate:
+    def _candidate(self, number: int, probability: float) -> MaskCandidate:
         piece = self.tokenizer.piece(number)
         word = self.tokenizer.decode([number]).strip() or piece
-        return Candidate(word, piece, probability)
+        return MaskCandidate(word, piece, probability)
 
     def _only(self, words: Sequence[str]) -> Tensor:
         """Which ids (V,) are those of the words.
@@ -222,7 +222,7 @@ class MaskedWords(Answering):
             "stands for one piece."
         )
 
-    def _put(self, text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+    def _put(self, text: str, masks: Sequence[Sequence[MaskCandidate]]) -> str:
         """The text with the best candidate of each mask."""
         before, *rest = text.split(self._mask)
         for candidates, after in zip(masks, rest, strict=True):
