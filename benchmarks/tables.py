@@ -8,9 +8,8 @@ from statistics import median
 from typing import Any
 
 from regard.errors import MissingExtra
-from regard.visual.canvas import save_png
-from regard.visual.drawing import Drawing, Label, Rect, Shape, clip, stack
-from regard.visual.drawing import Path as Line
+from regard.visual.drawing import Drawing, Label, Polyline, Rect, Shape, clip, stack
+from regard.visual.png import save_png
 
 AT_REST = 0.1  # cores that other programs may use in a turn at rest
 WORDS = ("condition", "quality")
@@ -126,7 +125,7 @@ def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawi
         low, high = (left + long * end for end in turns_of(row, unit))
         shapes.append(Label(left - 8, y + 7, clip(row["condition"], 34), 11.5, "end"))
         shapes.append(Rect(left, y, long, 14, "accent" if ours else "muted", 0.75))
-        shapes.append(Line(((low, y + 7), (high, y + 7)), "ink", 1.2))
+        shapes.append(Polyline(((low, y + 7), (high, y + 7)), "ink", 1.2))
         shapes.append(Label(max(high, left + long) + 6, y + 7, number(value), 11, fill="muted"))
     return Drawing(width, 34 + 22 * len(rows), tuple(shapes), work["name"])
 

@@ -27,8 +27,17 @@ from regard.experiments.compare import compare
 from regard.experiments.compare.results import Comparison
 from regard.tasks.batching import device_of
 from regard.training import Interrupted
-from regard.visual import BeamTrace, Distribution, Heatmap, Note, Picture, Row, Stack, Table
-from regard.visual.heads import mean
+from regard.visual import (
+    BeamTrace,
+    Distribution,
+    Heatmap,
+    Note,
+    Picture,
+    PictureColumn,
+    PictureRow,
+    Table,
+)
+from regard.visual.head_grid import mean
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("transformer", "lstm-attention", "lstm")  # the longest first: two are trained at a time
@@ -113,7 +122,7 @@ def pictures(models: dict[str, Any], words: Table) -> list[tuple[str, Picture]]:
     task = next(iter(models.values()))
     return [
         ("More unseen sentences, chosen", words),
-        ("What they look at", Stack(tuple(looked_at(attentive)))),
+        ("What they look at", PictureColumn(tuple(looked_at(attentive)))),
         ("Which word comes next", next_word(models)),
         ("How a sentence is searched", beam_tree(task)),
     ]
@@ -134,7 +143,7 @@ def looked_at(models: dict[str, Any]) -> list[Picture]:
         which = f"{name}: layer {last.layer}, mean of {len(last.heads)} heads"
         title = which if len(last.heads) > 1 else name
         aligned.append(Heatmap.of(mean(last.heads), last.queries, last.keys, title))
-    parts: list[Picture] = [Note(ALIGNMENT), Row(tuple(aligned))]
+    parts: list[Picture] = [Note(ALIGNMENT), PictureRow(tuple(aligned))]
     return [*parts, Note(EVERY_HEAD), seen_heads[0]]
 
 
@@ -149,7 +158,7 @@ def next_word(models: dict[str, Any]) -> Picture:
             scores, _ = task.model.step(torch.cat([tokens, fed], 1), state)
         words = [task.tokenizer.label(i) for i in range(scores.size(-1))]
         bars.append(Distribution.of(scores[0, -1].float().softmax(-1), words, 8, name))
-    return Stack((Note((f"“{source}” is “{beginning} …”:",)), Row(tuple(bars))))
+    return PictureColumn((Note((f"“{source}” is “{beginning} …”:",)), PictureRow(tuple(bars))))
 
 
 def beam_tree(task: Any) -> Picture:

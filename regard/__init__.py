@@ -19,7 +19,7 @@ _PUBLIC = {
     "heads_gated": "attention.heads:heads_gated",
     "heads_masked": "attention.heads:heads_masked",
     "load": "folders:load",
-    "look": "visual.record:look",
+    "look": "visual.attention_record:look",
     "prune_heads": "attention.heads:prune_heads",
     "quantize": "folders:quantize",
     "resume": "experiments.runs:resume",

@@ -16,8 +16,8 @@ from regard.cli.using import refuse_decoding, texts_of
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regard.visual import Heads, Heatmap
-    from regard.visual.record import Seen
+    from regard.visual import HeadGrid, Heatmap
+    from regard.visual.attention_record import AttentionRecord
 
 
 @with_decoding
@@ -128,27 +128,27 @@ def _names(*models: str | Path) -> list[str]:
 
 def _beside(seen: dict[str, Any], layer: int | None, kind: str | None, head: int | None) -> Any:
     """Models side by side: one layer, or the first and the last that all of them have."""
-    from regard.visual import beside
+    from regard.visual import AttentionComparison
 
     kinds = [panel.kind for one in seen.values() for panel in one.heads().panels]
     kind = kind or ("cross" if "cross" in kinds else kinds[0])
     last = min(max(p.layer for p in one.heads(kind).panels) for one in seen.values())
     layers = [layer] if layer is not None else sorted({1, last})
-    return beside(seen, layers, kind=kind, head=head)
+    return AttentionComparison.of(seen, layers, kind=kind, head=head)
 
 
-def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
+def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
     """What is seen while the task reads the text, and what it answers where it decodes."""
     import regard
     from regard.tasks.inputs import text_or_pair
-    from regard.visual.record import read
+    from regard.visual.attention_record import run_encoder
 
     try:
         with regard.look(task) as seen:
             if task.decodes:
                 return seen, task.predict([text], **decoding)[0]
             refuse_decoding(task.name, decoding)
-            read(task, [text_or_pair(texts_of(task, [text])[0], 0)])
+            run_encoder(task, [text_or_pair(texts_of(task, [text])[0], 0)])
             _check(seen)
             return seen, ""
     except ValueError as error:
@@ -157,7 +157,7 @@ def _seen(task: Any, text: str, decoding: dict[str, Any]) -> tuple[Seen, str]:
         raise ConfigError(str(error)) from None
 
 
-def _check(seen: Seen) -> None:
+def _check(seen: AttentionRecord) -> None:
     """Refuses weights that are no numbers: a picture would show them as zeros."""
     sites = (site for view in seen.views for site in view.sites.values())
     if not all(bool(site.weights.isfinite().all()) for site in sites):
@@ -177,9 +177,9 @@ class Shown:
     head: int | None
 
     @classmethod
-    def of(cls, heads: Heads, kind: str, layer: int | None, head: int | None) -> Shown:
+    def of(cls, heads: HeadGrid, kind: str, layer: int | None, head: int | None) -> Shown:
         """One head, or the mean of those of a layer, or of all layers."""
-        from regard.visual.heads import KINDS, mean
+        from regard.visual.head_grid import KINDS, mean
 
         chosen = heads.select(kind, layer)
         panels = chosen.panels

@@ -10,9 +10,9 @@ from regard.attention.tap import Tap
 from regard.models import described
 from regard.training import Result
 from regard.training.record import read_events
+from regard.visual.attention_record import look, run_encoder
 from regard.visual.picture import Picture
-from regard.visual.record import look, read
-from regard.visual.report import Report, Sample
+from regard.visual.report import ReportSample, RunReport
 
 REPORT = "report.html"
 
@@ -20,12 +20,12 @@ REPORT = "report.html"
 def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
     """Write report.html into a finished run; the task holds the published weights."""
     rows = task.samples(recipe)
-    report = Report(
+    report = RunReport(
         title=recipe.name or folder.name,
         facts=_facts(task, recipe, result),
         scores={recipe.model.name: {k: v for k, v in result.scores.items() if v is not None}},
         events=read_events(folder),
-        samples={recipe.model.name: [Sample(*row) for row in rows]},
+        samples={recipe.model.name: [ReportSample(*row) for row in rows]},
         pictures=_attention(task, recipe, rows),
     )
     return report.save(folder / REPORT)
@@ -58,7 +58,7 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
         if asked is not None:
             task.predict(asked)
         elif (short := _excerpt(task, recipe)) is not None:
-            read(task, [short])
+            run_encoder(task, [short])
     return [("What it looks at", seen.heads())] if seen.views else []
 
 

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from regard.demand import names_of
 
-_HOME = {
-    "BeamTrace": "tree",
-    "Beside": "side_by_side",
-    "Contestant": "comparison",
+# name: the module that has it
+_PUBLIC = {
+    "AttentionComparison": "compare_attention",
+    "AttentionLines": "attention_lines",
+    "BeamNode": "beam_tree",
+    "BeamTrace": "beam_tree",
+    "BeamTree": "beam_tree",
+    "ComparedModel": "comparison",
     "Curves": "curves",
     "Distribution": "distribution",
-    "Heads": "heads",
+    "HeadGrid": "head_grid",
     "Heatmap": "heatmap",
+    "Illustration": "picture",
     "Inputs": "inputs",
-    "Lines": "lines",
-    "Node": "tree",
     "Note": "picture",
-    "Panel": "heads",
+    "Panel": "head_grid",
     "Picture": "picture",
-    "Report": "report",
-    "Row": "picture",
-    "Sample": "report",
+    "PictureColumn": "picture",
+    "PictureRow": "picture",
+    "ReportSample": "report",
+    "RunReport": "report",
     "Series": "curves",
-    "Stack": "picture",
     "Table": "table",
-    "Tree": "tree",
-    "beside": "side_by_side",
-    "compare": "comparison",
-    "contextual": "senses",
-    "look": "record",
-    "mask_grid": "tables",
-    "next_words": "distribution",
-    "position_table": "tables",
-    "read": "record",
-    "sinusoids": "tables",
-    "vocabulary": "pieces",
+    "compare_results": "comparison",
+    "contextual_vectors": "contextual_words",
+    "look": "attention_record",
+    "mask_grid": "positions_and_masks",
+    "next_tokens": "distribution",
+    "position_table": "positions_and_masks",
+    "run_encoder": "attention_record",
+    "sinusoids": "positions_and_masks",
+    "vocabulary_statistics": "vocabulary",
 }
-__all__ = list(_HOME)
+__all__ = list(_PUBLIC)
 
 
-__getattr__ = names_of(__name__, _HOME)
+__getattr__ = names_of(__name__, _PUBLIC)

@@ -9,12 +9,12 @@ from statistics import mean, stdev
 
 from regard.errors import ConfigError
 from regard.visual.curves import Curves, Series, short
-from regard.visual.picture import Note, Picture, Row, Stack
+from regard.visual.picture import Note, Picture, PictureColumn, PictureRow
 from regard.visual.table import Table
 
 
 @dataclass(frozen=True)
-class Contestant:
+class ComparedModel:
     """One model of a comparison: what it reached, once a seed, and what it cost.
 
     scores: the quality of each seed's run, on the same test data.
@@ -39,13 +39,13 @@ class Contestant:
             raise ConfigError(f"`scores` of {self.name!r} must hold a number a seed, but is empty.")
 
 
-def compare(
-    contestants: Sequence[Contestant],
+def compare_results(
+    models: Sequence[ComparedModel],
     quality: str = "BLEU",
     better: str = "max",
     title: str = "",
     items: str = "tokens",
-) -> Stack:
+) -> PictureColumn:
     """The table, then quality against tokens, speed, FLOPs, memory and parameters.
 
     `quality` names the score; `better` is "max" or "min"; `items` are what the task counts.
@@ -53,21 +53,21 @@ def compare(
     """
     if better not in ("max", "min"):
         raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
-    parts: list[Picture] = [_table(contestants, quality, better, title, items)]
-    if max(len(one.scores) for one in contestants) > 1:
+    parts: list[Picture] = [_table(models, quality, better, title, items)]
+    if max(len(one.scores) for one in models) > 1:
         seeds = "± is the standard deviation over seeds; the band is the range over seeds."
         parts.append(Note((seeds,)))
     charts: list[Picture] = []
-    if any(one.curves for one in contestants):
-        charts.append(_course(contestants, quality, items))
+    if any(one.curves for one in models):
+        charts.append(_course(models, quality, items))
     for name, unit, cost in COSTS:
-        if any(cost(one) is not None for one in contestants):
+        if any(cost(one) is not None for one in models):
             title_of = f"{quality} and {name}"
-            charts.append(_against(contestants, quality, title_of, unit.format(items), cost))
-    return Stack((*parts, Row(tuple(charts))) if charts else tuple(parts), title)
+            charts.append(_against(models, quality, title_of, unit.format(items), cost))
+    return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts), title)
 
 
-Cost = Callable[[Contestant], float | None]
+Cost = Callable[[ComparedModel], float | None]
 COSTS: tuple[tuple[str, str, Cost], ...] = (
     ("parameters", "parameters", lambda one: one.parameters),
     ("training FLOPs", "FLOPs", lambda one: one.flops),
@@ -78,9 +78,9 @@ COSTS: tuple[tuple[str, str, Cost], ...] = (
 
 
 def _table(
-    contestants: Sequence[Contestant], quality: str, better: str, title: str, items: str
+    models: Sequence[ComparedModel], quality: str, better: str, title: str, items: str
 ) -> Table:
-    extra = list(dict.fromkeys(name for one in contestants for name in one.notes))
+    extra = list(dict.fromkeys(name for one in models for name in one.notes))
     head = ["model", quality, "parameters", f"{items}/s", "FLOPs", "memory", "time", *extra]
     rows = [
         [
@@ -93,11 +93,11 @@ def _table(
             "" if one.seconds is None else duration(one.seconds),
             *(one.notes.get(name, "") for name in extra),
         ]
-        for one in contestants
+        for one in models
     ]
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     pick = max if better == "max" else min
-    best = pick(range(len(rows)), key=lambda index: mean(contestants[index].scores))
+    best = pick(range(len(rows)), key=lambda index: mean(models[index].scores))
     cut = tuple(tuple(row[column] for column in kept) for row in rows)
     return Table(tuple(head[column] for column in kept), cut, title, best)
 
@@ -123,14 +123,12 @@ def _shown(value: float | None) -> str:
     return "" if value is None else short(value)
 
 
-def _course(contestants: Sequence[Contestant], quality: str, items: str) -> Curves:
+def _course(models: Sequence[ComparedModel], quality: str, items: str) -> Curves:
     """Validation quality against what was seen of the items: the mean over seeds, their range."""
-    return Curves(
-        tuple(_mean_curve(one) for one in contestants), f"{quality} while training", items, ""
-    )
+    return Curves(tuple(_mean_curve(one) for one in models), f"{quality} while training", items, "")
 
 
-def _mean_curve(one: Contestant) -> Series:
+def _mean_curve(one: ComparedModel) -> Series:
     """Seeds are compared point by point, as far as all of them go."""
     points, ranges = [], []
     for together in zip(*one.curves, strict=False):
@@ -143,10 +141,10 @@ def _mean_curve(one: Contestant) -> Series:
 
 
 def _against(
-    contestants: Sequence[Contestant], quality: str, title: str, unit: str, cost: Cost
+    models: Sequence[ComparedModel], quality: str, title: str, unit: str, cost: Cost
 ) -> Curves:
     series = []
-    for one in contestants:
+    for one in models:
         value = cost(one)
         points = () if value is None else tuple((float(value), score) for score in one.scores)
         series.append(Series(one.name, points, joined=False))

@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from regard.visual import blocks
-from regard.visual.drawing import SERIES, Area, Dot, Drawing, Label, Path, Shape, clip, text_width
+from regard.visual import characters
+from regard.visual.drawing import (
+    SERIES,
+    Circle,
+    Drawing,
+    Label,
+    Polygon,
+    Polyline,
+    Shape,
+    clip,
+    text_width,
+)
 from regard.visual.picture import Picture
 
 SPARKS = " ▁▂▃▄▅▆▇█"
@@ -52,7 +62,7 @@ class Curves(Picture):
             shapes += frame.curve(series, role)
             if several:
                 y = self.height + 10 + 18 * index
-                swatch = Path(((frame.left, y), (frame.left + 18, y)), role, 2.5)
+                swatch = Polyline(((frame.left, y), (frame.left + 18, y)), role, 2.5)
                 shapes += [swatch, Label(frame.left + 24, y, clip(series.name, 44), 11.5)]
         height = self.height + (18 * len(self.series) + 8 if several else 0)
         width = max(self.width, text_width(self.title, 14) + 16)
@@ -67,7 +77,7 @@ class Curves(Picture):
         for series in drawn:
             ys = [y for _, y in series.finite]
             room = max(4, width - name - 24)
-            line = f"{blocks.pad(series.name, name)} {ys[0]:>9.4g} {spark(ys, room, color)}"
+            line = f"{characters.pad(series.name, name)} {ys[0]:>9.4g} {spark(ys, room, color)}"
             text.append(f"{line} {ys[-1]:.4g}\n")
         return text
 
@@ -139,13 +149,13 @@ class _Frame:
         shapes: list[Shape] = []
         for tick in ticks(*self.ys):
             y = self.place(self.xs[0], tick)[1]
-            shapes.append(Path(((self.left, y), (self.right, y)), "faint"))
+            shapes.append(Polyline(((self.left, y), (self.right, y)), "faint"))
             shapes.append(Label(self.left - 6, y, short(tick), 10.5, "end", "muted"))
         for tick in ticks(*self.xs):
             x = self.place(tick, self.ys[0])[0]
-            shapes.append(Path(((x, self.bottom), (x, self.bottom + 4)), "muted"))
+            shapes.append(Polyline(((x, self.bottom), (x, self.bottom + 4)), "muted"))
             shapes.append(Label(x, self.bottom + 13, short(tick), 10.5, "middle", "muted"))
-        shapes.append(Path(((self.left, self.bottom), (self.right, self.bottom)), "muted"))
+        shapes.append(Polyline(((self.left, self.bottom), (self.right, self.bottom)), "muted"))
         middle = (self.left + self.right) / 2
         shapes.append(Label(middle, self.bottom + 30, chart.x_axis, 11, "middle", "muted"))
         shapes.append(Label(self.left, self.top - 9, chart.y_axis, 10.5, fill="muted"))
@@ -162,14 +172,14 @@ class _Frame:
                 self.place(x, high)
                 for (x, _), (_, high) in zip(series.points, series.spread, strict=True)
             ]
-            shapes.append(Area((*lows, *reversed(highs)), role))
+            shapes.append(Polygon((*lows, *reversed(highs)), role))
         placed = [self.place(*point) for point in series.finite]
         if series.joined and len(placed) > 1:
-            shapes.append(Path(tuple(placed), role, 1.8))
+            shapes.append(Polyline(tuple(placed), role, 1.8))
         if len(placed) <= 40 or not series.joined:
             for (x, y), (across, up) in zip(series.finite, placed, strict=True):
                 tip = f"{series.name}: {y:.5g} at {x:,.6g}"
-                shapes.append(Dot(across, up, 3 if series.joined else 4.5, role, tip))
+                shapes.append(Circle(across, up, 3 if series.joined else 4.5, role, tip))
         return shapes
 
 

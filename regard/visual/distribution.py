@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from regard.errors import ConfigError
-from regard.visual import blocks
+from regard.visual import characters
 from regard.visual.drawing import Drawing, Label, Rect, Shape, clip, text_width, visible
 from regard.visual.picture import Picture
 
@@ -93,14 +93,14 @@ class Distribution(Picture):
             text.append(clip(self.title, width) + "\n", style="bold")
         name = min(LONGEST, max((cell_len(visible(word)) for word, _, _ in bars), default=1))
         for word, probability, fill in bars:
-            text.append(f"{blocks.pad(word, name, right=True)} {probability:.4f} ")
+            text.append(f"{characters.pad(word, name, right=True)} {probability:.4f} ")
             share = probability / self._full if fill == "accent" else 0.0
-            drawn = blocks.bar(share, max(1, width - name - 9), color)
+            drawn = characters.bar(share, max(1, width - name - 9), color)
             text.append(drawn + "\n", style="blue" if color else "")
         return text
 
 
-def next_words(
+def next_tokens(
     model: Any, tokenizer: Any, text: str = "", most: int = 10, title: str = ""
 ) -> Distribution:
     """What a language model expects after `text`; an empty text asks for the first word."""

@@ -117,7 +117,7 @@ class Rect:
 
 
 @dataclass(frozen=True)
-class Path:
+class Polyline:
     """Straight lines through `points`."""
 
     points: tuple[Point, ...]
@@ -135,12 +135,12 @@ class Path:
             f'stroke-linejoin="round"{opacity}{dash}/>'
         )
 
-    def moved(self, dx: float, dy: float) -> Path:
+    def moved(self, dx: float, dy: float) -> Polyline:
         return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
 
 
 @dataclass(frozen=True)
-class Area:
+class Polygon:
     """A filled polygon: the band of a spread."""
 
     points: tuple[Point, ...]
@@ -153,12 +153,12 @@ class Area:
             f'fill-opacity="{self.opacity:.3f}"/>'
         )
 
-    def moved(self, dx: float, dy: float) -> Area:
+    def moved(self, dx: float, dy: float) -> Polygon:
         return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
 
 
 @dataclass(frozen=True)
-class Link:
+class Connector:
     """A smooth line between two points that leaves and arrives horizontally."""
 
     start: Point
@@ -180,13 +180,13 @@ class Link:
             f'stroke-width="{_number(self.width)}" stroke-opacity="{self.opacity:.3f}"/>'
         )
 
-    def moved(self, dx: float, dy: float) -> Link:
+    def moved(self, dx: float, dy: float) -> Connector:
         (x0, y0), (x1, y1) = self.start, self.end
         return replace(self, start=(x0 + dx, y0 + dy), end=(x1 + dx, y1 + dy))
 
 
 @dataclass(frozen=True)
-class Dot:
+class Circle:
     x: float
     y: float
     radius: float = 3.0
@@ -200,7 +200,7 @@ class Dot:
         )
         return f"{head}>{_tip(self.title)}</circle>" if self.title else f"{head}/>"
 
-    def moved(self, dx: float, dy: float) -> Dot:
+    def moved(self, dx: float, dy: float) -> Circle:
         return replace(self, x=self.x + dx, y=self.y + dy)
 
 
@@ -268,7 +268,7 @@ class Raster:
         return replace(self, x=self.x + dx, y=self.y + dy)
 
 
-Shape = Rect | Path | Area | Link | Dot | Label | Raster
+Shape = Rect | Polyline | Polygon | Connector | Circle | Label | Raster
 
 
 @dataclass(frozen=True)

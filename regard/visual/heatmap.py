@@ -14,11 +14,11 @@ from typing import Any, Self
 from rich.cells import cell_len
 from rich.text import Text
 
-from regard.visual import blocks
+from regard.visual import characters
 from regard.visual.drawing import (
     Drawing,
     Label,
-    Path,
+    Polyline,
     Raster,
     Rect,
     Shape,
@@ -88,7 +88,7 @@ class Heatmap(Picture):
             if not any(row):
                 y = place.top + (i + 0.5) * place.cell
                 line = ((place.left + 3, y), (place.left + wide - 3, y))
-                shapes.append(Path(line, "muted", 1, 0.5, dashed=True))
+                shapes.append(Polyline(line, "muted", 1, 0.5, dashed=True))
                 continue
             for j, value in enumerate(row):
                 shapes += self._cell(place, i, j, value)
@@ -102,7 +102,7 @@ class Heatmap(Picture):
         shapes: list[Shape] = [Rect(x, y, place.cell, place.cell, fill, shade, tip)]
         if place.cell >= 30:
             ink = "paper" if shade > 0.6 else "ink" if shade > 0.02 else "muted"
-            text = blocks.number(value, self.digits)
+            text = characters.number(value, self.digits)
             middle = (x + place.cell / 2, y + place.cell / 2)
             shapes.append(Label(*middle, text, min(12, place.cell * 0.3), "middle", ink))
         return shapes
@@ -139,7 +139,7 @@ class Heatmap(Picture):
         return shapes
 
     def terminal(self, width: int, color: bool) -> Text:
-        grid = blocks.Grid(self.weights, self.rows, self.columns, self.largest, self.digits)
+        grid = characters.Grid(self.weights, self.rows, self.columns, self.largest, self.digits)
         text = Text(no_wrap=True)
         if self.title:
             text.append(clip(self.title, width) + "\n", style="bold")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard.errors import ConfigError
 from regard.text.templates import Template
-from regard.visual import blocks
+from regard.visual import characters
 from regard.visual.drawing import (
     SERIES,
     Drawing,
@@ -142,13 +142,13 @@ class Inputs(Picture):
         for number, places in enumerate(self._lines(width - 10, lambda t: cell_len(t) + 1)):
             text.append("\n" if number else "")
             for name, texts in self.rows.items():
-                text.append(blocks.pad(name, 9, right=True) + " ", style="dim")
+                text.append(characters.pad(name, 9, right=True) + " ", style="dim")
                 for place, wide in places:
                     style = "dim" if not self.mask[place] else ""
                     if name in ("pieces", "segments") and self.mask[place]:
                         style = ("blue", "yellow", "green")[self.segments[place] % 3]
                     cells = min(int(wide) - 1, width - 11)
-                    text.append(blocks.pad(texts[place], cells) + " ", style=style)
+                    text.append(characters.pad(texts[place], cells) + " ", style=style)
                 text.append("\n")
         return text
 

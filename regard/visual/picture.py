@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -52,7 +52,7 @@ class Picture(ABC):
         """Write the picture; the suffix chooses .html, .svg, .png (extra `plot`) or .txt."""
         path = Path(path)
         if path.suffix == ".png":
-            from regard.visual.canvas import save_png
+            from regard.visual.png import save_png
 
             save_png(self.drawing(), path)
             return path
@@ -120,7 +120,7 @@ class Note(Picture):
 
 
 @dataclass(frozen=True)
-class Stack(Picture):
+class PictureColumn(Picture):
     """Pictures under one another, as one."""
 
     parts: tuple[Picture, ...]
@@ -138,7 +138,7 @@ class Stack(Picture):
 
 
 @dataclass(frozen=True)
-class Row(Stack):
+class PictureRow(PictureColumn):
     """Pictures beside one another; in a terminal under one another."""
 
     def drawing(self) -> Drawing:
@@ -146,6 +146,13 @@ class Row(Stack):
 
     def body(self) -> str:
         return f'<div class="rg-row">{super().body()}</div>'
+
+
+@dataclass(frozen=True)
+class Illustration(PictureColumn):
+    """Pictures under one another, and the `numbers` that they show."""
+
+    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def as_matrix(values: Any) -> Matrix:

@@ -11,7 +11,7 @@ from typing import Any
 from regard.visual.curves import Curves, Series, short
 from regard.visual.drawing import visible
 from regard.visual.page import page
-from regard.visual.picture import Picture, Row, Stack
+from regard.visual.picture import Picture, PictureColumn, PictureRow
 from regard.visual.table import Table
 
 RATE = "_per_s"  # behind the name of what a task counts: tokens, examples
@@ -31,7 +31,7 @@ MOST_POINTS = 600  # of a curve: more cannot be told apart on the paper
 
 
 @dataclass(frozen=True)
-class Sample:
+class ReportSample:
     """A sentence, what the model made of it, and what a person did."""
 
     source: str
@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """What `report.html` shows, all of it plain data.
 
     facts: what a reader wants first, by name: model, data, parameters, time.
@@ -53,7 +53,7 @@ class Report:
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     events: Sequence[Mapping[str, Any]] = ()
-    samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[ReportSample]] = field(default_factory=dict)
     pictures: Sequence[tuple[str, Picture]] = ()
     comparison: Picture | None = None
 
@@ -94,7 +94,7 @@ class Report:
 
     def _curves(self) -> str:
         charts = training_curves(self.events)
-        return Row(tuple(charts.parts)).body() if charts.parts else ""
+        return PictureRow(tuple(charts.parts)).body() if charts.parts else ""
 
     def _samples(self) -> list[str]:
         parts = []
@@ -107,7 +107,7 @@ class Report:
         return parts
 
 
-def training_curves(events: Sequence[Mapping[str, Any]]) -> Stack:
+def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
     """The charts of a run: losses together, every other quantity in a chart of its own.
 
     `events` are the lines of metrics.jsonl: flat mappings with "update" (else "step", "tokens")
@@ -134,7 +134,7 @@ def training_curves(events: Sequence[Mapping[str, Any]]) -> Stack:
         charts.setdefault(title, []).append(Series(name, tuple(_thinned(points))))
         units[title] = unit
     drawn = (Curves(tuple(some), title, axis, units[title]) for title, some in charts.items())
-    return Stack(tuple(drawn), "Training")
+    return PictureColumn(tuple(drawn), "Training")
 
 
 def _group(name: str) -> tuple[str, str]:

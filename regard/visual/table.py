@@ -10,8 +10,8 @@ from typing import Self
 from rich.cells import cell_len
 from rich.text import Text
 
-from regard.visual import blocks
-from regard.visual.drawing import Drawing, Label, Path, Shape, clip, text_width, visible
+from regard.visual import characters
+from regard.visual.drawing import Drawing, Label, Polyline, Shape, clip, text_width, visible
 from regard.visual.picture import Picture
 
 
@@ -53,7 +53,7 @@ class Table(Picture):
                 ink, bold = ("muted" if first else "ink"), index - 1 == self.best
                 shapes.append(Label(at, y, clip(cell, 60), 12.5, anchor, ink, bold=bold))
                 x += wide
-            shapes.append(Path(((8, y + 12), (total, y + 12)), "faint"))
+            shapes.append(Polyline(((8, y + 12), (total, y + 12)), "faint"))
             y += 24
         width = max(total, text_width(self.title, 14) + 16)
         return Drawing(width, y, tuple(shapes), self.title or "table")
@@ -65,7 +65,7 @@ class Table(Picture):
         widths = self._fitted(width)
         for index, row in enumerate((self.head, *self.rows)):
             cells = [
-                blocks.pad(cell, wide, right=self._numeric(column))
+                characters.pad(cell, wide, right=self._numeric(column))
                 for column, (cell, wide) in enumerate(zip(row, widths, strict=True))
             ]
             style = "dim" if index == 0 else "bold" if index - 1 == self.best else ""

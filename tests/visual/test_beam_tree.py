@@ -14,17 +14,17 @@ from visual_pages import SAVAGE, widest
 
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
-from regard.visual import Distribution, Node, Tree, next_words
+from regard.visual import BeamNode, BeamTree, Distribution, next_tokens
 
 NODES = [
-    Node("start", 0.0, None),
-    Node("the", -0.5, 0),
-    Node("a", -1.0, 0),
-    Node("one", -3.0, 0, "pruned"),
-    Node("cat", -1.5, 2),
-    Node("dog", -0.7, 1),
-    Node("</s>", -1.75, 5, "winner"),
-    Node("</s>", -2.5, 4, "finished"),
+    BeamNode("start", 0.0, None),
+    BeamNode("the", -0.5, 0),
+    BeamNode("a", -1.0, 0),
+    BeamNode("one", -3.0, 0, "pruned"),
+    BeamNode("cat", -1.5, 2),
+    BeamNode("dog", -0.7, 1),
+    BeamNode("</s>", -1.75, 5, "winner"),
+    BeamNode("</s>", -2.5, 4, "finished"),
 ]
 
 
@@ -35,7 +35,7 @@ def boxes(svg: str) -> dict[str, tuple[float, float]]:
 
 
 def test_depth_goes_right_and_parents_stand_between_their_children():
-    places = boxes(Tree.of(NODES).svg())
+    places = boxes(BeamTree.of(NODES).svg())
     assert len(places) == len(NODES)
     at = {f"{node.log_prob:.4f}": index for index, node in enumerate(NODES)}
     where = {at[log]: place for log, place in places.items()}
@@ -48,29 +48,29 @@ def test_depth_goes_right_and_parents_stand_between_their_children():
 
 
 def test_the_way_to_the_winner_is_marked():
-    tree = Tree.of(NODES)
+    tree = BeamTree.of(NODES)
     assert tree.winning == {0, 1, 5, 6}
     marked = [line for line in tree.text().splitlines() if line.endswith("*")]
     assert [line.strip(" |-`").split()[0] for line in marked] == ["start", "the", "dog", "</s>"]
 
 
 def test_the_tree_in_characters():
-    assert Tree.of(NODES[:5], "t").text() == (
+    assert BeamTree.of(NODES[:5], "t").text() == (
         "t\nstart 0.00\n|-the -0.50\n|-a -1.00\n| `-cat -1.50\n`-one -3.00 x\n"
     )
 
 
 def test_a_long_search_is_drawn():
-    chain = [Node("start", 0.0, None)]
-    chain += [Node("日本", -0.1 * index, index) for index in range(3000)]
-    tree = Tree.of(chain)
+    chain = [BeamNode("start", 0.0, None)]
+    chain += [BeamNode("日本", -0.1 * index, index) for index in range(3000)]
+    tree = BeamTree.of(chain)
     assert widest(tree.text(80)) <= 80
     assert len(ElementTree.fromstring(tree.svg())) > 3000
 
 
 def test_any_words(tmp_path):
-    nodes = [Node("start", 0.0, None), *(Node(word, -1.0, 0) for word in SAVAGE)]
-    tree = Tree.of(nodes, SAVAGE[0])
+    nodes = [BeamNode("start", 0.0, None), *(BeamNode(word, -1.0, 0) for word in SAVAGE)]
+    tree = BeamTree.of(nodes, SAVAGE[0])
     ElementTree.fromstring(tree.svg())
     assert widest(tree.text(30)) <= 30
     assert tree.save(tmp_path / "a.png").stat().st_size > 1000
@@ -78,9 +78,9 @@ def test_any_words(tmp_path):
 
 def test_a_parent_stands_before_its_children():
     with pytest.raises(ConfigError, match="`parent` of node 0 .* is 1"):
-        Tree.of([Node("a", 0.0, 1), Node("b", 0.0, None)])
+        BeamTree.of([BeamNode("a", 0.0, 1), BeamNode("b", 0.0, None)])
     with pytest.raises(ConfigError, match="`state` must be one of"):
-        Node("a", 0.0, None, "lost")
+        BeamNode("a", 0.0, None, "lost")
 
 
 def test_the_likeliest_words_with_their_probabilities():
@@ -129,7 +129,7 @@ def test_next_words_of_a_model():
     )
     model = Bigrams().train()
     for text, expected in (("0 1", {"no": 0.7, "yes": 0.3}), ("", {"yes": 0.8, "no": 0.2})):
-        shown = next_words(model, tokenizer, text)
+        shown = next_tokens(model, tokenizer, text)
         found = dict(zip(shown.words, shown.probabilities, strict=True))
         assert found == pytest.approx(expected, abs=1e-6)
         assert math.fsum(shown.probabilities) == pytest.approx(1)

@@ -11,16 +11,16 @@ from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, widest
 
 from regard.errors import ConfigError
 from regard.visual import (
-    Contestant,
+    ComparedModel,
     Curves,
-    Heads,
+    HeadGrid,
     Heatmap,
     Panel,
-    Report,
-    Sample,
+    ReportSample,
+    RunReport,
     Series,
     Table,
-    compare,
+    compare_results,
 )
 from regard.visual.comparison import duration
 from regard.visual.curves import short, spark, ticks
@@ -112,21 +112,21 @@ def test_charts_of_little_or_nothing(ys, tmp_path):
     chart.save(tmp_path / "a.png")
 
 
-LSTM = Contestant("LSTM", (10.0, 12.0, 14.0), (((1e5, 5.0), (2e5, 9.0)), ((1e5, 7.0), (2e5, 9.5))),
-                  2_000_000, 5000.0, 3e12, 4e8, 90.0)  # fmt: skip
-TRANSFORMER = Contestant("Transformer", (20.0, 21.0, 25.0), parameters=3_000_000)
+CURVES = (((1e5, 5.0), (2e5, 9.0)), ((1e5, 7.0), (2e5, 9.5)))
+LSTM = ComparedModel("LSTM", (10.0, 12.0, 14.0), CURVES, 2_000_000, 5000.0, 3e12, 4e8, 90.0)
+TRANSFORMER = ComparedModel("Transformer", (20.0, 21.0, 25.0), parameters=3_000_000)
 
 
 def test_the_comparison_has_means_and_spread():
-    table = compare([LSTM, TRANSFORMER]).parts[0]
+    table = compare_results([LSTM, TRANSFORMER]).parts[0]
     assert isinstance(table, Table) and table.best == 1
     assert table.rows[0][1] == f"12.00 ± {stdev([10, 12, 14]):.2f}"
     assert table.rows[1] == ("Transformer", "22.00 ± 2.65", "3M", "", "", "", "")
-    assert compare([LSTM, TRANSFORMER], "perplexity", "min").parts[0].best == 0
+    assert compare_results([LSTM, TRANSFORMER], "perplexity", "min").parts[0].best == 0
 
 
 def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
-    charts = {chart.title: chart for chart in compare([LSTM, TRANSFORMER]).parts[-1].parts}
+    charts = {chart.title: chart for chart in compare_results([LSTM, TRANSFORMER]).parts[-1].parts}
     assert list(charts) == ["BLEU while training", "BLEU and parameters", "BLEU and training FLOPs",
                             "BLEU and speed", "BLEU and memory", "BLEU and time"]  # fmt: skip
     course = charts["BLEU while training"].series[0]
@@ -136,11 +136,11 @@ def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
 
 
 def test_columns_that_nobody_measured_are_left_out():
-    one = Contestant("a", (1.0,), notes={"data": "Tatoeba"})
-    table = compare([one]).parts[0]
+    one = ComparedModel("a", (1.0,), notes={"data": "Tatoeba"})
+    table = compare_results([one]).parts[0]
     assert (table.head, table.rows) == (("model", "BLEU", "data"), (("a", "1.00", "Tatoeba"),))
     with pytest.raises(ConfigError, match="`scores` of 'b' must hold"):
-        Contestant("b", ())
+        ComparedModel("b", ())
 
 
 def test_tables_fit_the_terminal_and_are_inert():
@@ -152,16 +152,16 @@ def test_tables_fit_the_terminal_and_are_inert():
     assert scripts(page) == 0 and SAVAGE[0] in Reader(page).words
 
 
-def report() -> Report:
-    heads = Heads((Panel.of("cross", 1, [[[0.5, 0.5]]], ["a"], ["b", "<c>"]),))
-    return Report(
+def report() -> RunReport:
+    heads = HeadGrid((Panel.of("cross", 1, [[[0.5, 0.5]]], ["a"], ["b", "<c>"]),))
+    return RunReport(
         SAVAGE[0],
         {SAVAGE[0]: SAVAGE[0]},
         {SAVAGE[0]: {"BLEU": 12.5, "signature": SAVAGE[0]}, "other": {"BLEU": 3e7}},
         EVENTS,
-        {"model": [Sample(*SAVAGE[:3]), Sample(*SAVAGE[:1] * 3)]},
+        {"model": [ReportSample(*SAVAGE[:3]), ReportSample(*SAVAGE[:1] * 3)]},
         [("heads", heads), ("map", Heatmap.of([[1.0]], ["a"], ["b"])), ("more", heads)],
-        compare([LSTM, TRANSFORMER]),
+        compare_results([LSTM, TRANSFORMER]),
     )
 
 
@@ -184,14 +184,14 @@ def test_the_report_tells_its_numbers():
 
 
 def test_an_empty_report_is_a_page():
-    page = Report("empty").html()
+    page = RunReport("empty").html()
     assert "<h2>" not in page and page.startswith("<!doctype html>")
 
 
 def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
     path = report().save(tmp_path / "report.html")
     before = path.read_text(encoding="utf-8")
-    monkeypatch.setattr(Report, "html", lambda self: 1 / 0)
+    monkeypatch.setattr(RunReport, "html", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         report().save(path)
     assert path.read_text(encoding="utf-8") == before

@@ -10,11 +10,10 @@ from typing import Any
 
 from regard.errors import CheckpointError
 from regard.schema import checked, read_json
-from regard.visual.comparison import Contestant
-from regard.visual.comparison import compare as picture_of
+from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
-from regard.visual.picture import Picture, Row
-from regard.visual.report import Report
+from regard.visual.picture import Picture, PictureRow
+from regard.visual.report import RunReport
 from regard.visual.table import Table
 
 OUTCOME = "outcome.json"
@@ -108,8 +107,8 @@ class Comparison:
 
     def picture(self) -> Picture:
         """The table and the plots."""
-        contestants = [self._contestant(row) for row in self.table()]
-        return picture_of(contestants, self.quality, self.better, items=self._first.items)
+        models = [self._compared(row) for row in self.table()]
+        return compare_results(models, self.quality, self.better, items=self._first.items)
 
     def facts(self) -> dict[str, Any]:
         """All of it as plain values, for comparison.json."""
@@ -127,7 +126,7 @@ class Comparison:
         title: str = "Comparison",
         pictures: Sequence[tuple[str, Picture]] = (),
         about: Mapping[str, str] | None = None,
-    ) -> Report:
+    ) -> RunReport:
         """A page; `about`: facts to begin with; `pictures`: (heading, picture), at the end."""
         first, budget = self._first, self.conditions["budget"]
         facts = {
@@ -144,7 +143,9 @@ class Comparison:
         own = [("Losses while training", self.losses())]
         if first.samples:
             own.append(("The first rows of the test data", self.samples()))
-        return Report(title, facts, scores, pictures=[*own, *pictures], comparison=self.picture())
+        return RunReport(
+            title, facts, scores, pictures=[*own, *pictures], comparison=self.picture()
+        )
 
     def losses(self) -> Picture:
         """What was minimized, on the training and on the validation data, for the first seed."""
@@ -158,7 +159,7 @@ class Comparison:
             unit = "nats" if self._first.items == "tokens" else ""
             title = f"Loss on the {where} data"
             charts.append(Curves(tuple(series), title, self._first.items, unit))
-        return Row(tuple(charts))
+        return PictureRow(tuple(charts))
 
     def samples(self) -> Picture:
         """The first rows of the test data, and what each model (of the first seed) made of them."""
@@ -170,14 +171,14 @@ class Comparison:
         """In which precisions the models were trained; in a column only where they differ."""
         return sorted({one.precision for several in self.outcomes.values() for one in several})
 
-    def _contestant(self, row: dict[str, Any]) -> Contestant:
+    def _compared(self, row: dict[str, Any]) -> ComparedModel:
         several, notes = self.outcomes[row["model"]], dict[str, str]()
         if len(self._precisions()) > 1:
             notes["precision"] = row["precision"]
         if len(several) > 1:
             low, high = row["quality"]["min"], row["quality"]["max"]
             notes["min to max"] = f"{low:.2f} to {high:.2f}"
-        return Contestant(
+        return ComparedModel(
             row["model"],
             tuple(one.quality for one in several),
             tuple(one.course() for one in several),

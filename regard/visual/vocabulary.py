@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from regard.errors import ConfigError
 from regard.visual.curves import Curves, Series
-from regard.visual.picture import Picture, Row
+from regard.visual.merge_subwords import CONTINUES, STARTS
+from regard.visual.picture import Illustration, Picture, PictureRow
 from regard.visual.table import Table
-from regard.visual.words import CONTINUES, STARTS
-from regard.visual.worked import Worked
 
 SCRIPTS = 15  # are named, the rest is one row
 
 
-def vocabulary(pieces: Iterable[str], title: str = "vocabulary") -> Worked:
-    """Statistics of a vocabulary: `vocabulary(tokenizer.vocab())`, or the lines of a vocab.txt.
+def vocabulary_statistics(pieces: Iterable[str], title: str = "vocabulary") -> Illustration:
+    """Statistics of a vocabulary: of `tokenizer.vocab()`, or of the lines of a vocab.txt.
 
     A piece continues a word where it is marked so ("##ing"), or in vocabularies that mark
     beginnings ("▁play", "Ġplay"), where it is not. Reserved are pieces in brackets, such as [CLS]
@@ -49,7 +48,7 @@ def vocabulary(pieces: Iterable[str], title: str = "vocabulary") -> Worked:
     lengths = {"beginnings": _lengths(beginnings), "continuations": _lengths(continuations)}
     scripts = Counter(map(script_of, beginnings + continuations))
     parts: tuple[Picture, ...] = (
-        Row((_table("counts", "", counts, len(known)), _scripts(scripts, len(known)))),
+        PictureRow((_table("counts", "", counts, len(known)), _scripts(scripts, len(known)))),
         Curves(
             tuple(Series(name, tuple(own.items())) for name, own in lengths.items()),
             "pieces by their length",
@@ -58,7 +57,7 @@ def vocabulary(pieces: Iterable[str], title: str = "vocabulary") -> Worked:
         ),
     )
     numbers = {"counts": counts, "lengths": lengths, "scripts": dict(scripts.most_common())}
-    return Worked(parts, title, numbers=numbers)
+    return Illustration(parts, title, numbers=numbers)
 
 
 def script_of(text: str) -> str:

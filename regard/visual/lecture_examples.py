@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from regard.attention.attend import attend
 from regard.visual.curves import Curves, Series
 from regard.visual.heatmap import Heatmap
-from regard.visual.picture import Note, Picture, Row, Stack
+from regard.visual.picture import Illustration, Note, Picture, PictureRow
 from regard.visual.table import Table
 
 LECTURE_SCORES = ((112.0, 96.0, 16.0, 8.0), (92.0, 124.0, 22.0, 8.0))
@@ -37,19 +36,12 @@ FILTERS = (
 )
 
 
-@dataclass(frozen=True)
-class Worked(Stack):
-    """Notes and pictures of an example, and the `numbers` it is about."""
-
-    numbers: dict[str, Any] = field(default_factory=dict)
-
-
 def self_attention(
     scores: Sequence[Sequence[float]] = LECTURE_SCORES,
     words: Sequence[str] = LECTURE_WORDS,
     head_dim: int = 64,
     slide: Sequence[Sequence[float]] | None = LECTURE_WEIGHTS,
-) -> Worked:
+) -> Illustration:
     """Scores divided by sqrt(d_k), softmax, weighted sum: the lecture's 112, 96, 16, 8.
 
     The lecture gives the products q·k and not the vectors, so vectors with exactly these products
@@ -77,7 +69,7 @@ def self_attention(
         parts += _softmax_steps(word, words, given[row], divided[row], weights[row], printed)
     picture = Heatmap.of(weights, words[: len(scores)], words, "The weights, from `attend`")
     numbers = {"scores": given, "divided": divided, "weights": weights}
-    return Worked((*parts, replace(picture, digits=3)), "Self-attention", numbers=numbers)
+    return Illustration((*parts, replace(picture, digits=3)), "Self-attention", numbers=numbers)
 
 
 def _softmax_steps(
@@ -113,7 +105,7 @@ def _each(values: Tensor, form: str) -> list[str]:
 def convolution(
     image: Sequence[Sequence[float]] = IMAGE,
     filters: Sequence[Sequence[Sequence[float]]] = FILTERS,
-) -> Worked:
+) -> Illustration:
     """The 6x6 image and two 3x3 filters, stride 1: each filter detects a small pattern.
 
     out[i, j] = sum_{a, b} image[i + a, j + b] filter[a, b]
@@ -137,7 +129,7 @@ def convolution(
             f"  {' + '.join(first)} = {maps[0, 0, 0]:g}".replace("·-", "·−"),
         )
     )
-    return Worked((Row(tuple(row)), note), "Convolution", numbers={"maps": maps})
+    return Illustration((PictureRow(tuple(row)), note), "Convolution", numbers={"maps": maps})
 
 
 def _numbers(values: Tensor, title: str) -> Heatmap:
@@ -148,7 +140,7 @@ def _numbers(values: Tensor, title: str) -> Heatmap:
 
 def kernel_regression(
     count: int = 40, width: float = 0.5, queries: int = 120, seed: int = 0
-) -> Worked:
+) -> Illustration:
     """Nadaraya-Watson regression (1964) is attention: x asks, x_i answers, y_i is the value.
 
     f(x) = sum_i K(x - x_i) y_i / sum_j K(x - x_j) with K(u) = exp(-u^2 / (2 width^2))
@@ -193,7 +185,7 @@ def kernel_regression(
         "fitted": fitted,
         "weights": weights,
     }
-    return Worked(parts, "Nadaraya-Watson regression", numbers=numbers)
+    return Illustration(parts, "Nadaraya-Watson regression", numbers=numbers)
 
 
 def _curve(x: Tensor) -> Tensor:
@@ -209,7 +201,7 @@ def saturation(
     queries: int = 256,
     keys: int = 16,
     seed: int = 0,
-) -> Worked:
+) -> Illustration:
     """Why sqrt(d_k): the variance of q · k grows like d_k, and its softmax saturates.
 
     For independent entries of N(0, 1): E[q · k] = 0, Var[q · k] = d_k. Measured on `queries` random
@@ -253,7 +245,7 @@ def saturation(
         "",
     )
     numbers = {name: [found[name] for found in measured] for name in measured[0]}
-    return Worked((note, Table.of(head, rows), curves), "Softmax saturation", numbers=numbers)
+    return Illustration((note, Table.of(head, rows), curves), "Softmax saturation", numbers=numbers)
 
 
 def _by_dim(name: str, measured: Sequence[dict[str, float]], column: str) -> Series:

@@ -24,12 +24,12 @@ from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
-    from regard.visual.heads import Heads
+    from regard.visual.head_grid import HeadGrid
     from regard.visual.picture import Picture
 
 
 @dataclass
-class Site:
+class RecordedAttention:
     """One attention of a model in one forward pass."""
 
     name: str
@@ -46,20 +46,20 @@ class Site:
 
 
 @dataclass
-class View:
+class ForwardPass:
     """One forward pass: its attentions by name, in the order in which they ran."""
 
-    sites: dict[str, Site] = field(default_factory=dict)
+    sites: dict[str, RecordedAttention] = field(default_factory=dict)
     source: Labels | None = None
     target: Labels | None = None
 
 
-class Seen:
+class AttentionRecord:
     """What was seen. It is the listener that the taps speak to."""
 
     def __init__(self, module: nn.Module):
-        self.views: list[View] = []
-        self._next, self._announced = View(), False
+        self.views: list[ForwardPass] = []
+        self._next, self._announced = ForwardPass(), False
         self._names = {
             id(tap): name.removesuffix(".tap")
             for name, tap in module.named_modules()
@@ -79,7 +79,7 @@ class Seen:
         name = self._names[id(tap)]
         if self._starts(name, tap, weights):
             self.begin()
-        site = Site(name, tap.kind, self._heads.get(id(tap), ()))
+        site = RecordedAttention(name, tap.kind, self._heads.get(id(tap), ()))
         site = self.views[-1].sites.setdefault(name, site)
         site.pieces.append(weights.detach().float().cpu())
 
@@ -91,23 +91,23 @@ class Seen:
         return not self.views or self._announced or (seen and first)
 
     def label(self, source: Labels | None, target: Labels | None) -> None:
-        self._next, self._announced = View(source=source, target=target), True
+        self._next, self._announced = ForwardPass(source=source, target=target), True
 
     def begin(self) -> None:
         """A forward pass starts: what comes now is another view."""
         self.views.append(self._next)
-        self._next, self._announced = View(), False
+        self._next, self._announced = ForwardPass(), False
 
     def heads(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
-    ) -> Heads:
+    ) -> HeadGrid:
         """Every head that was seen, as a picture: `seen.heads(layer=5).save("it.png")`.
 
         `kind`, `layer` (from 1) and `example` (a row, counted through all views from 0) narrow it.
         """
-        from regard.visual.heads import Heads
+        from regard.visual.head_grid import HeadGrid
 
-        return Heads.of(self.views).select(kind, layer, example)
+        return HeadGrid.of(self.views).select(kind, layer, example)
 
     def from_word(
         self,
@@ -119,14 +119,14 @@ class Seen:
     ) -> Picture:
         """What one word looks at: `seen.from_word("it", layer=5).save("it.png")`.
 
-        See `Heads.from_word`.
+        See `HeadGrid.from_word`.
         """
         heads = self.heads(kind, example=example)
         return heads.from_word(word, layer=layer, head=head)
 
 
 @contextmanager
-def look(model: Any) -> Iterator[Seen]:
+def look(model: Any) -> Iterator[AttentionRecord]:
     """See the attention weights of every forward pass in the block.
 
     Args:
@@ -136,7 +136,7 @@ def look(model: Any) -> Iterator[Seen]:
         ValueError: the model has no attention to look at.
     """
     module = model if isinstance(model, nn.Module) else model.model
-    seen = Seen(module)
+    seen = AttentionRecord(module)
     if not seen._names:
         raise ValueError(f"{type(module).__name__} has no attention: there is nothing to look at.")
 
@@ -153,11 +153,11 @@ def look(model: Any) -> Iterator[Seen]:
         hook.remove()
 
 
-def read(model: Any, texts: Sequence[Any], pieces: InputFormat | None = None) -> None:
+def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = None) -> None:
     """One pass of an encoder over texts, or pairs (a, b), in evaluation mode, for whoever looks.
 
     with regard.look(model) as seen:
-        read(model, ["The animal didn't cross the street because it was too tired."])
+        run_encoder(model, ["The animal didn't cross the street because it was too tired."])
 
     Args:
         model: a task on an encoder, or an encoder with `pieces`: how its texts become rows.
@@ -193,6 +193,6 @@ def as_encoder(model: Any, pieces: InputFormat | None) -> tuple[nn.Module, Input
     if given is None:
         raise ConfigError(
             f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
-            "Use regard.data.encoder_inputs.Pieces(tokenizer, template, limit, pad)."
+            "Use regard.data.encoder_inputs.InputFormat(tokenizer, template, limit, pad)."
         )
     return (model if bare else model.model), given

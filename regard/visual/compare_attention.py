@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
+from typing import Self
 
 from rich.text import Text
 
 from regard.errors import ConfigError
+from regard.visual.attention_record import AttentionRecord
 from regard.visual.drawing import Drawing, stack, tile, visible
-from regard.visual.heads import Heads, Panel, mean
+from regard.visual.head_grid import HeadGrid, Panel, mean
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Picture
 
 
 @dataclass(frozen=True)
-class Beside(Picture):
-    """A row of pictures for each layer, a column for each model; make it with `beside`.
+class AttentionComparison(Picture):
+    """A row of pictures for each layer, a column for each model; make it with `of`.
 
     `rows` (layers, models). Drawn is the mean of the heads, or one `head`, in one scale of colour
     a layer; the page has all heads.
@@ -27,6 +28,52 @@ class Beside(Picture):
     rows: tuple[tuple[Panel, ...], ...]
     head: int | None = None
     title: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        models: Mapping[str, AttentionRecord | HeadGrid],
+        layers: Sequence[int],
+        *,
+        kind: str | None = None,
+        example: int | None = None,
+        head: int | None = None,
+        title: str = "",
+    ) -> Self:
+        """The attention of several models to one text, each with its own tokens as labels.
+
+        AttentionComparison.of({"base": seen, "tuned": other}, layers=[1, 6]).save("both.html")
+
+        Args:
+            models: name -> what `regard.look` recorded, or its `heads()`.
+            layers: which, from 1; every model must have them.
+            kind: which attention, where a model has several.
+            example: which text, from 0, where several were recorded.
+            head: the head that is drawn, from 1; without it the mean of a layer's heads.
+
+        Raises:
+            ConfigError: there are no models or no layers, a layer is absent, or `kind` or `example`
+                must be given.
+        """
+        if not models or not layers:
+            raise ConfigError(
+                "`models` and `layers` must name at least one each, but one is empty."
+            )
+        rows = []
+        for layer in layers:
+            row = []
+            for name, seen in models.items():
+                grid = seen if isinstance(seen, HeadGrid) else seen.heads()
+                panels = grid.select(kind, layer, example).panels
+                if len(panels) > 1:
+                    there = sorted({(panel.kind, panel.example) for panel in panels})
+                    raise ConfigError(
+                        f"{name}: one attention of one text must be chosen of (kind, example) = "
+                        f"{there[:8]}. Give kind= and example=."
+                    )
+                row.append(replace(panels[0], name=name))
+            rows.append(tuple(row))
+        return cls(tuple(rows), head, title)
 
     def heatmaps(self) -> list[list[Heatmap]]:
         """What is drawn."""
@@ -38,7 +85,7 @@ class Beside(Picture):
 
     def _heatmap(self, panel: Panel) -> Heatmap:
         if self.head is not None:
-            return replace(Heads((panel,)).head(self.head), side=420)
+            return replace(HeadGrid((panel,)).head(self.head), side=420)
         many = ", mean of the heads" if len(panel.heads) > 1 else ""
         matrix = mean(panel.heads)
         return Heatmap(matrix, panel.queries, panel.keys, panel.title + many, side=420)
@@ -63,49 +110,8 @@ class Beside(Picture):
         rows = []
         for row in self.rows:
             cells = (
-                f"<div><h3>{escape(visible(panel.title))}</h3>{Heads((panel,)).body()}</div>"
+                f"<div><h3>{escape(visible(panel.title))}</h3>{HeadGrid((panel,)).body()}</div>"
                 for panel in row
             )
             rows.append(f'<div class="rg-beside">{"".join(cells)}</div>')
         return head + "".join(rows)
-
-
-def beside(
-    models: Mapping[str, Any],
-    layers: Sequence[int],
-    *,
-    kind: str | None = None,
-    example: int | None = None,
-    head: int | None = None,
-    title: str = "",
-) -> Beside:
-    """The attention of several models to one text, each with its own pieces as labels.
-
-    beside({"base": seen, "tuned": other}, layers=[1, 6]).save("beside.html")
-
-    Args:
-        models: name -> what `regard.look` saw, or its `heads()`.
-        layers: which, from 1; every model must have them.
-        kind, example: which attention and which text, where a model showed several.
-        head: the head that is drawn, from 1; without it the mean of a layer's heads.
-
-    Raises:
-        ConfigError: nothing is to be shown, a layer is absent, or `kind` or `example` must be told.
-    """
-    if not models or not layers:
-        raise ConfigError("`models` and `layers` must name at least one each, but one is empty.")
-    rows = []
-    for layer in layers:
-        row = []
-        for name, seen in models.items():
-            heads = seen if isinstance(seen, Heads) else seen.heads()
-            panels = heads.select(kind, layer, example).panels
-            if len(panels) > 1:
-                there = sorted({(panel.kind, panel.example) for panel in panels})
-                raise ConfigError(
-                    f"{name}: one attention of one text must be chosen of (kind, example) = "
-                    f"{there[:8]}. Give kind= and example=."
-                )
-            row.append(replace(panels[0], name=name))
-        rows.append(tuple(row))
-    return Beside(tuple(rows), head, title)

@@ -14,11 +14,10 @@ from torch.nn.functional import cosine_similarity
 from regard.errors import ConfigError
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder
+from regard.visual.attention_record import as_encoder
 from regard.visual.curves import Curves, Series
-from regard.visual.picture import Note
-from regard.visual.record import as_encoder
+from regard.visual.picture import Illustration, Note
 from regard.visual.table import Table
-from regard.visual.worked import Worked
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 Place = tuple[int, tuple[int, ...]]  # the number of a text, and the places of a word in its row
 
 
-def contextual(
+def contextual_vectors(
     model: Any, texts: Sequence[str], word: str, pieces: InputFormat | None = None
-) -> Worked:
+) -> Illustration:
     """How alike the vectors of a word's occurrences are, layer by layer, as cosines.
 
     The static vector is the embedding's: the same wherever the word stands. "input" is what the
     first layer reads, with position and segment. A word of several pieces is their mean.
 
     Args:
-        model: a task on an encoder, or an encoder with `pieces`, as for `read`.
+        model: a task on an encoder, or an encoder with `pieces`, as for `run_encoder`.
         texts: in which the word stands at least twice in all, as a whole word in any case.
 
     Returns:
@@ -96,7 +95,7 @@ def _picture(
     places: Sequence[Place],
     pairs: Sequence[tuple[int, int]],
     cosines: Tensor,
-) -> Worked:
+) -> Illustration:
     names = ["static", "input", *(f"layer {layer}" for layer in range(1, len(cosines) - 1))]
     heads = [f"{one + 1} and {other + 1}" for one, other in pairs]
     table = [
@@ -117,4 +116,4 @@ def _picture(
         Curves(curves, f"cosines of “{word}” by layer", "layer (0: input)", ""),
     )
     numbers = {"cosines": cosines, "pairs": [(one + 1, other + 1) for one, other in pairs]}
-    return Worked(parts, title, numbers=numbers)
+    return Illustration(parts, title, numbers=numbers)

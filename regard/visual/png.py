@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 from regard.errors import MissingExtra
 from regard.visual.drawing import (
-    Area,
-    Dot,
+    Circle,
+    Connector,
     Drawing,
     Label,
-    Link,
-    Path,
+    Polygon,
+    Polyline,
     Raster,
     Rect,
     Shape,
@@ -46,7 +46,7 @@ FONTS = (
 )
 
 
-def save_png(drawing: Drawing, path: str | FilePath, scale: float = 2.0) -> None:
+def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
     """Write `drawing` at `scale` pixels per unit. A glyph that no font has becomes a box."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -81,7 +81,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
     match shape:
         case Rect():
             _draw_rect(axes, shape, order)
-        case Path():
+        case Polyline():
             xs, ys = zip(*shape.points, strict=True)
             style = (0, (3, 3)) if shape.dashed else "-"
             axes.plot(
@@ -93,7 +93,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
                 linestyle=style,
                 zorder=order,
             )
-        case Area():
+        case Polygon():
             axes.fill(
                 *zip(*shape.points, strict=True),
                 color=on_paper(shape.fill),
@@ -101,9 +101,9 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
                 linewidth=0,
                 zorder=order,
             )
-        case Link():
+        case Connector():
             _draw_link(axes, shape, order)
-        case Dot():
+        case Circle():
             axes.plot(
                 [shape.x],
                 [shape.y],
@@ -141,7 +141,7 @@ def _draw_rect(axes: Any, rect: Rect, order: int) -> None:
         axes.add_patch(Rectangle(corner, width, height, **style))
 
 
-def _draw_link(axes: Any, link: Link, order: int) -> None:
+def _draw_link(axes: Any, link: Connector, order: int) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 

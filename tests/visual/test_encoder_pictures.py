@@ -21,8 +21,17 @@ from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
 from regard.text import Tokenizer
-from regard.visual import Heads, Inputs, Panel, beside, contextual, next_words, read, vocabulary
-from regard.visual.words import merged, words_of
+from regard.visual import (
+    AttentionComparison,
+    HeadGrid,
+    Inputs,
+    Panel,
+    contextual_vectors,
+    next_tokens,
+    run_encoder,
+    vocabulary_statistics,
+)
+from regard.visual.merge_subwords import merged, words_of
 
 IT = "The animal didn't cross the street because it was too tired."
 PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the animal did cross street because it was too tire ##d "
@@ -85,7 +94,7 @@ def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, piece
             output_attentions=True,
         ).attentions  # fmt: skip
     with regard.look(model) as seen:
-        read(model, texts, pieces)
+        run_encoder(model, texts, pieces)
     for layer in (1, 2, 3):
         for example, count in enumerate(batch.lengths.tolist()):
             (panel,) = seen.heads(layer=layer, example=example).panels
@@ -124,7 +133,7 @@ def test_models_that_read_to_the_right_are_looked_at_too(pieces):
     torch.manual_seed(0)
     model = GPT2(GPT2Config(vocab_size=40, d_model=16, heads=4, layers=2, max_length=32)).eval()
     with regard.look(Headed(model, {})) as seen:
-        read(Headed(model, {}), ["It was tired.", "It ran because it was tired."], pieces)
+        run_encoder(Headed(model, {}), ["It was tired.", "It ran because it was tired."], pieces)
         with torch.no_grad():
             state, tokens = model.start(Sequences.of([[5, 6, 7]], 0))
             for _ in range(2):
@@ -159,9 +168,9 @@ def test_pruned_heads_keep_their_numbers_on_the_page():
 def test_what_cannot_be_read_is_refused(pieces):
     model = bert()
     with pytest.raises(ConfigError, match="Bert does not say how texts become rows"):
-        read(model, ["it"])
+        run_encoder(model, ["it"])
     with pytest.raises(ConfigError, match="Text 2 has 42 pieces, but 32 are read at most"):
-        read(model, ["it", "it " * 40], pieces)
+        run_encoder(model, ["it", "it " * 40], pieces)
 
 
 # ------------------------------------------------------------------------------- words
@@ -197,7 +206,7 @@ def test_a_word_of_several_pieces_looks_on_average_and_is_looked_at_in_sum():
 def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
     model = bert()
     with regard.look(model) as seen:
-        read(model, ["The animal was tired because it ran."], pieces)
+        run_encoder(model, ["The animal was tired because it ran."], pieces)
     panel = seen.heads(layer=2).by_words().panels[0]
     assert panel.queries == ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
     lines, each = seen.from_word("it", layer=2).parts
@@ -221,7 +230,7 @@ def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
     with pytest.raises(ConfigError, match="`layer` must be one of"):
         seen.from_word("it", layer=4)
     with regard.look(model) as two:
-        read(model, ["It ran.", "It was."], pieces)
+        run_encoder(model, ["It ran.", "It was."], pieces)
     with pytest.raises(ConfigError, match="One text and one kind of attention must be chosen"):
         two.from_word("it")
 
@@ -229,7 +238,7 @@ def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
 def test_a_trained_encoders_it_looks_at_the_animal(minilm):
     model, pieces = minilm
     with regard.look(model) as seen:
-        read(model, [IT], pieces)
+        run_encoder(model, [IT], pieces)
     lines, _ = seen.from_word("it", layer=5).parts
     row = dict(zip(lines.keys, lines.weights[lines.focus], strict=True))
     assert max((word for word in row if word != "[CLS]"), key=row.get) == "animal"
@@ -242,11 +251,13 @@ def test_a_trained_encoders_it_looks_at_the_animal(minilm):
 def test_two_models_with_other_pieces_stand_side_by_side(pieces, tmp_path):
     first, second = bert(), bert(1, heads=2, layers=4)
     with regard.look(first) as seen:
-        read(first, ["It was tired."], pieces)
+        run_encoder(first, ["It was tired."], pieces)
     with regard.look(second) as other, torch.no_grad():
         label([["It", "was", "tir", "ed", "<b>"]])
         second.encode(Sequences.of([[5, 6, 7, 8, 9]], 0))
-    both = beside({"one": seen, "two & more": other.heads()}, [1, 3], title="side by side")
+    both = AttentionComparison.of(
+        {"one": seen, "two & more": other.heads()}, [1, 3], title="side by side"
+    )
     page = both.html()
     data = embedded(page)
     assert [(d["panels"][0]["name"], d["panels"][0]["layer"]) for d in data] == [
@@ -264,21 +275,24 @@ def test_two_models_with_other_pieces_stand_side_by_side(pieces, tmp_path):
     torch.testing.assert_close(
         torch.tensor(maps[1][1].weights), torch.tensor(other.heads(layer=3).panels[0].heads).mean(0)
     )
-    one = beside({"one": seen, "two": other}, [2], head=2)
+    one = AttentionComparison.of({"one": seen, "two": other}, [2], head=2)
     assert one.heatmaps()[0][0].weights == seen.heads().head(2, layer=2).weights
     for suffix in ("png", "svg", "txt"):
         assert both.save(tmp_path / f"two.{suffix}").stat().st_size > 1000
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2, 3\], but is 4"):
-        beside({"two": other, "one": seen}, [4])
+        AttentionComparison.of({"two": other, "one": seen}, [4])
     with pytest.raises(ConfigError, match="one is empty"):
-        beside({}, [1])
+        AttentionComparison.of({}, [1])
 
 
 def test_several_kinds_side_by_side_must_be_told_apart():
     panels = tuple(Panel.of(kind, 1, [[[1.0]]]) for kind in ("encoder", "cross"))
     with pytest.raises(ConfigError, match="two: one attention of one text must be chosen"):
-        beside({"two": Heads(panels)}, [1])
-    assert beside({"two": Heads(panels)}, [1], kind="cross").rows[0][0].kind == "cross"
+        AttentionComparison.of({"two": HeadGrid(panels)}, [1])
+    assert (
+        AttentionComparison.of({"two": HeadGrid(panels)}, [1], kind="cross").rows[0][0].kind
+        == "cross"
+    )
 
 
 # ------------------------------------------------------------------------------- inputs
@@ -323,7 +337,7 @@ def test_a_single_text_is_one_segment_and_what_does_not_fit_is_refused(pieces):
 def test_contextual_vectors_are_compared_by_the_formula(pieces):
     model = bert()
     texts = ["The grass is green.", "Green is it.", "It is tired, because it ran."]
-    found = contextual(model, texts[:2], "green", pieces)
+    found = contextual_vectors(model, texts[:2], "green", pieces)
     batch = pieces.batch(pieces.rows([(text,) for text in texts[:2]]))
     with torch.no_grad():
         states = list(model.layers(batch))
@@ -334,15 +348,15 @@ def test_contextual_vectors_are_compared_by_the_formula(pieces):
         assert pair[layer + 1].item() == pytest.approx(expected.item(), abs=1e-6)
     assert pair[0].item() == pytest.approx(1.0)
     assert pair[1] < 0.999
-    twice = contextual(model, texts[2:], "it", pieces)  # both in one text, not in "tired"
+    twice = contextual_vectors(model, texts[2:], "it", pieces)  # both in one text, not in "tired"
     assert twice.numbers["cosines"].shape == (5, 1)
     assert (
-        contextual(model, [texts[2]] * 2, "tired", pieces)
+        contextual_vectors(model, [texts[2]] * 2, "tired", pieces)
         .numbers["cosines"]
         .allclose(torch.ones((), dtype=torch.float64))
     )
     with pytest.raises(ConfigError, match="'green' must stand at least twice in `texts`, but .* 1"):
-        contextual(model, texts[:1], "green", pieces)
+        contextual_vectors(model, texts[:1], "green", pieces)
 
 
 def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_ones(minilm):
@@ -352,7 +366,7 @@ def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_one
         "He is green and has never worked before.",
         "They voted for the green party in the election.",
     )
-    cosines = contextual(model, texts, "green", pieces).numbers["cosines"]
+    cosines = contextual_vectors(model, texts, "green", pieces).numbers["cosines"]
     assert cosines.shape == (2 + 6, 3)
     assert cosines[0].allclose(torch.ones((), dtype=torch.float64))
     assert (cosines[-1] < cosines[1]).all() and cosines[-1].max() < 0.9
@@ -364,7 +378,7 @@ def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_one
 
 def test_a_vocabulary_is_counted():
     pieces = ["[PAD]", "[unused1]", "##", "a", "##a", "the", "##ing", "дом", "##日", "1990", "!"]
-    found = vocabulary([*pieces, "aд"]).numbers
+    found = vocabulary_statistics([*pieces, "aд"]).numbers
     assert found["counts"] == {
         "pieces": 12, "reserved": 2, "beginnings": 7, "continuations": 3,
         "beginnings of one character": 2, "continuations of one character": 2,
@@ -373,15 +387,15 @@ def test_a_vocabulary_is_counted():
     assert found["scripts"] == {
         "LATIN": 4, "other signs": 2, "CYRILLIC": 1, "CJK": 1, "digits": 1, "several": 1
     }  # fmt: skip
-    assert vocabulary(["▁a", "b", "<s>"]).numbers["counts"]["continuations"] == 1
+    assert vocabulary_statistics(["▁a", "b", "<s>"]).numbers["counts"]["continuations"] == 1
     with pytest.raises(ConfigError, match="at least one piece"):
-        vocabulary([])
+        vocabulary_statistics([])
 
 
 def test_the_multilingual_vocabulary_has_the_published_shares(shared, tmp_path):
     """36.5 % continuations and 106 reserved (Ács 2019, "Exploring BERT's vocabulary")."""
     lines = shared("vocab/bert-base-multilingual-cased-vocab.txt").read_text().splitlines()
-    picture = vocabulary(lines, "BERT, multilingual, cased")
+    picture = vocabulary_statistics(lines, "BERT, multilingual, cased")
     counts = picture.numbers["counts"]
     assert counts["pieces"] == 119_547 and counts["reserved"] == 106
     assert round(100 * counts["continuations"] / counts["pieces"], 1) == 36.5
@@ -400,7 +414,7 @@ def test_the_next_word_of_any_model_with_steps(tmp_path):
     torch.manual_seed(0)
     config = RecurrentLanguageModel.Config(vocab_size=made.vocab_size, d_model=8, layers=1)
     model = RecurrentLanguageModel(config)
-    picture = next_words(model, made, "it was", most=3)
+    picture = next_tokens(model, made, "it was", most=3)
     with torch.no_grad():
         hidden = model.eval()(torch.tensor([made.encode("it was").ids])).hidden
         judge = model.head.logits(hidden)[0, -1].double().softmax(-1)

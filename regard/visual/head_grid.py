@@ -18,12 +18,12 @@ from typing import Any, Self
 from rich.text import Text
 
 from regard.errors import ConfigError
+from regard.visual.attention_lines import AttentionLines, position
 from regard.visual.drawing import Drawing, clip, stack, tile, visible
 from regard.visual.heatmap import Heatmap
-from regard.visual.lines import Lines, position
+from regard.visual.merge_subwords import merged, words_of
 from regard.visual.page import asset, inert_json
-from regard.visual.picture import Matrix, Picture, Stack, as_labels, as_matrix
-from regard.visual.words import merged, words_of
+from regard.visual.picture import Matrix, Picture, PictureColumn, as_labels, as_matrix
 
 KINDS = {
     "encoder": "encoder self-attention",
@@ -92,7 +92,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Heads(Picture):
+class HeadGrid(Picture):
     """Attention of one or several sentences; `select` narrows, `head` and `lines` pick one."""
 
     panels: tuple[Panel, ...]
@@ -132,7 +132,7 @@ class Heads(Picture):
 
     def select(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
-    ) -> Heads:
+    ) -> HeadGrid:
         """Only the layers asked for; an absent one is refused with what there is."""
         wanted = {"kind": kind, "layer": layer, "example": example}
         panels = self.panels
@@ -151,14 +151,16 @@ class Heads(Picture):
         title = f"{one.title}, head {number}"
         return Heatmap(_matrix(one, number), one.queries, one.keys, title)
 
-    def lines(self, focus: int | str | None = None, head: int | None = None, **which: Any) -> Lines:
+    def lines(
+        self, focus: int | str | None = None, head: int | None = None, **which: Any
+    ) -> AttentionLines:
         """Which words each word looks at, or one word (`focus`: "it"), in one head or the mean."""
         one = self._one(**which)
         matrix = mean(one.heads) if head is None else _matrix(one, head)
         title = f"{one.title}, " + ("mean of the heads" if head is None else f"head {head}")
-        return Lines(matrix, one.queries, one.keys, title, position(focus, one.queries))
+        return AttentionLines(matrix, one.queries, one.keys, title, position(focus, one.queries))
 
-    def by_words(self) -> Heads:
+    def by_words(self) -> HeadGrid:
         """The same with words in place of their pieces: see `Panel.by_words`."""
         return replace(self, panels=tuple(panel.by_words() for panel in self.panels))
 
@@ -211,7 +213,7 @@ class Heads(Picture):
         """All heads with their words, one row of pictures per layer."""
         rows = []
         for one in self.panels:
-            maps = [replace(picture, side=260) for picture in Heads((one,)).heatmaps()]
+            maps = [replace(picture, side=260) for picture in HeadGrid((one,)).heatmaps()]
             columns = min(len(maps), 4)
             rows.append(tile((picture.drawing() for picture in maps), columns))
         return stack(rows, self.title or "attention")
@@ -269,7 +271,7 @@ def _from_word(panel: Panel, place: int, each: dict[str, Matrix], title: str) ->
     together = mean(each.values())
     several = len(each) > 1
     about = next(iter(each)).split()[0]  # "head" or "layer"
-    lines = Lines(
+    lines = AttentionLines(
         together,
         panel.queries,
         panel.keys,
@@ -280,7 +282,7 @@ def _from_word(panel: Panel, place: int, each: dict[str, Matrix], title: str) ->
         return lines
     rows = (*(matrix[place] for matrix in each.values()), together[place])
     asked = f"what “{panel.queries[place]}” looks at in each {about}"
-    return Stack((lines, Heatmap(rows, (*each, "mean"), panel.keys, asked)), title)
+    return PictureColumn((lines, Heatmap(rows, (*each, "mean"), panel.keys, asked)), title)
 
 
 def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:

@@ -11,7 +11,7 @@ from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard import masks
 from regard.errors import ConfigError
-from regard.visual import mask_grid, position_table, sinusoids, worked
+from regard.visual import lecture_examples, mask_grid, position_table, sinusoids
 
 
 def softmax(scores: list[float]) -> list[float]:
@@ -20,14 +20,14 @@ def softmax(scores: list[float]) -> list[float]:
 
 
 def test_self_attention_of_the_lecture():
-    weights = worked.self_attention().numbers["weights"].tolist()
+    weights = lecture_examples.self_attention().numbers["weights"].tolist()
     assert weights[0] == pytest.approx(softmax([112 / 8, 96 / 8, 16 / 8, 8 / 8]), abs=1e-12)
     assert weights[1] == pytest.approx(softmax([92 / 8, 124 / 8, 22 / 8, 8 / 8]), abs=1e-12)
     assert [round(w, 3) for w in weights[1]] == [0.018, 0.982, 0.0, 0.0]  # the slide: .08, .91
 
 
 def test_self_attention_shows_each_step_and_where_the_slide_differs():
-    text = worked.self_attention().text()
+    text = lecture_examples.self_attention().text()
     row = next(line for line in text.splitlines() if line.startswith("brown") and "124" in line)
     assert row.split() == ["brown", "124", "15.5", "0.982011", "0.91"]
     assert "z = 0.8808 v_1 + 0.1192 v_2" in text
@@ -35,13 +35,15 @@ def test_self_attention_shows_each_step_and_where_the_slide_differs():
 
 
 def test_self_attention_of_two_words_agrees_with_the_slide():
-    picture = worked.self_attention([[112, 96]], ["Thinking", "Machines"], 64, [[0.88, 0.12]])
+    picture = lecture_examples.self_attention(
+        [[112, 96]], ["Thinking", "Machines"], 64, [[0.88, 0.12]]
+    )
     assert "not the softmax" not in picture.text()
     assert picture.numbers["weights"].tolist()[0] == pytest.approx([0.8807970779, 0.1192029220])
 
 
 def test_convolution_of_the_lecture():
-    image, filters = worked.IMAGE, worked.FILTERS
+    image, filters = lecture_examples.IMAGE, lecture_examples.FILTERS
     naive = [
         [
             [
@@ -52,14 +54,14 @@ def test_convolution_of_the_lecture():
         ]
         for f in filters
     ]
-    picture = worked.convolution()
+    picture = lecture_examples.convolution()
     assert picture.numbers["maps"].tolist() == naive
     assert naive[0][0] == [3, -1, -3, -1]  # as the slide goes on
     assert "= 3" in picture.text()
 
 
 def test_kernel_regression_is_nadaraya_watson():
-    numbers = worked.kernel_regression(count=15, width=0.7, queries=9).numbers
+    numbers = lecture_examples.kernel_regression(count=15, width=0.7, queries=9).numbers
     keys, values = numbers["keys"].tolist(), numbers["values"].tolist()
     for x, fitted in zip(numbers["queries"].tolist(), numbers["fitted"].tolist(), strict=True):
         kernel = [math.exp(-0.5 * ((x - key) / 0.7) ** 2) for key in keys]
@@ -69,7 +71,7 @@ def test_kernel_regression_is_nadaraya_watson():
 
 def test_variance_of_scores_grows_like_the_width_of_a_head():
     dims, queries, keys = (1, 16, 256), 400, 16
-    numbers = worked.saturation(dims, queries, keys).numbers
+    numbers = lecture_examples.saturation(dims, queries, keys).numbers
     for index, head_dim in enumerate(dims):
         # The keys of a query share it, so that the error is that of `queries` draws, not more.
         plain, scaled = numbers["plain_variance"][index], numbers["scaled_variance"][index]
@@ -89,7 +91,7 @@ def test_the_gradient_of_the_largest_weight_is_what_autograd_says():
 
 @pytest.mark.parametrize("name", ["self_attention", "convolution", "kernel_regression"])
 def test_every_example_can_be_shown_everywhere(name, tmp_path):
-    picture = getattr(worked, name)()
+    picture = getattr(lecture_examples, name)()
     assert widest(picture.text(80)) <= 80
     page = picture.html()
     assert scripts(page) == 0 and addresses(page) == []

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from regard.errors import ConfigError
-from regard.visual import blocks
-from regard.visual.drawing import Drawing, Label, Link, Rect, Shape, clip, text_width, visible
+from regard.visual import characters
+from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, text_width, visible
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 FAINTEST = 0.01  # of the largest weight: fainter lines are left out of the drawing
@@ -19,7 +19,7 @@ GAP = 220
 
 
 @dataclass(frozen=True)
-class Lines(Picture):
+class AttentionLines(Picture):
     """`weights` (T, S) from `queries` (left) to `keys` (right); make it with `of`.
 
     With a `focus` (the number of a query) only that word's lines are drawn.
@@ -84,7 +84,7 @@ class Lines(Picture):
                 box = Rect(right + 1, end[1] - 10, wide, 20, "accent", 0.4 * share, radius=3)
                 number = f"{self.weights[t][s]:.3f}"
                 shapes += [box, Label(right + 8 + wide, end[1], number, 10.5, fill="muted")]
-            shapes.append(Link(start, end, "accent", 0.6 + 3 * share, share))
+            shapes.append(Connector(start, end, "accent", 0.6 + 3 * share, share))
         return shapes
 
     def _pairs(self) -> list[tuple[int, int]]:
@@ -102,8 +102,8 @@ class Lines(Picture):
             order = sorted(range(len(self.keys)), key=lambda s: -self.weights[t][s])[:most]
             for s in order:
                 weight = self.weights[t][s]
-                drawn = blocks.bar(min(1, weight), max(1, width - name - 12), color)
-                text.append(f"  {blocks.pad(self.keys[s], name)} {weight:.4f} ")
+                drawn = characters.bar(min(1, weight), max(1, width - name - 12), color)
+                text.append(f"  {characters.pad(self.keys[s], name)} {weight:.4f} ")
                 text.append(drawn + "\n", style="blue" if color else "")
         return text
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from rich.text import Text
 
 from regard.errors import ConfigError
-from regard.visual.drawing import Drawing, Label, Link, Rect, Shape, clip, text_width, visible
+from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, text_width, visible
 from regard.visual.picture import Picture
 
 KEPT, PRUNED, FINISHED, WINNER = "kept", "pruned", "finished", "winner"
@@ -22,7 +22,7 @@ STYLES = {KEPT: "", PRUNED: "dim", FINISHED: "green", WINNER: "bold yellow"}
 
 
 @dataclass(frozen=True)
-class Node:
+class BeamNode:
     """A token that the search tried after its parent (a number in the list; None: the root).
 
     `log_prob` is the natural logarithm of the probability of the whole prefix; `state` is "kept",
@@ -40,14 +40,14 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Tree(Picture):
+class BeamTree(Picture):
     """The nodes of a search, parents before children. Make it with `of`."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[BeamNode, ...]
     title: str = ""
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], title: str = "") -> Self:
+    def of(cls, nodes: Sequence[BeamNode], title: str = "") -> Self:
         """The tree of a search; a node's parent must stand before it in the list."""
         for index, node in enumerate(nodes):
             if node.parent is not None and not 0 <= node.parent < index:
@@ -90,7 +90,7 @@ class Tree(Picture):
                 role = "warm" if index in winning else ROLES[node.state]
                 thick = 2.2 if index in winning else 1.1
                 opacity = 0.4 if node.state == PRUNED else 0.9
-                shapes.append(Link((x + COLUMN - 28, y), end, role, thick, opacity))
+                shapes.append(Connector((x + COLUMN - 28, y), end, role, thick, opacity))
         for index, node in enumerate(self.nodes):
             shapes += self._box(node, at[index], index in winning)
         width = 24 + (max(depth, default=0) + 1) * COLUMN
@@ -99,7 +99,7 @@ class Tree(Picture):
         wide = max(width, text_width(LEGEND, 11) + 24, text_width(self.title, 14.5) + 16)
         return Drawing(wide, height, (*shapes, *key), self.title or "beam search")
 
-    def _box(self, node: Node, at: tuple[float, float], wins: bool) -> list[Shape]:
+    def _box(self, node: BeamNode, at: tuple[float, float], wins: bool) -> list[Shape]:
         x, y = at
         role = "warm" if wins else ROLES[node.state]
         tip = f"{node.token}: probability {math.exp(node.log_prob):.4g}, log {node.log_prob:.4f}"
@@ -201,14 +201,14 @@ class BeamTrace:
 
     def tree(
         self, word: Callable[[int], str] = str, winner: Any = None, title: str = "beam search"
-    ) -> Tree:
+    ) -> BeamTree:
         """The tree, its tokens spelled by `word`; `winner` is the `Hypothesis` that was chosen."""
         best = self._find(winner.tokens, winner.finished) if winner is not None else None
-        nodes = [Node("start", 0.0, None)]
+        nodes = [BeamNode("start", 0.0, None)]
         for index, (parent, token, log_prob, state) in enumerate(self.steps):
             state = WINNER if index == best else state
-            nodes.append(Node(word(token), log_prob, parent + 1, state))
-        return Tree.of(nodes, title)
+            nodes.append(BeamNode(word(token), log_prob, parent + 1, state))
+        return BeamTree.of(nodes, title)
 
     def _find(self, tokens: Sequence[int], finished: bool) -> int | None:
         """The node at the end of `tokens`: of its end mark, where it is finished."""

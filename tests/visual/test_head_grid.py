@@ -15,7 +15,7 @@ from regard.attention.tap import label
 from regard.data import Sequences
 from regard.errors import ConfigError
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.visual import Heads, Panel
+from regard.visual import HeadGrid, Panel
 
 SOURCE, TARGET = ["das", "Tier", "</s>"], ["<s>", "the", "animal", "</s>"]
 
@@ -36,20 +36,20 @@ def some(heads: int = 2, layers: int = 2, example: int = 0) -> list[Panel]:
 
 def test_the_page_carries_the_weights_to_a_hundred_thousandth():
     given = random_heads(3, 5, 7)
-    (data,) = embedded(Heads((Panel.of("cross", 1, given),)).html())
+    (data,) = embedded(HeadGrid((Panel.of("cross", 1, given),)).html())
     shown = torch.tensor(weights(data["panels"][0])).view(3, 5, 7)
     assert (shown - given).abs().max() <= 0.5 / 65535 + 1e-7
 
 
 def test_weights_above_one_keep_their_size():
     given = torch.tensor([[[2.5, 0.5]]])  # dropout in training mode scales the survivors
-    (data,) = embedded(Heads((Panel.of("cross", 1, given),)).html())
+    (data,) = embedded(HeadGrid((Panel.of("cross", 1, given),)).html())
     assert weights(data["panels"][0]) == pytest.approx([2.5, 0.5], abs=4e-5)
 
 
 def test_nothing_to_attend_to_is_zero_and_never_nan():
     given = torch.tensor([[[float("nan"), float("nan")], [0.5, 0.5]]])
-    page = Heads((Panel.of("decoder", 1, given),)).html()
+    page = HeadGrid((Panel.of("decoder", 1, given),)).html()
     (data,) = embedded(page)
     assert weights(data["panels"][0])[:2] == [0.0, 0.0]
     assert "NaN" not in page and "nan" not in re.sub(r"<script>.*?</script>", "", page, flags=re.S)
@@ -63,12 +63,12 @@ def test_six_layers_of_eight_heads_of_three_attentions_over_sixty_words_stay_bel
         for number in range(1, 7)
         for kind in ("encoder", "decoder", "cross")
     ]
-    assert len(Heads(tuple(panels)).html().encode()) < 3_000_000
+    assert len(HeadGrid(tuple(panels)).html().encode()) < 3_000_000
 
 
 def test_words_are_inert_and_arrive_whole():
     given = random_heads(1, len(SAVAGE), len(SAVAGE))
-    page = Heads((Panel.of("encoder", 1, given, SAVAGE, SAVAGE),), "</title><script>").html()
+    page = HeadGrid((Panel.of("encoder", 1, given, SAVAGE, SAVAGE),), "</title><script>").html()
     page.encode()
     assert scripts(page) == 2  # the data and the program
     assert addresses(page) == []
@@ -78,7 +78,7 @@ def test_words_are_inert_and_arrive_whole():
 
 
 def test_pages_do_not_share_names():
-    one, other = Heads(tuple(some()))._repr_html_(), Heads(tuple(some(3)))._repr_html_()
+    one, other = HeadGrid(tuple(some()))._repr_html_(), HeadGrid(tuple(some(3)))._repr_html_()
     for fragment in (one, other):
         names = [
             attrs for _, attrs in Reader(fragment).elements if "id" in attrs or "name" in attrs
@@ -88,7 +88,7 @@ def test_pages_do_not_share_names():
 
 
 def test_select_narrows_and_names_what_there_is():
-    heads = Heads(tuple(some()))
+    heads = HeadGrid(tuple(some()))
     assert {panel.layer for panel in heads.select(layer=2).panels} == {2}
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2\], but is 3"):
         heads.select(layer=3)
@@ -97,19 +97,19 @@ def test_select_narrows_and_names_what_there_is():
     with pytest.raises(ConfigError, match="`head` must be from 1 to 2, but is 0"):
         heads.head(0, kind="cross", layer=1)
     with pytest.raises(ConfigError, match="at least one layer of attention"):
-        Heads(())
+        HeadGrid(())
 
 
 def test_one_head_and_the_mean_of_the_heads():
     given = random_heads(4, 3, 3)
-    heads = Heads((Panel.of("encoder", 1, given, SOURCE, SOURCE),))
+    heads = HeadGrid((Panel.of("encoder", 1, given, SOURCE, SOURCE),))
     torch.testing.assert_close(torch.tensor(heads.head(3).weights), given[2])
     torch.testing.assert_close(torch.tensor(heads.lines().weights), given.mean(0))
     assert heads.lines("Tier", head=2).focus == 1
 
 
 def test_all_heads_as_a_picture_and_as_text(tmp_path):
-    heads = Heads(tuple(some()))
+    heads = HeadGrid(tuple(some()))
     for suffix in ("png", "svg", "txt", "html"):
         assert heads.save(tmp_path / f"a.{suffix}").stat().st_size > 500
     assert heads.svg().count("head 2</text>") == 4
@@ -180,8 +180,8 @@ def test_two_pages_live_in_one_document(tmp_path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser (chromium) on this machine")
-    first = Heads(tuple(some(layers=3)))
-    second = Heads((Panel.of("cross", 1, [[[0.125, 0.875]]], ["a</script>b"], ["x", "<i>y"]),))
+    first = HeadGrid(tuple(some(layers=3)))
+    second = HeadGrid((Panel.of("cross", 1, [[[0.125, 0.875]]], ["a</script>b"], ["x", "<i>y"]),))
     page = tmp_path / "page.html"
     page.write_text(
         "<!doctype html><meta charset=utf-8>" + first._repr_html_() + second._repr_html_() + PROBE
