@@ -63,7 +63,7 @@ def list_(
 def _about(place: str, package: str = "", of_function: bool = False) -> str:
     """The first line of a docstring; the file is read and not imported, which would take long."""
     module, _, name = place.partition(":")
-    found = find_spec(module if "." in module else f"{package}.{module}")
+    found = find_spec(module if module.startswith("regard.") else f"{package}.{module}")
     if found is None or found.origin is None:
         return ""
     tree: Any = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
