@@ -137,10 +137,10 @@ class OurCarried:
 
     def turn(self) -> float:
         """Nats per word."""
-        from regard.tasks.stateful_perplexity import carried_loss
+        from regard.tasks.stateful_perplexity import stateful_likelihood
 
-        nats, count = carried_loss(self.model, self.text)
-        return nats / count
+        found = stateful_likelihood(self.model, self.text)
+        return found.nats / found.count
 
 
 class TheirCarried:

@@ -29,14 +29,18 @@ class Protocol:
     the original text, whatever the model's tokens are.
     tokenization: what the model's tokens are, for instance "words" or "bpe-8000".
     window: tokens read at a time; None: the whole text, its state carried from part to part.
-    stride: tokens by which the window moves, those that are predicted anew; None: the window's
+    stride: tokens by which the window moves, which are those that it predicts; None: the window's
     own length, so that the first token of a window has no context.
+    segments, overlap: without a window, parts of the text that were read side by side, and how
+    many tokens before its own each part began to read.
     """
 
     unit: str
     tokenization: str
     window: int | None = None
     stride: int | None = None
+    segments: int = 1
+    overlap: int = 0
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -50,7 +54,7 @@ class Protocol:
 
     @property
     def step(self) -> int | None:
-        """Tokens that are predicted anew in each window; None where there is one pass."""
+        """Tokens that each window predicts; None where there is no window."""
         return self.window if self.stride is None else self.stride
 
     @property
@@ -59,6 +63,8 @@ class Protocol:
         context = "window:carried"
         if self.window is not None:
             context = f"window:{self.window}|stride:{self.step}"
+        elif self.segments > 1:
+            context += f"|segments:{self.segments}|overlap:{self.overlap}"
         return f"unit:{self.unit}|tok:{self.tokenization}|{context}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, Self
 
@@ -36,7 +36,8 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Spelling, Streaming
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import Perplexity, PerplexityMeter, Protocol, Score
+from regard.metrics import Perplexity, Protocol, Score
+from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, LanguageModel
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
@@ -46,7 +47,7 @@ from regard.tasks.inputs import checked_text, checked_texts
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
-from regard.tasks.stateful_perplexity import carried_loss
+from regard.tasks.stateful_perplexity import stateful_likelihood
 from regard.text import Tokenizer
 from regard.text.templates import template_of
 
@@ -428,7 +429,6 @@ class LanguageModeling(Embeds):
         """
         protocol = self.protocol(window, stride)
         rows = rows if isinstance(rows, RowReader) else read(rows)
-        meter = PerplexityMeter(protocol)
         units = 0
 
         def counted() -> Iterator[str]:
@@ -438,10 +438,18 @@ class LanguageModeling(Embeds):
                 yield text
 
         ids = self._encoded(counted(), self._before())
-        nats, tokens = self._nats(ids, protocol)
+        if protocol.window is not None:
+            batches = self._parts(ids, 1, protocol.window, protocol.stride)
+            nats, tokens = self._total_loss(batches)
+        else:
+            with evaluating(self.model):
+                found = stateful_likelihood(self.model, ids)
+            nats, tokens = found.nats, found.count
+            protocol = replace(protocol, segments=found.segments, overlap=found.overlap)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
-        meter.add(nats, tokens if self.unit == "token" else units, unknown)
-        result = meter.result()
+        count = tokens if self.unit == "token" else units
+        check_any(count, "Perplexity")
+        result = Perplexity(nats, count, protocol, unknown)
         check_likelihood(result.nats, result.value)
         return result
 
@@ -484,13 +492,6 @@ class LanguageModeling(Embeds):
     @property
     def _tokenization(self) -> str:
         return f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
-
-    def _nats(self, text: TokenArray, protocol: Protocol) -> tuple[float, int]:
-        """Sum of the losses of a whole text, and how many tokens were predicted."""
-        if protocol.window is not None:
-            return self._total_loss(self._parts(text, 1, protocol.window, protocol.stride))
-        with evaluating(self.model):
-            return carried_loss(self.model, text)
 
     @torch.no_grad()
     def _total_loss(self, batches: Sequence[StreamBatch]) -> tuple[float, int]:

@@ -1,146 +1,127 @@
-"""How probable a text is to a model that carries a state from its beginning to its end.
+"""The likelihood of a text under a model that carries a state from token to token.
 
-Read token by token, one row alone, all weights are read for each token. Yet most models forget:
-after some hundred tokens, what they remember does not depend on where they began to read. So the
-text is read in several places side by side, each begun that many tokens early, and it is checked
-that each row ends with the memory with which the row behind it began. Who does not forget, or
-makes much of the slightest difference, reads the text in one go.
+One sequence reads every weight once for each token. The state of most trained models converges: it
+does not depend on where reading began more than some hundred tokens ago. The text of such a model
+is read in segments side by side, each of which begins `overlap` tokens early; at the end every
+segment's state must equal the state with which the next segment began. A model whose state does
+not converge is evaluated sequentially.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
+from regard.models.protocols import LanguageModel
 from regard.state import State
 from regard.tasks.batching import device_of, watched
 
-ALONE = 256  # tokens at a time of one row
-TOGETHER = 64  # and of several
-ROWS = {"cpu": 32}  # side by side: what keeps a processor busy
-ELSEWHERE = 256
-FEWEST = 4  # rows that pay
-WORTH = 8  # a row's tokens for each one that it reads in advance
-PLACES = 8  # where is tried how fast a model forgets
-CHECKED = 32  # tokens between two looks there
-BEFORE = 4 * CHECKED  # tokens that were read before the first
-LONGEST = 2048  # tokens, for which it is tried
-SAME = 1e-3  # memories that differ by less are one
-COARSEST = 1e-2  # where roundings alone make them differ: of weights of 8 bits, for instance
-NUDGE = 2.0**-18
+SEQUENTIAL_STEPS = 256  # tokens of the single sequence at a time
+SEGMENT_STEPS = 64  # tokens of each segment at a time
+MOST_SEGMENTS = {"cpu": 32}  # as many as keep a processor busy
+ELSEWHERE = 256  # on other devices
+FEWEST_SEGMENTS = 4  # fewer do not pay
+PER_OVERLAP = 8  # a segment has at least so many tokens for each token of its overlap
+PROBES = 8  # positions at which convergence is tested
+FIRST_OVERLAP = 32  # tokens; doubled until the states agree
+TOLERANCE = 1e-2  # largest difference of states that count as equal
 
 
 @dataclass(frozen=True)
-class Forgetting:
-    """After how many tokens two memories are one, and how far apart any two may be even then."""
+class TextLikelihood:
+    """nats: minus the log-likelihood of `count` tokens.  segments, overlap: how it was read."""
 
-    tokens: int
-    apart: float
+    nats: float
+    count: int
+    segments: int = 1
+    overlap: int = 0
 
 
 @torch.no_grad()
-def carried_loss(model: Any, text: TokenArray) -> tuple[float, int]:
-    """Sum of the losses in nats of all tokens but the first, and how many there are.
+def stateful_likelihood(model: LanguageModel, text: TokenArray) -> TextLikelihood:
+    """The likelihood of all tokens of a text but the first, each given all tokens before it.
 
-    Each is predicted from all before it. The model is not in training.
+    model: in evaluation mode.  text: ids, N of them; N - 1 are predicted.
     """
-    found = forgetting(model, text)
-    lead = 0 if found is None else found.tokens * 3 // 2
-    most = ROWS.get(device_of(model).type, ELSEWHERE)
-    while found and (rows := min(most, len(text.ids) // (WORTH * lead))) >= FEWEST:
-        columns = WarmedStreams(text, rows=rows, steps=TOGETHER, lead=lead)
-        total, count, gap = _read_together(model, columns)
-        if gap <= found.apart:
-            return total, count
-        lead *= 2
-    total, count, state = 0.0, 0, None
-    for batch in watched(ParallelStreams(text, rows=1, steps=ALONE)):
+    overlap = converging_overlap(model, text)
+    most = MOST_SEGMENTS.get(device_of(model).type, ELSEWHERE)
+    while overlap and (rows := min(most, _segments(text, overlap))) >= FEWEST_SEGMENTS:
+        found, gap = _read_segments(model, text, rows, overlap)
+        if gap <= TOLERANCE:
+            return found
+        overlap *= 2
+    nats, count, state = 0.0, 0, None
+    for batch in watched(ParallelStreams(text, rows=1, steps=SEQUENTIAL_STEPS)):
         loss, tokens, state = _read(model, batch, state)
-        total, count = total + loss, count + tokens
-    return total, count
+        nats, count = nats + loss, count + tokens
+    return TextLikelihood(nats, count)
 
 
-def _read(model: Any, batch: StreamBatch, state: State | None) -> tuple[float, int, State]:
+def _segments(text: TokenArray, overlap: int) -> int:
+    return len(text.ids) // (PER_OVERLAP * overlap)
+
+
+def _read(
+    model: LanguageModel, batch: StreamBatch, state: State | None
+) -> tuple[float, int, State | None]:
+    """Loss in nats and number of the predicted tokens of a batch, and the state after it."""
     batch = batch.to(device_of(model))
     output = model(batch.tokens, state)
     loss, tokens = model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
     return float(loss), tokens, output.state
 
 
-def _read_together(model: Any, columns: WarmedStreams) -> tuple[float, int, float]:
-    """Loss and tokens, and how far a row's last memory is from that with which the next began."""
-    total, count, state, began = 0.0, 0, None, None
-    rows = torch.arange(columns.rows - 1, device=device_of(model))
-    for number, batch in enumerate(watched(columns), 1):
-        loss, tokens, state = _read(model, batch, state)
-        total, count = total + loss, count + tokens
-        if number == columns.leading:
-            began = state.select(rows + 1)
-    assert began is not None and state is not None
-    return total, count, apart(state.select(rows), began)
-
-
-@torch.no_grad()
-def forgetting(model: Any, text: TokenArray) -> Forgetting | None:
-    """How fast a model forgets what it has read of a text; None where it takes too long.
-
-    At some places it begins to read with nothing in mind, with what stood before, and with that
-    moved by a rounding. What becomes of the rounding is the noise below which no two readings of
-    this model agree.
+def _read_segments(
+    model: LanguageModel, text: TokenArray, rows: int, overlap: int
+) -> tuple[TextLikelihood, float]:
+    """The likelihood read in segments, and the largest difference between the last state of a
+    segment and the state with which the next one began.
     """
-    longest = min(LONGEST, len(text.ids) // (2 * WORTH * FEWEST))
+    streams = WarmedStreams(text, rows=rows, steps=SEGMENT_STEPS, lead=overlap)
+    nats, count, state, began = 0.0, 0, None, None
+    before = torch.arange(rows - 1, device=device_of(model))
+    for number, batch in enumerate(watched(streams), 1):
+        loss, tokens, state = _read(model, batch, state)
+        nats, count = nats + loss, count + tokens
+        if number == streams.leading:
+            assert state is not None
+            began = state.select(before + 1)
+    assert began is not None and state is not None
+    found = TextLikelihood(nats, count, rows, overlap)
+    return found, difference(state.select(before), began)
+
+
+def converging_overlap(model: LanguageModel, text: TokenArray) -> int | None:
+    """Tokens after which the state does not depend on where reading began; None: too many.
+
+    At some positions of the text, the state after n tokens is compared with the state after 2n.
+    """
     ids, device = torch.from_numpy(text.ids.astype("int64")), device_of(model)
-    starts = torch.linspace(BEFORE, len(ids) - longest, PLACES).long()
-
-    def read(first: int, count: int, copies: int, state: State | None) -> State:
-        tokens = ids[starts[:, None] + torch.arange(first, first + count)]  # (P, T)
-        found: State = model(tokens.repeat(copies, 1).to(device), state).state
-        return found
-
-    if longest < 2 * CHECKED:
-        return None
-    rows = torch.arange(PLACES, device=device)
-    warm, cold = nudged(read(-BEFORE, BEFORE, 1, None).select(rows.repeat(2)), PLACES), None
-    noise, gaps = 0.0, [math.inf]
-    for first in range(0, longest - CHECKED + 1, CHECKED):
-        warm, cold = read(first, CHECKED, 2, warm), read(first, CHECKED, 1, cold)
-        one = warm.select(rows)
-        noise = max(noise, apart(warm.select(rows + PLACES), one))
-        gaps.append(apart(cold, one))
-        same, looks = max(SAME, 2 * noise), len(gaps) - 1
-        if gaps[-1] <= same <= COARSEST:
-            return Forgetting(first + CHECKED, 2 * same)  # other places differ by more than a few
-        hopeless = looks % 8 == 0 and gaps[looks] > gaps[looks // 2] / 2
-        if hopeless or same > COARSEST:
-            return None
+    overlap = FIRST_OVERLAP
+    while _segments(text, overlap) >= FEWEST_SEGMENTS:
+        ends = torch.linspace(2 * overlap, len(ids), PROBES).long()
+        states = []
+        for length in (overlap, 2 * overlap):
+            tokens = ids[ends[:, None] - torch.arange(length, 0, -1)]  # (PROBES, length)
+            states.append(model(tokens.to(device)).state)
+        if difference(*states) <= TOLERANCE:
+            return 2 * overlap  # positions that were not tested may converge later
+        overlap *= 2
     return None
 
 
-def nudged(state: State, first: int) -> State:
-    """With all numbers of the rows from `first` on moved by as little as roundings do."""
-    tensors = state.tensors()
-    for name, x in tensors.items():
-        if x.is_floating_point():
-            tensors[name] = x.clone()
-            tensors[name][first:] *= 1 + NUDGE * torch.randn(
-                x[first:].shape, generator=torch.Generator().manual_seed(1)
-            ).to(x)
-    return state.with_tensors(tensors)
-
-
-def apart(one: State, other: State) -> float:
-    """The greatest difference of two states' numbers; of those above 1, as a share of them."""
-    most, others = 0.0, other.tensors()
+def difference(one: State, other: State) -> float:
+    """The largest difference of two states; of numbers beyond 1, relative to them."""
+    largest, others = 0.0, other.tensors()
     for name, x in one.tensors().items():
         y = others[name]
         if x.shape != y.shape or not x.is_floating_point():
-            most = most if torch.equal(x, y) else math.inf
+            largest = largest if torch.equal(x, y) else math.inf
         elif x.numel():
             x, y = x.float(), y.float()
             gap = float(((x - y).abs() / y.abs().clamp(min=1)).max())
-            most = max(most, math.inf if math.isnan(gap) else gap)
-    return most
+            largest = max(largest, math.inf if math.isnan(gap) else gap)
+    return largest

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_a_model_with_a_state_reads_the_whole_text_or_windows(tokenizer, text):
     whole, windows = task.evaluate(rows), task.evaluate(rows, window=5)
     assert "window:carried" in whole.signature and "window:5|stride:5" in windows.signature
     assert whole.count == windows.count and whole.nats != windows.nats
+
+
+def test_the_signature_says_that_a_text_was_read_in_segments(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
+    task = LanguageModeling(model, tokenizer, format="text")
+    (tmp_path / "long.txt").write_text("the cat sat on the mat and the dog ran to the sea\n" * 300)
+    found = task.evaluate(read(tmp_path / "long.txt", format="text"))
+    assert re.search(r"\|window:carried\|segments:\d+\|overlap:64\|", found.signature)
 
 
 def test_words_and_bytes_are_those_of_the_text(task, text):

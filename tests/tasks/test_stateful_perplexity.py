@@ -1,4 +1,4 @@
-"""Read in several places at once, a text is as probable as read in one go."""
+"""A text that is read in segments has the likelihood of a sequential reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.state import Cells, State
 from regard.tasks import stateful_perplexity
-from regard.tasks.stateful_perplexity import Forgetting, apart, carried_loss, forgetting
+from regard.tasks.stateful_perplexity import (
+    converging_overlap,
+    difference,
+    stateful_likelihood,
+)
 
 WORDS, LENGTH = 40, 8001
 
@@ -39,7 +43,7 @@ def model_of(cell, *, init_range=0.2, keep=0.0, gain=0.0):
     return model
 
 
-def alone(model, text):
+def sequential(model, text):
     """In float64, one token at a time."""
     model = model.double()
     total, state = 0.0, None
@@ -53,24 +57,24 @@ def alone(model, text):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """The rows of each reading side by side."""
-    found, read = [], stateful_perplexity._read_together
+    """The number of segments of each reading in segments."""
+    found, read = [], stateful_perplexity._read_segments
 
-    def counted(model, columns):
-        found.append(columns.rows)
-        return read(model, columns)
+    def counted(model, text, rows, overlap):
+        found.append(rows)
+        return read(model, text, rows, overlap)
 
-    monkeypatch.setattr(stateful_perplexity, "_read_together", counted)
+    monkeypatch.setattr(stateful_perplexity, "_read_segments", counted)
     return found
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
-def test_side_by_side_is_as_in_one_go(cell, text, passes):
+def test_segments_give_the_likelihood_of_a_sequential_reading(cell, text, passes):
     model = model_of(cell)
-    total, count = carried_loss(model, text)
-    assert count == LENGTH - 1
-    assert total == pytest.approx(alone(model, text), rel=1e-7)
-    assert len(passes) == 1 and passes[0] >= 8
+    found = stateful_likelihood(model, text)
+    assert found.count == LENGTH - 1
+    assert found.nats == pytest.approx(sequential(model, text), rel=1e-7)
+    assert passes == [found.segments] and found.segments >= 8 and found.overlap >= 64
 
 
 @pytest.mark.parametrize(
@@ -81,50 +85,48 @@ def test_side_by_side_is_as_in_one_go(cell, text, passes):
         dict(cell="lstm", keep=4.5),  # slow
     ],
 )
-def test_who_does_not_forget_reads_alone(options, text, passes):
+def test_a_model_whose_state_does_not_converge_reads_sequentially(options, text, passes):
     model, seen = model_of(**options), []
     model.register_forward_hook(lambda module, given, output: seen.append(given[0].numel()))
-    assert forgetting(model, text) is None
-    assert sum(seen) < 1.5 * LENGTH  # of a batch, which costs less than one row
-    total, count = carried_loss(model, text)
-    assert passes == [] and count == LENGTH - 1
+    assert converging_overlap(model, text) is None
+    assert sum(seen) < 1.5 * LENGTH  # in a batch, which costs less than one sequence
+    found = stateful_likelihood(model, text)
+    assert passes == [] and found.count == LENGTH - 1 and found.segments == 1
     if "gain" not in options:
-        assert total == pytest.approx(alone(model, text), rel=1e-6)
+        assert found.nats == pytest.approx(sequential(model, text), rel=1e-6)
 
 
-def test_a_memory_that_was_thought_forgotten_is_read_for_longer(text, passes, monkeypatch):
+def test_an_overlap_that_is_too_short_is_doubled(text, passes, monkeypatch):
     model = model_of("lstm", keep=1.0)
-    found = forgetting(model, text)
-    assert found.tokens > 32
-    monkeypatch.setattr(
-        stateful_perplexity, "forgetting", lambda *given: Forgetting(8, found.apart)
-    )
-    total, count = carried_loss(model, text)
-    assert len(passes) > 1 and count == LENGTH - 1
-    assert total == pytest.approx(alone(model, text), rel=1e-6)
+    assert converging_overlap(model, text) > 32
+    monkeypatch.setattr(stateful_perplexity, "converging_overlap", lambda *given: 8)
+    found = stateful_likelihood(model, text)
+    assert len(passes) > 1 and found.count == LENGTH - 1
+    assert found.nats == pytest.approx(sequential(model, text), rel=1e-6)
 
 
 @pytest.mark.parametrize("length", [2, 3, 100, 5000])
-def test_short_texts(length, passes):
+def test_short_texts_are_read_sequentially(length, passes):
     model = model_of("lstm")
     text = TokenArray.of([[i % WORDS for i in range(length)]], length)
-    total, count = carried_loss(model, text)
-    assert count == length - 1 and total == pytest.approx(alone(model, text), rel=1e-6)
+    found = stateful_likelihood(model, text)
+    assert found.count == length - 1
+    assert found.nats == pytest.approx(sequential(model, text), rel=1e-6)
     assert bool(passes) == (length == 5000)
 
 
 @pytest.mark.usefixtures("some_kernels")
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
-def test_narrow_weights(weights, text, passes):
-    model = prepare(model_of("lstm"), weights)
-    total, count = carried_loss(model, text)
-    assert len(passes) == 1 and count == LENGTH - 1
-    parts, state = 0.0, None
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_quantized_models_are_read_in_segments(dtype, text, passes):
+    model = prepare(model_of("lstm"), dtype)
+    found = stateful_likelihood(model, text)
+    assert len(passes) == 1 and found.count == LENGTH - 1
+    nats, state = 0.0, None
     for batch in ParallelStreams(text, rows=1, steps=100):
         output = model(batch.tokens, state)
         loss, _ = model.head.loss(output.hidden[0], batch.targets[0])
-        parts, state = parts + float(loss), output.state
-    assert total == pytest.approx(parts, rel=5e-6)
+        nats, state = nats + float(loss), output.state
+    assert found.nats == pytest.approx(nats, rel=5e-6)
 
 
 @dataclass
@@ -135,7 +137,7 @@ class Last(State):
     read: torch.Tensor
 
 
-class Window(torch.nn.Module):
+class LastTokens(torch.nn.Module):
     """Remembers four tokens, and nothing of those before; `counts`: but how many they were."""
 
     def __init__(self, counts):
@@ -155,21 +157,20 @@ class Window(torch.nn.Module):
 
 
 @torch.no_grad()
-def test_any_memory_that_ends_will_do(text, passes):
-    model = Window(counts=False)
-    assert forgetting(model, text) == Forgetting(32, 2 * stateful_perplexity.SAME)
-    total, _ = carried_loss(model, text)
-    assert passes and total == pytest.approx(alone(model, text), rel=1e-7)
-    assert forgetting(Window(counts=True), text) is None
+def test_any_state_that_converges_is_read_in_segments(text, passes):
+    model = LastTokens(counts=False)
+    assert converging_overlap(model, text) == 64
+    found = stateful_likelihood(model, text)
+    assert passes and found.nats == pytest.approx(sequential(model, text), rel=1e-7)
+    assert converging_overlap(LastTokens(counts=True), text) is None
 
 
-def test_how_far_memories_are_apart():
+def test_the_difference_of_states_is_relative_beyond_one():
     one = Cells(torch.tensor([[0.5, 3.0], [1.0, -4.0]]), torch.zeros(2, 0))
     other = Cells(torch.tensor([[0.25, 3.0], [1.0, -5.0]]), torch.zeros(2, 0))
-    assert apart(one, one) == 0.0
-    assert apart(one, other) == 0.25
-    assert apart(one.select(torch.tensor([1])), other.select(torch.tensor([1]))) == pytest.approx(
-        0.2
-    )
-    assert apart(one, Cells(one.hidden * math.nan, one.cell)) == math.inf
-    assert apart(one, Cells(one.hidden[:, :1], one.cell)) == math.inf
+    assert difference(one, one) == 0.0
+    assert difference(one, other) == 0.25
+    second = torch.tensor([1])
+    assert difference(one.select(second), other.select(second)) == pytest.approx(0.2)
+    assert difference(one, Cells(one.hidden * math.nan, one.cell)) == math.inf
+    assert difference(one, Cells(one.hidden[:, :1], one.cell)) == math.inf
