@@ -414,7 +414,7 @@ def _wrong(
 ) -> Iterator[dict[str, Any]]:
     for texts in several:
         ids = ours.encode_many(list(texts))
-        row = (template or Template.around((), (), ())).row(ids)
+        row = (template or Template.around((), (), ())).apply(ids)
         found = theirs(*texts, add_special_tokens=template is not None)
         segments = found.get("token_type_ids", row.segments)
         if row.ids != found["input_ids"] or row.segments != segments:

@@ -47,7 +47,7 @@ def lines(count: int = 60, seed: int = 1) -> list[str]:
 
 def encoder(task: str) -> Any:
     """A task on a small BERT."""
-    tokenizer = train("wordpiece", lines(), 60, specials=SPECIALS)
+    tokenizer = train("wordpiece", lines(), 60, special_tokens=SPECIALS)
     return headed(task, Bert(_config(Bert, tokenizer, max_length=LIMIT)), tokenizer)
 
 

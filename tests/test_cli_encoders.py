@@ -132,8 +132,8 @@ def test_what_nothing_scores_is_refused_by_name(place, tmp_path):
 def masked(place: Path) -> FillMask:
     """A random model that fills masks."""
     lines = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()]
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = train("wordpiece", lines, 80, specials=specials)
+    special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = train("wordpiece", lines, 80, special_tokens=special_tokens)
     body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
     return FillMask(Headed(body, {"words": body.new_head("words")}), tokenizer)
 

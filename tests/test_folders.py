@@ -33,7 +33,7 @@ WIDE = dict(d_model=64, heads=4)
 
 
 def tokenizer(**options):
-    return train("wordpiece", TEXTS * 3, 60, specials=list(SPECIALS), **options)
+    return train("wordpiece", TEXTS * 3, 60, special_tokens=list(SPECIALS), **options)
 
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]")

@@ -83,7 +83,7 @@ def places(tmp_path_factory):
     """A sound folder of each family, and some with int8 weights."""
     top, words = (
         tmp_path_factory.mktemp("sound"),
-        train("wordpiece", [TEXT] * 3, 40, specials=SPECIALS),
+        train("wordpiece", [TEXT] * 3, 40, special_tokens=SPECIALS),
     )
     for name, task in TASK_OF.items():
         torch.manual_seed(1)

@@ -81,7 +81,7 @@ def embed(
         tally = Counter[str]()
         for chunk in chunks_of(texts):
             _embed(embedder, chunk, sink, tally, too_long)
-        report(tally, embedder.pieces.limit or 0)
+        report(tally, embedder.pieces.max_length or 0)
 
 
 def _embed(
@@ -100,7 +100,7 @@ def _embed(
             if before.texts:
                 _write(embedder, before, embedder.read(before.texts), sink)
             tokens = len(read.rows[long[0]])
-            raise part.too_long(long[0], tokens, embedder.pieces.limit or 0)
+            raise part.too_long(long[0], tokens, embedder.pieces.max_length or 0)
         _write(embedder, part, read, sink)
         tally.update(texts=len(part.texts), truncated=len(long))
 

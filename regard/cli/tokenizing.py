@@ -28,7 +28,7 @@ def train(
     files: Annotated[list[Path], typer.Argument(help="Texts, a line a sentence.")],
     out: Annotated[Path, typer.Option(help="The folder that it is written to.")],
     kind: Annotated[str, typer.Option(help="One of: regard list tokenizers.")] = "bpe",
-    vocab_size: Annotated[int, typer.Option(help="Pieces, specials included.")] = 8000,
+    vocab_size: Annotated[int, typer.Option(help="Tokens, special tokens included.")] = 8000,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Texts are lower-cased.")] = False,
     unicode_form: Annotated[str, typer.Option(help="none, nfc, nfd, nfkc or nfkd.")] = "none",
     columns: Annotated[
@@ -69,7 +69,7 @@ def encode(
         if as_json
         else (lambda text: " ".join(map(str, loaded.encode(text).ids)))
         if ids
-        else (lambda text: " ".join(loaded.encode(text).pieces))
+        else (lambda text: " ".join(loaded.encode(text).tokens))
     )
     for chunk in chunks_of(texts):
         emit("".join(f"{form(text)}\n" for text in chunk.texts))

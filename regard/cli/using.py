@@ -67,7 +67,7 @@ def predict(
 
 def limit_of(task: Any) -> int:
     """The most tokens that a text may have."""
-    return task.model.config.max_length if task.decodes else task.pieces.limit
+    return task.model.config.max_length if task.decodes else task.pieces.max_length
 
 
 def refuse_decoding(what: str, options: dict[str, Any]) -> None:

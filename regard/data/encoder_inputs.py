@@ -1,8 +1,8 @@
-"""Texts as an encoder of pieces reads them: tokenizer, template and limit together.
+"""Texts as an encoder of pieces reads them: tokenizer, template and max_length together.
 
-pieces = Pieces(tokenizer, template, limit=512, pad=0)
-rows = pieces.rows([("One text.",), ("A pair", "of texts")])        whole, however long
-rows = [pieces.shortened(row) for row in rows]                      the longest text first
+pieces = Pieces(tokenizer, template, max_length=512, pad=0)
+rows = pieces.encode([("One text.",), ("A pair", "of texts")])        whole, however long
+rows = [pieces.truncate(row) for row in rows]                      the longest text first
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ BATCHES_PER_POOL = 50  # batches that are cut from one pool of rows sorted by le
 class InputFormat:
     """How texts become rows of ids.
 
-    limit: the most ids that a row may have; None: any number.  pad: the id of padding; None: the
-    model has no piece for it.
+    max_length: the most ids that a row may have; None: any number.
+    pad: the id of padding; None: the model has no token for it.
     """
 
     tokenizer: Tokenizer
     template: Template
-    limit: int | None
+    max_length: int | None
     pad: int | None
 
     def __post_init__(self) -> None:
-        least = self.template.room(2) + 2
-        if self.limit is not None and self.limit < least:
-            raise ConfigError(f"`max_tokens` must be at least {least}, but is {self.limit}.")
+        least = self.template.special_count(2) + 2
+        if self.max_length is not None and self.max_length < least:
+            raise ConfigError(f"`max_tokens` must be at least {least}, but is {self.max_length}.")
 
-    def rows(self, texts: Sequence[Texts]) -> list[EncoderInput]:
+    def encode(self, texts: Sequence[Texts]) -> list[EncoderInput]:
         """The rows of many texts or pairs of texts, not shortened. An empty text is one piece."""
         flat = iter(self.tokenizer.encode_many([part for one in texts for part in one]))
         return [self._row([next(flat) for _ in one]) for one in texts]
 
-    def words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The pieces of each word of each sentence; a word that has none is the unknown piece.
 
         Words are taken as they stand between spaces; each is encoded once, however often it comes.
@@ -63,21 +63,25 @@ class InputFormat:
         pieces = dict(zip(distinct, found, strict=True))
         return [[pieces[word] for word in sentence] for sentence in sentences]
 
-    def long_ones(self, rows: Sequence[EncoderInput]) -> list[int]:
-        """Which rows are longer than the limit."""
-        return [i for i, row in enumerate(rows) if self.limit is not None and len(row) > self.limit]
+    def too_long(self, rows: Sequence[EncoderInput]) -> list[int]:
+        """The indices of inputs longer than `max_length`."""
+        return [
+            i
+            for i, row in enumerate(rows)
+            if self.max_length is not None and len(row) > self.max_length
+        ]
 
-    def shortened(self, row: EncoderInput) -> EncoderInput:
-        """Within the limit: ids leave the end of the longer text until both are equal, then of both
-        in turn (as BERT's own programs do)."""
-        if self.limit is None or len(row) <= self.limit:
+    def truncate(self, row: EncoderInput) -> EncoderInput:
+        """The input within `max_length`, tokens dropped from the end of the longer text until both
+        are equally long, then from both in turn (as BERT's own programs do)."""
+        if self.max_length is None or len(row) <= self.max_length:
             return row
         texts = row.texts()
-        room = self.limit - self.template.room(len(texts))
+        room = self.max_length - self.template.special_count(len(texts))
         if len(texts) == 1:
-            return self.template.row([texts[0][:room]])
+            return self.template.apply([texts[0][:room]])
         first = min(len(texts[0]), max(room - len(texts[1]), (room + 1) // 2))
-        return self.template.row([texts[0][:first], texts[1][: room - first]])
+        return self.template.apply([texts[0][:first], texts[1][: room - first]])
 
     def batch(self, rows: Sequence[EncoderInput]) -> Sequences:
         """Rows side by side, padded on the right."""
@@ -85,8 +89,8 @@ class InputFormat:
         return with_segments(padded, Sequences.of([row.segments for row in rows], 0))
 
     def _row(self, ids: list[list[int]]) -> EncoderInput:
-        row = self.template.row(ids)
-        return row if row.ids else self.template.row([[self._something()]])
+        row = self.template.apply(ids)
+        return row if row.ids else self.template.apply([[self._something()]])
 
     def _something(self) -> int:
         """What stands where there would be nothing: the unknown piece, or the end of a text."""

@@ -100,16 +100,16 @@ class WordWindows:
         """The rows of sentences; those without words have none."""
         rows: list[EncoderInput] = []
         places, cut = [], []
-        around = pieces.template.room(1)
-        for number, words in enumerate(pieces.words(sentences)):
+        around = pieces.template.special_count(1)
+        for number, words in enumerate(pieces.encode_words(sentences)):
             lengths = list(map(len, words))
-            room = max(sum(lengths), 1) if pieces.limit is None else pieces.limit - around
+            room = max(sum(lengths), 1) if pieces.max_length is None else pieces.max_length - around
             if lengths and max(lengths) > room:
                 cut.append(number)
                 words, lengths = [w[:room] for w in words], [min(n, room) for n in lengths]
             for window in word_windows(lengths, room, room // OVERLAP):
                 inside = words[window.start : window.stop]
-                row = pieces.template.row([[i for word in inside for i in word]])
+                row = pieces.template.apply([[i for word in inside for i in word]])
                 begins = list(accumulate(map(len, inside), initial=row.starts[0]))
                 places.append(begins[window.first - window.start : window.last - window.start])
                 rows.append(row)
@@ -186,12 +186,12 @@ class ContextWindows:
 
         Neighbours share `overlap` pieces, but never more than half of what has room.
         """
-        assert pieces.limit is not None, "rows of windows have a limit"
+        assert pieces.max_length is not None, "rows of windows have a limit"
         rows, facts = [], []
         for number, (question, context) in enumerate(zip(asked, contexts, strict=True)):
-            room = pieces.limit - pieces.template.room(2) - len(question)
+            room = pieces.max_length - pieces.template.special_count(2) - len(question)
             for start, stop in even_windows(len(context.ids), room, min(overlap, room // 2)):
-                row = pieces.template.row([question, context.ids[start:stop]])
+                row = pieces.template.apply([question, context.ids[start:stop]])
                 rows.append(row)
                 facts.append((number, start, row.starts[1], stop - start))
         return cls(EncodedInputs.of(rows), *np.array(facts, np.int64).reshape(-1, 4).T)

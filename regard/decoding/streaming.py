@@ -21,7 +21,7 @@ class Streaming:
     """Iterates over (row, token) pairs; afterwards `results` holds what `generate` would give.
 
         for row, token in Streaming(model, prompts, options(top_k=40)):
-            print(tokenizer.piece(token), end="", flush=True)
+            print(tokenizer.token(token), end="", flush=True)
 
     Ends are not among the tokens. With several samples, row b * samples + i is sample i of
     sentence b.
@@ -94,7 +94,7 @@ class Spelling:
         return self._until(text, len(text))
 
     def _is_byte(self, token: int) -> bool:
-        return BYTE.fullmatch(self._tokenizer.piece(token)) is not None
+        return BYTE.fullmatch(self._tokenizer.token(token)) is not None
 
     def _until(self, text: str, end: int) -> str:
         part = text[self._said : end]

@@ -65,4 +65,4 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
 def _excerpt(task: Any, recipe: Any) -> tuple[str, str] | None:
     """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
     found = task.excerpt(recipe)
-    return None if found is None or task.pieces.long_ones(task.pieces.rows([found])) else found
+    return None if found is None or task.pieces.too_long(task.pieces.encode([found])) else found

@@ -54,7 +54,7 @@ class Embedding(Answering):
         max_tokens: int | None = None,
     ):
         super().__init__(headed(model), tokenizer, max_tokens=max_tokens)
-        self.pooling = Pooling(tuple(kinds), normalize, self.pieces.limit)
+        self.pooling = Pooling(tuple(kinds), normalize, self.pieces.max_length)
 
     # ---- using
 

@@ -133,7 +133,7 @@ class Answering(Embeds):
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        return {"max_tokens": self.pieces.limit}
+        return {"max_tokens": self.pieces.max_length}
 
     def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
         """What the head answers from the hidden states (R, T, D) of a batch's rows."""
@@ -194,26 +194,26 @@ class Answering(Embeds):
                 text and no list.
         """
         rows = self._kept_rows(self.checked(texts))
-        long = self.pieces.long_ones(rows)
+        long = self.pieces.too_long(rows)
         if long and too_long == "error":
             raise longer_than_read(rows[long[0]], long[0], self.pieces)
-        return self.laid([self.pieces.shortened(row) for row in rows])
+        return self.laid([self.pieces.truncate(row) for row in rows])
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
         """The places of texts longer than the model's limit, and how many tokens each has."""
         rows = self._kept_rows(self.checked(texts))
-        return {i: len(rows[i]) for i in self.pieces.long_ones(rows)}
+        return {i: len(rows[i]) for i in self.pieces.too_long(rows)}
 
     def _made_rows(self, texts: list[Any]) -> list[Any]:
         """Texts as they are read, whole."""
-        return self.pieces.rows(texts)
+        return self.pieces.encode(texts)
 
     def warn_if_cut(self, texts: Sequence[Texts]) -> None:
         """Say how many of the texts are too long for the model."""
         if cut := self.long_ones(texts):
             warnings.warn(
-                f"{len(cut):,} of {len(texts):,} rows were cut to {self.pieces.limit:,} tokens, "
-                "which is what this model reads",
+                f"{len(cut):,} of {len(texts):,} rows were cut to {self.pieces.max_length:,} "
+                "tokens, which is what this model reads",
                 stacklevel=3,
             )
 
@@ -408,7 +408,7 @@ def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None
     stated = tokenizer.max_length if max_tokens is None else max_tokens
     limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
     template = template_of(tokenizer) or model.encoder.template(tokenizer)
-    if template.kinds > model.encoder.segment_types:
+    if template.segment_count > model.encoder.segment_types:
         template = template.unsegmented()
     return InputFormat(tokenizer, template, min(limits, default=None), model.config.pad)
 
@@ -484,14 +484,14 @@ def keep_short(
         DataError: a row is too long and that is an error.
     """
     out = set()
-    for i in pieces.long_ones(rows):
+    for i in pieces.too_long(rows):
         if data.too_long == "error":
-            problem = f"has {len(rows[i])} tokens, more than {pieces.limit}."
+            problem = f"has {len(rows[i])} tokens, more than {pieces.max_length}."
             hint = "Raise max_tokens if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], lines[i], problem, hint)
         done = "row left out" if data.too_long == "skip" else "truncated"
-        report.note(f"longer than {pieces.limit} tokens, {done}", lines[i])
+        report.note(f"longer than {pieces.max_length} tokens, {done}", lines[i])
         if data.too_long == "skip":
             out.add(i)
-        rows[i] = pieces.shortened(rows[i])
+        rows[i] = pieces.truncate(rows[i])
     return [i for i in range(len(rows)) if i not in out]

@@ -200,10 +200,10 @@ class Text:
     chunk = 1024
 
     def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
-        return Read(pieces.rows([(as_text(text, i),) for i, text in enumerate(texts)]))
+        return Read(pieces.encode([(as_text(text, i),) for i, text in enumerate(texts)]))
 
     def shortened(self, read: Read, pieces: InputFormat) -> Read:
-        return Read([pieces.shortened(row) for row in read.rows])
+        return Read([pieces.truncate(row) for row in read.rows])
 
     def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Tensor:
         return self.pooling.of(states, sizes)
@@ -217,11 +217,11 @@ class Token:
     chunk = 128
 
     def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
-        rows = pieces.rows([(as_text(text, i),) for i, text in enumerate(texts)])
-        return Read(rows, [list(map(pieces.tokenizer.piece, row.ids)) for row in rows])
+        rows = pieces.encode([(as_text(text, i),) for i, text in enumerate(texts)])
+        return Read(rows, [list(map(pieces.tokenizer.token, row.ids)) for row in rows])
 
     def shortened(self, read: Read, pieces: InputFormat) -> Read:
-        rows, piece = [pieces.shortened(row) for row in read.rows], pieces.tokenizer.piece
+        rows, piece = [pieces.truncate(row) for row in read.rows], pieces.tokenizer.token
         return Read(rows, [list(map(piece, row.ids)) for row in rows])
 
     def vectors(self, states: Tensor, sizes: Tensor, read: Read) -> Sequence[Tensor]:
@@ -246,7 +246,7 @@ class Word:
 
     def read(self, pieces: InputFormat, texts: Sequence[Any]) -> Read:
         words = [as_words(text, i) for i, text in enumerate(texts)]
-        found = pieces.words(words)
+        found = pieces.encode_words(words)
         rows = [_row(list(chain.from_iterable(word)), pieces) for word in found]
         return Read(rows, words, [list(map(len, word)) for word in found])
 
@@ -282,8 +282,8 @@ def as_words(given: Any, place: int) -> list[str]:
 
 def _row(ids: list[int], pieces: InputFormat) -> EncoderInput:
     """Around the pieces of words what the template has; never a row of nothing."""
-    row = pieces.template.row([ids])
-    return row if row.ids else pieces.rows([("",)])[0]
+    row = pieces.template.apply([ids])
+    return row if row.ids else pieces.encode([("",)])[0]
 
 
 def _text_of(row: EncoderInput) -> list[int]:
@@ -292,9 +292,9 @@ def _text_of(row: EncoderInput) -> list[int]:
 
 def _words_within(row: EncoderInput, sizes: Sequence[int], pieces: InputFormat) -> int:
     """How many whole words of a row the model reads."""
-    if pieces.limit is None or len(row) <= pieces.limit:
+    if pieces.max_length is None or len(row) <= pieces.max_length:
         return len(sizes)
-    room = pieces.limit - pieces.template.room(1)
+    room = pieces.max_length - pieces.template.special_count(1)
     return sum(end <= room for end in accumulate(sizes))
 
 
@@ -397,8 +397,8 @@ class Embedder:
             done, cut = done + len(read.rows), cut + len(long)
         if cut:
             warnings.warn(
-                f"{cut:,} of {done:,} texts were cut to {self.pieces.limit:,} tokens, which is "
-                "what this model reads",
+                f"{cut:,} of {done:,} texts were cut to {self.pieces.max_length:,} tokens, which "
+                "is what this model reads",
                 stacklevel=3,
             )
 
@@ -416,7 +416,7 @@ class Embedder:
                 done += len(chunk)
                 if waiting is not None:
                     read = waiting.result()
-                    yield read, self.pieces.long_ones(read.rows)
+                    yield read, self.pieces.too_long(read.rows)
                 if coming is None:
                     return
                 waiting = coming
@@ -438,7 +438,7 @@ class Embedder:
         Raises:
             TextError: vectors of a text are infinite or not numbers; `before` others came first.
         """
-        if self.pieces.long_ones(read.rows):
+        if self.pieces.too_long(read.rows):
             read = self.unit.shortened(read, self.pieces)
         if isinstance(self.unit, Text):
             vectors = np.empty((len(read.rows), self.width), np.float32)
@@ -483,5 +483,5 @@ def as_text(given: Any, place: int) -> str:
 
 def longer_than_read(row: EncoderInput, number: int, pieces: InputFormat) -> TextError:
     """For a text beyond the model's limit; its number is counted from 0."""
-    problem = f"has {len(row)} tokens, but this model reads at most {pieces.limit}."
+    problem = f"has {len(row)} tokens, but this model reads at most {pieces.max_length}."
     return TextError(number, problem, "Shorten it, or cut its end with too_long='truncate'.")

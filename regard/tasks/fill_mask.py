@@ -71,7 +71,7 @@ class FillMask(Answering):
                 "This model fills masks, but its tokenizer has no mask piece. Name it in "
                 'tokenizer_config.json ("mask_token"), or use the tokenizer of the model.'
             )
-        self._mask = tokenizer.piece(tokenizer.mask_id)
+        self._mask = tokenizer.token(tokenizer.mask_id)
         self.pieces = replace(self.pieces, tokenizer=_reading(tokenizer, self._mask))
         # Whether a space before the mask belongs to it, so that a word comes with its space.
         added = {token["id"]: token for token in tokenizer.to_json()["added_tokens"]}
@@ -128,7 +128,7 @@ class FillMask(Answering):
         """
         if "next" not in self.model.heads:
             raise ConfigError("This model fills masks, but has no head that tells what follows.")
-        asked = NextSentence(self.model, self.tokenizer, max_tokens=self.pieces.limit)
+        asked = NextSentence(self.model, self.tokenizer, max_tokens=self.pieces.max_length)
         return asked.follows(first, second, too_long=too_long)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
@@ -142,7 +142,9 @@ class FillMask(Answering):
         assert isinstance(found, EncodedInputs)
         for i, (text,) in enumerate(masked):
             if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
-                problem = f"is cut to {self.pieces.limit} tokens and loses a mask with its end."
+                problem = (
+                    f"is cut to {self.pieces.max_length} tokens and loses a mask with its end."
+                )
                 raise TextError(i, problem, "Shorten it.")
         return found
 
@@ -191,7 +193,7 @@ class FillMask(Answering):
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
 
     def _candidate(self, number: int, probability: float) -> MaskCandidate:
-        piece = self.tokenizer.piece(number)
+        piece = self.tokenizer.token(number)
         word = self.tokenizer.decode([number]).strip() or piece
         return MaskCandidate(word, piece, probability)
 
@@ -216,7 +218,7 @@ class FillMask(Answering):
                 return ids[0]
         if word in self.tokenizer.vocab():
             return self.tokenizer.id(word)
-        pieces = ", ".join(found[0].pieces) or "nothing"
+        pieces = ", ".join(found[0].tokens) or "nothing"
         raise RegardError(
             f"`among`: {word!r} is not one piece of this vocabulary but {pieces}, and a mask "
             "stands for one piece."
@@ -238,6 +240,6 @@ class FillMask(Answering):
 def _reading(tokenizer: Tokenizer, mask: str) -> Tokenizer:
     """The same tokenizer; a mask that stands in a text is read as the mask."""
     added = {token["content"] for token in tokenizer.to_json()["added_tokens"]}
-    known = tokenizer if mask in added else tokenizer.with_pieces([mask])
-    fast = tokenizers.Tokenizer.from_str(known.as_text())
-    return Tokenizer(fast, tokenizer.kind, tokenizer.roles, reads_specials=True)
+    known = tokenizer if mask in added else tokenizer.with_special_tokens([mask])
+    fast = tokenizers.Tokenizer.from_str(known.to_str())
+    return Tokenizer(fast, tokenizer.kind, tokenizer.roles, reads_special_tokens=True)

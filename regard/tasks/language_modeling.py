@@ -123,7 +123,7 @@ def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
 
     Unknown tokens are not looked for: perplexities count them.
     """
-    unknown = "" if tokenizer.unk_id is None else tokenizer.piece(tokenizer.unk_id)
+    unknown = "" if tokenizer.unk_id is None else tokenizer.token(tokenizer.unk_id)
     for text in texts:
         ids = tokenizer.encode(text).ids
         found = tokenizer.decode(ids)

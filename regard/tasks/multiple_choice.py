@@ -154,7 +154,7 @@ class MultipleChoice(EncoderTask):
 
     def _keeps(self, one: ChoiceRows, number: int, data: ChoiceData, report: ReadReport) -> bool:
         """Whether a question is learned from; what is done to it is counted."""
-        limit = self.pieces.limit
+        limit = self.pieces.max_length
         if limit is None or one.needed <= limit:
             return True
         if data.too_long == "error":
@@ -190,7 +190,7 @@ class MultipleChoice(EncoderTask):
 
     def _rows_of(self, firsts: Sequence[list[int]], seconds: Sequence[list[int]]) -> ChoiceRows:
         """From the ids of context, question and choices, as beginning a part and as going on."""
-        limit, room = self.pieces.limit, self.pieces.template.room(2)
+        limit, room = self.pieces.max_length, self.pieces.template.special_count(2)
         rows, longest = [], 0
         for choice in range(2, len(firsts)):
             context, rest = firsts[0], self._rest(firsts, seconds, choice)
@@ -198,8 +198,8 @@ class MultipleChoice(EncoderTask):
             longest = max(longest, alone)
             if limit is not None:
                 context = context[: max(0, limit - alone)]
-            row = self.pieces.template.row([context + rest[0], rest[1]])
-            rows.append(self.pieces.shortened(row))
+            row = self.pieces.template.apply([context + rest[0], rest[1]])
+            rows.append(self.pieces.truncate(row))
         return ChoiceRows(rows, longest + len(firsts[0]), longest)
 
     def _rest(
@@ -275,7 +275,7 @@ class MultipleChoice(EncoderTask):
 
     def long_ones(self, questions: Sequence[Any]) -> dict[int, int]:
         """The places of questions longer than the model's limit, and how many tokens they have."""
-        limit = self.pieces.limit
+        limit = self.pieces.max_length
         needed = [one.needed for one in self._kept_rows(as_questions(questions))]
         return {i: count for i, count in enumerate(needed) if limit and count > limit}
 
@@ -323,7 +323,7 @@ class MultipleChoice(EncoderTask):
     def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
         found = self._kept_rows(list(questions))
         for i, one in enumerate(found):
-            limit = self.pieces.limit
+            limit = self.pieces.max_length
             if too_long == "error" and limit is not None and one.needed > limit:
                 problem = f"has {one.needed} tokens, but this model reads at most {limit}."
                 hint = "Shorten its context, or cut the end with too_long='truncate'."

@@ -112,8 +112,8 @@ class QuestionAnswering(EncoderTask):
         threshold: float = ALWAYS,
     ):
         super().__init__(model, tokenizer, max_tokens=max_tokens or 384)
-        assert self.pieces.limit is not None
-        room = self.pieces.limit - self.pieces.template.room(2)
+        assert self.pieces.max_length is not None
+        room = self.pieces.max_length - self.pieces.template.special_count(2)
         self.overlap, self.question_tokens = overlap, min(question_tokens, room // 2)
         self.answer_tokens, self.threshold = answer_tokens, threshold
         self._tuned: dict[bytes, float] | None = None
@@ -314,7 +314,7 @@ class QuestionAnswering(EncoderTask):
         several: list[Question] = []
         contexts: list[EncodedContext] = []
         kept: dict[str, EncodedContext] = {}
-        windows, step = 0.0, self.pieces.limit or 1
+        windows, step = 0.0, self.pieces.max_length or 1
         for one in asked:
             context = kept.get(one.context)
             if context is None:

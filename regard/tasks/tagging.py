@@ -190,7 +190,7 @@ class Tagging(EncoderTask):
 
     @property
     def _cut_note(self) -> str:
-        return f"a word longer than {self.pieces.limit} tokens, its end not read"
+        return f"a word longer than {self.pieces.max_length} tokens, its end not read"
 
     # ---- learning
 

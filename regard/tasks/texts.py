@@ -224,7 +224,7 @@ class TextTask(EncoderTask):
             texts.append(tuple(fields))
             targets.append(self.target(target, rows.file_of(0), line))
             lines.append(line)
-        found = self.pieces.rows(texts)
+        found = self.pieces.encode(texts)
         kept = keep_short(found, lines, self.pieces, data, report)
         report.kept = len(kept)
         if not kept:
@@ -242,7 +242,7 @@ class TextTask(EncoderTask):
 
     def _orders(self, row: EncoderInput) -> list[EncoderInput]:
         texts = row.texts()
-        return [row] if len(texts) == 1 else [row, self.pieces.template.row(texts[::-1])]
+        return [row] if len(texts) == 1 else [row, self.pieces.template.apply(texts[::-1])]
 
     def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
         """The head's scores (B, O); of what both orders of a pair give, added."""

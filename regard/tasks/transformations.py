@@ -40,4 +40,4 @@ def _marks(tokenizer: Tokenizer) -> bool:
     """Whether texts have marks around them, in the tokenizer's file or by the model's own rule."""
     template = template_of(tokenizer)
     roles = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
-    return None not in roles and (template is None or template.room(2) > 2)
+    return None not in roles and (template is None or template.special_count(2) > 2)

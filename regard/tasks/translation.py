@@ -184,7 +184,7 @@ class Translation(TaskVerbs):
         corpora = Corpora(train, valid, [p[1] for p in pairs], data.batch_tokens, recipe.seed)
         return cls(
             model,
-            tokenizer.ended(),
+            tokenizer.with_eos_template(),
             method=recipe.decoding.build("2x+10"),
             smoothing=recipe.objective.smoothing,
             bleu_tokenize=recipe.evaluation.bleu_tokenize,

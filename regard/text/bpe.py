@@ -27,7 +27,7 @@ class Merge:
     tied: tuple[Pair, ...]
 
     @property
-    def piece(self) -> str:
+    def symbol(self) -> str:
         return self.left + self.right
 
 
@@ -93,7 +93,7 @@ def rebuild_merges(vocab: Mapping[str, int], whole: Iterable[str] = ()) -> list[
 
     A piece came from the two pieces that the earlier merges leave of its characters. (From
     GPT's and GPT-2's vocabularies this gives their published merges, all of them, in order.)
-    whole: pieces that were not learned, such as specials.
+    whole: pieces that were not learned, such as special tokens.
     Raises ValueError for a piece that the earlier ones do not make.
     """
     ranks: dict[Pair, int] = {}

@@ -25,7 +25,7 @@ END = "</w>"
 def train(
     texts: Iterable[str],
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     handling: Handling,
     *,
     min_frequency: int = 2,
@@ -38,15 +38,15 @@ def train(
         each character counts twice, with and without </w>
     """
     allow_splits(handling, ["whitespace", "punctuation"])
-    unknown = need_unknown("bpe", specials)
-    trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet_limit)
+    unknown = need_unknown("bpe", special_tokens)
+    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet_limit)
     words = map(handling.splitter(), texts)
     codes = SymbolCodes(after=END)
     coded, merges = learn_merges(words, codes, code_with_suffix, trainer)
     if len(coded) > vocab_size:
         hint = "Or keep only the most frequent symbols: alphabet_limit=…"
-        raise too_small(vocab_size, len(specials), len(coded) - len(specials), hint)
-    vocab, spelled = _spell(coded, merges, codes, specials)
+        raise too_small(vocab_size, len(special_tokens), len(coded) - len(special_tokens), hint)
+    vocab, spelled = _spell(coded, merges, codes, special_tokens)
     model = models.BPE(vocab, spelled, unk_token=unknown, end_of_word_suffix=END)
     return assemble(model, handling, decoders.BPEDecoder(suffix=END))
 
@@ -54,21 +54,23 @@ def train(
 def train_bytes(
     texts: Iterable[str],
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     handling: Handling,
     *,
     min_frequency: int = 2,
 ) -> Tokenizer:
     """Bytes, cut into words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
     allow_splits(handling, ["gpt2", "gpt2-prefix"])
-    if vocab_size < 256 + len(specials):
-        raise too_small(vocab_size, len(specials), 256, "An alphabet of bytes cannot be smaller.")
+    if vocab_size < 256 + len(special_tokens):
+        raise too_small(
+            vocab_size, len(special_tokens), 256, "An alphabet of bytes cannot be smaller."
+        )
     fast = assemble(models.BPE(), handling, decoders.ByteLevel())
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet=alphabet)
+    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet=alphabet)
     fast.train_from_iterator(texts, trainer)
     for left, right in json.loads(fast.to_str())["model"]["merges"]:
-        if left + right in specials:
+        if left + right in special_tokens:
             raise ConfigError(
                 f"the special {left + right!r} is also a frequent piece of the texts. "
                 "Choose a name that does not occur in them."
@@ -92,7 +94,7 @@ def assemble(
 
 def bpe_trainer(
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     min_frequency: int,
     alphabet_limit: int | None = None,
     alphabet: Sequence[str] = (),
@@ -100,7 +102,7 @@ def bpe_trainer(
     """The library's trainer, silent."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=specials,
+        special_tokens=special_tokens,
         min_frequency=min_frequency,
         initial_alphabet=alphabet,
         show_progress=False,
@@ -118,16 +120,16 @@ def allow_splits(handling: Handling, splits: list[str]) -> None:
 
 
 def _spell(
-    coded: list[str], merges: list[tuple[str, str]], codes: SymbolCodes, specials: list[str]
+    coded: list[str], merges: list[tuple[str, str]], codes: SymbolCodes, special_tokens: list[str]
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Coded pieces and merges as the vocabulary writes them.
 
     A text may hold the four characters </w>, or a special's name, so that two pieces would be
     written alike. The later one is left out, and what was built on it.
     """
-    vocab = {name: i for i, name in enumerate(specials)}
+    vocab = {name: i for i, name in enumerate(special_tokens)}
     alive = {piece for piece in coded if len(piece) == 1}
-    for symbol in coded[len(specials) :]:
+    for symbol in coded[len(special_tokens) :]:
         if symbol in alive:
             vocab[codes.spell(symbol)] = len(vocab)
     spelled = []

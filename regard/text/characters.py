@@ -23,7 +23,7 @@ BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 def train(
     texts: Iterable[str],
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     handling: Handling,
     *,
     min_frequency: int = 1,
@@ -33,16 +33,16 @@ def train(
     Decoding gives back the text as long as no character is unknown.
     """
     allow_splits(handling, ["characters"])
-    unknown = need_unknown("characters", specials)
+    unknown = need_unknown("characters", special_tokens)
     normalizer = handling.normalizer()
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text) if normalizer else text)
     alphabet = sum(count >= min_frequency for count in counts.values())
-    if len(specials) + alphabet > vocab_size:
+    if len(special_tokens) + alphabet > vocab_size:
         hint = "Or leave rare characters unknown: min_frequency=…"
-        raise too_small(vocab_size, len(specials), alphabet, hint)
-    model = models.WordLevel(frequent(counts, vocab_size, specials, min_frequency), unknown)
+        raise too_small(vocab_size, len(special_tokens), alphabet, hint)
+    model = models.WordLevel(frequent(counts, vocab_size, special_tokens, min_frequency), unknown)
     return assemble(model, handling, decoders.Fuse())
 
 

@@ -31,7 +31,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
         largest = tokenizer.vocab_size - 1
         raise CheckpointError(
             f"The tokenizer does not fit the model: its ids go up to {largest:,} "
-            f"({tokenizer.piece(largest)!r}), but config.json has `vocab_size` {size:,}. Use the "
+            f"({tokenizer.token(largest)!r}), but config.json has `vocab_size` {size:,}. Use the "
             "tokenizer that was saved with these weights."
         )
     for role in ROLES:
@@ -40,7 +40,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
             continue
         said = (
             f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} piece "
-            f"{tokenizer.piece(own)!r} has the id {own}"
+            f"{tokenizer.token(own)!r} has the id {own}"
         )
         ordinary = _piece(tokenizer, stated) if stated not in tokenizer.special_ids else None
         if ordinary is not None and role not in LOOSE:

@@ -82,7 +82,7 @@ class MergedWord:
     word: str
     symbols: tuple[str, ...]
     steps: tuple[bpe.Applied, ...]
-    pieces: tuple[str, ...]
+    tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class MatchedWord:
 
     word: str
     steps: tuple[wordpiece.Match, ...]
-    pieces: tuple[str, ...]
+    tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class LookedUpWord:
     """A word or character that is looked up whole."""
 
     word: str
-    pieces: tuple[str, ...]
+    tokens: tuple[str, ...]
 
 
 def count_words(texts: Iterable[str]) -> dict[str, int]:
@@ -127,7 +127,7 @@ def training(
     iterations = [Iteration(None, _written(state), tuple(rows.values()))]
     for merge in islice(bpe.learn(words, symbols_of), merges):
         pair = merge.left, merge.right
-        joined = [(join(symbols, pair, merge.piece), count) for symbols, count in state]
+        joined = [(join(symbols, pair, merge.symbol), count) for symbols, count in state]
         parts = [
             (len(old) - len(new)) * count
             for (old, count), (new, _) in zip(state, joined, strict=True)
@@ -211,12 +211,12 @@ def _enter(rows: dict[str, TokenCounts], merge: bpe.Merge, parts: list[int]) -> 
     for token in (merge.left, merge.right):
         row = rows[token]
         rows[token] = TokenCounts(row.number, token, (*row.history, -sum(parts)), row.parts)
-    known = rows.get(merge.piece)
+    known = rows.get(merge.symbol)
     if known:  # made from other parts before
         history = (*known.history, sum(parts))
-        rows[merge.piece] = TokenCounts(known.number, merge.piece, history, known.parts)
+        rows[merge.symbol] = TokenCounts(known.number, merge.symbol, history, known.parts)
     else:
-        rows[merge.piece] = TokenCounts(len(rows) + 1, merge.piece, (sum(parts),), tuple(parts))
+        rows[merge.symbol] = TokenCounts(len(rows) + 1, merge.symbol, (sum(parts),), tuple(parts))
 
 
 def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
@@ -303,7 +303,7 @@ def _iteration(number: int, step: Iteration) -> str:
         title = "Before the first merge"
     else:
         tie = f", the first read of {len(step.merge.tied)} equal pairs" * (len(step.merge.tied) > 1)
-        title = f"Iteration {number}: {step.merge.left} + {step.merge.right} -> {step.merge.piece}"
+        title = f"Iteration {number}: {step.merge.left} + {step.merge.right} -> {step.merge.symbol}"
         title += f"  (count {step.merge.count}{tie})"
     words = ", ".join(f"'{word}': {count}" for word, count in step.words.items())
     table = [("Number", "Token", "Frequency")]
@@ -326,7 +326,7 @@ def _(explained: Likelihood) -> str:
     table = [("Merge", "Piece", "Score")]
     for merge in explained.merges:
         score = f"{merge.count} / ({merge.count_left} * {merge.count_right}) = {merge.score:.4g}"
-        table.append((f"{merge.left} {merge.right}", merge.piece, score))
+        table.append((f"{merge.left} {merge.right}", merge.symbol, score))
     return _columns(table)
 
 
@@ -348,7 +348,7 @@ def _(explained: MergedWord) -> str:
     for step in explained.steps:
         rule = f"merge {step.rank + 1}"
         lines.append((rule, f"{step.left} + {step.right}", " ".join(step.symbols)))
-    return f"{explained.word} -> {' '.join(explained.pieces)}\n{_columns(lines)}"
+    return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}"
 
 
 @render.register
@@ -357,12 +357,12 @@ def _(explained: MatchedWord) -> str:
     for step in explained.steps:
         tried = step.tried if len(step.tried) < 9 else (*step.tried[:3], "…", *step.tried[-4:])
         lines.append((str(step.start), step.found or "nothing", " ".join(tried)))
-    return f"{explained.word} -> {' '.join(explained.pieces)}\n{_columns(lines)}"
+    return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}"
 
 
 @render.register
 def _(explained: LookedUpWord) -> str:
-    return f"{explained.word!r} -> {' '.join(explained.pieces)}"
+    return f"{explained.word!r} -> {' '.join(explained.tokens)}"
 
 
 def _columns(table: Sequence[Sequence[str]]) -> str:

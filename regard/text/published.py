@@ -246,16 +246,16 @@ def _made(
         made = Tokenizer(fast, stated, roles, not config.split_special_tokens, sides)
     except RegardError as error:
         raise DataError(settings.path, None, str(error)) from None
-    made.cleans_up = bool(config.clean_up_tokenization_spaces) and model != "BPE"
+    made.clean_up_spaces = bool(config.clean_up_tokenization_spaces) and model != "BPE"
     made.max_length = settings.max_length
     return made
 
 
 def _known_roles(fast: tokenizers.Tokenizer) -> dict[str, str]:
-    """The roles of specials that are known by their names."""
-    specials = [t.content for t in fast.get_added_tokens_decoder().values() if t.special]
-    ends = {"bos": END_OF_TEXT, "eos": END_OF_TEXT} if END_OF_TEXT in specials else {}
-    return roles_of(specials) or ends
+    """The roles of special tokens that are known by their names."""
+    special_tokens = [t.content for t in fast.get_added_tokens_decoder().values() if t.special]
+    ends = {"bos": END_OF_TEXT, "eos": END_OF_TEXT} if END_OF_TEXT in special_tokens else {}
+    return roles_of(special_tokens) or ends
 
 
 def _kind_of(fast: tokenizers.Tokenizer) -> str:
@@ -274,7 +274,7 @@ def _bert(path: Path, lowercase: bool | None) -> Tokenizer:
     """vocab.txt of BERT: its handling of text, its pieces, [CLS] and [SEP] for who opens it."""
     vocab, settings = read_pieces(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
-        # Some copies of the uncased vocabulary have the specials in lower case, too.
+        # Some copies of the uncased vocabulary have the special tokens in lower case, too.
         if special not in vocab and special.lower() in vocab:
             vocab[special] = vocab.pop(special.lower())
     vocab = dict(sorted(vocab.items(), key=lambda item: item[1]))
@@ -422,7 +422,7 @@ def _roberta_pieces(path: Path, merges_path: Path | None) -> Tokenizer:
 def _match_lines(path: Path, written: dict[str, str]) -> dict[str, int]:
     """Piece -> id for lines of pieces written as text; a line feed inside a piece is healed."""
     lines = read_lines(path)
-    specials = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT}
+    special_tokens = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT}
     controls = iter("\0\1\2\3")
     vocab: dict[str, int] = {}
     at = 0
@@ -430,7 +430,7 @@ def _match_lines(path: Path, written: dict[str, str]) -> dict[str, int]:
         for span in (1, 2, 3):
             text = "\n".join(lines[at : at + span])
             piece = written.get(text)
-            if piece is None and (text in specials or text.startswith("madeupword")):
+            if piece is None and (text in special_tokens or text.startswith("madeupword")):
                 piece = text
             if text == " " and piece in vocab:
                 piece = written.get(next(controls, ""))

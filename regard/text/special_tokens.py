@@ -18,26 +18,26 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 
 
-def roles_of(specials: Iterable[str]) -> dict[str, str]:
+def roles_of(special_tokens: Iterable[str]) -> dict[str, str]:
     """The roles of special pieces, known by their names: ["<pad>", "[CLS]"] -> pad and cls."""
-    present = set(specials)
+    present = set(special_tokens)
     return {role: name for role, names in ROLES.items() for name in names[::-1] if name in present}
 
 
-def need_unknown(kind: str, specials: list[str]) -> str:
+def need_unknown(kind: str, special_tokens: list[str]) -> str:
     """The name of the unknown piece, which this kind cannot do without."""
-    unknown = roles_of(specials).get("unk")
+    unknown = roles_of(special_tokens).get("unk")
     if unknown is None:
         raise ConfigError(
-            f"kind {kind!r} needs a piece for what it does not know: `specials` must hold "
-            f"<unk> or [UNK], but is {specials}. (byte-bpe needs none.)"
+            f"kind {kind!r} needs a piece for what it does not know: `special_tokens` must hold "
+            f"<unk> or [UNK], but is {special_tokens}. (byte-bpe needs none.)"
         )
     return unknown
 
 
-def too_small(vocab_size: int, specials: int, alphabet: int, hint: str) -> ConfigError:
+def too_small(vocab_size: int, special_count: int, alphabet: int, hint: str) -> ConfigError:
     """The error for a vocabulary that cannot hold its own alphabet."""
     return ConfigError(
-        f"`vocab_size` must be at least {specials + alphabet} ({specials} specials + an alphabet "
-        f"of {alphabet}), but is {vocab_size}. {hint}"
+        f"`vocab_size` must be at least {special_count + alphabet} ({special_count} special tokens "
+        f"+ an alphabet of {alphabet}), but is {vocab_size}. {hint}"
     )

@@ -60,7 +60,7 @@ class Template:
     segments: tuple[int, int, int] = (0, 0, 1)
 
     @property
-    def kinds(self) -> int:
+    def segment_count(self) -> int:
         """How many segments are told apart."""
         marks = [segment for part in (*self.single, *self.pair) for _, segment in part]
         return 1 + max([*self.segments, *marks])
@@ -73,11 +73,11 @@ class Template:
         )
         return Template((single[0], single[1]), (pair[0], pair[1], pair[2]), (0, 0, 0))
 
-    def room(self, texts: int) -> int:
+    def special_count(self, texts: int) -> int:
         """The places that are not of a text in a row of one text or of two."""
         return sum(map(len, self.single if texts == 1 else self.pair))
 
-    def row(self, texts: Sequence[Sequence[int]]) -> EncoderInput:
+    def apply(self, texts: Sequence[Sequence[int]]) -> EncoderInput:
         """The row of one text's ids, or of two."""
         around = self.single if len(texts) == 1 else self.pair
         of_text = self.segments[:1] if len(texts) == 1 else self.segments[1:]
@@ -136,21 +136,21 @@ def with_template(tokenizer: Tokenizer, template: Template) -> Tokenizer:
     """The same tokenizer; its files tell other libraries to put texts into this template."""
     if template_of(tokenizer) == template:
         return tokenizer
-    fast = tokenizers.Tokenizer.from_str(tokenizer.as_text())
+    fast = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     one, first, second = template.segments
     used = {i for part in (*template.single, *template.pair) for i, _ in part}
-    names = {i: _named(tokenizer.piece(i), i) for i in sorted(used)}
+    names = {i: _named(tokenizer.token(i), i) for i in sorted(used)}
     around: PostProcessor = TemplateProcessing(
         single=_spelled(names, template.single, (f"$A:{one}",)),
         pair=_spelled(names, template.pair, (f"$A:{first}", f"$B:{second}")),
         special_tokens=[
-            {"id": name, "ids": [i], "tokens": [tokenizer.piece(i)]} for i, name in names.items()
+            {"id": name, "ids": [i], "tokens": [tokenizer.token(i)]} for i, name in names.items()
         ],
     )
     if isinstance(fast.post_processor, ByteLevel):
         around = Processors([fast.post_processor, around])
     fast.post_processor = around
-    return tokenizer.around(fast)
+    return tokenizer.with_backend(fast)
 
 
 def required(tokenizer: Tokenizer, *roles: str) -> list[int]:
@@ -171,7 +171,7 @@ def required(tokenizer: Tokenizer, *roles: str) -> list[int]:
 
 
 def _parts(encoding: tokenizers.Encoding) -> list[Specials]:
-    """Runs of special pieces, cut and joined by the texts' own pieces: specials, text, specials."""
+    """The special tokens before, between and after the texts, and the texts' own tokens."""
     parts: list[list[Special]] = [[]]
     marks = zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True)
     for number, segment, special in marks:

@@ -30,7 +30,7 @@ class Encoding:
     """
 
     ids: list[int]
-    pieces: list[str]
+    tokens: list[str]
     offsets: list[tuple[int, int]]
 
     def __len__(self) -> int:
@@ -43,17 +43,17 @@ class Tokenizer:
     fast: the `tokenizers.Tokenizer` that does the work; owned by this object from now on
     kind: one of `regard.text.KINDS`, or "unigram" for a file read from elsewhere
     roles: {"pad": "<pad>", "eos": "</s>", …}, a subset of `ROLES`
-    reads_specials: whether "</s>" standing in a text is read as that special (True) or as
+    reads_special_tokens: whether "</s>" standing in a text is read as that special (True) or as
         four plain characters (False)
     sides: on which side other libraries pad and cut, where their files say it: `padding_side` and
         `truncation_side`; here nothing depends on it
 
-    cleans_up: whether decoding removes the space before punctuation, as tokenizer_config.json asks
-        with `clean_up_tokenization_spaces`
+    clean_up_spaces: whether decoding removes the space before punctuation, as
+        tokenizer_config.json asks with `clean_up_tokenization_spaces`
     max_length: the most tokens of a text that tokenizer_config.json allows; None for no limit
     """
 
-    cleans_up: bool = False
+    clean_up_spaces: bool = False
     max_length: int | None = None
 
     def __init__(
@@ -61,19 +61,19 @@ class Tokenizer:
         fast: tokenizers.Tokenizer,
         kind: str,
         roles: Mapping[str, str],
-        reads_specials: bool = True,
+        reads_special_tokens: bool = True,
         sides: Mapping[str, str] | None = None,
     ):
         fast.no_padding()  # a published tokenizer.json may carry both, and would cut texts silently
         fast.no_truncation()
         self.kind = kind
         self.roles = dict(roles)
-        self.reads_specials = reads_specials
+        self.reads_special_tokens = reads_special_tokens
         self.sides = dict(sides or {})
-        # The post-processor adds specials and trims offsets: only those who open the file want it.
+        # It adds special tokens and trims offsets. Only other libraries use it, from the file.
         self.post_processor = fast.post_processor
         fast.post_processor = None  # type: ignore[assignment]
-        fast.encode_special_tokens = not reads_specials
+        fast.encode_special_tokens = not reads_special_tokens
         self._fast = fast
         for role, piece in self.roles.items():
             if role not in ROLES:
@@ -92,8 +92,8 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.as_text(), self.kind, self.roles, self.reads_specials, self.sides)
-        return _rebuild, (*parts, self.cleans_up, self.max_length)
+        parts = (self.to_str(), self.kind, self.roles, self.reads_special_tokens, self.sides)
+        return _rebuild, (*parts, self.clean_up_spaces, self.max_length)
 
     # ---- the vocabulary
 
@@ -127,7 +127,7 @@ class Tokenizer:
             raise RegardError(f"the piece {piece!r} is not in the vocabulary of {self!r}.")
         return found
 
-    def piece(self, id: int) -> str:
+    def token(self, id: int) -> str:
         """The piece with this id."""
         found = self._fast.id_to_token(int(id)) if _is_id(id, self.vocab_size) else None
         if found is None:
@@ -136,7 +136,7 @@ class Tokenizer:
 
     def label(self, id: int) -> str:
         """A piece as pictures show it: `brown</w>` is "brown", a part that goes on is "starr@@"."""
-        piece = self.piece(id)
+        piece = self.token(id)
         if self.kind != "bpe" or id in self.special_ids:
             return piece
         return piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@"
@@ -215,7 +215,7 @@ class Tokenizer:
             texts = self._fast.decode_batch(kept, skip_special_tokens=False)
         except BaseException as error:
             raise RegardError(f"the ids cannot be decoded: {reason(error)}.") from None
-        return [clean_up(text) for text in texts] if self.cleans_up else texts
+        return [clean_up(text) for text in texts] if self.clean_up_spaces else texts
 
     def words(self, text: str) -> list[str]:
         """The words that pieces never cross, after normalization (for explaining)."""
@@ -251,13 +251,13 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "clean_up_tokenization_spaces": self.cleans_up,
-            "split_special_tokens": not self.reads_specials,
+            "clean_up_tokenization_spaces": self.clean_up_spaces,
+            "split_special_tokens": not self.reads_special_tokens,
             "regard_kind": self.kind,
             "model_input_names": ["input_ids", "attention_mask"],
         }
         template = template_of(self)
-        if template is not None and template.kinds > 1:  # the model tells two texts apart
+        if template is not None and template.segment_count > 1:  # the model tells two texts apart
             config["model_input_names"].insert(1, "token_type_ids")
         limits = [limit for limit in (max_length, self.max_length) if limit is not None]
         if limits:
@@ -279,20 +279,20 @@ class Tokenizer:
 
         return load(path, **options)
 
-    def as_text(self) -> str:
+    def to_str(self) -> str:
         """tokenizer.json as it would be saved."""
         return json.dumps(self.to_json(), ensure_ascii=False)
 
-    def around(self, fast: tokenizers.Tokenizer) -> Tokenizer:
+    def with_backend(self, fast: tokenizers.Tokenizer) -> Tokenizer:
         """A tokenizer like this one whose work another does: pieces added, a template changed."""
         return self._like(fast, self.roles)
 
     def _like(self, fast: tokenizers.Tokenizer, roles: Mapping[str, str]) -> Tokenizer:
-        made = Tokenizer(fast, self.kind, roles, self.reads_specials, self.sides)
-        made.cleans_up, made.max_length = self.cleans_up, self.max_length
+        made = Tokenizer(fast, self.kind, roles, self.reads_special_tokens, self.sides)
+        made.clean_up_spaces, made.max_length = self.clean_up_spaces, self.max_length
         return made
 
-    def ended(self) -> Tokenizer:
+    def with_eos_template(self) -> Tokenizer:
         """The same, but its files tell other libraries to end every text with the eos piece.
 
         Ids and the fingerprint are unchanged. What a file says already is left as it is.
@@ -303,7 +303,7 @@ class Tokenizer:
             return self
         return with_template(self, Template.around((), (self.eos_id,), (self.eos_id,)))
 
-    def with_pieces(self, pieces: Sequence[str]) -> Tokenizer:
+    def with_special_tokens(self, pieces: Sequence[str]) -> Tokenizer:
         """The same with further special pieces at the end of the vocabulary.
 
         Raises:
@@ -315,16 +315,18 @@ class Tokenizer:
         for name in pieces:
             if problem := text_problem(name):
                 raise RegardError(f"the special token {name!r} cannot be added: {problem}")
-        fast = tokenizers.Tokenizer.from_str(self.as_text())
+        fast = tokenizers.Tokenizer.from_str(self.to_str())
         add(fast, [AddedTokenSpec(name) for name in pieces])
-        return self.around(fast)
+        return self.with_backend(fast)
 
     def with_roles(self, pieces: Mapping[str, str]) -> Tokenizer:
         """The same with a special piece in each of these roles: {"sep": "[DELIMITER]"}.
 
         A piece that is not in the vocabulary comes to its end.
         """
-        fast = tokenizers.Tokenizer.from_str(self.with_pieces(list(pieces.values())).as_text())
+        fast = tokenizers.Tokenizer.from_str(
+            self.with_special_tokens(list(pieces.values())).to_str()
+        )
         return self._like(fast, {**self.roles, **pieces})
 
     def fingerprint(self) -> str:
@@ -333,15 +335,16 @@ class Tokenizer:
         matters = {
             name: saved[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")
         }
-        matters |= {"roles": self.roles, "reads_specials": self.reads_specials}
+        # The key is part of the hash, and so of saved runs.
+        matters |= {"roles": self.roles, "reads_specials": self.reads_special_tokens}
         text = json.dumps(_without_nulls(matters), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _rebuild(saved: str, *others: Any) -> Tokenizer:
-    *parts, cleans_up, max_length = others
+    *parts, clean_up_spaces, max_length = others
     made = Tokenizer(tokenizers.Tokenizer.from_str(saved), *parts)
-    made.cleans_up, made.max_length = cleans_up, max_length
+    made.clean_up_spaces, made.max_length = clean_up_spaces, max_length
     return made
 
 

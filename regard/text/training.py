@@ -18,17 +18,17 @@ from regard.text.normalize import Handling
 from regard.text.special_tokens import roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 def train(
     kind: str,
     texts: Iterable[str],
     vocab_size: int,
-    specials: Iterable[str] = SPECIALS,
+    special_tokens: Iterable[str] = SPECIAL_TOKENS,
     *,
     roles: dict[str, str] | None = None,
-    read_specials: bool = False,
+    read_special_tokens: bool = False,
     **options: Any,
 ) -> Tokenizer:
     """Learn a vocabulary of at most `vocab_size` pieces from texts.
@@ -36,9 +36,9 @@ def train(
     kind: a key of `regard.text.KINDS`
     texts: any iterable of str, read once; memory grows with the number of different words,
         never with the length of the stream
-    specials: pieces that take the first ids, in this order. <pad> <s> </s> <unk>, [CLS], [SEP],
+    special_tokens: they take the first ids, in this order. <pad> <s> </s> <unk>, [CLS], [SEP],
         [MASK] and the like are known by name; `roles={"pad": "…"}` names others
-    read_specials: whether a special that stands in a text is later read as that special
+    read_special_tokens: whether `encode` recognizes a special token written in a text
     options: the fields of `Handling` (unicode_form, clean, isolate_cjk, strip_accents,
         lowercase, split), and those of the kind's own trainer, such as min_frequency
 
@@ -49,14 +49,16 @@ def train(
     if kind not in KINDS:
         raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
     learn, handling, rest = _resolve(kind, options)
-    names = _checked_specials(specials)
+    names = _checked_special_tokens(special_tokens)
     if vocab_size <= len(names):
         raise ConfigError(
-            f"`vocab_size` must be above the {len(names)} specials, but is {vocab_size}."
+            f"`vocab_size` must be above the {len(names)} special tokens, but is {vocab_size}."
         )
     fast = learn(_checked(texts), vocab_size, names, handling, **rest)
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
-    return Tokenizer(fast, kind, roles_of(names) | (roles or {}), reads_specials=read_specials)
+    return Tokenizer(
+        fast, kind, roles_of(names) | (roles or {}), reads_special_tokens=read_special_tokens
+    )
 
 
 def _resolve(
@@ -77,13 +79,13 @@ def _resolve(
     return learn, handling, {k: v for k, v in options.items() if k in own}
 
 
-def _checked_specials(specials: Iterable[str]) -> list[str]:
-    names = [specials] if isinstance(specials, str) else list(specials)
+def _checked_special_tokens(special_tokens: Iterable[str]) -> list[str]:
+    names = [special_tokens] if isinstance(special_tokens, str) else list(special_tokens)
     if len(set(names)) != len(names) or not all(isinstance(n, str) and n for n in names):
-        raise ConfigError(f"`specials` must be different, non-empty strings, but is {names}.")
+        raise ConfigError(f"`special_tokens` must be different, non-empty strings, but is {names}.")
     for name in names:
         if problem := text_problem(name):
-            raise ConfigError(f"`specials`: {name!r} cannot be used: {problem}")
+            raise ConfigError(f"`special_tokens`: {name!r} cannot be used: {problem}")
     return names
 
 

@@ -19,7 +19,7 @@ from regard.text.special_tokens import need_unknown
 def train(
     texts: Iterable[str],
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     handling: Handling,
     *,
     min_frequency: int = 1,
@@ -29,19 +29,19 @@ def train(
     min_frequency: a rarer word is unknown. A word that is written like a special is that special.
     """
     allow_splits(handling, ["whitespace", "punctuation"])
-    unknown = need_unknown("words", specials)
+    unknown = need_unknown("words", special_tokens)
     counts: Counter[str] = Counter()
     for some in map(handling.splitter(), texts):
         counts.update(some)
-    model = models.WordLevel(frequent(counts, vocab_size, specials, min_frequency), unknown)
+    model = models.WordLevel(frequent(counts, vocab_size, special_tokens, min_frequency), unknown)
     return assemble(model, handling)
 
 
 def frequent(
-    counts: Counter[str], vocab_size: int, specials: list[str], min_frequency: int
+    counts: Counter[str], vocab_size: int, special_tokens: list[str], min_frequency: int
 ) -> dict[str, int]:
     """Specials, then the most frequent of what was counted, as piece -> id."""
     ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
     kept = [piece for piece in ranked if counts[piece] >= min_frequency]
-    pieces = list(dict.fromkeys([*specials, *kept]))[:vocab_size]
+    pieces = list(dict.fromkeys([*special_tokens, *kept]))[:vocab_size]
     return {piece: i for i, piece in enumerate(pieces)}

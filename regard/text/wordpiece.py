@@ -42,7 +42,7 @@ class ScoredMerge:
         return self.count / (self.count_left * self.count_right)
 
     @property
-    def piece(self) -> str:
+    def symbol(self) -> str:
         return self.left + self.right.removeprefix(PREFIX)
 
 
@@ -58,7 +58,7 @@ class Match:
 def train(
     texts: Iterable[str],
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     handling: Handling,
     *,
     min_frequency: int = 2,
@@ -73,22 +73,22 @@ def train(
     max_word_length: a longer word is unknown as a whole (BERT: 100 characters)
     """
     allow_splits(handling, SPLITS)
-    unknown = need_unknown("wordpiece", specials)
-    trainer = bpe_trainer(vocab_size, specials, min_frequency, alphabet_limit)
+    unknown = need_unknown("wordpiece", special_tokens)
+    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet_limit)
     codes = SymbolCodes(before=PREFIX)
     words = map(handling.splitter(), texts)
     coded, _ = learn_merges(words, codes, code_with_prefix, trainer)
     if len(coded) > vocab_size:
         hint = "Or keep only the most frequent symbols: alphabet_limit=…"
-        raise too_small(vocab_size, len(specials), len(coded) - len(specials), hint)
-    pieces = [*specials, *map(codes.spell, coded[len(specials) :])]
+        raise too_small(vocab_size, len(special_tokens), len(coded) - len(special_tokens), hint)
+    pieces = [*special_tokens, *map(codes.spell, coded[len(special_tokens) :])]
     return longest_match_tokenizer(pieces, handling, unknown, max_word_length)
 
 
 def train_likelihood(
     texts: Iterable[str],
     vocab_size: int,
-    specials: list[str],
+    special_tokens: list[str],
     handling: Handling,
     *,
     min_frequency: int = 2,
@@ -100,18 +100,18 @@ def train_likelihood(
     on a large corpus, or the vocabulary fills with rare words.
     """
     allow_splits(handling, SPLITS)
-    unknown = need_unknown("wordpiece-likelihood", specials)
+    unknown = need_unknown("wordpiece-likelihood", special_tokens)
     words: Counter[str] = Counter()
     for text in map(handling.splitter(), texts):
         words.update(text)
     characters = sorted(set().union(*words))
-    pieces = dict.fromkeys([*specials, *characters, *(PREFIX + c for c in characters)])
+    pieces = dict.fromkeys([*special_tokens, *characters, *(PREFIX + c for c in characters)])
     if len(pieces) > vocab_size:
         hint = "Or clean the texts of rare characters."
-        raise too_small(vocab_size, len(specials), 2 * len(characters), hint)
+        raise too_small(vocab_size, len(special_tokens), 2 * len(characters), hint)
     merges = learn_by_likelihood(words, min_frequency)
     while len(pieces) < vocab_size and (merge := next(merges, None)):
-        pieces[merge.piece] = None
+        pieces[merge.symbol] = None
     return longest_match_tokenizer(pieces, handling, unknown, max_word_length)
 
 
@@ -145,7 +145,7 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
         counts = corpus.pairs[pair], corpus.symbols[left], corpus.symbols[right]
         merge = ScoredMerge(left, right, *counts)
         yield merge
-        touched = corpus.merge(pair, merge.piece)
+        touched = corpus.merge(pair, merge.symbol)
         # Fewer lefts and rights remain, which raises the score of every pair they are part of.
         push(touched | holding[left] | holding[right])
 

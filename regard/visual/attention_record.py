@@ -167,11 +167,11 @@ def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = N
     """
     module: Any
     module, pieces = as_encoder(model, pieces)
-    rows = pieces.rows([(text,) if isinstance(text, str) else tuple(text) for text in texts])
-    if long := pieces.long_ones(rows):
+    rows = pieces.encode([(text,) if isinstance(text, str) else tuple(text) for text in texts])
+    if long := pieces.too_long(rows):
         raise ConfigError(
-            f"Text {long[0] + 1} has {len(rows[long[0]])} pieces, but {pieces.limit} are read at "
-            "most. Shorten it."
+            f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, more than `max_length`, "
+            f"{pieces.max_length}. Shorten it."
         )
     label([[pieces.tokenizer.label(i) for i in row.ids] for row in rows])
     was = module.training

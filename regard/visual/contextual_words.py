@@ -47,7 +47,7 @@ def contextual_vectors(
     encoder: Any = module.encoder if isinstance(module, Headed) else module
     if not isinstance(encoder, Encoder):
         raise ConfigError(f"{type(module).__name__} has no hidden states of a whole text to show.")
-    rows = pieces.rows([(text,) for text in texts])
+    rows = pieces.encode([(text,) for text in texts])
     places = [
         (number, tuple(rows[number].starts[0] + place for place in found))
         for number, text in enumerate(texts)

@@ -63,7 +63,7 @@ class Inputs(Picture):
         given = (texts,) if isinstance(texts, str) else tuple(texts)
         if len(given) not in (1, 2):
             raise ConfigError(f"`texts` must be one text or two, but is {len(given)}.")
-        row = template.row([tokenizer.encode(text).ids for text in given])
+        row = template.apply([tokenizer.encode(text).ids for text in given])
         missing = 0 if length is None else length - len(row)
         if missing < 0:
             raise ConfigError(
@@ -74,7 +74,7 @@ class Inputs(Picture):
             raise ConfigError("`pad` must be given: this tokenizer has no pad piece.")
         ids = (*row.ids, *[padding] * missing)
         return cls(
-            tuple(tokenizer.piece(number) for number in ids),
+            tuple(tokenizer.token(number) for number in ids),
             ids,
             (*row.segments, *[0] * missing),
             (*[1] * len(row), *[0] * missing),

@@ -51,7 +51,7 @@ def folder(tmp_path):
 def embedded(model, tokenizer, pooling):
     """The vectors of TEXTS, by our model and pooling."""
     template, limit = Bert.template(tokenizer), (pooling.max_tokens or 12) - 2
-    rows = [template.row([ids[:limit]]).ids for ids in tokenizer.encode_many(TEXTS)]
+    rows = [template.apply([ids[:limit]]).ids for ids in tokenizer.encode_many(TEXTS)]
     texts = Sequences.of(rows, pad=0)
     with torch.no_grad():
         return pooling(model.encoder.encode(texts), texts)

@@ -67,5 +67,5 @@ def test_it_has_the_heads_that_need_no_pooler():
 
 
 def test_its_template_is_berts_without_segments():
-    row = DistilBert.template(SimpleNamespace(cls_id=1, sep_id=2)).row([[5, 6], [7]])
+    row = DistilBert.template(SimpleNamespace(cls_id=1, sep_id=2)).apply([[5, 6], [7]])
     assert row.ids == [1, 5, 6, 2, 7, 2] and row.segments == [0] * 6

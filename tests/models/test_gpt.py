@@ -71,8 +71,8 @@ def test_an_activation_that_the_published_form_has_not_stays_ours():
 
 def test_texts_stand_between_its_marks_where_the_tokenizer_has_them():
     plain = train("words", ["a b"], 20)
-    assert GPT.template(plain).row([[7], [8, 9]]).ids == [7, 8, 9]
-    marked = train("words", ["a b"], 20, specials=["<unk>", "<s>", "<sep>", "<cls>"])
+    assert GPT.template(plain).apply([[7], [8, 9]]).ids == [7, 8, 9]
+    marked = train("words", ["a b"], 20, special_tokens=["<unk>", "<s>", "<sep>", "<cls>"])
     bos, sep, cls = marked.bos_id, marked.sep_id, marked.cls_id
-    assert GPT2.template(marked).row([[7]]).ids == [bos, 7, cls]
-    assert GPT2.template(marked).row([[7], [8, 9]]).ids == [bos, 7, sep, 8, 9, cls]
+    assert GPT2.template(marked).apply([[7]]).ids == [bos, 7, cls]
+    assert GPT2.template(marked).apply([[7], [8, 9]]).ids == [bos, 7, sep, 8, 9, cls]

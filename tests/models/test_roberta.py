@@ -89,8 +89,8 @@ def test_its_files_are_not_berts():
 
 def test_its_template_doubles_the_mark_between_texts():
     template = Roberta.template(SimpleNamespace(cls_id=0, sep_id=2))
-    assert template.row([[5, 6]]).ids == [0, 5, 6, 2]
-    row = template.row([[5, 6], [7]])
+    assert template.apply([[5, 6]]).ids == [0, 5, 6, 2]
+    row = template.apply([[5, 6], [7]])
     assert row.ids == [0, 5, 6, 2, 2, 7, 2] and row.segments == [0] * 7 and row.starts == (1, 5)
     with pytest.raises(ConfigError, match="marks its texts with cls and sep pieces, .* no cls p"):
         Roberta.template(SimpleNamespace(cls_id=None, sep_id=2))

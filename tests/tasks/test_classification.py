@@ -292,7 +292,7 @@ def test_a_model_that_starts_from_nothing_learns_a_tokenizer_with_marks(place, m
     learned = f'name = "{model}"\n{sizes}[tokenizer]\nkind = "words"\n'
     Path("small.toml").write_text(RECIPE.replace('path = "start"', learned))
     task, _ = train()
-    ids = task.pieces.rows([("a dog",)])[0].ids
+    ids = task.pieces.encode([("a dog",)])[0].ids
     assert len(ids) == 4 and {ids[0], ids[-1]} <= task.tokenizer.special_ids
     theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
     ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
@@ -375,8 +375,8 @@ def test_texts_are_marked_as_in_figure_1(place, family):
     start = runs.load("start")
     task = runs.plan(runs.read_recipe("small.toml")).task
     size = start.model.config.vocab_size
-    pieces = task.tokenizer.piece
-    row = task.pieces.rows([("a dog", "a cat")])[0]
+    pieces = task.tokenizer.token
+    row = task.pieces.encode([("a dog", "a cat")])[0]
     shown = [pieces(i) if i >= size else "." for i in row.ids]
     assert shown[0] == "[START]" and shown[-1] == "[EXTRACT]"
     assert shown.index("[DELIMITER]") == 1 + row.counts[0]
@@ -403,7 +403,7 @@ def test_a_tokenizer_that_marks_texts_already_is_not_changed(place):
 def test_a_foreign_classifier_goes_on_with_rows_as_its_file_says(place):
     classifier(place, "gpt2")
     task, _ = train("training.updates=1")
-    assert task.pieces.rows([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
+    assert task.pieces.encode([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -415,7 +415,7 @@ def test_both_orders_are_added_before_the_head(place, family):
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
     head, hidden = task.model.heads["classes"], 0
     for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
-        texts = task.pieces.batch(task.pieces.rows([pair]))
+        texts = task.pieces.batch(task.pieces.encode([pair]))
         at = 0 if family == "bert" else -1
         hidden = hidden + task.model.encoder.encode(texts)[:, at]
     kept = head.scores(hidden).softmax(-1)[0]

@@ -105,7 +105,7 @@ def test_texts_are_pooled_as_sentence_transformers_does(places, tmp_path, kinds,
     write_sentence_transformers(place, Pooling(kinds, normalize, max_tokens=8), 16)
     task = runs.load(place)
     wanted = theirs.SentenceTransformer(str(place), device="cpu").encode(TEXTS)
-    assert isinstance(task, Embedding) and task.pieces.limit == 8
+    assert isinstance(task, Embedding) and task.pieces.max_length == 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = task.embed(TEXTS, too_long="truncate")

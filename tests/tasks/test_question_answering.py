@@ -416,7 +416,7 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
     assert (run / "report.html").exists()
     task = regard.load(run)
     assert task.predict([pair[:2] for pair in asked]) == ["cat", "7", "", "cat"]
-    assert (task.pieces.limit, task.overlap) == (48, 12) and 0 < task.threshold < 1
+    assert (task.pieces.max_length, task.overlap) == (48, 12) and 0 < task.threshold < 1
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].exact == 100
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(run / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
@@ -454,7 +454,7 @@ def test_answers_of_long_articles_are_found_in_their_windows(shared):
         for one in questions
     }
     spans = [contexts[one.context].pieces_of(*one.answers[0]) for one in questions]
-    pieces = regard.data.encoder_inputs.Pieces(tokenizer, task.pieces.template, 384, 0)
+    pieces = regard.data.encoder_inputs.InputFormat(tokenizer, task.pieces.template, 384, 0)
     asked = tokenizer.encode_many([one.question for one in questions])
     rows = ContextWindows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
     places = rows.places_of(spans)

@@ -64,7 +64,7 @@ def test_words_of_the_other_lecture():
         "n e w est </w>": 6,
         "w i d est </w>": 3,
     }
-    assert [(m.piece, m.count) for m in explain.training(LECTURE_A, 4).merges][1::2] == [
+    assert [(m.symbol, m.count) for m in explain.training(LECTURE_A, 4).merges][1::2] == [
         ("est", 9),
         ("lo", 7),
     ]
@@ -107,21 +107,21 @@ def trained(kind):
 def test_explained_pieces_are_the_encoders(kind, line):
     tokenizer = trained(kind)
     words = explain.encoding(tokenizer, line)
-    assert [p for word in words for p in word.pieces] == tokenizer.encode(line).pieces
+    assert [p for word in words for p in word.tokens] == tokenizer.encode(line).tokens
     assert isinstance(explain.render(words), str)
 
 
 def test_published_vocabularies_are_explained(shared):
     gpt2 = text.Tokenizer.load(shared("vocab/gpt2"))
-    pieces = [piece for word in explain.encoding(gpt2, HARD[-1]) for piece in word.pieces]
-    assert pieces == gpt2.encode(HARD[-1]).pieces
+    pieces = [piece for word in explain.encoding(gpt2, HARD[-1]) for piece in word.tokens]
+    assert pieces == gpt2.encode(HARD[-1]).tokens
     (word,) = explain.encoding(gpt2, "unable")
     ranks = [step.rank for step in word.steps]
-    assert ranks == sorted(ranks) and word.steps[-1].symbols == word.pieces
+    assert ranks == sorted(ranks) and word.steps[-1].symbols == word.tokens
     bert = text.Tokenizer.load(shared("vocab/bert-base-uncased-vocab.txt"))
     (word,) = explain.encoding(bert, "Unaffable")
     # The published vocabulary has longer pieces than the un ##aff ##able of the lectures.
-    assert word.pieces == ("una", "##ffa", "##ble")
+    assert word.tokens == ("una", "##ffa", "##ble")
     assert "una    unaffable unaffabl unaffab unaffa unaff unaf una" in explain.render(word)
 
 

@@ -153,7 +153,7 @@ def test_a_token_is_not_added_into_a_hole(tmp_path):
     vocab = {"a": 0, "b": 3, "<unk>": 2}
     tokenizer = Tokenizer.load(folder_with(tmp_path, {"model": {**WORDS, "vocab": vocab}}))
     with pytest.raises(RegardError, match="'<new>' cannot be added: the ids .* are not contiguous"):
-        tokenizer.with_pieces(["<new>"])
+        tokenizer.with_special_tokens(["<new>"])
 
 
 # ------------------------------------------------------------------------------ mutations
@@ -243,7 +243,7 @@ def used(tokenizer, folder):
         lambda: tokenizer.words("the café"),
         lambda: template_of(tokenizer),
         lambda: explain.render(explain.encoding(tokenizer, "the café")),
-        lambda: tokenizer.with_pieces(["<new>"]).fingerprint(),
+        lambda: tokenizer.with_special_tokens(["<new>"]).fingerprint(),
         lambda: (tokenizer.save(folder), Tokenizer.load(folder)),
     ):
         try:
@@ -265,10 +265,10 @@ def test_half_characters_are_named_wherever_a_text_is_given(kind):
         (lambda: tokenizer.encode(HALF), "the text"),
         (lambda: tokenizer.encode_many(["a", HALF]), "text 1"),
         (lambda: tokenizer.words(HALF), "the text"),
-        (lambda: tokenizer.with_pieces([HALF]), "special token"),
+        (lambda: tokenizer.with_special_tokens([HALF]), "special token"),
         (lambda: tokenizer.with_roles({"sep": HALF}), "special token"),
         (lambda: train(kind, ["a", HALF], 300), "text 1"),
-        (lambda: train(kind, ["a"], 300, specials=["<unk>", HALF]), "`specials`"),
+        (lambda: train(kind, ["a"], 300, special_tokens=["<unk>", HALF]), "`special_tokens`"),
         (lambda: explain.encoding(tokenizer, HALF), "the text"),
         (lambda: explain.count_words(["a", HALF]), "text 1"),
     ):
@@ -292,6 +292,6 @@ def test_what_is_no_text_and_no_id_is_named(given):
         with pytest.raises(RegardError):
             work()
     if given != 3:
-        for work in (lambda: tokenizer.decode([given]), lambda: tokenizer.piece(given)):
+        for work in (lambda: tokenizer.decode([given]), lambda: tokenizer.token(given)):
             with pytest.raises(RegardError, match="(`id`|ids) (must|cannot)"):
                 work()

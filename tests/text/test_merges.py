@@ -48,13 +48,13 @@ def listing_of_the_paper(words, merges):
 
 
 def test_lecture_e():
-    pieces = [merge.piece for merge in islice(bpe.learn(LECTURE_E), 5)]
+    pieces = [merge.symbol for merge in islice(bpe.learn(LECTURE_E), 5)]
     assert pieces == ["es", "est", "est</w>", "ol", "old"]
 
 
 def test_lecture_a():
     merges = list(islice(bpe.learn(LECTURE_A), 4))
-    assert [(m.piece, m.count) for m in merges] == [
+    assert [(m.symbol, m.count) for m in merges] == [
         ("es", 9),
         ("est", 9),
         ("est</w>", 9),
@@ -62,7 +62,7 @@ def test_lecture_a():
     ]
     # With </w> on the last character, the order on the slide: est (its end included), then lo.
     attached = list(islice(bpe.learn(LECTURE_A, bpe.attached_end), 3))
-    assert [(m.piece, m.count) for m in attached] == [("es", 9), ("est</w>", 9), ("lo", 7)]
+    assert [(m.symbol, m.count) for m in attached] == [("es", 9), ("est</w>", 9), ("lo", 7)]
 
 
 @PROPERTY
@@ -161,9 +161,9 @@ def test_likelihood_by_hand():
     """
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
     first, second, third = islice(wordpiece.learn_by_likelihood(words), 3)
-    assert (first.piece, first.score) == ("##gs", 1 / 20)
-    assert (second.piece, second.count, second.score) == ("pu", 17, 1 / 36)
-    assert (third.piece, third.score) == ("hu", 1 / 19)  # 36 ##u less the 17 that went with p
+    assert (first.symbol, first.score) == ("##gs", 1 / 20)
+    assert (second.symbol, second.count, second.score) == ("pu", 17, 1 / 36)
+    assert (third.symbol, third.score) == ("hu", 1 / 19)  # 36 ##u less the 17 that went with p
 
 
 def test_longest_match_of_the_lecture():
@@ -181,7 +181,7 @@ def test_longest_match_equals_the_librarys_model(words, text):
     from tokenizers import models
 
     merges = wordpiece.learn_by_likelihood(words)
-    pieces = ["[UNK]", *"abcd", *("##" + c for c in "abcd"), *(m.piece for m in islice(merges, 6))]
+    pieces = ["[UNK]", *"abcd", *("##" + c for c in "abcd"), *(m.symbol for m in islice(merges, 6))]
     vocab = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
     theirs = [token.value for token in models.WordPiece(vocab, unk_token="[UNK]").tokenize(text)]
     found = [step.found for step in wordpiece.longest_match(text, vocab)]
@@ -200,7 +200,7 @@ def test_rebuilt_merges_encode_as_the_learned_ones(words):
     """What is learned is rebuilt from the vocabulary, unless two merges made the same piece."""
     merges = list(islice(bpe.learn(words, bpe.attached_end), 10))
     symbols = sorted({s for word in words for s in bpe.attached_end(word)})
-    pieces = [*symbols, *(m.piece for m in merges)]
+    pieces = [*symbols, *(m.symbol for m in merges)]
     if len(set(pieces)) == len(pieces):
         vocab = {piece: i for i, piece in enumerate(pieces)}
         ranks = {pair: i for i, pair in enumerate(bpe.rebuild_merges(vocab))}

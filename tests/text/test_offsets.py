@@ -28,7 +28,7 @@ def check_bytes(tokenizer, text):
     owner = [i for i, char in enumerate(text) for _ in char.encode()]
     byte_of, at = _bytes_of_characters(), 0
     encoding = tokenizer.encode(text)
-    for piece, (start, end) in zip(encoding.pieces, encoding.offsets, strict=True):
+    for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
         size = len(bytes(byte_of[char] for char in piece))
         assert (start, end) == (owner[at], owner[at + size - 1] + 1), (text, piece)
         at += size
@@ -38,7 +38,7 @@ def check_bytes(tokenizer, text):
 def check_pieces(tokenizer, text, prefix="", suffix=""):
     """Where nothing is rewritten, a piece is the text at its place."""
     encoding = tokenizer.encode(text)
-    for piece, (start, end) in zip(encoding.pieces, encoding.offsets, strict=True):
+    for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
         if piece != "<unk>":
             assert piece.removesuffix(suffix).removeprefix(prefix) == text[start:end]
     ends = [end for _, end in encoding.offsets]
@@ -143,10 +143,10 @@ def bert(path):
 @given(text=texts)
 def test_wordpiece_lowercased_and_stripped(shared, name, lowercase, text):
     if "[" in text or any(unicodedata.category(char) == "Cn" for char in text):
-        return  # specials are read; unassigned characters differ between Unicode tables
+        return  # special tokens are read; unassigned characters differ between Unicode tables
     tokenizer, pieces = bert(shared(f"vocab/{name}"))
     encoding = tokenizer.encode(text)
-    got = [(p, *o) for p, o in zip(encoding.pieces, encoding.offsets, strict=True)]
+    got = [(p, *o) for p, o in zip(encoding.tokens, encoding.offsets, strict=True)]
     assert got == naive_wordpiece(text, pieces, lowercase)
 
 
@@ -154,7 +154,7 @@ def test_by_hand():
     """Offsets a reader can check."""
     lower = trained("words", lowercase=True, strip_accents=True)
     encoding = lower.encode("  Naïve\tCAFÉ ")
-    assert encoding.pieces == ["naive", "cafe"] and encoding.offsets == [(2, 7), (8, 12)]
+    assert encoding.tokens == ["naive", "cafe"] and encoding.offsets == [(2, 7), (8, 12)]
     decomposed = lower.encode("nai\u0308ve cafe\u0301")
     assert decomposed.offsets == [(0, 6), (7, 11)]  # a dropped mark at the end is nobody's
     bytes_ = text_.train("byte-bpe", ["a"], 260).encode("a 👍")
@@ -170,7 +170,7 @@ def test_unicode_forms_keep_offsets_inside_and_in_order(form, text):
     starts = [start for start, _ in encoding.offsets]
     assert starts == sorted(starts)
     assert all(0 <= start <= end <= len(text) for start, end in encoding.offsets)
-    known = [p if p != "<unk>" else None for p in encoding.pieces]
+    known = [p if p != "<unk>" else None for p in encoding.tokens]
     want = [c if tokenizer_has(tokenizer, c) else None for c in unicodedata.normalize(form.upper(), text)]  # noqa: E501  # fmt: skip
     if all(unicodedata.category(char) != "Cn" for char in text):
         assert known == want

@@ -61,7 +61,7 @@ def words(processor=None) -> Tokenizer:
 
 def opened(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The file as another library reads it."""
-    return tokenizers.Tokenizer.from_str(tokenizer.as_text())
+    return tokenizers.Tokenizer.from_str(tokenizer.to_str())
 
 
 def check(tokenizer: Tokenizer, template: Template) -> None:
@@ -69,13 +69,13 @@ def check(tokenizer: Tokenizer, template: Template) -> None:
     fast = opened(tokenizer)
     for texts in ([A], [B], [""], [A, B], [B, ""], ["", A], ["", ""]):
         own = [tokenizer.encode(text).ids for text in texts]
-        row, expected = template.row(own), fast.encode(*texts)
+        row, expected = template.apply(own), fast.encode(*texts)
         assert row.ids == expected.ids and row.segments == expected.type_ids
         assert row.counts == tuple(map(len, own))
         for start, ids in zip(row.starts, own, strict=True):
             assert row.ids[start : start + len(ids)] == ids
-        assert len(row) == sum(map(len, own)) + template.room(len(texts))
-        assert all(segment < template.kinds for segment in row.segments)
+        assert len(row) == sum(map(len, own)) + template.special_count(len(texts))
+        assert all(segment < template.segment_count for segment in row.segments)
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
@@ -153,7 +153,7 @@ def test_transformers_opens_what_was_written(tmp_path):
         written.save(tmp_path / kind)
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / kind)
         for texts in ([A], [A, B]):
-            row = TEMPLATES[kind].row([written.encode(text).ids for text in texts])
+            row = TEMPLATES[kind].apply([written.encode(text).ids for text in texts])
             found = theirs(*texts)
             assert found["input_ids"] == row.ids
             assert found.get("token_type_ids", [0] * len(row)) == row.segments

@@ -45,7 +45,7 @@ def same(ours, theirs, about):
     template = template_of(ours)
     for texts in (["a b"], ["the", "a"]):
         own = ours.encode_many(texts)
-        row = [i for ids in own for i in ids] if template is None else template.row(own).ids
+        row = [i for ids in own for i in ids] if template is None else template.apply(own).ids
         assert row == theirs(*texts)["input_ids"], about
     assert len(ours.vocab()) == len(theirs), about
 
@@ -175,7 +175,7 @@ def test_spaces_are_cleaned_up_and_lengths_kept_as_the_settings_say(tmp_path):
         assert ours.decode(ids) == theirs.decode(ids)
         ours.save(tmp_path / "saved", max_length=64)
         again = Tokenizer.load(tmp_path / "saved")
-        assert (again.cleans_up, again.max_length) == (cleans, 7)
+        assert (again.clean_up_spaces, again.max_length) == (cleans, 7)
     (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {10**30}}}')
     assert Tokenizer.load(folder).max_length is None  # "no limit", which needs 100 bits
 

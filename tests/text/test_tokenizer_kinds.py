@@ -42,8 +42,8 @@ def test_specials_come_first(kind):
     ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id
     assert ids == (0, 1, 2, 3)
     assert sorted(tokenizer.vocab().values()) == list(range(tokenizer.vocab_size))
-    assert [tokenizer.piece(i) for i in range(4)] == ["<pad>", "<s>", "</s>", "<unk>"]
-    assert all(tokenizer.id(tokenizer.piece(i)) == i for i in range(tokenizer.vocab_size))
+    assert [tokenizer.token(i) for i in range(4)] == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert all(tokenizer.id(tokenizer.token(i)) == i for i in range(tokenizer.vocab_size))
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
@@ -84,7 +84,7 @@ def test_save_load_and_transformers(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", text.KINDS)
 def test_copies_are_equal(kind):
-    """Pickled to a worker or copied, it still reads specials as it did."""
+    """Pickled to a worker or copied, it still reads special tokens as it did."""
     tokenizer = trained(kind)
     for other in (pickle.loads(pickle.dumps(tokenizer)), copy.deepcopy(tokenizer)):
         assert other.fingerprint() == tokenizer.fingerprint()
@@ -146,9 +146,9 @@ def test_specials_in_the_text_are_plain_unless_asked():
     plain = text.train("byte-bpe", LINES, 300)
     assert plain.decode(plain.encode(line).ids) == line and 2 not in plain.encode(line).ids
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    reads = text.train("wordpiece", LINES, 300, names, read_specials=True)
+    reads = text.train("wordpiece", LINES, 300, names, read_special_tokens=True)
     assert reads.encode("the [MASK] sat").ids[1] == reads.mask_id == 4
-    assert text.train("wordpiece", LINES, 300, names).encode("[MASK]").pieces != ["[MASK]"]
+    assert text.train("wordpiece", LINES, 300, names).encode("[MASK]").tokens != ["[MASK]"]
 
 
 def test_literal_unknowns_keep_the_ids_whole():
@@ -163,23 +163,25 @@ def test_literal_unknowns_keep_the_ids_whole():
 
 def test_handling_is_as_asked():
     lower = text.train("words", ["Ärger ärger CAFÉ"], 20, lowercase=True, strip_accents=True)
-    assert lower.encode("ÄRGER café").pieces == ["arger", "cafe"]
-    assert text.train("words", ["Ä ä"], 20).encode("ä Ä A").pieces == ["ä", "Ä", "<unk>"]
+    assert lower.encode("ÄRGER café").tokens == ["arger", "cafe"]
+    assert text.train("words", ["Ä ä"], 20).encode("ä Ä A").tokens == ["ä", "Ä", "<unk>"]
     composed = text.train("characters", ["é"], 20, unicode_form="nfc")
-    assert composed.encode("e\u0301").pieces == ["é"]
+    assert composed.encode("e\u0301").tokens == ["é"]
     tight = text.train("words", ["a,b"], 20, split="punctuation")
-    assert tight.encode("a,b").pieces == ["a", ",", "b"]
+    assert tight.encode("a,b").tokens == ["a", ",", "b"]
     spaced = text.train("byte-bpe", ["ab ab"] * 9, 300, split="gpt2-prefix")
     assert spaced.encode("ab").ids == spaced.encode(" ab").ids
     frequent = text.train("words", ["a a b"], 20, min_frequency=2)
-    assert frequent.encode("a b").pieces == ["a", "<unk>"]
+    assert frequent.encode("a b").tokens == ["a", "<unk>"]
 
 
 def test_alphabet_limit():
-    with pytest.raises(ConfigError, match=r"`vocab_size` must be at least 56 \(4 specials \+ "):
+    with pytest.raises(
+        ConfigError, match=r"`vocab_size` must be at least 56 \(4 special tokens \+ "
+    ):
         text.train("bpe", ["abcdefghijklmnopqrstuvwxyz"], 30)
     small = text.train("bpe", ["ab ab ab ab abcdefghijklmnopqrstuvwxyz"], 30, alphabet_limit=10)
-    assert small.vocab_size <= 30 and small.encode("ab").pieces == ["ab</w>"]
+    assert small.vocab_size <= 30 and small.encode("ab").tokens == ["ab</w>"]
 
 
 def test_words_order_by_frequency_then_alphabet():
@@ -199,8 +201,8 @@ def test_pieces_equal_the_librarys_own_training(kind):
     fast = tokenizers.Tokenizer(model)
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer if kind == "bpe" else trainers.WordPieceTrainer
-    specials = list(text.training.SPECIALS)
-    learned = trainer(vocab_size=1000, special_tokens=specials, show_progress=False, **suffix)
+    special_tokens = list(text.training.SPECIAL_TOKENS)
+    learned = trainer(vocab_size=1000, special_tokens=special_tokens, show_progress=False, **suffix)
     fast.train_from_iterator(lines, learned)
     theirs = sorted(fast.get_vocab(), key=fast.get_vocab().__getitem__)
     marks = ("</w>", "##")
@@ -231,7 +233,7 @@ def test_fingerprint_sees_what_matters_and_nothing_else(tmp_path):
     assert re.fullmatch("[0-9a-f]{64}", base)
     assert trained("bpe", 180).fingerprint() != base
     assert trained("bpe", lowercase=True).fingerprint() != base
-    assert trained("bpe", read_specials=True).fingerprint() != base
+    assert trained("bpe", read_special_tokens=True).fingerprint() != base
     trained("bpe").save(tmp_path)
     file = tmp_path / "tokenizer.json"
     cut_at_2 = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
@@ -249,8 +251,8 @@ def test_likelihood_prefers_what_is_never_apart():
     lines = ["qz " * 3 + "the " * 50 + "then " * 30 + "a " * 9 + "that " * 20]
     frequency = text.train("wordpiece", lines, 4 + 14 + 1)
     by_score = text.train("wordpiece-likelihood", lines, 4 + 14 + 1)
-    assert frequency.encode("qz the").pieces[:2] == ["q", "##z"]
-    assert by_score.encode("qz the").pieces[0] == "qz"
+    assert frequency.encode("qz the").tokens[:2] == ["q", "##z"]
+    assert by_score.encode("qz the").tokens[0] == "qz"
 
 
 # ---- refusals
@@ -283,11 +285,11 @@ def test_too_small_vocabulary_says_the_minimum(kind):
 
 
 def test_other_refusals():
-    with pytest.raises(ConfigError, match="above the 4 specials"):
+    with pytest.raises(ConfigError, match="above the 4 special tokens"):
         text.train("words", LINES, 4)
     with pytest.raises(ConfigError, match="must hold <unk>"):
         text.train("words", LINES, 40, ["<pad>"])
-    with pytest.raises(ConfigError, match="`specials` must be different"):
+    with pytest.raises(ConfigError, match="`special_tokens` must be different"):
         text.train("words", LINES, 40, ["<unk>", "<unk>"])
     with pytest.raises(RegardError, match="`blank` is not a role"):
         text.train("words", LINES, 40, ["<unk>"], roles={"blank": "<unk>"})
@@ -321,7 +323,7 @@ def test_ids_outside_the_vocabulary_are_refused():
         with pytest.raises(RegardError, match=f"in \\[0, {size}\\), but one is {wrong}"):
             tokenizer.decode([5, wrong])
         with pytest.raises(RegardError, match="`id` must be"):
-            tokenizer.piece(wrong)
+            tokenizer.token(wrong)
     with pytest.raises(RegardError, match="'zebra' is not in the vocabulary"):
         tokenizer.id("zebra")
 
@@ -350,7 +352,7 @@ def test_words_count_as_python_counts():
 
 def test_labels_are_what_a_person_reads():
     tokenizer = text.train("bpe", ["low lower lowest"] * 5, 18)
-    pieces = {tokenizer.piece(i): tokenizer.label(i) for i in range(tokenizer.vocab_size)}
+    pieces = {tokenizer.token(i): tokenizer.label(i) for i in range(tokenizer.vocab_size)}
     assert pieces["low</w>" if "low</w>" in pieces else "w</w>"] in ("low", "w")
     assert pieces["l"] == "l@@"
     assert pieces["</s>"] == "</s>"

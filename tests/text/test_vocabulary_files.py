@@ -40,7 +40,7 @@ def gpt2(tmp_path, vocab, merges):
 def test_a_good_bert_file_reads(tmp_path):
     path = bert(tmp_path, BERT)
     tokenizer = Tokenizer.load(path)
-    assert tokenizer.encode("Unaffable").pieces == ["un", "##aff", "##able"]
+    assert tokenizer.encode("Unaffable").tokens == ["un", "##aff", "##able"]
     windows = path.with_name("windows.txt")
     windows.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert Tokenizer.load(windows).fingerprint() == tokenizer.fingerprint()
@@ -48,10 +48,10 @@ def test_a_good_bert_file_reads(tmp_path):
 
 def test_cased_is_seen_from_the_pieces_or_said(tmp_path):
     path = bert(tmp_path, [*BERT, "The"])
-    assert Tokenizer.load(path).encode("The").pieces == ["The"]
-    assert Tokenizer.load(path, lowercase=True).encode("The").pieces == ["[UNK]"]
+    assert Tokenizer.load(path).encode("The").tokens == ["The"]
+    assert Tokenizer.load(path, lowercase=True).encode("The").tokens == ["[UNK]"]
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    assert Tokenizer.load(tmp_path).encode("The").pieces == ["[UNK]"]
+    assert Tokenizer.load(tmp_path).encode("The").tokens == ["[UNK]"]
 
 
 def settings(tmp_path, **stated):
@@ -67,7 +67,7 @@ def test_accents_and_chinese_characters_are_handled_as_the_settings_say(tmp_path
         ({"strip_accents": True, "do_lower_case": False}, ["e", "中", "中"]),
         ({"tokenize_chinese_chars": False}, ["e", "中", "##中"]),
     ):
-        assert Tokenizer.load(settings(tmp_path, **stated)).encode("é 中中").pieces == pieces
+        assert Tokenizer.load(settings(tmp_path, **stated)).encode("é 中中").tokens == pieces
 
 
 def test_specials_go_by_the_names_in_the_settings(tmp_path):
@@ -93,8 +93,8 @@ def test_specials_go_by_the_names_in_the_settings(tmp_path):
 
 def test_a_space_is_put_before_a_text_where_the_settings_say_so(tmp_path):
     place = gpt2(tmp_path, BYTES | {"Ġa": 256}, ["Ġ a"])
-    assert Tokenizer.load(place).encode("a").pieces == ["a"]
-    assert Tokenizer.load(settings(place, add_prefix_space=True)).encode("a").pieces == ["Ġa"]
+    assert Tokenizer.load(place).encode("a").tokens == ["a"]
+    assert Tokenizer.load(settings(place, add_prefix_space=True)).encode("a").tokens == ["Ġa"]
 
 
 @pytest.mark.parametrize("asked", ["bos", "eos", "bos eos"])
@@ -108,7 +108,7 @@ def test_a_piece_is_put_around_texts_where_the_settings_say_so(tmp_path, asked):
     theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(place)
     template = template_of(ours)
     for texts in (["ab"], ["ab", "c"]):
-        row, wanted = template.row(ours.encode_many(texts)), theirs(*texts)
+        row, wanted = template.apply(ours.encode_many(texts)), theirs(*texts)
         assert row.ids == wanted["input_ids"]
     ours.save(tmp_path / "saved")
     again = Tokenizer.load(tmp_path / "saved")

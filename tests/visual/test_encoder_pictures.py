@@ -87,7 +87,7 @@ def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, piece
         tmp_path, add_pooling_layer=False, attn_implementation="eager"
     ).eval()
     texts = [("The animal ran.", "It was tired."), ("It",)]
-    batch = pieces.batch(pieces.rows(texts))
+    batch = pieces.batch(pieces.encode(texts))
     with torch.no_grad():
         judge = theirs(
             input_ids=batch.ids, attention_mask=batch.keep.long(), token_type_ids=batch.segments,
@@ -169,7 +169,7 @@ def test_what_cannot_be_read_is_refused(pieces):
     model = bert()
     with pytest.raises(ConfigError, match="Bert does not say how texts become rows"):
         run_encoder(model, ["it"])
-    with pytest.raises(ConfigError, match="Text 2 has 42 pieces, but 32 are read at most"):
+    with pytest.raises(ConfigError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
         run_encoder(model, ["it", "it " * 40], pieces)
 
 
@@ -338,7 +338,7 @@ def test_contextual_vectors_are_compared_by_the_formula(pieces):
     model = bert()
     texts = ["The grass is green.", "Green is it.", "It is tired, because it ran."]
     found = contextual_vectors(model, texts[:2], "green", pieces)
-    batch = pieces.batch(pieces.rows([(text,) for text in texts[:2]]))
+    batch = pieces.batch(pieces.encode([(text,) for text in texts[:2]]))
     with torch.no_grad():
         states = list(model.layers(batch))
     (pair,) = found.numbers["cosines"].T
@@ -419,5 +419,5 @@ def test_the_next_word_of_any_model_with_steps(tmp_path):
         hidden = model.eval()(torch.tensor([made.encode("it was").ids])).hidden
         judge = model.head.logits(hidden)[0, -1].double().softmax(-1)
     values, ids = judge.topk(3)
-    assert picture.words == tuple(made.piece(i) for i in ids.tolist())
+    assert picture.words == tuple(made.token(i) for i in ids.tolist())
     assert picture.probabilities == pytest.approx(values.tolist(), abs=1e-6)
