@@ -66,7 +66,7 @@ GOALS = {
     "transformers bfloat16, sorted": 1.2,
 }
 FLOPS = 2 * 10.6e6  # of a token in the six layers' matrices
-NARROW = "int8 GOP/s"
+QUANTIZED = "int8 GOP/s"
 
 
 def works(asked: Asked) -> Iterator[Work]:

@@ -22,8 +22,8 @@ SIDES = {
     "regard float32": ("OurCarried", {"weights": "float32"}),
     "regard bfloat16": ("OurCarried", {"weights": "bfloat16"}),
     "regard int8": ("OurCarried", {"weights": "int8"}),
-    "PyTorch float32": ("TheirCarried", {"narrow": False}),
-    "PyTorch dynamic int8": ("TheirCarried", {"narrow": True}),
+    "PyTorch float32": ("TheirCarried", {"quantized": False}),
+    "PyTorch dynamic int8": ("TheirCarried", {"quantized": True}),
 }
 WINDOWS = {
     "regard float32": ("OurWindows", {"weights": "float32"}),
@@ -144,9 +144,9 @@ class OurCarried:
 
 
 class TheirCarried:
-    """One stream through `nn.LSTM`; narrow: torch's dynamic quantization."""
+    """One stream through `nn.LSTM`; quantized: torch's dynamic quantization."""
 
-    def __init__(self, sizes: dict[str, int], words: int, narrow: bool, threads: int):
+    def __init__(self, sizes: dict[str, int], words: int, quantized: bool, threads: int):
         import torch
         from torch import nn
 
@@ -164,7 +164,7 @@ class TheirCarried:
             ):
                 getattr(lstm, name).data.copy_(value)
         self.parts: Any = nn.ModuleList([lstm, output]).eval()
-        if narrow:
+        if quantized:
             self.parts = torch.ao.quantization.quantize_dynamic(self.parts, {nn.LSTM, nn.Linear})
         self.ids = torch.from_numpy(_text(words, sizes["vocab_size"]).astype("int64"))
 

@@ -44,9 +44,9 @@ class Graph:
             return self.add("MatMul", [hidden, self.keep(name, weight)], [out])
         if self.weights == "int8":
             scale = np.abs(weight).max(0) / 127
-            narrow = np.rint(weight / scale).astype(np.int8)
+            quantized = np.rint(weight / scale).astype(np.int8)
             parts = [
-                self.keep(name, narrow),
+                self.keep(name, quantized),
                 self.keep(f"{name}.scale", scale.astype(np.float32)),
             ]
             return self.add("DynamicQuantizeMatMul", [hidden, *parts], [out], FUSED)
@@ -54,9 +54,9 @@ class Graph:
         # (K, N) -> (N, K / block, block)
         blocks = weight.T.reshape(outer, inner // BLOCK, BLOCK)
         scale = np.abs(blocks).max(-1, keepdims=True) / 127
-        narrow = (np.rint(blocks / scale) + 128).astype(np.uint8)
+        quantized = (np.rint(blocks / scale) + 128).astype(np.uint8)
         parts = [
-            self.keep(name, narrow),
+            self.keep(name, quantized),
             self.keep(f"{name}.scale", scale[..., 0].astype(np.float32)),
         ]
         about = dict(K=inner, N=outer, bits=8, block_size=BLOCK, accuracy_level=4)

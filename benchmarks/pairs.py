@@ -132,7 +132,7 @@ class Theirs:
         texts = sentences(count, sizes["vocab_size"])
         self.batches = [_batch(texts[i : i + 32]) for i in range(0, count, 32)]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, fused=True)
-        self.narrow = precision == "bfloat16"
+        self.low_precision = precision == "bfloat16"
 
     def turn(self) -> float:
         """The loss of the last update."""
@@ -140,7 +140,7 @@ class Theirs:
 
         loss = torch.zeros(())
         for batch in self.batches:
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.narrow):
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.low_precision):
                 loss = self.model(
                     input_ids=batch.source.ids,
                     attention_mask=batch.source.keep.long(),

@@ -27,8 +27,8 @@ DECODERS = {
     "regard int8": ("OurDecoding", {"weights": "int8"}),
     "regard bfloat16": ("OurDecoding", {"weights": "bfloat16"}),
     "regard float32": ("OurDecoding", {"weights": "float32"}),
-    "PyTorch float32": ("TheirDecoding", {"narrow": False}),
-    "PyTorch dynamic int8": ("TheirDecoding", {"narrow": True}),
+    "PyTorch float32": ("TheirDecoding", {"quantized": False}),
+    "PyTorch dynamic int8": ("TheirDecoding", {"quantized": True}),
 }
 
 
@@ -164,7 +164,7 @@ class TheirTraining:
             (batch.tokens.T.contiguous(), batch.targets.T.flatten())
             for batch in _streams(sizes, rows, steps)
         ]
-        self.updates, self.at, self.narrow = updates, 0, precision == "bfloat16"
+        self.updates, self.at, self.low_precision = updates, 0, precision == "bfloat16"
         self.state: Any = None
 
     def turn(self) -> float:
@@ -177,7 +177,7 @@ class TheirTraining:
             self.at += 1
             state = self.state and tuple(part.detach() for part in self.state)
             self.model.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.narrow):
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.low_precision):
                 scores, self.state = self.model(ids, state)
                 loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), targets)
             loss.backward()
@@ -218,15 +218,15 @@ class OurDecoding:
 
 
 class TheirDecoding:
-    """A loop over `nn.LSTM`; narrow: torch's dynamic quantization."""
+    """A loop over `nn.LSTM`; quantized: torch's dynamic quantization."""
 
-    def __init__(self, sizes: dict[str, int], new: int, narrow: bool, threads: int):
+    def __init__(self, sizes: dict[str, int], new: int, quantized: bool, threads: int):
         import torch
         from torch import nn
 
         torch.set_num_threads(threads)
         self.model, self.new = _their_model(sizes).eval(), new
-        if narrow:
+        if quantized:
             self.model = torch.ao.quantization.quantize_dynamic(self.model, {nn.LSTM, nn.Linear})
 
     def turn(self) -> list[int]:

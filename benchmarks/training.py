@@ -176,7 +176,7 @@ class TheirMaskedWords:
             self.model.parameters(), RATE, weight_decay=DECAY, fused=True
         )
         self.batches, self.at = _batches(sizes, rows, length), 0
-        self.updates, self.narrow = updates, precision == "bfloat16"
+        self.updates, self.low_precision = updates, precision == "bfloat16"
 
     def turn(self) -> float:
         """The loss of the last update."""
@@ -186,7 +186,7 @@ class TheirMaskedWords:
         for _ in range(self.updates):
             batch = self.batches[self.at % len(self.batches)]
             self.at += 1
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.narrow):
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.low_precision):
                 loss = self.step(input_ids=batch.texts.ids, labels=batch.targets).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)

@@ -37,7 +37,7 @@ from regard.checkpoints.weights import read_weights
 from regard.decoding.speculative import drafts
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
-from regard.layers.quantized import Narrow, Weights
+from regard.layers.quantized import QuantizedMatrix, Weights
 from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.config import Size, check_sizes, config_of
 from regard.models.headed import Headed, assembled, with_options
@@ -102,9 +102,9 @@ def save(task: Any, folder: str | Path) -> None:
         CheckpointError: the weights are quantized; `quantize` writes such folders.
     """
     folder, model = Path(folder), task.model
-    if any(isinstance(part, Narrow) for part in model.modules()):
+    if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
         raise CheckpointError(
-            f"{folder} was not written: this model has narrow weights, and nothing publishes "
+            f"{folder} was not written: this model has quantized weights, and nothing publishes "
             "such. Save it from the folder that it was loaded from, without `quantize`."
         )
     published = to_published(model)
@@ -213,24 +213,24 @@ def load(
             f"{folder} holds {stored} weights, and {quantize} ones cannot be made of them. "
             "Quantize the folder that they come from, or leave `quantize` out."
         )
-    narrow = quantize or stored
-    place = _device_for(narrow, device)
-    with _named(folder), releasing() if narrow else nullcontext():
+    quantized = quantize or stored
+    place = _device_for(quantized, device)
+    with _named(folder), releasing() if quantized else nullcontext():
         model = _opened(config, folder, stored, place)
         made = _task_of(config, folder, model.to(place).eval())
-        if narrow is not None and (stored is None or place.type != "cpu"):
-            prepare(made.model, narrow)
+        if quantized is not None and (stored is None or place.type != "cpu"):
+            prepare(made.model, quantized)
     return made
 
 
-def _device_for(narrow: Weights | None, asked: str | None) -> torch.device:
+def _device_for(quantized: Weights | None, asked: str | None) -> torch.device:
     """Where a model with such weights is put.
 
     Raises:
         ConfigError: there is no such device, or such weights are not for it.
     """
     if asked is None:
-        return torch.device("cpu" if narrow == "int8" else device())
+        return torch.device("cpu" if quantized == "int8" else device())
     try:
         place = torch.device(asked)
         torch.empty(0, device=place)
@@ -240,7 +240,7 @@ def _device_for(narrow: Weights | None, asked: str | None) -> torch.device:
             f'`device` must be like "cpu", "cuda" or "cuda:1", and be there: {asked!r} is not. '
             f"{said}"
         ) from None
-    if narrow == "int8" and place.type != "cpu":
+    if quantized == "int8" and place.type != "cpu":
         raise ConfigError(
             f'int8 weights are for the CPU, but `device` is {asked!r}. Give device="cpu" or, with '
             'the folder that they come from, quantize="bfloat16".'
@@ -251,7 +251,7 @@ def _device_for(narrow: Weights | None, asked: str | None) -> torch.device:
 def _opened(
     config: dict[str, Any], folder: Path, stored: Weights | None, place: torch.device
 ) -> nn.Module:
-    """The model of a folder; narrow weights are put into the kernels' form for the CPU alone."""
+    """The model of a folder; quantized weights are put into the kernels' form for the CPU alone."""
     if stored is None:
         return _read_model(config, folder)
     if place.type == "cpu":
@@ -305,7 +305,7 @@ def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Mo
     changes: options of its configuration that are to differ, such as `dropout`.
 
     Raises:
-        ConfigError: the model has no such option, or its weights are narrow, which learn nothing.
+        ConfigError: the model has no such option, or its weights are quantized and cannot learn.
     """
     folder = folder_of(path)
     config = _read_config(folder)
@@ -323,21 +323,21 @@ def read_model(path: str | Path, changes: dict[str, Any] | None = None) -> nn.Mo
 
 
 def _for_use(path: str) -> nn.Module:
-    """The model of a folder, prepared where its weights are narrow."""
+    """The model of a folder, prepared where its weights are quantized."""
     folder = folder_of(path)
     config = _read_config(folder)
-    narrow = stored_weights(config, folder) is not None
-    with _named(folder), releasing() if narrow else nullcontext():
-        return _prepared(config, folder) if narrow else _read_model(config, folder)
+    quantized = stored_weights(config, folder) is not None
+    with _named(folder), releasing() if quantized else nullcontext():
+        return _prepared(config, folder) if quantized else _read_model(config, folder)
 
 
 drafts.opener = _for_use
 
 
 def publish(path: str | Path, out: Path) -> bool:
-    """Write a folder with narrow weights as others read it, its numbers in float32.
+    """Write a folder with quantized weights as others read it, its numbers in float32.
 
-    Gives False, and writes nothing, where the folder has no narrow weights.
+    Gives False, and writes nothing, where the folder has no quantized weights.
     """
     folder = folder_of(path)
     config = _read_config(folder)
@@ -384,7 +384,7 @@ def _named(folder: Path) -> Iterator[None]:
 
 
 def stored_weights(config: dict[str, Any], folder: Path) -> Weights | None:
-    """Which narrow weights a folder holds; None: none.
+    """Which quantized weights a folder holds; None: none.
 
     Raises:
         CheckpointError: they are of a kind that is not known here.
@@ -403,14 +403,14 @@ def stored_weights(config: dict[str, Any], folder: Path) -> Weights | None:
 
 
 def _prepared(config: dict[str, Any], folder: Path) -> nn.Module:
-    """The model of a folder with narrow weights."""
+    """The model of a folder with quantized weights."""
     weights: Any = stored_weights(config, folder)
     tensors = read_weights(folder)
     return quantized_checkpoint.opened(lambda: _built(config, folder, tensors), tensors, weights)
 
 
 def _widened(config: dict[str, Any], folder: Path) -> nn.Module:
-    """The same with float32 in the place of narrow weights."""
+    """The same with float32 in the place of quantized weights."""
     tensors = read_weights(folder)
     return quantized_checkpoint.widened(lambda: _built(config, folder, tensors), tensors)
 

@@ -96,7 +96,7 @@ class Report:
 def verify(path: str | Path, tolerance: float = TOLERANCE) -> Report:
     """Compare what we compute from a folder with what `transformers` does, in float32.
 
-    Narrow weights, which no other library reads, are given to both as float32.
+    Quantized weights, which no other library reads, are given to both as float32.
 
     Raises:
         MissingExtra: `transformers` is not installed.
@@ -105,16 +105,16 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Report:
     theirs_of, notes = _transformers(), list[str]()
     named = folder_of(path)
     with TemporaryDirectory() as wide:
-        narrow = publish(named, Path(wide))
-        folder = Path(wide) if narrow else named
+        quantized = publish(named, Path(wide))
+        folder = Path(wide) if quantized else named
         config = read_json(folder / "config.json")
         if config.get("model_type") not in LAYOUTS:
             raise CheckpointError(
                 f"{named}: this model has no published architecture, so there is nothing to "
                 "compare with."
             )
-        if narrow:
-            notes.append("narrow weights were given to both as float32")
+        if quantized:
+            notes.append("quantized weights were given to both as float32")
         ours: Any = read_model(folder).float().eval()
         theirs = _opened(theirs_of, folder, config, notes)
         batch = _batch(ours.config, config)

@@ -162,7 +162,7 @@ def test_vectors_have_the_width_of_the_model(classifier):
     assert len(lines) == 2
 
 
-def test_narrow_weights_answer_as_the_wide_ones(classifier):
+def test_quantized_weights_answer_as_the_wide_ones(classifier):
     texts = ["the film is great and nice", "the film is slow and poor"]
     assert done("predict", classifier, *texts, "--quantize", "int8") == "yes\nno\n"
     assert done("predict", classifier, *texts, "--quantize", "bfloat16") == "yes\nno\n"

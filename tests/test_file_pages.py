@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from regard.checkpoints.store import check_finite, read_tensors, write_tensors
 from regard.errors import CheckpointError
 from regard.file_pages import release, releasing
-from regard.layers.quantized import Narrow
+from regard.layers.quantized import QuantizedMatrix
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pages of Linux")
 MB = 1 << 20
@@ -64,10 +64,10 @@ def test_memory_of_the_process_is_not_touched():
 @pytest.mark.parametrize("kind", ["int8", "bfloat16"])
 def test_a_matrix_is_quantized_in_little_more_memory_than_it_takes(mapped, kind):
     weight, matrix = mapped
-    wanted = Narrow(matrix, kind)
+    wanted = QuantizedMatrix(matrix, kind)
     before = resident()
     with Watched() as seen, releasing():
-        found = Narrow(weight, kind)
+        found = QuantizedMatrix(weight, kind)
     assert torch.equal(found.weight, wanted.weight)
     if kind == "int8":
         assert torch.equal(found.scale, wanted.scale)

@@ -1,4 +1,4 @@
-"""Folders with narrow weights: the same models as those that are narrowed when they are loaded."""
+"""Folders with quantized weights: the same models as when loading quantizes them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """A folder of each task, its weights far from zero, and the same with narrow weights."""
+    """A folder of each task, its weights far from zero, and the same with quantized weights."""
     top, pieces = tmp_path_factory.mktemp("folders"), tokenizer()
     for name, task in TASKS.items():
         torch.manual_seed(1)
@@ -104,21 +104,21 @@ def assert_same_weights(one, other):
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("name", TASKS)
-def test_a_narrow_folder_is_what_loading_with_narrow_weights_gives(
+def test_a_quantized_folder_is_what_loading_with_quantized_weights_gives(
     places, name, weights, some_kernels
 ):
-    narrow = regard.load(places / f"{name}-{weights}")
+    quantized = regard.load(places / f"{name}-{weights}")
     wanted = regard.load(places / name, quantize=weights)
-    assert_same_weights(narrow.model, wanted.model)
-    assert type(narrow) is type(wanted) and narrow.settings() == wanted.settings()
-    assert not any(p.requires_grad for p in narrow.model.parameters())
+    assert_same_weights(quantized.model, wanted.model)
+    assert type(quantized) is type(wanted) and quantized.settings() == wanted.settings()
+    assert not any(p.requires_grad for p in quantized.model.parameters())
     again = regard.load(places / f"{name}-{weights}", quantize=weights)
     assert_same_weights(again.model, wanted.model)
-    if narrow.decodes:
-        texts = ["a dog"] if hasattr(narrow, "stream") else TEXTS
-        assert narrow.predict(texts, max_tokens=5) == wanted.predict(texts, max_tokens=5)
+    if quantized.decodes:
+        texts = ["a dog"] if hasattr(quantized, "stream") else TEXTS
+        assert quantized.predict(texts, max_tokens=5) == wanted.predict(texts, max_tokens=5)
     else:
-        found, expected = narrow.predictions(TEXTS), wanted.predictions(TEXTS)
+        found, expected = quantized.predictions(TEXTS), wanted.predictions(TEXTS)
         assert list(map(str, found)) == list(map(str, expected))
 
 
@@ -181,11 +181,11 @@ def test_without_a_compiler_the_same_file_is_written_and_read(
             assert error <= step * 1.001 * tensor.abs().max(), key
 
 
-def test_verify_compares_the_numbers_of_a_narrow_folder(places):
+def test_verify_compares_the_numbers_of_a_quantized_folder(places):
     pytest.importorskip("transformers")
     report = verify(places / "gpt2-int8")
     assert report.largest < 1e-4 and report.folder == places / "gpt2-int8"
-    assert "narrow weights were given to both as float32" in report.notes
+    assert "quantized weights were given to both as float32" in report.notes
     with pytest.raises(CheckpointError, match="recurrent-int8: this model has no published"):
         verify(places / "recurrent-int8")
 
@@ -194,23 +194,23 @@ def test_verify_compares_the_numbers_of_a_narrow_folder(places):
 
 
 def test_wrong_uses_say_what_to_do(places, tmp_path, some_kernels):
-    narrow = places / "gpt2-int8"
+    quantized = places / "gpt2-int8"
     with pytest.raises(ConfigError, match="holds int8 weights already.*Quantize the folder"):
-        regard.quantize(narrow, tmp_path / "twice", "bfloat16")
+        regard.quantize(quantized, tmp_path / "twice", "bfloat16")
     with pytest.raises(ConfigError, match="`dtype` must be int8 or bfloat16, but is 'int9'"):
         regard.quantize(places / "gpt2", tmp_path / "new", "int9")
     with pytest.raises(CheckpointError, match="is there already"):
-        regard.quantize(places / "gpt2", narrow)
+        regard.quantize(places / "gpt2", quantized)
     with pytest.raises(ConfigError, match="holds int8 weights, and bfloat16 ones cannot be made"):
-        regard.load(narrow, quantize="bfloat16")
+        regard.load(quantized, quantize="bfloat16")
     with pytest.raises(ConfigError, match="`weights` is now `quantize`.*quantize='int8'"):
         regard.load(places / "gpt2", weights="int8")
     with pytest.raises(ConfigError, match="`quantize` must be int8 or bfloat16, but is 'int9'"):
         regard.load(places / "gpt2", quantize="int9")
     with pytest.raises(ConfigError, match="holds int8 weights, which can be used but not changed"):
-        folders.read_model(narrow)
-    with pytest.raises(CheckpointError, match="narrow weights, and nothing publishes such"):
-        folders.save(regard.load(narrow), tmp_path / "published")
+        folders.read_model(quantized)
+    with pytest.raises(CheckpointError, match="quantized weights, and nothing publishes such"):
+        folders.save(regard.load(quantized), tmp_path / "published")
     assert not list(tmp_path.iterdir())
 
 
@@ -226,8 +226,8 @@ def test_a_model_is_put_where_it_is_asked_for(places, monkeypatch):
     assert weight(plain, device="cpu").device.type == "cpu"
     for found in (weight(plain, quantize="bfloat16"), weight(stored)):
         assert found.is_meta and found.dtype == torch.bfloat16
-    narrow = regard.load(plain, quantize="int8").model
-    assert {t.device.type for t in narrow.state_dict().values()} == {"cpu"}
+    quantized = regard.load(plain, quantize="int8").model
+    assert {t.device.type for t in quantized.state_dict().values()} == {"cpu"}
     with pytest.raises(ConfigError, match="int8 weights are for the CPU, but `device` is 'meta'"):
         regard.load(plain, quantize="int8", device="meta")
     with pytest.raises(ConfigError, match="'gpu' is not"):

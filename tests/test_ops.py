@@ -21,7 +21,7 @@ from torch import Tensor
 from regard import ops
 from regard.errors import ConfigError
 from regard.layers import panels
-from regard.layers.quantized import narrowed
+from regard.layers.quantized import quantize_matrix
 from regard.ops import Drop, KeyMask, RecurrentWeights, SequenceOffsets, UnpaddedMask
 from regard.registry import implementation_names
 
@@ -212,7 +212,7 @@ def a_recurrence(gates: int, has_cell: bool) -> Callable[[Draw], tuple]:
 
 def a_matrix(draw: Draw, rows: int, columns: int) -> panels.Panels:
     wide = torch.randn(rows, columns) / math.sqrt(max(1, columns))
-    quantized, scale = narrowed(wide, draw.choice(["int8", "bfloat16"]))
+    quantized, scale = quantize_matrix(wide, draw.choice(["int8", "bfloat16"]))
     return panels.Panels(panels.pack(quantized), scale, (rows, columns))
 
 

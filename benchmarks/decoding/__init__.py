@@ -1,7 +1,7 @@
 """Decoding with a GPT-2: one sequence, several, long prompts, other sizes.
 
-The weights are random, of GPT-2's shape, and the same for everybody. How much the narrow ones lose
-is measured on a small model that was trained (`quality`).
+The weights are random, of GPT-2's shape, and the same for everybody. What quantized ones lose is
+measured on a small model that was trained (`quality`).
 """
 
 from __future__ import annotations

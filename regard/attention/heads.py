@@ -226,7 +226,7 @@ def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
 
     Raises:
         ConfigError: a layer or a head does not exist or is gone already, or the model's
-            configuration cannot remember it, or its weights are narrow.
+            configuration cannot remember it, or its weights are quantized.
     """
     layers = attentions(model, kind)
     heads = _checked(heads, layers)
@@ -237,8 +237,8 @@ def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
         )
     if not all(isinstance(one.output, nn.Linear) for one in layers.values()):
         raise ConfigError(
-            f"{_called(model)} has narrow weights, which cannot be cut. Load it without `weights`, "
-            "prune it, save it, and load that with `weights`."
+            f"{_called(model)} has quantized weights, which cannot be cut. Load it without "
+            "`weights`, prune it, save it, and load that with `weights`."
         )
     for layer, numbers in heads.items():
         _cut(layers[layer], {number - 1 for number in numbers})

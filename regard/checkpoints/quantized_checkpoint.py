@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from regard.checkpoints.store import Undrawn, adopt, check_finite, check_fit, distinct
 from regard.errors import CheckpointError
-from regard.layers.quantized import Stored, Weights, narrowed
+from regard.layers.quantized import Stored, Weights, quantize_matrix
 from regard.models.quantize import prepare, quantize_layers
 
 SCALE = ".scale"
-NARROW = (torch.int8, torch.bfloat16)
+QUANTIZED = (torch.int8, torch.bfloat16)
 
 
 def tensors_of(model: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """What the file of a model with such weights holds; the model is narrow afterwards.
+    """What the file of a model with such weights holds; the model is quantized afterwards.
 
-    Narrow are the matrices that are no parameters any more when it is prepared.
+    The matrices that quantizing replaces are quantized.
     """
     wide = distinct(model.state_dict())
     left = quantize_layers(model, weights).state_dict()
@@ -35,7 +35,7 @@ def tensors_of(model: nn.Module, weights: Weights) -> dict[str, Tensor]:
         if kept or tensor.dim() != 2:
             found[name] = tensor.float() if tensor.is_floating_point() else tensor
             continue
-        found[name], scale = narrowed(tensor, weights)
+        found[name], scale = quantize_matrix(tensor, weights)
         if scale is not None:
             found[name + SCALE] = scale
     return found
@@ -49,46 +49,46 @@ def opened(
     Raises:
         CheckpointError: the tensors are not those of this model.
     """
-    model, narrow = _filled(build, tensors)
+    model, quantized = _filled(build, tensors)
     model = prepare(model, weights)
-    if not all(one.used for one in narrow.values()):  # a layer made its matrix of several
-        model, narrow = _filled(build, tensors)
-        _widen(model, narrow)
+    if not all(one.used for one in quantized.values()):  # a layer made its matrix of several
+        model, quantized = _filled(build, tensors)
+        _widen(model, quantized)
         return prepare(model, weights)
-    _widen(model, narrow)
+    _widen(model, quantized)
     return model
 
 
 def widened(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The same with float32 in the place of narrow weights.
+    """The same with float32 in the place of quantized weights.
 
     Raises:
         CheckpointError: the tensors are not those of this model.
     """
-    model, narrow = _filled(build, tensors)
-    _widen(model, narrow)
+    model, quantized = _filled(build, tensors)
+    _widen(model, quantized)
     return model
 
 
 def _filled(
     build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]
 ) -> tuple[nn.Module, dict[str, Stored]]:
-    """The model, in which narrow matrices only hang on their parameters; and these by name."""
+    """The model, in which quantized matrices only hang on their parameters; and these by name."""
     matrices, scales = _scaled(tensors)
     with Undrawn():
         model = build()
     check_fit(model, {name: _as_wide(tensor) for name, tensor in matrices.items()})
     check_finite(tensors)
-    narrow = {
+    quantized = {
         name: Stored(tensor, scales.get(name))
         for name, tensor in matrices.items()
-        if tensor.dtype in NARROW
+        if tensor.dtype in QUANTIZED
     }
-    adopt(model, {name: tensor for name, tensor in matrices.items() if name not in narrow})
+    adopt(model, {name: tensor for name, tensor in matrices.items() if name not in quantized})
     places = model.state_dict(keep_vars=True)
-    for name, one in narrow.items():
+    for name, one in quantized.items():
         places[name].stored = one
-    return model, narrow
+    return model, quantized
 
 
 def _scaled(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -100,7 +100,7 @@ def _scaled(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
     """
     scales: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if tensor.dtype in NARROW and tensor.dim() != 2:
+        if tensor.dtype in QUANTIZED and tensor.dim() != 2:
             raise CheckpointError(
                 f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, but only matrices are."
             )
@@ -120,13 +120,13 @@ def _scaled(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
 
 def _as_wide(tensor: Tensor) -> Tensor:
     """What stands for a low-precision matrix where types and shapes are compared."""
-    return torch.empty(tensor.shape, device="meta") if tensor.dtype in NARROW else tensor
+    return torch.empty(tensor.shape, device="meta") if tensor.dtype in QUANTIZED else tensor
 
 
-def _widen(model: nn.Module, narrow: Mapping[str, Stored]) -> None:
-    """Narrow matrices become float32 where they are still parameters of the model."""
+def _widen(model: nn.Module, quantized: Mapping[str, Stored]) -> None:
+    """Quantized matrices become float32 where they are still parameters of the model."""
     places = model.state_dict(keep_vars=True)
-    for name, one in narrow.items():
+    for name, one in quantized.items():
         if name in places:
             places[name].data = one.wide()
             del places[name].stored

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from regard.kernels import build
-from regard.kernels.encoding import FastStack
-from regard.kernels.recurring import RecurrentStep
-from regard.kernels.stepping import FastBlocks, Step
-from regard.layers.quantized import NarrowRecurrent
+from regard.kernels.compiled_decoder import FastBlocks, Step
+from regard.kernels.compiled_encoder import FastStack
+from regard.kernels.compiled_recurrent import RecurrentStep
+from regard.layers.quantized import QuantizedRecurrent
 from regard.models.blocks import Blocks, Stack
 
 
@@ -21,7 +21,7 @@ def compiled_steps(model: nn.Module) -> nn.Module:
     """See `regard.models.quantize.compiled_steps`."""
     _replace(model)
     for part in list(model.modules()):
-        recurrent = any(isinstance(layer, NarrowRecurrent) for layer in part.modules())
+        recurrent = any(isinstance(layer, QuantizedRecurrent) for layer in part.modules())
         if recurrent and hasattr(part, "step"):
             part.__dict__["step"] = part.compiled = RecurrentStep(part)
     return model.eval()

@@ -56,7 +56,7 @@ def _update(
         line.slopes = address("gradient", one.gradient, real, shape)
         line.means = address("exp_avg", one.exp_avg, real, shape)
         line.squares = address("exp_avg_sq", one.exp_avg_sq, real, shape)
-        line.narrow = optional_address("copy", one.copy, torch.bfloat16, shape)
+        line.copy = optional_address("copy", one.copy, torch.bfloat16, shape)
         line.count, line.keep, line.pull = one.parameter.numel(), one.decay_factor, one.l2
         line.rate = one.learning_rate / (1 - first**step)
     job = _job(table)

@@ -13,7 +13,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard import ops
-from regard.kernels import accelerate, adam, lstm, memory, products, recurrence, training, words
+from regard.kernels import (
+    accelerate,
+    adam,
+    lstm,
+    memory,
+    products,
+    recurrent_kernel,
+    training,
+    vocab_kernels,
+)
 from regard.kernels.arguments import is_cpu_strided
 from regard.kernels.training import Attending
 from regard.layers import panels
@@ -247,7 +256,7 @@ def _on_cpu(shape: Sequence[int], like: Tensor) -> bool:
     return like.is_cpu
 
 
-# ------------------------------------------------------------------------------ recurrence
+# ------------------------------------------------------------------------- recurrent layers
 
 
 def _steps(below: Tensor, recurrent: Tensor, cell: Tensor) -> bool:
@@ -345,18 +354,17 @@ def register() -> None:
     ops.register(ops.gelu, "compiled", _gelu, when=_gelus)
     ops.register(ops.sum_rows, "compiled", _sum_rows, when=_sums)
     ops.register(ops.cross_entropy_gradient, "compiled", _cross_entropy_gradient, when=_has_loss)
-    ops.register(
-        ops.negative_log_likelihood, "compiled", words.negative_log_likelihood, when=_ranks_targets
-    )
-    ops.register(ops.argmax, "compiled", words.argmax, when=_ranks)
-    ops.register(ops.topk, "compiled", words.topk, when=_ranks_several)
+    likelihood = vocab_kernels.negative_log_likelihood
+    ops.register(ops.negative_log_likelihood, "compiled", likelihood, when=_ranks_targets)
+    ops.register(ops.argmax, "compiled", vocab_kernels.argmax, when=_ranks)
+    ops.register(ops.topk, "compiled", vocab_kernels.topk, when=_ranks_several)
     rows, linear = panels.quantized_rows, panels.quantized_linear
-    ops.register(rows, "compiled", words.quantized_rows, when=words.reads_rows)
+    ops.register(rows, "compiled", vocab_kernels.quantized_rows, when=vocab_kernels.reads_rows)
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
     steps = quantize.compiled_steps
     ops.register(steps, "compiled", accelerate.compiled_steps, when=accelerate.fits)
-    recur = recurrence.quantized_recurrence
-    ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrence.fits)
+    recur = recurrent_kernel.quantized_recurrence
+    ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrent_kernel.fits)
     ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
     ops.register(ops.adam, "compiled", adam.adam, when=adam.fits)

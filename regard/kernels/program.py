@@ -23,7 +23,7 @@ from regard.kernels.arguments import (
 from regard.kernels.beams import SearchResult, search
 from regard.kernels.pace import Pace
 from regard.kernels.products import packed_matrix, threads_for
-from regard.kernels.recorder import (
+from regard.kernels.tracer import (
     ABSENT,
     AFTER,
     COUNTED,
@@ -36,7 +36,7 @@ from regard.kernels.recorder import (
     Op,
     Recording,
 )
-from regard.kernels.words import check_count
+from regard.kernels.vocab_kernels import check_count
 from regard.ops import TopKTokens
 from regard.state import KeyValueCache, SourceMemory
 

@@ -157,7 +157,7 @@ class ParameterStruct(ctypes.Structure):
     """A parameter that Adam updates (adam.h)."""
 
     _fields_ = [
-        *_fields_of(pointer, "values slopes means squares narrow"),
+        *_fields_of(pointer, "values slopes means squares copy"),
         ("count", int64),
         *_fields_of(float32, "keep pull rate unused"),
     ]

@@ -1,4 +1,4 @@
-"""Layers whose weights are narrow: 8-bit integers with a scale for each line, or bfloat16.
+"""Layers whose weights are quantized: 8-bit integers with a scale for each line, or bfloat16.
 
 They stand in the places of the wide ones, are called alike, and learn nothing.
 
@@ -51,7 +51,7 @@ class Stored:
         return wide if self.scale is None else wide * self.scale[:, None]
 
 
-def narrowed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
+def quantize_matrix(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
     """The numbers (N, K) and scales (N,) of a matrix: those that a file has, or rounded now."""
     stored: Stored | None = getattr(weight, "stored", None)
     if stored is not None:
@@ -79,7 +79,7 @@ def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
         part = slice(start, start + step)
         if stored is None:
             source = weight.detach()[part]
-            numbers, scale = narrowed(source, kind)
+            numbers, scale = quantize_matrix(source, kind)
         else:
             stored.used = True
             source = numbers = stored.numbers[part]
@@ -97,7 +97,7 @@ def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
     return packed, torch.cat(scales) if scales else None
 
 
-class Narrow(nn.Module):
+class QuantizedMatrix(nn.Module):
     """A matrix (N, K), `weight` in panels as kernels read it; `scale` (N,) where it is 8-bit."""
 
     weight: Tensor
@@ -120,7 +120,7 @@ class Narrow(nn.Module):
         """What the operations take."""
         return Panels(self.weight, self.scale, self.shape)
 
-    def part(self, first: int, end: int) -> Narrow:
+    def part(self, first: int, end: int) -> QuantizedMatrix:
         """Some of its lines, on the same memory; both numbers must be multiples of 16."""
         part = copy(self)
         scale = None if self.scale is None else self.scale[first:end]
@@ -129,7 +129,7 @@ class Narrow(nn.Module):
         return part
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """`model.float()` and its like move the matrix, but leave it as narrow as it is."""
+        """`model.float()` and its like move the matrix, but leave it quantized."""
         kind = self.weight.dtype
         self.weight = self.weight.view(torch.uint8)  # which is no number that they convert
         super()._apply(fn, recurse)
@@ -149,14 +149,14 @@ class Narrow(nn.Module):
         return f"{self.shape}, {'int8' if self.scale is not None else 'bfloat16'}"
 
 
-class NarrowLinear(nn.Module):
+class QuantizedLinear(nn.Module):
     """`Linear`."""
 
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, kind: Weights):
         super().__init__()
-        self.matrix = Narrow(linear.weight, kind)
+        self.matrix = QuantizedMatrix(linear.weight, kind)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         bias = None if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("bias", bias)
@@ -170,7 +170,7 @@ class NarrowLinear(nn.Module):
         return self.matrix
 
 
-class NarrowRecurrent(nn.Module):
+class QuantizedRecurrent(nn.Module):
     """`RecurrentLayer`."""
 
     empty = RecurrentLayer.empty
@@ -178,8 +178,8 @@ class NarrowRecurrent(nn.Module):
     def __init__(self, layer: RecurrentLayer, kind: Weights):
         super().__init__()
         self.d_model, self.has_cell = layer.d_model, layer.has_cell
-        self.input = NarrowLinear(layer.input, kind)
-        self.recurrent = NarrowLinear(layer.recurrent, kind)
+        self.input = QuantizedLinear(layer.input, kind)
+        self.recurrent = QuantizedLinear(layer.recurrent, kind)
 
     def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
         """See `RecurrentLayer.forward`."""
@@ -188,16 +188,16 @@ class NarrowRecurrent(nn.Module):
         return parts[0], parts[1:]
 
 
-class NarrowEmbedding(nn.Module):
+class QuantizedEmbedding(nn.Module):
     """`nn.Embedding`."""
 
-    def __init__(self, matrix: Narrow):
+    def __init__(self, matrix: QuantizedMatrix):
         super().__init__()
         self.matrix = matrix
 
     @property
     def weight(self) -> Tensor:
-        """The narrow matrix, in panels."""
+        """The quantized matrix, in panels."""
         return self.matrix.weight
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -205,12 +205,12 @@ class NarrowEmbedding(nn.Module):
         return self.matrix.rows(ids)
 
 
-class NarrowSoftmax(nn.Module):
+class QuantizedSoftmax(nn.Module):
     """`Softmax`. `matrix` may be that of an embedding."""
 
     bias: Tensor | None
 
-    def __init__(self, softmax: Softmax, matrix: Narrow):
+    def __init__(self, softmax: Softmax, matrix: QuantizedMatrix):
         super().__init__()
         self.matrix = matrix
         bias = None if softmax.bias is None else softmax.bias.detach().float()

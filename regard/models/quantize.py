@@ -19,11 +19,11 @@ from regard.errors import ConfigError
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
 from regard.layers.quantized import (
-    Narrow,
-    NarrowEmbedding,
-    NarrowLinear,
-    NarrowRecurrent,
-    NarrowSoftmax,
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedMatrix,
+    QuantizedRecurrent,
+    QuantizedSoftmax,
     Weights,
 )
 from regard.layers.recurrent import RecurrentLayer
@@ -101,7 +101,7 @@ def halved(model: nn.Module) -> nn.Module:
 
 def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
     """Quantized layers in the places of the others, in place; the rest becomes float32."""
-    tied: dict[int, Narrow] = {}
+    tied: dict[int, QuantizedMatrix] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
     _replace(model, dtype, tied, shared)
@@ -115,24 +115,26 @@ def compiled_steps(model: nn.Module) -> nn.Module:
     return model
 
 
-def _replace(parent: nn.Module, dtype: Weights, tied: dict[int, Narrow], shared: set[int]) -> None:
+def _replace(
+    parent: nn.Module, dtype: Weights, tied: dict[int, QuantizedMatrix], shared: set[int]
+) -> None:
     """Replace child modules, innermost first; `tied` are matrices that several share."""
     for name, child in list(parent.named_children()):
         _replace(child, dtype, tied, shared)
         new: nn.Module | None = None
         if isinstance(child, Linear):
-            new = NarrowLinear(child, dtype)
+            new = QuantizedLinear(child, dtype)
         elif isinstance(child, RecurrentLayer):
-            new = NarrowRecurrent(child, dtype)
+            new = QuantizedRecurrent(child, dtype)
         elif isinstance(child, Softmax):
-            new = NarrowSoftmax(child, _once(child.weight, dtype, tied))
+            new = QuantizedSoftmax(child, _once(child.weight, dtype, tied))
         elif isinstance(child, nn.Embedding) and id(child.weight) in shared:
-            new = NarrowEmbedding(_once(child.weight, dtype, tied))
+            new = QuantizedEmbedding(_once(child.weight, dtype, tied))
         if new is not None:
             setattr(parent, name, new)
 
 
-def _once(weight: Tensor, dtype: Weights, tied: dict[int, Narrow]) -> Narrow:
+def _once(weight: Tensor, dtype: Weights, tied: dict[int, QuantizedMatrix]) -> QuantizedMatrix:
     if id(weight) not in tied:
-        tied[id(weight)] = Narrow(weight, dtype)
+        tied[id(weight)] = QuantizedMatrix(weight, dtype)
     return tied[id(weight)]

@@ -20,7 +20,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.errors import TextError
-from regard.layers.quantized import NarrowLinear
+from regard.layers.quantized import QuantizedLinear
 from regard.tasks.finite import not_finite_error
 from regard.tasks.inputs import checked_texts
 
@@ -30,7 +30,7 @@ Answers = list[list[Hypothesis]]
 Watcher = Callable[[Sequence[Any]], Iterator[Any]]
 PLACES = {"cpu": 2560}  # source tokens times hypotheses that are decoded at once: what caches hold
 ELSEWHERE = 8192
-BESIDE = 2  # batches that narrow weights meet at the same time
+BESIDE = 2  # batches that quantized weights meet at the same time
 FEWEST = 4  # sentences for which the weights are still read
 
 
@@ -74,7 +74,7 @@ class Latest(Generic[Made]):
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where the weights are; narrow ones are no parameters."""
+    """Where the weights are; quantized ones are no parameters."""
     return next(chain(model.parameters(), model.buffers())).device
 
 
@@ -115,7 +115,7 @@ def decode_in_order(model: Any, rows: TokenArray, method: Any) -> list[list[Hypo
     device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
     searches = isinstance(method, Beam | Greedy) and not model.continues
-    beside = BESIDE if searches and _narrow(model) else 1
+    beside = BESIDE if searches and _quantized(model) else 1
     budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
     pads = (model.config.pad,)
     batches = sorted_batches((rows,), pads, budget=budget, make=lambda sources: sources)
@@ -170,9 +170,9 @@ def smaller_at_the_end(batches: Sequence[np.ndarray], beside: int) -> list[np.nd
     return found
 
 
-def _narrow(model: torch.nn.Module) -> bool:
+def _quantized(model: torch.nn.Module) -> bool:
     """Whether a step may be a compiled call, during which Python can do other things."""
-    return any(isinstance(module, NarrowLinear) for module in model.modules())
+    return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def _answers(

@@ -101,7 +101,7 @@ class Loop:
         self.parameters = list(trained(self.model).values())
         self.optimizer = optimizer(self.model, options.optimizer)
         self.device = self.parameters[0].device
-        self.narrow = WeightCopies()  # of the weights, for products in bfloat16
+        self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
         self.recomputed, self.compiled = self.blocks()
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
@@ -147,7 +147,7 @@ class Loop:
         for batch in batches:
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
-        with weight_copies(self.narrow):
+        with weight_copies(self.weight_copies):
             losses = [self.backward(batch, divisors) for batch in batches]
             self.refuse_non_finite(losses, gradient_norm(self.optimizer))
             clip(self.optimizer, self.norm, self.options.optimizer.clip)

@@ -167,7 +167,7 @@ class Ear:
 
 
 @pytest.fixture(scope="module")
-def narrow():
+def quantized():
     if not compiled_steps.implementations:
         pytest.skip("there is no compiler")
     made = []
@@ -204,7 +204,7 @@ def constrained(draw, liked, vocabulary):
     return Beam(size, draw.randint(1, size), penalty, rule, tuple(filters), limit, ends)
 
 
-def test_the_compiled_search_gives_what_the_search_step_by_step_gives(narrow, monkeypatch):
+def test_the_compiled_search_gives_what_the_search_step_by_step_gives(quantized, monkeypatch):
     draw, done = random.Random(4), []
     search = compiled.search_at_once
 
@@ -215,7 +215,7 @@ def test_the_compiled_search_gives_what_the_search_step_by_step_gives(narrow, mo
     monkeypatch.setattr("regard.decoding.beam.search_at_once", watched)
     monkeypatch.setattr("regard.decoding.greedy.search_at_once", watched)
     for at in range(60):
-        model = narrow[at % 2]
+        model = quantized[at % 2]
         vocabulary = model.config.vocab_size
         source = batch(sources(3, vocabulary, seed=at))
         liked = [t for h in Greedy(max_tokens=6, eos=()).run(model, source) for t in h[0].tokens]
@@ -293,8 +293,8 @@ def test_ends_survive_saving_loading_and_quantizing(folder, tmp_path):
     task.method = Beam(3, max_tokens=4, eos=(7, 8, 9))
     save(task, tmp_path / "again")
     assert load(tmp_path / "again").method == task.method
-    quantize(tmp_path / "again", tmp_path / "narrow", "bfloat16")
-    assert load(tmp_path / "narrow").method == task.method
+    quantize(tmp_path / "again", tmp_path / "quantized", "bfloat16")
+    assert load(tmp_path / "quantized").method == task.method
 
 
 @pytest.mark.parametrize(

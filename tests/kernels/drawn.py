@@ -22,11 +22,20 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.errors import RegardError
-from regard.kernels import adam, build, lstm, operations, products, recurrence, training, words
+from regard.kernels import (
+    adam,
+    build,
+    lstm,
+    operations,
+    products,
+    recurrent_kernel,
+    training,
+    vocab_kernels,
+)
 from regard.kernels.arguments import is_cpu_strided
 from regard.layers import panels
 from regard.layers.panels import Panels, pack, unpack
-from regard.layers.quantized import narrowed
+from regard.layers.quantized import quantize_matrix
 
 HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
 ERRORS = (RegardError, IndexError, RuntimeError, TypeError, AttributeError)
@@ -61,7 +70,7 @@ def normal(*shape: int, kind: torch.dtype = REAL) -> Tensor:
 def matrix(draw: Draw) -> tuple[Tensor, Tensor | None, tuple[int, int], Tensor]:
     """In panels, with its scale and shape; and what it stands for."""
     shape = size(draw), size(draw, 200)
-    numbers, scale = narrowed(normal(*shape), draw.choice(["int8", "bfloat16"]))
+    numbers, scale = quantize_matrix(normal(*shape), draw.choice(["int8", "bfloat16"]))
     packed = pack(numbers)
     wide = unpack(packed, *shape)
     return packed, scale, shape, wide if scale is None else wide * scale[:, None]
@@ -137,7 +146,9 @@ def the_leading(draw: Draw) -> Case:
 def a_sweep(draw: Draw) -> Case:
     gates, rows, tokens, width = draw.choice([1, 3, 4]), size(draw, 9), size(draw, 9), size(draw)
     shape = gates * width, width
-    numbers, scale = narrowed(normal(*shape) * width**-0.5 / 2, draw.choice(["int8", "bfloat16"]))
+    numbers, scale = quantize_matrix(
+        normal(*shape) * width**-0.5 / 2, draw.choice(["int8", "bfloat16"])
+    )
     cell = normal(rows, width if gates == 4 else 0)
     given = dict(below=normal(rows, tokens, shape[0]), packed=pack(numbers), scale=scale)
     given |= dict(bias=draw.choice([None, normal(shape[0])]), hidden=normal(rows, width), cell=cell)
@@ -359,20 +370,20 @@ def an_lstm(draw: Draw) -> Case:
 def an_update(draw: Draw) -> Case:
     shape = draw.choice([(size(draw),), (size(draw), size(draw)), (40_000,), (0,)])
     given = dict(values=normal(*shape), gradient=normal(*shape), means=normal(*shape))
-    given |= dict(squares=torch.rand(shape), narrow=draw.choice([None, normal(*shape, kind=HALF)]))
+    given |= dict(squares=torch.rand(shape), copy=draw.choice([None, normal(*shape, kind=HALF)]))
     options = dict(scale=0.5, betas=(0.9, 0.99), eps=1e-8)
 
-    def call(values, gradient, means, squares, narrow):
+    def call(values, gradient, means, squares, copy):
         values, means, squares = (
             x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x
             for x in (values, means, squares)
         )
         step = torch.tensor(2.0)
-        one = ops.AdamUpdate(values, gradient, means, squares, step, narrow, 0.9, 0.0, 0.1)
+        one = ops.AdamUpdate(values, gradient, means, squares, step, copy, 0.9, 0.0, 0.1)
         adam.adam([one], **options)
         return values, means, squares, adam.gradient_norm([gradient])
 
-    def wanted(values, gradient, means, squares, narrow):
+    def wanted(values, gradient, means, squares, copy):
         if not all(x.shape == values.shape for x in (gradient, means, squares)):
             raise RegardError("shapes")
         slope = gradient * 0.5
@@ -546,7 +557,7 @@ def main(seed: int, count: int, kind: str = "fast", threads: int = 1) -> int:
     build.kernels = lambda: library  # type: ignore[assignment]
     operations.register()
     if threads > 1:  # however little there is to do
-        for module in (products, words, recurrence):
+        for module in (products, vocab_kernels, recurrent_kernel):
             module.threads_for = lambda *work: threads  # type: ignore[assignment]
         training._threads = lambda x: threads  # type: ignore[assignment]
         torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ from regard.decoding.filters import NoRepeatNGram
 from regard.decoding.length_penalty import GNMT, Power, Relative
 from regard.decoding.stopping import STOPPING
 from regard.errors import RegardError
-from regard.kernels.stepping import Step
+from regard.kernels.compiled_decoder import Step
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer

@@ -18,7 +18,7 @@ from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.kernels import arguments, signatures, training
 from regard.kernels.beams import search
-from regard.kernels.encoding import Flat, TextProgram
+from regard.kernels.compiled_encoder import Flat, TextProgram
 from regard.kernels.program import Program
 from regard.layers import panels
 from regard.layers.output import Softmax

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.kernels import memory
-from regard.layers.quantized import Narrow
+from regard.layers.quantized import QuantizedMatrix
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_without_such_pages_memory_is_torch_s(monkeypatch, problem):
 
 @pytest.mark.parametrize("kind", ["int8", "bfloat16"])
 def test_matrices_stay_there(kind):
-    matrix = Narrow(torch.randn(20, 30), kind)
+    matrix = QuantizedMatrix(torch.randn(20, 30), kind)
     before = matrix.weight.data_ptr()
     assert matrix.float().double().weight.data_ptr() == before
     other = copy.deepcopy(matrix)

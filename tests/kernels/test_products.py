@@ -1,4 +1,4 @@
-"""Products with narrow matrices against the same in float64, and how kernels are built."""
+"""Products with quantized matrices against the same in float64, and how kernels are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.kernels import build, products
 from regard.layers import panels
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax
-from regard.layers.quantized import Narrow, NarrowLinear, NarrowSoftmax
+from regard.layers.quantized import QuantizedLinear, QuantizedMatrix, QuantizedSoftmax
 
 SHAPES = [(1, 1), (16, 64), (17, 100), (50, 130), (200, 256)]
 
@@ -44,7 +44,7 @@ def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch
         weight = torch.randn(lines, columns)
         for rows in (1, 2, 3, 7, 70):
             x = torch.randn(rows, columns)
-            found = Narrow(weight, "int8")(x).double().numpy()
+            found = QuantizedMatrix(weight, "int8")(x).double().numpy()
             wanted = expected_int8(x, weight)
             # A number half way between two steps may go either way in float32.
             assert np.abs(found - wanted).max() < 2e-2 * max(np.abs(wanted).max(), 1)
@@ -58,7 +58,7 @@ def test_bfloat16_products_round_both_sides_and_sum_in_float32(use, kind):
         weight, bias = torch.randn(lines, columns), torch.randn(lines)
         for rows in (1, 2, 3, 7, 70):
             x = torch.randn(rows, columns)
-            found = Narrow(weight, "bfloat16")(x, bias)
+            found = QuantizedMatrix(weight, "bfloat16")(x, bias)
             wanted = x.bfloat16().double() @ weight.bfloat16().double().t() + bias
             assert torch.allclose(found.double(), wanted, atol=1e-4, rtol=1e-5)
 
@@ -70,7 +70,7 @@ def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads
     use(kind)
     monkeypatch.setattr(products, "threads_for", lambda *work: threads)
     for lines, columns in SHAPES:
-        matrix, bias = Narrow(torch.randn(lines, columns), weights), torch.randn(lines)
+        matrix, bias = QuantizedMatrix(torch.randn(lines, columns), weights), torch.randn(lines)
         x = torch.randn(300, columns)
         alone = torch.cat([matrix(row, bias) for row in x.split(1)])
         for rows in (*range(2, 35), 97, 200, 300):
@@ -81,7 +81,7 @@ def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads
 @pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
 def test_nan_gives_nan(use, kind, weights):
     use(kind)
-    matrix = Narrow(torch.randn(20, 130), weights)
+    matrix = QuantizedMatrix(torch.randn(20, 130), weights)
     x = torch.randn(3, 130)
     x[1, 100] = torch.nan
     found = matrix(x).isnan()
@@ -94,7 +94,7 @@ def test_nan_gives_nan(use, kind, weights):
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_panels_are_undone(weights):
     weight = torch.randn(37, 70)
-    matrix = Narrow(weight, weights)
+    matrix = QuantizedMatrix(weight, weights)
     lines = matrix.rows(torch.arange(37))
     limit = weight.abs().amax(1, keepdim=True) / (254 if weights == "int8" else 250)
     assert ((lines - weight).abs() <= limit + 1e-6).all()
@@ -107,43 +107,43 @@ def test_layers_take_any_shape_and_answer_as_the_wide_ones(use):
     use("fast")
     linear = Linear(96, 40)
     torch.nn.init.normal_(linear.bias)
-    narrow = NarrowLinear(linear, "int8")
+    quantized = QuantizedLinear(linear, "int8")
     for shape in ((96,), (3, 96), (2, 5, 96), (0, 96)):
         x = torch.randn(shape)
-        found, wanted = narrow(x), linear(x)
+        found, wanted = quantized(x), linear(x)
         assert found.shape == wanted.shape
         assert torch.allclose(found, wanted, atol=0.03)
     strided = torch.randn(96, 4).t()
-    assert torch.equal(narrow(strided), narrow(strided.contiguous()))
+    assert torch.equal(quantized(strided), quantized(strided.contiguous()))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_narrow_output_has_the_loss_of_its_own_scores(use, smoothing):
+def test_the_quantized_output_has_the_loss_of_its_own_scores(use, smoothing):
     use("fast")
     softmax = Softmax(32, 50, tied=None, bias=True)
-    narrow = NarrowSoftmax(softmax, Narrow(softmax.weight, "int8"))
+    quantized = QuantizedSoftmax(softmax, QuantizedMatrix(softmax.weight, "int8"))
     hidden, targets = torch.randn(9, 32), torch.randint(50, (9,))
     targets[4] = -100
-    total, count = narrow.loss(hidden, targets, smoothing)
+    total, count = quantized.loss(hidden, targets, smoothing)
     wanted = torch.nn.functional.cross_entropy(
-        narrow.logits(hidden), targets, reduction="sum", label_smoothing=smoothing
+        quantized.logits(hidden), targets, reduction="sum", label_smoothing=smoothing
     )
     assert count == 8 and total.item() == pytest.approx(wanted.item(), rel=1e-5)
     theirs, _ = softmax.loss(hidden, targets, smoothing)
     assert total.item() == pytest.approx(theirs.item(), rel=1e-2)
 
 
-def test_converting_a_model_leaves_the_matrix_narrow():
-    matrix = Narrow(torch.randn(20, 30), "bfloat16")
+def test_converting_a_model_leaves_the_matrix_quantized():
+    matrix = QuantizedMatrix(torch.randn(20, 30), "bfloat16")
     before = matrix.weight.clone()
     assert torch.equal(matrix.float().weight, before) and matrix.weight.dtype == torch.bfloat16
-    eight = Narrow(torch.randn(20, 30), "int8").double()
+    eight = QuantizedMatrix(torch.randn(20, 30), "int8").double()
     assert eight.weight.dtype == torch.uint8 and eight.scale.dtype == torch.float32
 
 
 def test_a_bias_of_another_type_is_not_read_as_it_lies(use):
     use("fast")
-    layer = NarrowLinear(Linear(8, 3), "int8")
+    layer = QuantizedLinear(Linear(8, 3), "int8")
     x = torch.randn(2, 8)
     wanted = layer(x)
     layer.bias = layer.bias.double()
@@ -166,7 +166,7 @@ def test_without_a_compiler_one_warning_says_so(monkeypatch, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not build.setup() and not build.available()
-        assert Narrow(torch.ones(2, 2), "int8")(torch.ones(2)).tolist() == [2.0, 2.0]
+        assert QuantizedMatrix(torch.ones(2, 2), "int8")(torch.ones(2)).tolist() == [2.0, 2.0]
     assert "no C++ compiler was found" in build.status()
 
 

@@ -24,7 +24,7 @@ from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
 KINDS = ["fast", "older", "plain"]
 SOME = (0x0123456789ABCDEF, 9830)  # a decision that drops three in ten
 NUMBERS = {torch.float32: dict(atol=2e-6, rtol=2e-5), torch.bfloat16: dict(atol=2e-2, rtol=2e-2)}
-NARROW = NUMBERS[torch.bfloat16]
+LOW_PRECISION = NUMBERS[torch.bfloat16]
 
 
 def leaf(*shape, kind=torch.float32) -> Tensor:
@@ -167,7 +167,7 @@ def test_a_product_under_autocast_has_wide_gradients():
     alike(found, gradients(wanted, y, *exact.parameters()), torch.bfloat16)
 
 
-def test_narrow_copies_are_kept_until_the_weight_changes():
+def test_low_precision_copies_are_kept_until_the_weight_changes():
     weight = torch.nn.Parameter(torch.randn(3, 4))
     assert cast(weight, torch.bfloat16) is not cast(weight, torch.bfloat16)
     with weight_copies(WeightCopies()):

@@ -70,7 +70,7 @@ def test_who_learns_or_looks_reads_everything():
 
 @pytest.mark.usefixtures("some_kernels")
 @torch.no_grad()
-def test_narrow_weights():
+def test_quantized_weights():
     torch.manual_seed(2)
     model, texts = GPT2(GPT2Config(**SIZES)).eval(), questions((40, 3, 5, 1), (38, 6, 2, 2))
     wanted = list(model.layers(texts))[-1]

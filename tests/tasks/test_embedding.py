@@ -183,12 +183,12 @@ def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypa
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("family", ENCODERS)
-def test_narrow_weights_give_the_same_vectors(places, tasks, family, weights, some_kernels):
+def test_quantized_weights_give_the_same_vectors(places, tasks, family, weights, some_kernels):
     task = runs.load(places[family], quantize=weights)
     for per in ("text", "word", "token"):
         wide = np.concatenate([np.atleast_2d(v) for v in tasks[family].embed(TEXTS, per=per)])
-        narrow = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])
-        assert np.abs(wide - narrow).max() < 0.1 * wide.std()
+        quantized = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])
+        assert np.abs(wide - quantized).max() < 0.1 * wide.std()
     together = task.embed(TEXTS)
     for text, vector in zip(TEXTS, together, strict=True):
         np.testing.assert_array_equal(task.embed(text), vector)

@@ -282,8 +282,8 @@ DATA: dict[str, Any] = {
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_that_are_not_finite_raise_an_error(folders, name):
     for how in ("nan", "large", "large-int8"):
-        narrow = "int8" if how.endswith("int8") else None
-        task = regard.load(folders[name], quantize=narrow)
+        quantized = "int8" if how.endswith("int8") else None
+        task = regard.load(folders[name], quantize=quantized)
         parts = [*task.model.parameters(), *task.model.buffers()]
         with torch.no_grad():
             for x in parts:

@@ -47,10 +47,10 @@ def hidden_of(model):
     return model(given).hidden if isinstance(model, Bert) else model(given.ids).hidden
 
 
-def passed(model, narrow, blocks):
+def passed(model, low_precision, blocks):
     model.zero_grad()
     torch.manual_seed(4)
-    cast = torch.autocast("cpu", torch.bfloat16) if narrow else nullcontext()
+    cast = torch.autocast("cpu", torch.bfloat16) if low_precision else nullcontext()
     with cast, recomputing(blocks):
         total = hidden_of(model).float().square().sum()
     total.backward()
@@ -61,15 +61,15 @@ def passed(model, narrow, blocks):
     ]
 
 
-@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("low_precision", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_computed_anew_is_the_same_in_every_bit(name, narrow):
+def test_what_is_computed_anew_is_the_same_in_every_bit(name, low_precision):
     """With dropout, whose generator is put back; and it goes on from where it would have been."""
     torch.manual_seed(0)
     model = MODELS[name]().train()
     blocks = blocks_of(model)
     assert len(blocks) == LAYERS * (2 if isinstance(model, Transformer) else 1)
-    before, after = passed(model, narrow, []), passed(model, narrow, blocks)
+    before, after = passed(model, low_precision, []), passed(model, low_precision, blocks)
     assert len(before) == len(after) > 2 + LAYERS
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all("forward" not in vars(block) for block in blocks)

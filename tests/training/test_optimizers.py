@@ -102,7 +102,7 @@ def torch_s(model, o):
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
-def test_narrow_copies_follow_their_weights(name):
+def test_low_precision_copies_follow_their_weights(name):
     """Torch's fused updates leave no trace in a parameter's version: they would be missed."""
     model = Toy().model
     rule = optimizer(model, OptimizerOptions(name, 0.1))

@@ -1,5 +1,5 @@
 // Adam (Kingma & Ba 2015) over all parameters in one pass over memory: the gradient is scaled on its
-// way, and narrow copies of the weights are written where there are some.
+// way, and low-precision copies of the weights are written where there are some.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace learning {
 
 struct Parameter {
   float *values, *slopes, *means, *squares;
-  bfloat16* narrow;  // or null
+  bfloat16* copy;  // or null
   int64_t count;
   // What the values are multiplied with, what of them is added to the slopes, and the rate, divided
   // by what the means lack as yet.
@@ -43,7 +43,7 @@ void adam_all(void* data, Worker worker) {
     float *values = p.values + from, *means = p.means + from, *squares = p.squares + from;
     const float *slopes = p.slopes + from, scale = job.slope_scale;
     const float keep = p.keep, pull = p.pull, rate = p.rate;
-    bfloat16* narrow = p.narrow ? p.narrow + from : nullptr;
+    bfloat16* copy = p.copy ? p.copy + from : nullptr;
     by_lanes(piece_size(p, from), [&](int64_t i, int64_t some) {
       Lanes value = load(values + i, some);
       const Lanes slope = load(slopes + i, some) * scale + value * pull;
@@ -52,7 +52,7 @@ void adam_all(void* data, Worker worker) {
       value = value * keep - rate * mean / (root(square) * lacking + eps);
       store(mean, means + i, some), store(square, squares + i, some);
       store(value, values + i, some);
-      if (narrow) store(value, narrow + i, some);
+      if (copy) store(value, copy + i, some);
     });
   });
 }

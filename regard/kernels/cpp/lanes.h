@@ -32,7 +32,7 @@ inline Whole widened(Halves x) {
 }
 
 // To the nearest, to even ones between two; NaN stays NaN.
-inline Halves narrowed(Lanes x) {
+inline Halves to_halves(Lanes x) {
 #if defined(__AVX512BF16__) && WIDE
   return (Halves)_mm512_cvtneps_pbh((__m512)x);
 #else
@@ -58,7 +58,7 @@ inline Lanes load(const bfloat16* x, int64_t count) {
 inline void store(Lanes x, float* to, int64_t count) { std::memcpy(to, &x, count * 4); }
 
 inline void store(Lanes x, bfloat16* to, int64_t count) {
-  const Halves half = narrowed(x);
+  const Halves half = to_halves(x);
   std::memcpy(to, &half, count * 2);
 }
 

@@ -79,7 +79,7 @@ inline Lanes read(const bfloat16* from, int64_t count = LANES) {
 }
 
 inline void write(const Lanes& x, bfloat16* to, int64_t count = LANES) {
-  _mm256_mask_storeu_epi16(to, mask(count), (__m256i)learning::narrowed(x));
+  _mm256_mask_storeu_epi16(to, mask(count), (__m256i)learning::to_halves(x));
 }
 
 inline Lanes sigmoid(const Lanes& x) { return 1.0f / (1.0f + learning::exponential(-x)); }

@@ -1,4 +1,4 @@
-// Matrix products with narrow weights.
+// Matrix products with quantized weights.
 //
 // A matrix of N lines and K columns lies in panels of 16 lines, one behind the other, so that all
 // of it is read in one sweep and sums of 16 lines stand side by side in one register:
@@ -6,7 +6,7 @@
 //     8-bit      (N / 16, K / 4, 16, 4)   w + 128 without sign, and a float32 scale for each line
 //     bfloat16   (N / 16, K / 2, 16, 2)
 //
-// N is filled up to a multiple of 16, K of 64. What is multiplied with them becomes as narrow:
+// N is filled up to a multiple of 16, K of 64. What is multiplied with them is quantized, too:
 // bfloat16, or 8-bit in groups of 64 numbers that share a scale, so that dot products of groups are
 // exact.
 //
@@ -283,7 +283,7 @@ void multiply(const Matrix& w, const Result& to, Rows room, Worker& worker, Afte
   multiply(w, to, room, worker, [](Share, Share) {}, after);
 }
 
-// The whole product. `room` is for so many narrow rows, at least.
+// The whole product. `room` is for so many quantized rows, at least.
 void product(const Matrix& w, const float* x, int64_t rows, const Result& to, Rows room,
              Worker& worker) {
   room.count = rows;

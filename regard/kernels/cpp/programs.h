@@ -64,7 +64,7 @@ struct Call {
   int64_t rows, tokens;  // tokens of each row
   const Memory *cache, *source;
   std::vector<float*> registers;
-  Rows rooms[2];   // for narrow rows, of every other operation
+  Rows rooms[2];   // for quantized rows, of every other operation
   float* weights;  // of attention, for each thread
   int64_t most;    // positions
   const Part* parts;

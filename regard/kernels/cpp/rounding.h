@@ -1,4 +1,4 @@
-// Rows of numbers as narrow as the weights that they are multiplied with.
+// Rows of numbers, quantized like the weights that they are multiplied with.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr int ROWS = 4;
 
 inline int64_t groups_of(int64_t k) { return (k + GROUP - 1) / GROUP; }
 
-// Narrow rows. They lie as they are read: those of a tile are multiplied together, and of all of
+// Quantized rows. They lie as they are read: those of a tile are multiplied together, and of all of
 // them comes the first stretch of 64 bytes, then the second. Tiles are as equal as can be. Groups
 // of 8-bit numbers have a scale, and what their dot products begin with, in the same order.
 struct Rows {
@@ -144,7 +144,7 @@ inline void round_part(bool bytes, const float* x, int64_t k, const Rows& room, 
   }
 }
 
-// Room for so many narrow rows, of the calling thread, which has two such rooms.
+// Room for so many quantized rows, of the calling thread, which has two such rooms.
 template <int WHICH = 0>
 Rows room_for(int64_t rows, int64_t k) {
   static thread_local std::vector<int8_t> data;

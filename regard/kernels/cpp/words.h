@@ -200,7 +200,7 @@ struct Candidates {
     for (; at < size; at++) {
       if (scores[at] >= least) words.push_back({scores[at], first + at});
     }
-    if (words.size() > std::max(many, (size_t)count)) narrow(count);
+    if (words.size() > std::max(many, (size_t)count)) shrink(count);
   }
 
   void add(const Candidates& other) {
@@ -214,7 +214,7 @@ struct Candidates {
     least = std::max(least, bound - 1e-6f * (2.0f * (most - bound) + 1000.0f));
   }
 
-  void narrow(int64_t count) {
+  void shrink(int64_t count) {
     std::nth_element(words.begin(), words.begin() + (count - 1), words.end(),
                      [](const Word& a, const Word& b) { return a.score > b.score; });
     raise(words[count - 1].score);

@@ -1,4 +1,4 @@
-"""Recurrent layers with narrow weights: the kernels' answers, torch's, and those of wide ones."""
+"""Recurrent layers with quantized weights: the kernels' answers, torch's, and the float32 ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.kernels.program import Program
-from regard.layers.quantized import NarrowRecurrent
+from regard.layers.quantized import QuantizedRecurrent
 from regard.layers.recurrent import CELLS
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
@@ -54,7 +54,7 @@ def scores(model, counts=(1, 1, 4, 1)):
 
 def test_a_state_of_another_type_is_not_read_as_it_lies(use):
     use("fast")
-    layer = NarrowRecurrent(CELLS["lstm"](8, WIDTH), "int8")
+    layer = QuantizedRecurrent(CELLS["lstm"](8, WIDTH), "int8")
     x, state = torch.randn(3, 5, 8), [torch.randn(3, WIDTH) for _ in range(2)]
     with torch.no_grad():
         wanted = layer(x, *state)[0]
@@ -66,20 +66,20 @@ def test_a_state_of_another_type_is_not_read_as_it_lies(use):
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_a_layer_is_its_formula(use, monkeypatch, kind, weights, threads):
-    monkeypatch.setattr("regard.kernels.recurrence.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.recurrent_kernel.threads_for", lambda work: threads)
     torch.manual_seed(0)
     layer = CELLS[kind](40, WIDTH)
     x = torch.randn(3, 5, 40)
     state = [torch.randn(2 * part.size(0), part.size(1))[::2] for part in layer.empty(3, x)]
     with torch.no_grad():
         wide, (hidden, cell) = layer(x, *state)
-        narrow = NarrowRecurrent(layer, weights)
+        quantized = QuantizedRecurrent(layer, weights)
         for library in (None, "fast", "older", "plain"):
             use(library)
-            found, (last, end) = narrow(x, *state)
+            found, (last, end) = quantized(x, *state)
             assert torch.allclose(found, wide, atol=0.03)
             assert torch.allclose(end, cell, atol=0.03) and torch.equal(last, found[:, -1])
-            assert narrow(x[:, :0], *state)[0].shape == (3, 0, WIDTH)
+            assert quantized(x[:, :0], *state)[0].shape == (3, 0, WIDTH)
         assert not torch.equal(found, wide)
 
 
@@ -102,7 +102,7 @@ def test_kernels_and_torch_give_the_same_scores(use, name, weights):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_searches_take_narrow_weights(use, name):
+def test_searches_take_quantized_weights(use, name):
     model = prepare(spread(MODELS[name]()), "bfloat16")
     source = Sequences.of(PROMPTS, 0)
     for method in (Greedy(max_tokens=9), Beam(size=3, max_tokens=9)):
@@ -113,7 +113,7 @@ def test_searches_take_narrow_weights(use, name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_matrix_of_a_step_is_narrow(use, name):
+def test_every_matrix_of_a_step_is_quantized(use, name):
     use("fast")
     model = prepare(MODELS[name]())
     wide = {key for key, value in model.state_dict().items() if value.dtype == torch.float32}

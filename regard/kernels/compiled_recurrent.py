@@ -21,7 +21,8 @@ from regard.attention.tap import listening
 from regard.kernels import build
 from regard.kernels.arguments import is_cpu_strided, row_strided_address
 from regard.kernels.program import Program, readable
-from regard.kernels.recorder import (
+from regard.kernels.signatures import PartStruct
+from regard.kernels.tracer import (
     ACTIVATION,
     AFTER,
     BEFORE,
@@ -39,8 +40,7 @@ from regard.kernels.recorder import (
     Symbol,
     symbols_alone,
 )
-from regard.kernels.signatures import PartStruct
-from regard.layers.quantized import NarrowLinear, NarrowRecurrent, NarrowSoftmax
+from regard.layers.quantized import QuantizedLinear, QuantizedRecurrent, QuantizedSoftmax
 from regard.layers.recurrent import LSTMStep
 from regard.ops import TopKTokens
 from regard.state import SourceMemory, State
@@ -67,7 +67,7 @@ class RecurrentStep(Recorded):
         return type(self.model).step(self.model, tokens, state) if found is None else found
 
     def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
-        """See `regard.kernels.stepping.Step.leading`."""
+        """See `regard.kernels.compiled_decoder.Step.leading`."""
         return self._found(tokens, state, Program.leading, count)
 
     def _found(
@@ -295,9 +295,9 @@ class RecurrentRecorder(InputRecorder):
         """See `Recorder.stand_in`."""
         if isinstance(module, nn.ModuleList):
             return [self.stand_in(part) for part in module]
-        if isinstance(module, NarrowRecurrent):
+        if isinstance(module, QuantizedRecurrent):
             return StandIn(partial(self._layer, module))
-        if isinstance(module, NarrowLinear):
+        if isinstance(module, QuantizedLinear):
             bias = None if module.bias is None else GivenBias(module.bias)
             repeated: Any = lambda: partial(self._without_bias, module)  # noqa: E731
             return StandIn(partial(self.linear, module), repeated=repeated, bias=cast(Any, bias))
@@ -307,7 +307,7 @@ class RecurrentRecorder(InputRecorder):
             return StandIn(self._looking)
         if isinstance(module, General):
             return PRODUCT  # its matrix is in the keys
-        if isinstance(module, NarrowSoftmax):
+        if isinstance(module, QuantizedSoftmax):
             return StandIn(partial(self.unknown, module), logits=partial(self.linear, module))
         return super().stand_in(module)
 
@@ -336,12 +336,12 @@ class RecurrentRecorder(InputRecorder):
         self.ops[-1] = replace(last, activation=ACTIVATION[function])
         return symbol
 
-    def _without_bias(self, linear: NarrowLinear, x: Any) -> Symbol:
+    def _without_bias(self, linear: QuantizedLinear, x: Any) -> Symbol:
         product = self.linear(linear, x)
         self.ops[-1] = replace(self.ops[-1], bias=None)
         return product
 
-    def _layer(self, layer: NarrowRecurrent, x: Any, hidden: Any, cell: Any) -> Any:
+    def _layer(self, layer: QuantizedRecurrent, x: Any, hidden: Any, cell: Any) -> Any:
         width = layer.d_model
         below, own = self.linear(layer.input, x), self.linear(layer.recurrent, hidden)
         match self.widths[below.register] // width:

@@ -20,7 +20,7 @@ from regard.decoding.compiled_search import SearchPlan
 from regard.kernels import build
 from regard.kernels.beams import SearchResult
 from regard.kernels.program import Program, readable
-from regard.kernels.recorder import (
+from regard.kernels.tracer import (
     POSITIONS,
     CannotRecord,
     Given,
@@ -35,7 +35,7 @@ from regard.kernels.recorder import (
     symbols_alone,
     table_of,
 )
-from regard.layers.quantized import NarrowSoftmax
+from regard.layers.quantized import QuantizedSoftmax
 from regard.models.blocks import Blocks
 from regard.ops import TopKTokens
 from regard.state import KeyValueCache, SourceMemory
@@ -274,7 +274,7 @@ class StepRecorder(InputRecorder):
         if isinstance(module, POSITIONS):
             call, at = partial(self.places, module), partial(self._places_at, module)
             return StandIn(call, at=at)
-        if isinstance(module, NarrowSoftmax):
+        if isinstance(module, QuantizedSoftmax):
             return StandIn(self.unknown, logits=partial(self.linear, module))
         return super().stand_in(module)
 

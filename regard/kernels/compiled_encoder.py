@@ -26,7 +26,7 @@ from regard.kernels import build
 from regard.kernels.arguments import address, contiguous, is_cpu_strided, optional_address
 from regard.kernels.products import threads_for
 from regard.kernels.program import Program
-from regard.kernels.recorder import (
+from regard.kernels.tracer import (
     COUNTED,
     FIRST,
     LINES,
@@ -45,7 +45,7 @@ from regard.kernels.recorder import (
     table_of,
 )
 from regard.layers.mixing import Layer
-from regard.layers.quantized import NarrowEmbedding
+from regard.layers.quantized import QuantizedEmbedding
 from regard.models.blocks import Chosen, Embed, Stack
 from regard.positions import CountedPositions
 
@@ -301,7 +301,7 @@ def _tables(model: nn.Module) -> Iterator[tuple[int, int]]:
     for part in model.children():
         if isinstance(part, POSITIONS):
             yield table_of(part).data_ptr(), table_of(part).size(0)
-        elif isinstance(part, NarrowEmbedding | nn.Embedding):
+        elif isinstance(part, QuantizedEmbedding | nn.Embedding):
             yield part.weight.data_ptr(), part.weight.size(0)
 
 

@@ -10,7 +10,7 @@ import torch
 import regard
 from regard.attention.heads import heads_masked
 from regard.data.batches import Sequences
-from regard.kernels.encoding import FastStack, TextProgram
+from regard.kernels.compiled_encoder import FastStack, TextProgram
 from regard.layers.mixing import choice_of
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig

@@ -16,9 +16,9 @@ from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.errors import ConfigError
+from regard.kernels.compiled_decoder import FastBlocks
 from regard.kernels.program import Program
-from regard.kernels.recorder import NORM, CannotRecord, Op, Recording
-from regard.kernels.stepping import FastBlocks
+from regard.kernels.tracer import NORM, CannotRecord, Op, Recording
 from regard.models import quantize
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
@@ -101,7 +101,7 @@ def calls(model, steps):
 
 def assert_close(found, wanted):
     """Sums in another order differ in the last digits. A number that is half way between two steps
-    of a narrow kind may then go the other way: rarely, and by one step.
+    of a quantized kind may then go the other way: rarely, and by one step.
     """
     difference, size = (found - wanted).abs(), wanted.abs().max()
     assert difference.max() < 2e-2 * size
@@ -130,7 +130,7 @@ def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "transformer", "pre-norm"])
 def test_several_tokens_of_a_row_are_read_at_once(use, runs, monkeypatch, name):
-    monkeypatch.setattr("regard.kernels.stepping.MOST", 32)
+    monkeypatch.setattr("regard.kernels.compiled_decoder.MOST", 32)
     model = prepare(spread(MODELS[name]()), "bfloat16")
     counts = (3, 1, 10, 2, 20)  # the last of three rows are too many for one call
     use(None)
@@ -220,10 +220,12 @@ def test_looking_shows_the_attention_of_the_same_weights(use, runs):
     assert len(runs) == 4 and not torch.allclose(masked, plain, atol=1e-2)
 
 
-def test_heads_of_narrow_weights_stay(use):
+def test_heads_of_quantized_weights_stay(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
-    with pytest.raises(ConfigError, match="narrow weights, which cannot be cut. Load it without"):
+    with pytest.raises(
+        ConfigError, match="quantized weights, which cannot be cut. Load it without"
+    ):
         regard.prune_heads(model, {1: [2]})
 
 
@@ -393,8 +395,8 @@ def test_tied_matrices_are_kept_once(use):
     model = prepare(spread(MODELS["gpt2"]()))
     assert model.embedding.matrix is model.head.matrix
     wide = sum(p.numel() * 4 for p in MODELS["gpt2"]().parameters())
-    narrow = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    assert narrow < wide / 2
+    quantized = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert quantized < wide / 2
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from regard.layers.quantized import Narrow
+from regard.layers.quantized import QuantizedMatrix
 from regard.ops import argmax as best
 from regard.ops import negative_log_likelihood as surprise
 
@@ -17,7 +17,7 @@ KINDS = ["fast", "older", "plain"]
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("shape", [(101, 40), (32, 128), (5, 77)])
 def test_lines_of_a_matrix(use, weights, shape):
-    matrix = Narrow(torch.randn(shape), weights)
+    matrix = QuantizedMatrix(torch.randn(shape), weights)
     ids = torch.randint(shape[0], (3, 4))
     use(None)
     wanted = matrix.rows(ids)
@@ -33,7 +33,7 @@ def test_lines_of_a_matrix(use, weights, shape):
 @pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_best_word_and_its_probability(use, monkeypatch, words, threads):
-    monkeypatch.setattr("regard.kernels.words.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.vocab_kernels.threads_for", lambda work: threads)
     scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
     scores[1] -= 100
     scores[2, : words // 2] = -math.inf
@@ -71,7 +71,7 @@ def test_nan_has_no_probability(use, wrong):
 @pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_how_improbable_a_word_is(use, monkeypatch, words, threads):
-    monkeypatch.setattr("regard.kernels.words.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.vocab_kernels.threads_for", lambda work: threads)
     scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
     scores[1] -= 1000
     scores[2, : words // 2] = -math.inf

@@ -10,7 +10,7 @@ import torch
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
-from regard.kernels.stepping import Step
+from regard.kernels.compiled_decoder import Step
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 

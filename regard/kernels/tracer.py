@@ -32,7 +32,7 @@ from regard.layers.feedforward import (
 )
 from regard.layers.norm import AddNorm
 from regard.layers.panels import PANEL
-from regard.layers.quantized import Narrow, NarrowEmbedding, NarrowLinear
+from regard.layers.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedMatrix
 from regard.positions import LearnedPositions, SinusoidalPositions
 
 # The numbers that programs.h gives them.
@@ -61,7 +61,7 @@ class CannotRecord(Exception):
 class Op:
     """target = kind(source), and `other` is added: numbers of registers.
 
-    matrix: of a product, with its bias, or of narrow lines.  gain, bias: of a norm.  table: (N, D)
+    matrix: of a product, with its bias, or of quantized rows.  gain, bias: of a norm.  table: (N, D)
     float32 lines of ids or of positions.
     """
 
@@ -74,7 +74,7 @@ class Op:
     head_dim: int = 0
     activation: int = 0
     number: float = 0.0  # the scale of scores or of states, or the epsilon of a norm
-    matrix: Narrow | None = None
+    matrix: QuantizedMatrix | None = None
     gain: Tensor | None = None
     bias: Tensor | None = None
     table: Tensor | None = None
@@ -83,7 +83,7 @@ class Op:
     def key(self) -> tuple[Any, ...]:
         """What tells it from others: weights by who they are."""
         values = vars(self).values()
-        return tuple(id(v) if isinstance(v, Tensor | Narrow) else v for v in values)
+        return tuple(id(v) if isinstance(v, Tensor | QuantizedMatrix) else v for v in values)
 
     @property
     def reads(self) -> tuple[int, int]:
@@ -263,7 +263,7 @@ class Recorder:
             SelfAttention: self.self_attention,
             CrossAttention: self._cross_attention,
             FeedForward: self._feed,
-            NarrowLinear: self.linear,
+            QuantizedLinear: self.linear,
             Dropout: lambda module, hidden: hidden,
         }
         known = kinds.get(type(module), self.unknown)
@@ -281,8 +281,8 @@ class Recorder:
 
     def linear(self, linear: Any, x: Any, activation: int = 0) -> Symbol:
         """A layer with a `matrix` and a `bias`."""
-        if not isinstance(getattr(linear, "matrix", None), Narrow):
-            raise CannotRecord("a matrix that is not narrow")
+        if not isinstance(getattr(linear, "matrix", None), QuantizedMatrix):
+            raise CannotRecord("a matrix that is not quantized")
         lines, columns = linear.matrix.shape
         self.register(x, columns)
         parts = dict(activation=activation, matrix=linear.matrix, bias=linear.bias)
@@ -291,7 +291,7 @@ class Recorder:
     def lines(self, linear: Any, first: int, end: int, x: Any) -> Symbol:
         """Those of the numbers that a layer would give."""
         matrix, bias = getattr(linear, "matrix", None), linear.bias
-        if not isinstance(matrix, Narrow) or first % PANEL or end % PANEL:
+        if not isinstance(matrix, QuantizedMatrix) or first % PANEL or end % PANEL:
             raise CannotRecord("a matrix that cannot be cut")
         self.register(x, matrix.columns)
         cut = None if bias is None else bias[first:end]
@@ -354,7 +354,7 @@ class InputRecorder(Recorder, ABC):
         """See `Recorder.stand_in`."""
         if isinstance(module, POSITIONS):
             return StandIn(partial(self.places, module))
-        if isinstance(module, NarrowEmbedding | nn.Embedding):
+        if isinstance(module, QuantizedEmbedding | nn.Embedding):
             return StandIn(partial(self._embedding, module))
         return super().stand_in(module)
 
@@ -366,7 +366,7 @@ class InputRecorder(Recorder, ABC):
 
     def _embedding(self, embedding: Any, asked: Any) -> Symbol:
         which = self.which(asked)
-        if isinstance(embedding, NarrowEmbedding):
+        if isinstance(embedding, QuantizedEmbedding):
             return self.write(LINES, embedding.matrix.columns, matrix=embedding.matrix, heads=which)
         table = readable_table(embedding.weight)
         return self.write(TABLE, table.size(1), table=table, heads=which)

@@ -7,8 +7,8 @@ import torch
 
 import regard
 from regard.data import Sequences
-from regard.kernels import stepping
-from regard.kernels.stepping import FastBlocks
+from regard.kernels import compiled_decoder
+from regard.kernels.compiled_decoder import FastBlocks
 from regard.models.blocks import Blocks
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
@@ -37,7 +37,7 @@ def test_states_are_those_of_the_blocks(use, monkeypatch, name, weights, most):
     use("fast")
     torch.manual_seed(2)
     model = compiled_steps(quantize_layers(MODELS[name]().eval(), weights))
-    monkeypatch.setattr(stepping, "MOST", most)
+    monkeypatch.setattr(compiled_decoder, "MOST", most)
     for rows in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
         found = model.encode(rows)
         with monkeypatch.context() as slowly:
