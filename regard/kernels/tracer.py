@@ -61,7 +61,7 @@ class CannotRecord(Exception):
 class Op:
     """target = kind(source), and `other` is added: numbers of registers.
 
-    matrix: of a product, with its bias, or of quantized rows.  gain, bias: of a norm.  table: (N, D)
+    matrix: of a product, with its bias, or of rows.  gain, bias: of a norm.  table: (N, D)
     float32 lines of ids or of positions.
     """
 
