@@ -18,10 +18,10 @@ _PUBLIC = {
     "head_importance": "attention.heads:head_importance",
     "heads_gated": "attention.heads:heads_gated",
     "heads_masked": "attention.heads:heads_masked",
-    "load": "folders:load",
+    "load": "tasks.folders:load",
     "look": "visual.attention_record:look",
     "prune_heads": "attention.heads:prune_heads",
-    "quantize": "folders:quantize",
+    "quantize": "tasks.folders:quantize",
     "resume": "experiments.runs:resume",
     "train": "experiments.runs:train",
 }

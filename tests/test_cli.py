@@ -388,7 +388,7 @@ def test_what_nobody_foresaw_is_one_line_and_exit_code_1(runs, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr("regard.folders.load", fail)
+    monkeypatch.setattr("regard.tasks.folders.load", fail)
     said = refused("predict", runs["seq2seq"], "one", code=1)
     assert said.startswith("unexpected error: RuntimeError: the sky fell")
 

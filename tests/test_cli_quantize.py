@@ -11,9 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from regard import folders
 from regard.cli import app
 from regard.models.gpt2 import GPT2, GPT2Config
+from regard.tasks import folders
 from regard.tasks.language_modeling import LanguageModeling
 from regard.text import train
 

@@ -32,7 +32,6 @@ STATIONS = [
     {"tasks"},
     {"training"},
     {"visual"},
-    {"folders", "verify"},
     {"experiments"},
     {"cli"},
 ]

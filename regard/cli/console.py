@@ -108,7 +108,7 @@ def loaded(model: str | Path, quantize: Any = None) -> Any:
     """
     gc.disable()
     try:
-        from regard.folders import load
+        from regard.tasks.folders import load
 
         return load(model, quantize=quantize)
     finally:

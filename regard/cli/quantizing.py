@@ -27,10 +27,11 @@ def quantize(
     """
     if out.exists():  # said before torch is imported; the library says it again
         raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
-    from regard import folders
+    from regard.checkpoints.model_folder import folder_of
+    from regard.tasks.folders import quantize
 
-    folder = folders.quantize(model, out, dtype)
-    before, after = size_of(folders.folder_of(model)), size_of(folder)
+    folder = quantize(model, out, dtype)
+    before, after = size_of(folder_of(model)), size_of(folder)
     facts = {"folder": folder, "dtype": dtype, "bytes": after, "bytes_before": before}
     text = f"{folder}: {dtype}, {after / 1e6:,.1f} MB of weights instead of {before / 1e6:,.1f}"
     show(facts, text, as_json)

@@ -11,7 +11,7 @@ from regard.cli.console import AsJson, Model, emit, say, show
 from regard.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from regard.verify import Report
+    from regard.checkpoints.verify import Report
 
 
 def verify(
@@ -24,7 +24,7 @@ def verify(
     Both compute the same rows of tokens, of all lengths and padded on either side, and read the
     same texts. Exit code 2 where a difference is above the tolerance, or ids differ.
     """
-    from regard.verify import verify as compared
+    from regard.checkpoints.verify import verify as compared
 
     report = compared(model, tolerance)
     if as_json:

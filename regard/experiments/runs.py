@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from regard import ops, training
+from regard.checkpoints.model_folder import folder_of, read_model
 from regard.checkpoints.store import Undrawn, load_weights
 from regard.data import hash_of
 from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.report import REPORT, write_report
-from regard.folders import device, folder_of, load, read_model, save
 from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
 from regard.models.headed import Headed
@@ -41,6 +41,7 @@ from regard.recipe import (
 from regard.schema import checked
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
+from regard.tasks.folders import device, load, save
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
 from regard.training.folder import RESULT

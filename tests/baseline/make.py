@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tasks")]
 import tiny_folders  # noqa: E402
 
 import regard  # noqa: E402
-from regard.folders import save  # noqa: E402
+from regard.tasks.folders import save  # noqa: E402
 from regard.training import Interrupted  # noqa: E402
 from regard.training.interrupt import Stopped  # noqa: E402
 from regard.training.loop import Loop  # noqa: E402

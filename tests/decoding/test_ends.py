@@ -37,9 +37,9 @@ from regard.decoding import (
 )
 from regard.decoding import compiled_search as compiled
 from regard.errors import ConfigError, RegardError
-from regard.folders import load, quantize, save
 from regard.models import model_class
 from regard.models.quantize import compiled_steps, prepare
+from regard.tasks.folders import load, quantize, save
 from regard.tasks.language_modeling import LanguageModeling
 from regard.text import train
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from regard.checkpoints import hub
+from regard.checkpoints.model_folder import read_model
 from regard.data.batches import Sequences
 from regard.decoding import (
     Beam,
@@ -28,7 +29,6 @@ from regard.decoding import (
 from regard.decoding.generation_config import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
 from regard.decoding.option_types import OPTION_TYPES
 from regard.errors import ConfigError, RegardError
-from regard.folders import read_model
 
 transformers = pytest.importorskip("transformers")
 FILE, VOCABULARY = "generation_config.json", 24

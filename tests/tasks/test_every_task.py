@@ -21,7 +21,6 @@ import torch
 from typer.testing import CliRunner
 
 import regard
-import regard.folders
 from regard.cli import app
 from regard.errors import RegardError
 from regard.tasks import TASKS
@@ -66,7 +65,7 @@ def loaded(folders) -> dict[str, Any]:
 def quick(monkeypatch, loaded, folders):
     """The command line finds the models loaded."""
     tasks = {str(folders[name]): task for name, task in loaded.items()}
-    monkeypatch.setattr(regard.folders, "load", lambda path, quantize=None: tasks[str(path)])
+    monkeypatch.setattr("regard.tasks.folders.load", lambda path, quantize=None: tasks[str(path)])
 
 
 def run(*words: Any, stdin: bytes | None = None) -> Any:
@@ -318,7 +317,8 @@ def test_the_text_whose_scores_are_not_finite_is_named(folders, monkeypatch):
             given = [text.split() for text in texts] if name == "tagging" else texts
             task.predict(given, **({"max_tokens": 1} if task.decodes else {}))
         with monkeypatch.context() as patched:
-            patched.setattr(regard.folders, "load", lambda path, quantize=None, task=task: task)
+            opened = lambda path, quantize=None, task=task: task  # noqa: E731
+            patched.setattr("regard.tasks.folders.load", opened)
             limit = ["--max-tokens", 1] if task.decodes else []
             found = run("predict", folders[name], *texts, *limit)
         assert found.exit_code == 2 and found.stdout.count("\n") == 2

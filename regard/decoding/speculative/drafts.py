@@ -27,9 +27,6 @@ from regard.state import State
 SHORTEST = 2  # one token says too little: what is guessed from it is hardly ever right
 BETWEEN = -1  # no token: stands between a source and what is written
 
-# Reads the model of a folder; `regard.experiments.runs`, which knows folders, puts it here.
-opener: Callable[[str], Any] | None = None
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -391,13 +388,10 @@ def _beside(name: str, file: Path) -> Path:
 
 
 def _opened(folder: str) -> Any:
-    if opener is None:
-        raise ConfigError(
-            f"There is no draft {folder!r} here: give 'ngram' or a model, or import "
-            "regard.experiments.runs, which reads models from folders."
-        )
+    from regard.checkpoints.model_folder import read_inference_model
+
     if folder not in _open:
-        _open[folder] = opener(folder).eval()
+        _open[folder] = read_inference_model(folder)
     return _open[folder]
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import regard
-from regard import folders
+from regard.checkpoints import model_folder
 from regard.checkpoints import quantized_checkpoint as stored
+from regard.checkpoints.verify import verify
 from regard.errors import CheckpointError, ConfigError
 from regard.models import quantize
 from regard.models.bert import Bert, BertConfig
@@ -21,12 +22,12 @@ from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
+from regard.tasks import folders
 from regard.tasks.classification import Classification
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling
 from regard.tasks.translation import Translation
 from regard.text import train
-from regard.verify import verify
 
 TEXTS = ["a dog runs after a red ball in the park", "the old cat sleeps on a warm mat"]
 WIDE = dict(d_model=64, heads=4)
@@ -140,8 +141,9 @@ def test_it_takes_a_quarter_or_half_of_the_place(tmp_path):
 def test_stored_matrices_go_straight_into_the_layers(places, name, monkeypatch, some_kernels):
     """Nothing is rounded again, and no model is built twice."""
     built, widened = [], []
-    made, wide = folders._built, stored.Stored.wide
-    monkeypatch.setattr(folders, "_built", lambda *given: built.append(1) or made(*given))
+    folder = model_folder.ModelFolder
+    made, wide = folder._build, stored.Stored.wide
+    monkeypatch.setattr(folder, "_build", lambda *given: built.append(1) or made(*given))
     monkeypatch.setattr(stored.Stored, "wide", lambda self: widened.append(1) or wide(self))
     regard.load(places / f"{name}-int8")
     assert len(built) == 1 and not widened
@@ -208,7 +210,7 @@ def test_wrong_uses_say_what_to_do(places, tmp_path, some_kernels):
     with pytest.raises(ConfigError, match="`quantize` must be int8 or bfloat16, but is 'int9'"):
         regard.load(places / "gpt2", quantize="int9")
     with pytest.raises(ConfigError, match="holds int8 weights, which can be used but not changed"):
-        folders.read_model(quantized)
+        model_folder.read_model(quantized)
     with pytest.raises(CheckpointError, match="quantized weights, and nothing publishes such"):
         folders.save(regard.load(quantized), tmp_path / "published")
     assert not list(tmp_path.iterdir())
@@ -251,7 +253,7 @@ def test_a_conversion_that_fails_leaves_nothing_at_its_place(places, tmp_path, m
     def full(*given):
         raise CheckpointError("the disk is full")
 
-    monkeypatch.setattr(folders, "write_tensors", full)
+    monkeypatch.setattr(model_folder, "write_tensors", full)
     with pytest.raises(CheckpointError, match="full"):
         regard.quantize(places / "gpt2", tmp_path / "out")
     assert not list(tmp_path.iterdir())

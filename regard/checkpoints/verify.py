@@ -21,10 +21,17 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 
 from regard.checkpoints.formats.published import LAYOUTS, layout_of
+from regard.checkpoints.model_folder import (
+    CONFIG,
+    ModelFolder,
+    exported,
+    open_folder,
+    read_model,
+    write_model,
+)
 from regard.checkpoints.store import Names
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
-from regard.folders import folder_of, publish, read_model
 from regard.layers.heads import Answers, last
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
@@ -103,17 +110,19 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Report:
         CheckpointError: no other library has this model, or the folder cannot be read.
     """
     theirs_of, notes = _transformers(), list[str]()
-    named = folder_of(path)
-    with TemporaryDirectory() as wide:
-        quantized = publish(named, Path(wide))
-        folder = Path(wide) if quantized else named
-        config = read_json(folder / "config.json")
+    given = open_folder(path)
+    with TemporaryDirectory() as temporary:
+        folder = given.path
+        if given.dtype is not None:
+            folder = Path(temporary)
+            _write_dequantized(given, folder)
+        config = read_json(folder / CONFIG)
         if config.get("model_type") not in LAYOUTS:
             raise CheckpointError(
-                f"{named}: this model has no published architecture, so there is nothing to "
+                f"{given.path}: this model has no published architecture, so there is nothing to "
                 "compare with."
             )
-        if quantized:
+        if given.dtype is not None:
             notes.append("quantized weights were given to both as float32")
         ours: Any = read_model(folder).float().eval()
         theirs = _opened(theirs_of, folder, config, notes)
@@ -121,7 +130,13 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Report:
         with torch.no_grad():
             rows = _compared(ours, theirs, batch, _order(config), notes)
         words = _texts_compared(theirs_of, folder, ours, notes)
-    return Report(named, type(theirs).__name__, tolerance, rows, words, notes)
+    return Report(given.path, type(theirs).__name__, tolerance, rows, words, notes)
+
+
+def _write_dequantized(given: ModelFolder, out: Path) -> None:
+    """What a folder with quantized weights holds, with float32 weights as others read them."""
+    model: Any = given.dequantized_model()
+    write_model(out, *exported(model), given.tokenizer(), model.config.max_length)
 
 
 def _transformers() -> Any:

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard import folders
+from regard.checkpoints.model_folder import read_model
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.layers.feedforward import ACTIVATIONS
 from regard.models import MODELS, model_class
@@ -36,7 +36,7 @@ from regard.models.headed import Headed
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks import TASKS, task_class
+from regard.tasks import TASKS, folders, task_class
 from regard.tasks.classification import Classification
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling
@@ -251,7 +251,7 @@ def test_every_model_and_task_is_checked_by_its_types():
 @pytest.mark.parametrize("changes", [{"dropout": 1.5}, {"heads": 3}, {"norm_eps": 0.0}])
 def test_options_changed_for_a_training_are_checked_like_those_of_the_folder(places, changes):
     with pytest.raises(ConfigError, match=rf"\[model\]: `{next(iter(changes))}` must"):
-        folders.read_model(places / "bert", changes)
+        read_model(places / "bert", changes)
 
 
 # --------------------------------------------------------------------------------- weights

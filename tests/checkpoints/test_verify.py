@@ -13,9 +13,9 @@ from tokenizers import pre_tokenizers
 
 from regard.checkpoints.formats.encoders import EncoderLayout
 from regard.checkpoints.formats.published import LAYOUTS, layout_of
+from regard.checkpoints.verify import verify
 from regard.cli import app
 from regard.errors import CheckpointError, MissingExtra
-from regard.verify import verify
 
 transformers = pytest.importorskip("transformers", reason="what is compared with")
 
@@ -111,7 +111,7 @@ def test_what_a_folder_holds_beside_their_architecture_is_told(made):
 @pytest.fixture
 def disagreeing(made, monkeypatch):
     """A folder of which we read one number of the second layer wrongly."""
-    from regard import verify as module
+    from regard.checkpoints import verify as module
 
     folder, read = made("bert", "BertForTokenClassification"), module.read_model
 
@@ -206,11 +206,11 @@ def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):
     folder = made("bert", "BertModel")
     with_tokenizer(folder)
     same = Template.around((2,), (3,), (3,))  # BERT's specials without its segments
-    monkeypatch.setattr("regard.verify.template_of", lambda tokenizer: same)
+    monkeypatch.setattr("regard.checkpoints.verify.template_of", lambda tokenizer: same)
     alone, pairs = verify(folder).words
     assert not alone.wrong and len(pairs.wrong) == 5
     other = Template.bert(3, 2)
-    monkeypatch.setattr("regard.verify.template_of", lambda tokenizer: other)
+    monkeypatch.setattr("regard.checkpoints.verify.template_of", lambda tokenizer: other)
     report = verify(folder)
     assert len(report.words[0].wrong) == 7 and not report.equal
 

@@ -1,0 +1,328 @@
+"""A model's folder: configuration, model and tokenizer as plain values, and how they are written.
+
+    folder = open_folder("runs/demo")       a folder, a run, or a name on the hub
+    folder.config                           the contents of config.json
+    folder.model()                          with its weights
+    folder.tokenizer()
+
+`regard.tasks.folders` makes a task of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import Tensor, nn
+
+from regard.checkpoints import quantized_checkpoint
+from regard.checkpoints.formats.config_table import label_names
+from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.hub import resolve
+from regard.checkpoints.store import (
+    Undrawn,
+    adopt,
+    check_finite,
+    check_fit,
+    write_tensors,
+    write_text,
+)
+from regard.checkpoints.weights import read_weights
+from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.file_pages import releasing
+from regard.layers.quantized import Weights
+from regard.models import MODELS, is_encoder, model_class, name_of
+from regard.models.config import Size, check_sizes, config_of
+from regard.models.headed import Headed, assembled, with_options
+from regard.schema import Fields, checked, read_json
+from regard.suggest import nearest
+from regard.text import Tokenizer
+from regard.text.compatibility import check_tokenizer
+
+CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
+ENCODER_DECODERS = ("marian", "pegasus")
+OURS = "regard"  # the model_type of models that no other library has
+NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
+
+
+class RegardSection(Fields):
+    """The field `regard` of config.json; its further fields are the settings of the task.
+
+    weights: the type that the weights are quantized to.
+    """
+
+    task: str = "translation"
+    version: str = ""
+    model: str = ""
+    heads: dict[str, Size] | None = None
+    weights: str | None = None
+    labels: list[str] | None = None
+
+
+TokenIds = int | list[int] | None
+
+
+class ModelConfig(Fields):
+    """The fields that every config.json may have; further ones depend on the model."""
+
+    model_type: str | None = None
+    regard: RegardSection = RegardSection()
+    architectures: list[str] | None = None
+    id2label: dict[str, Any] | None = None
+    label2id: dict[str, Any] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+    pad_token_id: TokenIds = None
+    bos_token_id: TokenIds = None
+    eos_token_id: TokenIds = None
+    unk_token_id: TokenIds = None
+    cls_token_id: TokenIds = None
+    sep_token_id: TokenIds = None
+    mask_token_id: TokenIds = None
+    decoder_start_token_id: TokenIds = None
+
+
+class GenerationConfig(Fields):
+    """The field of generation_config.json that belongs to the model."""
+
+    decoder_start_token_id: int | None = None
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder that holds a model.
+
+    config: the contents of config.json.
+    dtype: the type that its weights are quantized to, "int8" or "bfloat16"; None: they are not.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    dtype: Weights | None
+
+    def model(self) -> nn.Module:
+        """The model with its weights, which are mapped from the file where their layout allows it.
+
+        Raises:
+            CheckpointError, ConfigError: the weights and config.json are damaged, do not fit
+                together, or are of a model that is not known here.
+        """
+        with self.located():
+            weights = read_weights(self.path)
+            if self.config.get("model_type") != OURS:
+                return self._labelled(from_published(self.config | self._decoder_start(), weights))
+            model = self._build(weights)
+            check_fit(model, weights)
+            check_finite(weights)
+            adopt(model, weights)
+            return self._labelled(model)
+
+    def quantized_model(self) -> nn.Module:
+        """The model of a folder with quantized weights, prepared for decoding on the CPU."""
+        assert self.dtype is not None
+        with self.located(), releasing():
+            tensors = read_weights(self.path)
+            build = lambda: self._build(tensors)  # noqa: E731
+            return self._labelled(quantized_checkpoint.opened(build, tensors, self.dtype))
+
+    def dequantized_model(self) -> nn.Module:
+        """The model of a folder with quantized weights, these as float32."""
+        with self.located(), releasing():
+            tensors = read_weights(self.path)
+            return self._labelled(
+                quantized_checkpoint.widened(lambda: self._build(tensors), tensors)
+            )
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside the model.
+
+        Raises:
+            CheckpointError: it has more tokens than the model, or other special tokens.
+        """
+        with self.located():
+            tokenizer = Tokenizer.load(self.path)
+            check_tokenizer(tokenizer, self.config)
+            return tokenizer
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Errors inside name the folder, and its config.json with the whole path."""
+        try:
+            yield
+        except (CheckpointError, ConfigError) as error:
+            said = str(error)
+            if str(self.path) in said:
+                raise
+            named = str(self.path / said) if said.startswith(CONFIG) else f"{self.path}: {said}"
+            raise type(error)(named) from error
+
+    def _labelled(self, model: nn.Module) -> nn.Module:
+        """The same model; under heads it knows the names of its labels."""
+        if isinstance(model, Headed):
+            model.labels = tuple(label_names(self.config).values())
+        return model
+
+    def _decoder_start(self) -> dict[str, int]:
+        """The token that generation_config.json starts a decoder with, as a field of config.json.
+
+        Other libraries generate from it, whatever config.json says. Marian's decoders start with
+        the padding: their tokenizers have no bos token. Empty where the file names no token, and
+        for models without an encoder: they start with the prompt.
+        """
+        path, model_type = self.path / GENERATION, self.config.get("model_type")
+        has_encoder = self.config.get("is_encoder_decoder", model_type in ENCODER_DECODERS)
+        if not has_encoder or not path.is_file():
+            return {}
+        found = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
+        return {} if found is None else {"decoder_start_token_id": found}
+
+    def _build(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The model of a configuration of ours, its parameters not yet initialized.
+
+        weights: the tensors that it is for, against which its sizes are checked.
+
+        Raises:
+            CheckpointError: a field is unknown or has a wrong value, or does not fit the weights.
+        """
+        about, where = self.config.get("regard", {}), self.path / CONFIG
+        name, heads = about.get("model", ""), about.get("heads")
+        if name not in MODELS:
+            raise CheckpointError(f"{where}: `regard.model` is {name!r}. {nearest(name, MODELS)}")
+        kind = model_class(name)
+        if heads is not None and not is_encoder(kind):
+            raise CheckpointError(
+                f"{where}: `regard.heads` must not be there, for the model {name} has none."
+            )
+        options = {k: v for k, v in self.config.items() if k not in NOT_OPTIONS}
+        own = config_of(kind.Config, options, where)
+        check_sizes(own, weights, where)
+        try:
+            with Undrawn(weights):
+                model = kind(own)
+                model = model if heads is None else assembled(model, heads)
+        except ValueError as error:  # of layers that cannot have such a value
+            if isinstance(error, RegardError) and CONFIG in str(error):
+                raise
+            raise CheckpointError(f"{where} is no configuration of {name}: {error}") from None
+        if heads is not None and model.outputs() != heads:
+            must = json.dumps(model.outputs())
+            raise CheckpointError(f"{where}: `regard.heads` must be {must}, but is {heads}.")
+        return model
+
+
+def open_folder(path: str | Path) -> ModelFolder:
+    """The model's folder of a run, the folder itself, or what the hub has under a name.
+
+    Raises:
+        CheckpointError: it holds no model, or config.json is malformed.
+    """
+    folder = folder_of(path)
+    config = _read_config(folder)
+    return ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
+
+
+def folder_of(path: str | Path) -> Path:
+    """The folder of weights that a run, a folder or a name on the hub stands for."""
+    folder = resolve(path)
+    return folder / "model" if (folder / "model" / CONFIG).exists() else folder
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_json(folder / CONFIG)
+    except FileNotFoundError:
+        hint = "Give a run folder or its model/."
+        if (folder / "recipe.toml").exists():
+            hint = (
+                "This run has published no weights yet: they come with its first validation. "
+                f"Go on with it: regard resume {folder}"
+            )
+        raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
+    checked(config, ModelConfig, folder / CONFIG)
+    return config
+
+
+def _stored_dtype(config: Mapping[str, Any], where: Path) -> Weights | None:
+    found = config.get("regard", {}).get("weights")
+    if found is not None and found not in get_args(Weights):
+        raise CheckpointError(
+            f"{where}: `weights` is {found!r}, which this release does not read."
+        )
+    if found is not None and config.get("model_type") != OURS:
+        raise CheckpointError(
+            f"{where}: `model_type` must be {OURS!r} where `regard.weights` is {found}, but is "
+            f"{config.get('model_type')!r}."
+        )
+    return found
+
+
+def read_model(path: str | Path, changes: Mapping[str, Any] | None = None) -> nn.Module:
+    """The model of a folder or of a name on the hub, to be trained: without tokenizer and task.
+
+    changes: options of its configuration that are to differ, such as `dropout`.
+
+    Raises:
+        CheckpointError, ConfigError: see `ModelFolder.model`; or the model has no such option, or
+            its weights are quantized, and those cannot be trained.
+    """
+    folder = open_folder(path)
+    if folder.dtype is not None:
+        raise ConfigError(
+            f"{folder.path} holds {folder.dtype} weights, which can be used but not changed. Begin "
+            "with the folder that they come from."
+        )
+    model = folder.model()
+    return folder._labelled(with_options(model, changes)) if changes else model
+
+
+def read_inference_model(path: str | Path) -> nn.Module:
+    """The model of a folder or of a name on the hub, to decode with."""
+    folder = open_folder(path)
+    return (folder.quantized_model() if folder.dtype else folder.model()).eval()
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def exported(model: Any) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """The contents of config.json and the tensors, as other libraries publish the architecture;
+    as only this one reads them where none has it.
+    """
+    return to_published(model) or (own_config(model), model.state_dict())
+
+
+def own_config(model: Any) -> dict[str, Any]:
+    """config.json of a model that only this library reads."""
+    return {**asdict(model.config), "model_type": OURS, "architectures": [type(model).__name__]}
+
+
+def model_section(model: Any) -> dict[str, Any]:
+    """The fields of `regard` in config.json by which `ModelFolder` builds a model of ours."""
+    heads = {"heads": model.outputs()} if isinstance(model, Headed) else {}
+    return {"model": name_of(model), **heads}
+
+
+def write_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    max_length: int | None,
+) -> None:
+    """Write config.json, model.safetensors and the tokenizer.
+
+    max_length: the longest sequence that the model reads, in tokens; None: any length.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    write_tensors(folder / WEIGHTS, tensors)
+    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    tokenizer.save(folder, max_length)

@@ -1,0 +1,248 @@
+"""A model's folder as a task that can be used, and a task as a folder that others open.
+
+task = load("runs/demo")                        weights, tokenizer and task together
+save(task, "folder")                            as other libraries publish it, where they have it
+quantize("runs/demo", "small", "int8")          weights in 8 bits: smaller, opened at once, faster
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard import decoding, ops
+from regard.checkpoints import quantized_checkpoint
+from regard.checkpoints.model_folder import (
+    CONFIG,
+    GENERATION,
+    OURS,
+    ModelFolder,
+    exported,
+    model_section,
+    open_folder,
+    own_config,
+    write_model,
+)
+from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
+from regard.errors import CheckpointError, ConfigError
+from regard.file_pages import releasing
+from regard.layers.quantized import QuantizedMatrix, Weights
+from regard.models import name_of
+from regard.models.quantize import check_dtype, prepare
+from regard.suggest import nearest
+from regard.tasks import FORMER_NAMES, TASKS, task_class
+from regard.tasks.infer_task import check_task, kept_settings, task_of
+from regard.tasks.stored_settings import checked_settings
+
+NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+def load(
+    path: str | Path,
+    *,
+    quantize: Weights | None = None,
+    device: str | None = None,
+    weights: None = None,
+) -> Any:
+    """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
+
+    A folder that another library wrote is the task that its heads are for. Weights are mapped, not
+    copied, where they lie as the model wants them: the file must stay as it is meanwhile.
+
+    quantize: "int8" (on a CPU alone) or "bfloat16": faster, and cannot be trained; see
+        `regard.models.quantize.prepare`. A folder with quantized weights has them in any case.
+    device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
+    weights: the former name of `quantize`, which raises an error.
+
+    Raises:
+        CheckpointError: a file is missing, or weights and configuration do not fit.
+        ConfigError: there is no such type to quantize to, or the folder has another; there is no
+            such device, or such weights are not for it.
+    """
+    if weights is not None:
+        raise ConfigError(f"`weights` is now `quantize`: regard.load(..., quantize={weights!r}).")
+    if quantize is not None:
+        check_dtype(quantize, "quantize")
+    ops.load_kernels()
+    folder = open_folder(path)
+    if folder.dtype is not None and quantize not in (None, folder.dtype):
+        raise ConfigError(
+            f"{folder.path} holds {folder.dtype} weights, and {quantize} ones cannot be made of "
+            "them. Quantize the folder that they come from, or leave `quantize` out."
+        )
+    dtype = quantize or folder.dtype
+    target = _device_for(dtype, device)
+    with folder.located(), releasing() if dtype else nullcontext():
+        model = _model_on(folder, target).to(target).eval()
+        task = _task_of(folder, model)
+        if dtype is not None and (folder.dtype is None or target.type != "cpu"):
+            prepare(model, dtype)
+    return task
+
+
+def device() -> str:
+    """Where models are put: a GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _device_for(dtype: Weights | None, wanted: str | None) -> torch.device:
+    """The device for a model with weights of this type.
+
+    Raises:
+        ConfigError: there is no such device, or such weights are not for it.
+    """
+    if wanted is None:
+        return torch.device("cpu" if dtype == "int8" else device())
+    try:
+        found = torch.device(wanted)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).split("\n")[0]
+        raise ConfigError(
+            f'`device` must be like "cpu", "cuda" or "cuda:1", and be there: {wanted!r} is not. '
+            f"{said}"
+        ) from None
+    if dtype == "int8" and found.type != "cpu":
+        raise ConfigError(
+            f'int8 weights are for the CPU, but `device` is {wanted!r}. Give device="cpu" or, with '
+            'the folder that they come from, quantize="bfloat16".'
+        )
+    return found
+
+
+def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
+    """The model of a folder; stored 8-bit and bfloat16 weights stay quantized on the CPU alone."""
+    if folder.dtype is None:
+        return folder.model()
+    return folder.quantized_model() if target.type == "cpu" else folder.dequantized_model()
+
+
+def _task_of(folder: ModelFolder, model: nn.Module) -> Any:
+    """The task of a folder around its model."""
+    tokenizer = folder.tokenizer()
+    name, settings = _task_in(folder, model)
+    task = task_class(name)
+    check_task(name, model, settings, folder.path / CONFIG)
+    settings = checked_settings(task, settings, folder.path / CONFIG)
+    if task.decodes and (folder.path / GENERATION).exists():
+        settings["method"] = decoding.load(folder.path, model)
+    return task(model, tokenizer, **settings)
+
+
+def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]]:
+    """The name of a folder's task, and its settings."""
+    config, where = folder.config, folder.path / CONFIG
+    about = config.get("regard")
+    name = "" if about is None else about.get("task", "translation")
+    name = FORMER_NAMES.get(name, name)
+    if name in ("", "embedding") and (pooling := read_pooling(folder.path)) is not None:
+        return "embedding", dict(vars(pooling))
+    if about is not None:
+        settings = {k: v for k, v in about.items() if k not in NOT_SETTINGS}
+        if name not in TASKS:
+            raise CheckpointError(f"{where}: `regard.task` is {name!r}. {nearest(name, TASKS)}")
+        kept = kept_settings(name, settings, model, config)
+        if config.get("model_type") == OURS:
+            return name, kept or settings
+        if kept is not None:
+            return name, kept
+        warnings.warn(
+            f"{where}: `regard` tells of the task {name}, but the weights have no head of it; so "
+            "it is not regarded. Another library has changed this folder.",
+            stacklevel=3,
+        )
+    return task_of(model, config)
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def save(task: Any, folder: str | Path) -> None:
+    """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
+
+    Where `transformers` has the architecture, names and configuration are those it opens.
+
+    Raises:
+        CheckpointError: the weights are quantized; `quantize` writes such folders.
+    """
+    folder, model = Path(folder), task.model
+    if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
+        raise CheckpointError(
+            f"{folder} was not written: this model has quantized weights, and nothing publishes "
+            "such. Save it from the folder that it was loaded from, without `quantize`."
+        )
+    config, tensors = exported(model)
+    _write(task, folder, config, tensors, {})
+    if task.name == "embedding" and config["model_type"] != OURS:
+        write_sentence_transformers(folder, task.pooling, model.config.d_model)
+
+
+def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path:
+    """Write what a folder holds as a new folder with quantized weights, which `load` opens at once.
+
+    They are those that `load(path, quantize=...)` makes, and take a quarter or half of the space.
+    No other library reads them, and nothing can be trained from them: keep the original folder.
+
+    dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it.
+
+    Raises:
+        ConfigError: there is no such `dtype`, or the weights are quantized already.
+        CheckpointError: `out` is there already.
+    """
+    out = Path(out)
+    check_dtype(dtype)
+    if out.exists():
+        raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
+    folder = open_folder(path)
+    if folder.dtype is not None:
+        raise ConfigError(
+            f"{folder.path} holds {folder.dtype} weights already, and to round them again would "
+            "only lose more. Quantize the folder that they come from."
+        )
+    with folder.located():
+        task = _task_of(folder, folder.model())
+    config = own_config(task.model)
+    tensors = quantized_checkpoint.tensors_of(task.model, dtype)
+    temporary = out.with_name(f".{out.name}.writing")
+    shutil.rmtree(temporary, ignore_errors=True)
+    _write(task, temporary, config, tensors, {"weights": dtype})
+    temporary.rename(out)
+    return out
+
+
+def _write(
+    task: Any,
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    about: Mapping[str, Any],
+) -> None:
+    """The files of a task; `about` the model beside what its task says."""
+    model = task.model
+    section = model_section(model) if config["model_type"] == OURS else {"model": name_of(model)}
+    section = {"version": regard.__version__, "task": task.name, **section, **about}
+    config = {**config, "regard": {**section, **task.settings()}, **task.published()}
+    write_model(folder, config, tensors, task.tokenizer, model.config.max_length)
+    if task.decodes:
+        decoding.save(task.method, folder, _ids_of(model.config), model.config.max_length)
+
+
+def _ids_of(config: Any) -> dict[str, int]:
+    """The special ids, under the names that generation_config.json has for them."""
+    return {
+        "pad_token_id": config.pad,
+        "bos_token_id": config.bos,
+        "eos_token_id": config.eos,
+        "decoder_start_token_id": config.bos,
+    }
