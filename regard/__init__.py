@@ -4,7 +4,7 @@ The public names are a table and are imported when first used: `import regard` l
 torch nor numpy.
 """
 
-from regard.demand import names_of
+from regard.lazy import names_of
 
 __version__ = "0.1.0"
 

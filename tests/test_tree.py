@@ -18,7 +18,7 @@ import tree  # noqa: E402
 
 # Each part may import its own station and those before it.
 STATIONS = [
-    {"errors", "suggest", "demand", "schema", "registry", "ops", "file_pages"},
+    {"errors", "suggest", "lazy", "schema", "registry", "ops", "file_pages"},
     {"text", "recipe"},
     {"data"},
     {"positions", "masks", "state"},

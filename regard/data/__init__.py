@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.demand import names_of
+from regard.lazy import names_of
 
 _HOME = {
     "AnswerSpan": "datasets.squad",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard.demand import entry, imported, names_of
 from regard.errors import ConfigError
+from regard.lazy import entry, imported, names_of
 
 if TYPE_CHECKING:
     from regard.data.batches import Sequences

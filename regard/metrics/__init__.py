@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.demand import entry, names_of
+from regard.lazy import entry, names_of
 
 METRICS = {
     "accuracy": "labels:Accuracy",

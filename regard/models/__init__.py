@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.demand import entry
 from regard.errors import ConfigError
+from regard.lazy import entry
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {

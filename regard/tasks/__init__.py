@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.demand import entry
+from regard.lazy import entry
 
 # name -> module:Class
 TASKS = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from regard.demand import names_of
+from regard.lazy import names_of
 
 if TYPE_CHECKING:
     from regard.text.normalize import Handling as Handling

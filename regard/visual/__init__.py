@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.demand import names_of
+from regard.lazy import names_of
 
 # name: the module that has it
 _PUBLIC = {
