@@ -22,7 +22,7 @@ from rich.console import Console
 import regard
 from regard.data import Sequences, read
 from regard.decoding.beam import Beam
-from regard.decoding.steps import begin
+from regard.decoding.steps import start_decoding
 from regard.experiments.compare import compare
 from regard.experiments.compare.results import Comparison
 from regard.tasks.batching import device_of
@@ -172,7 +172,7 @@ def beam_tree(task: Any) -> Picture:
 def start(task: Any, source: str) -> tuple[Any, torch.Tensor]:
     """The state of a model that has read a sentence, and the first token to feed."""
     with torch.no_grad():
-        return begin(task.model, ids_of(task, source))
+        return start_decoding(task.model, ids_of(task, source))
 
 
 def ids_of(task: Any, source: str) -> Sequences:

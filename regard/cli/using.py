@@ -176,11 +176,11 @@ def _decoded(
     task: Any, asked: Asked, cut: bool, decoding: dict[str, Any], tally: Counter[str]
 ) -> list[dict[str, Any]]:
     """For each text what is known of its hypotheses, best first."""
-    from regard.decoding import counting
+    from regard.decoding import count_acceptance
 
-    with counting() as pace:
+    with count_acceptance() as acceptance:
         found = task.hypotheses(asked.texts, **decoding, too_long="truncate" if cut else "error")
-    tally.update(pace.counts())
+    tally.update(acceptance.counts())
     tally.update(unfinished=unfinished(found))
     return [
         {"text": words[0], "hypotheses": hypotheses_of(several, words)}
@@ -229,15 +229,15 @@ def report(tally: Counter[str], limit: int) -> None:
     if tally["unfinished"]:
         of = f"{tally['unfinished']:,} of {tally['texts']:,} answers"
         say(f"{of} were cut off at the limit on their length (--max-tokens)")
-    tell_pace(tally)
+    tell_acceptance(tally)
 
 
-def tell_pace(counts: Mapping[str, int]) -> None:
+def tell_acceptance(counts: Mapping[str, int]) -> None:
     """Tell what a draft was good for, where there was one."""
     if counts["steps"]:
-        from regard.decoding import Pace
+        from regard.decoding import AcceptanceStats
 
-        say(str(Pace(*(counts[name] for name in Pace.COUNTS))))
+        say(str(AcceptanceStats(*(counts[name] for name in AcceptanceStats.COUNTS))))
 
 
 @with_decoding
@@ -254,7 +254,7 @@ def generate(
     decoding: dict[str, Any],
 ) -> None:
     """Continue a text, token by token as the model decides."""
-    from regard.decoding import changed, counting
+    from regard.decoding import count_acceptance, with_options
 
     task = loaded(model, quantize=quantize)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
@@ -262,19 +262,19 @@ def generate(
         prompt = one_argument(prompt)
     else:
         prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
-    method = changed(task.method, **decoding)
-    if not as_json and hasattr(method, "walk") and decoding.get("samples", 1) == 1:
-        with counting() as pace:
+    method = with_options(task.method, **decoding)
+    if not as_json and hasattr(method, "steps") and decoding.get("samples", 1) == 1:
+        with count_acceptance() as acceptance:
             pieces = task.stream(prompt, too_long=too_long, **decoding)
             emit(prompt + next(pieces, ""))  # a prompt that is refused is not repeated
             for piece in pieces:
                 emit(piece)
         emit("\n")
-        tell_pace(pace.counts())
+        tell_acceptance(acceptance.counts())
         return
-    with counting() as pace:
+    with count_acceptance() as acceptance:
         found = task.hypotheses([prompt], too_long=too_long, **decoding)
     texts = task.spelled([prompt], found)[0]
     facts = {"prompt": prompt, "hypotheses": hypotheses_of(found[0], texts)}
     show(facts, "\n\n".join(texts), as_json)
-    tell_pace(pace.counts())
+    tell_acceptance(acceptance.counts())

@@ -26,6 +26,7 @@ METHODS = {
 }
 
 _PUBLIC = {
+    "AcceptanceStats": "speculative.method:AcceptanceStats",
     "BadWords": "constraints:BadWords",
     "Beam": "beam:Beam",
     "BeamFinished": "stopping:BeamFinished",
@@ -40,10 +41,9 @@ _PUBLIC = {
     "MinTokens": "filters:MinTokens",
     "NGrams": "speculative.drafts:NGrams",
     "NoRepeatNGram": "filters:NoRepeatNGram",
-    "Pace": "speculative.method:Pace",
     "Power": "length_penalty:Power",
     "Prefixes": "prefix_cache:Prefixes",
-    "Relative": "length_penalty:Relative",
+    "RelativeLimit": "length_penalty:RelativeLimit",
     "Renormalize": "constraints:Renormalize",
     "Sampling": "sampling:Sampling",
     "SmallModel": "speculative.drafts:SmallModel",
@@ -54,14 +54,14 @@ _PUBLIC = {
     "Temperature": "filters:Temperature",
     "TopK": "filters:TopK",
     "TopP": "filters:TopP",
-    "Total": "length_penalty:Total",
-    "changed": "generation_config:changed",
-    "counting": "speculative.method:counting",
+    "TotalLimit": "length_penalty:TotalLimit",
+    "count_acceptance": "speculative.method:count_acceptance",
     "keep_prefixes": "prefix_cache:keep_prefixes",
     "load": "generation_config:load",
     "options": "settings:options",
     "save": "generation_config:save",
     "unfinished": "hypothesis:unfinished",
+    "with_options": "generation_config:with_options",
 }
 
 __all__ = sorted([*_PUBLIC, "METHODS", "generate", "method_class"])

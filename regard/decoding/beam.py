@@ -23,10 +23,10 @@ from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
 from regard.decoding.compiled_search import looked_at, search_at_once
 from regard.decoding.filters import Filter, Prefix, apply
-from regard.decoding.finished import Pool
+from regard.decoding.finished import FinishedHypotheses
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit, limits
-from regard.decoding.loop import ends_by_force
+from regard.decoding.loop import forces_end
 from regard.decoding.option_types import check as check_value
 from regard.decoding.settings import (
     Settings,
@@ -35,13 +35,20 @@ from regard.decoding.settings import (
     refuse_sampling,
     stopping_settings,
 )
-from regard.decoding.steps import begin, check, ends_of, evaluating, leading_after, normalized
-from regard.decoding.stopping import BeamFinished, CurrentLength, Standing, Stopping
-from regard.decoding.topk import best, best_of
+from regard.decoding.steps import (
+    check,
+    ends_of,
+    evaluating,
+    leading_after,
+    normalized,
+    start_decoding,
+)
+from regard.decoding.stopping import BeamFinished, CurrentLength, SearchStatus, Stopping
+from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
 from regard.ops import TopKTokens
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +69,7 @@ class Expansion:
     kept: Tensor
 
 
-class Listener(Protocol):
+class SearchListener(Protocol):
     """Hears of every step of a search, for pictures."""
 
     def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
@@ -113,11 +120,11 @@ class Beam:
 
     @torch.no_grad()
     def run(
-        self, model: Any, source: Sequences | None, listener: Listener = SILENCE
+        self, model: Any, source: Sequences | None, listener: SearchListener = SILENCE
     ) -> list[list[Hypothesis]]:
         """For each sentence its `n_best` hypotheses, best first."""
         with evaluating(model):
-            state, tokens = begin(model, source)
+            state, tokens = start_decoding(model, source)
             room = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
             if listener is SILENCE:
                 found = search_at_once(
@@ -171,18 +178,23 @@ class _Search:
     """
 
     def __init__(
-        self, beam: Beam, tokens: Tensor, room: Tensor, ends: tuple[int, ...], listener: Listener
+        self,
+        beam: Beam,
+        tokens: Tensor,
+        room: Tensor,
+        ends: tuple[int, ...],
+        listener: SearchListener,
     ):
         self.beam, self.room, self.ends, self.listener = beam, room, ends, listener
         self.count = looked_at(beam.size, ends)  # continuations of a sentence
-        self.forced = ends_by_force(beam.filters)
+        self.forced = forces_end(beam.filters)
         self.stopping = _rule(beam)
         self.new, self.begun = 0, tokens.size(1)
         self.tokens = tokens  # (A * W, T)
         count, device = tokens.size(0), tokens.device
         self.sentences = torch.arange(count, device=device)
         self.running = torch.zeros(count, 1, dtype=torch.float64, device=device)  # (A, W)
-        self.pool = Pool(count, beam.size, device)
+        self.pool = FinishedHypotheses(count, beam.size, device)
         self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
 
     def look(self, model: Any, state: Any) -> tuple[Expansion, Any]:
@@ -205,9 +217,9 @@ class _Search:
         self.new += 1
         full = self.room <= self.new  # (A,)
         ends = (step.ended | full[:, None])[:, : self.beam.size]
-        ends &= step.log_prob[:, : self.beam.size] > NEVER
+        ends &= step.log_prob[:, : self.beam.size] > NEG_INF
         self._finish(step, ends, full)
-        running = step.log_prob.masked_fill(step.ended, NEVER).gather(1, step.kept)
+        running = step.log_prob.masked_fill(step.ended, NEG_INF).gather(1, step.kept)
         done = full | self._over(running[:, 0])
         self.listener.expanded(self.sentences, step, done)
         row, token = step.row.gather(1, step.kept), step.token.gather(1, step.kept)
@@ -231,12 +243,14 @@ class _Search:
             room = self.room.repeat_interleave(self.running.size(1))
             log_probs = apply(filters, log_probs, Prefix(self.tokens, self.new, self.ends, room))
         # (A * W, V) -> (A, W, V)
-        return best(log_probs.unflatten(0, self.running.shape), self.running, self.count)
+        return best_continuations(
+            log_probs.unflatten(0, self.running.shape), self.running, self.count
+        )
 
     def _of_leaders(self, found: TopKTokens) -> tuple[Tensor, Tensor]:
         """The same of the best words of each hypothesis."""
         check(found.log_probs[:, 0].tolist(), self.tokens.size(1))
-        return best_of(found.tokens, found.log_probs, self.running, found.vocab_size)
+        return best_of_topk(found.tokens, found.log_probs, self.running, found.vocab_size)
 
     def _expand(self, log_prob: Tensor, index: Tensor, vocabulary: int) -> Expansion:
         """The best K continuations, and which of them go on if the sentence does."""
@@ -276,8 +290,10 @@ class _Search:
     def _over(self, running: Tensor) -> Tensor:
         """(A,) bool: the stopping rule is met, or the filters allow nothing any more."""
         beam, pool = self.beam, self.pool.scores
-        standing = Standing(pool, running, self.new, self.room, beam.length_penalty, beam.n_best)
-        return self.stopping(standing) | (running == NEVER)
+        standing = SearchStatus(
+            pool, running, self.new, self.room, beam.length_penalty, beam.n_best
+        )
+        return self.stopping(standing) | (running == NEG_INF)
 
     def _leave(self, done: Tensor) -> Tensor:
         """Takes down the results of sentences that are done; gives those that stay."""

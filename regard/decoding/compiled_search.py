@@ -15,7 +15,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty
 from regard.decoding.steps import ends_of
 from regard.decoding.stopping import Stopping
-from regard.decoding.topk import place_bits
+from regard.decoding.topk import index_bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def search_at_once(
     count = looked_at(size, ends)
     plan = SearchPlan(
         *(size, n_best, ends, stopping, room, penalty),
-        bits=partial(place_bits, count=count),
+        bits=partial(index_bits, count=count),
         count=count,
         never=never,
         normalized=any(isinstance(part, Renormalize) and part.on for part in filters),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.decoding.filters import NEVER, Prefix
+from regard.decoding.filters import NEG_INF, Prefix
 from regard.decoding.option_types import check
 from regard.errors import ConfigError
 
@@ -32,7 +32,7 @@ class MinLength:
         if not ends or not bool(short.any()):
             return scores
         forbidden = _token_mask(ends, scores, "eos_token_id")
-        return scores.masked_fill(short[:, None] & forbidden, NEVER)
+        return scores.masked_fill(short[:, None] & forbidden, NEG_INF)
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class BadWords:
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         _token_mask([token for ids in self.sequences for token in ids], scores, "bad_words_ids")
         single = _token_mask(self.singles(prefix.eos), scores, "bad_words_ids")
-        scores = scores.masked_fill(single, NEVER)
+        scores = scores.masked_fill(single, NEG_INF)
         for *begun, last in self.sequences:
             if begun and len(begun) <= prefix.tokens.size(1):
                 wanted = torch.tensor(begun, device=scores.device)
                 rows = (prefix.tokens[:, -len(begun) :] == wanted).all(1)  # (R,)
                 forbidden = _token_mask([last], scores, "bad_words_ids")
-                scores = scores.masked_fill(rows[:, None] & forbidden, NEVER)
+                scores = scores.masked_fill(rows[:, None] & forbidden, NEG_INF)
         return scores
 
 
@@ -72,7 +72,7 @@ class Suppress:
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         known = _in_vocabulary(self.tokens, scores)
-        return scores.masked_fill(_token_mask(known, scores, "suppress_tokens"), NEVER)
+        return scores.masked_fill(_token_mask(known, scores, "suppress_tokens"), NEG_INF)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SuppressFirst:
         forbidden = _token_mask(
             _in_vocabulary(self.tokens, scores), scores, "begin_suppress_tokens"
         )
-        return scores.masked_fill(here[:, None] & forbidden, NEVER)
+        return scores.masked_fill(here[:, None] & forbidden, NEG_INF)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Renormalize:
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         if not self.on:
             return scores
-        all_forbidden = (scores == NEVER).all(-1, keepdim=True)
+        all_forbidden = (scores == NEG_INF).all(-1, keepdim=True)
         return torch.where(all_forbidden, scores, scores.log_softmax(-1))
 
 
@@ -171,5 +171,5 @@ def _force(scores: Tensor, rows: Tensor, tokens: Iterable[int], name: str) -> Te
     """In the rows (R,) that are True: score 0 for these tokens, minus infinity for all others."""
     if not bool(rows.any()):
         return scores
-    only = torch.full_like(scores[0], NEVER).masked_fill(_token_mask(tokens, scores, name), 0.0)
+    only = torch.full_like(scores[0], NEG_INF).masked_fill(_token_mask(tokens, scores, name), 0.0)
     return torch.where(rows.to(scores.device)[:, None], only, scores)

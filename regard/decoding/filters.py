@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.decoding.option_types import check
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 FINE = 16  # bits of a float32 by which probabilities of one bin may differ: 128 bins an octave
 
 
@@ -62,7 +62,7 @@ class MinTokens:
         ends = prefix.ends_below(scores.size(-1))
         if not ends or prefix.new >= self.count:
             return scores
-        return scores.index_fill(-1, torch.tensor(ends, device=scores.device), NEVER)
+        return scores.index_fill(-1, torch.tensor(ends, device=scores.device), NEG_INF)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class NoRepeatNGram:
         repeated = (windows[..., :-1] == begun[:, None]).all(-1) & (windows[..., -1] >= 0)
         row, window = repeated.nonzero(as_tuple=True)
         banned = (row, windows[row, window, -1])
-        return scores.index_put(banned, torch.tensor(NEVER, dtype=scores.dtype).to(scores.device))
+        return scores.index_put(banned, torch.tensor(NEG_INF, dtype=scores.dtype).to(scores.device))
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class TopK:
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         worst = scores.topk(min(self.count, scores.size(-1))).values[:, -1:]
-        return scores.where(~(scores < worst), NEVER)
+        return scores.where(~(scores < worst), NEG_INF)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class TopP:
                 allowed[~sure] = self._sorted(scores[~sure], probs[~sure])
         else:
             allowed = self._sorted(scores, probs)
-        return scores.where(allowed, NEVER)
+        return scores.where(allowed, NEG_INF)
 
     def _least(self, probs: Tensor) -> float:
         """The least probability (V,) that is allowed; 0 where a token that is not has it too.

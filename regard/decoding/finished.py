@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.decoding.hypothesis import Hypothesis
 
 
-class Pool:
+class FinishedHypotheses:
     """For each of A sentences the `size` best finished hypotheses, best first.
 
     scores: (A, size), minus infinity where there are fewer.

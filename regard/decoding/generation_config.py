@@ -229,7 +229,7 @@ DRAFTED = ("draft", "num_assistant_tokens")
 ONLY_BEAMS = ("num_beams", "early_stopping")
 
 
-def changed(method: Any, /, **named: Any) -> Any:
+def with_options(method: Any, /, **named: Any) -> Any:
     """`method` with some options changed, by their names in `options`.
 
     Options that belong to another method choose that one; what both know is kept.

@@ -19,14 +19,14 @@ from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_li
 from regard.decoding.loop import (
     Chooser,
     Collector,
-    Decided,
     Plan,
-    ends_by_force,
+    StepResult,
+    decode_steps,
+    forces_end,
     picking,
-    walk,
 )
 from regard.decoding.settings import Settings, check_eos, common_settings, refuse_sampling
-from regard.decoding.steps import begin, ends_of, evaluating
+from regard.decoding.steps import ends_of, evaluating, start_decoding
 from regard.decoding.stopping import BeamFinished
 
 
@@ -51,12 +51,12 @@ class Greedy:
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """One hypothesis a sentence."""
         with torch.no_grad(), evaluating(model):
-            begun = begin(model, source)
+            begun = start_decoding(model, source)
             at_once = self._at_once(model, source, begun)
         if at_once is not None:
             return at_once
         found = self.collector(model)
-        for step in self.walk(model, source, begun):
+        for step in self.steps(model, source, begun):
             found.add(step)
         return found.results()
 
@@ -77,15 +77,15 @@ class Greedy:
             filters=self.filters,
         )
 
-    def walk(
+    def steps(
         self, model: Any, source: Sequences | None, begun: tuple[Any, Tensor] | None = None
-    ) -> Iterator[list[Decided]]:
+    ) -> Iterator[list[StepResult]]:
         """Token by token, as they are decided."""
-        plan = Plan(self.max_tokens, self.eos, ends_by_force(self.filters))
-        return walk(model, source, self._chooser, plan, begun=begun)
+        plan = Plan(self.max_tokens, self.eos, forces_end(self.filters))
+        return decode_steps(model, source, self._chooser, plan, begun=begun)
 
     def collector(self, model: Any) -> Collector:
-        """Turns steps of the walk into hypotheses."""
+        """Turns steps into hypotheses."""
         return Collector(ends_of(self.eos, model), self.length_penalty)
 
     @classmethod

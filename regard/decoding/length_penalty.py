@@ -57,7 +57,7 @@ PENALTIES: dict[str, type[Power] | type[GNMT]] = {"power": Power, "gnmt": GNMT}
 
 
 @dataclass(frozen=True)
-class Relative:
+class RelativeLimit:
     """A limit that grows with the source: at most ratio * S + plus tokens for S source tokens."""
 
     ratio: float = 2.0
@@ -79,7 +79,7 @@ class Relative:
 
 
 @dataclass(frozen=True)
-class Total:
+class TotalLimit:
     """At most `count` tokens with the prompt, or with the first token of an answer: `max_length`
     of other libraries."""
 
@@ -105,12 +105,12 @@ class Total:
         return room
 
 
-Limit = int | Relative | Total
+Limit = int | RelativeLimit | TotalLimit
 
 
 def check_limit(max_tokens: Limit) -> None:
     """Refuses a fixed limit below one token, and what is no limit."""
-    if not isinstance(max_tokens, Relative | Total):
+    if not isinstance(max_tokens, RelativeLimit | TotalLimit):
         check("max_new_tokens", max_tokens, "max_tokens")
 
 
@@ -128,7 +128,7 @@ def limits(max_tokens: Limit, model: Any, source: Sequences | None, rows: int) -
     read = source.lengths.cpu().clamp(min=1) if source is not None and prompted else 1
     if isinstance(max_tokens, int):
         allowed = torch.full((rows,), max_tokens)
-    elif isinstance(max_tokens, Total):
+    elif isinstance(max_tokens, TotalLimit):
         allowed = max_tokens.beside(torch.as_tensor(read).expand(rows))
     elif source is None:
         raise ConfigError("A limit relative to the source needs a source, but there is none.")

@@ -16,10 +16,10 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, create
 from regard.errors import ConfigError
 from regard.schema import Fields, type_error_message
 
-MOST_TOKENS = 2**31 - 1  # of a sequence, a batch or a vocabulary
-MOST_SEQUENCES = 10_000  # in parallel for one sentence: beams, samples
-LEAST_TEMPERATURE = 1e-30  # a log-probability divided by it is a finite float32
-LARGEST_EXPONENT = 30.0  # length^30 is a finite float64 for every possible length
+MAX_TOKENS = 2**31 - 1  # of a sequence, a batch or a vocabulary
+MAX_SEQUENCES = 10_000  # in parallel for one sentence: beams, samples
+MIN_TEMPERATURE = 1e-30  # a log-probability divided by it is a finite float32
+MAX_EXPONENT = 30.0  # length^30 is a finite float64 for every possible length
 
 
 def _between(least: float, most: float) -> AfterValidator:
@@ -36,8 +36,8 @@ def _between(least: float, most: float) -> AfterValidator:
 def _temperature(value: float) -> float:
     if not value > 0:
         raise ValueError("must be above 0")
-    if value < LEAST_TEMPERATURE:
-        raise ValueError(f"must be at least {LEAST_TEMPERATURE}")
+    if value < MIN_TEMPERATURE:
+        raise ValueError(f"must be at least {MIN_TEMPERATURE}")
     return value
 
 
@@ -54,12 +54,12 @@ def _not_empty(value: Any) -> Any:
 
 
 Finite = Field(allow_inf_nan=False)
-Count = Annotated[int, _between(1, MOST_TOKENS)]
-CountOrZero = Annotated[int, _between(0, MOST_TOKENS)]
-Sequences = Annotated[int, _between(1, MOST_SEQUENCES)]
-Token = Annotated[int, _between(0, MOST_TOKENS)]
+Count = Annotated[int, _between(1, MAX_TOKENS)]
+CountOrZero = Annotated[int, _between(0, MAX_TOKENS)]
+Sequences = Annotated[int, _between(1, MAX_SEQUENCES)]
+Token = Annotated[int, _between(0, MAX_TOKENS)]
 Tokens = list[Token]
-Exponent = Annotated[float, Finite, _between(-LARGEST_EXPONENT, LARGEST_EXPONENT)]
+Exponent = Annotated[float, Finite, _between(-MAX_EXPONENT, MAX_EXPONENT)]
 Temperature = Annotated[float, Finite, AfterValidator(_temperature)]
 Probability = Annotated[float, Finite, AfterValidator(_probability)]
 Ratio = Annotated[float, Finite, _between(0, 1e6)]

@@ -17,11 +17,11 @@ from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_li
 from regard.decoding.loop import (
     Chooser,
     Collector,
-    Decided,
     Plan,
-    ends_by_force,
+    StepResult,
+    decode_steps,
+    forces_end,
     picking,
-    walk,
 )
 from regard.decoding.option_types import check
 from regard.decoding.settings import Settings, check_eos, common_settings
@@ -52,22 +52,22 @@ class Sampling:
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """`samples` hypotheses a sentence."""
         found = self.collector(model)
-        for step in self.walk(model, source):
+        for step in self.steps(model, source):
             found.add(step)
         return found.results()
 
-    def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
+    def steps(self, model: Any, source: Sequences | None) -> Iterator[list[StepResult]]:
         """Token by token, as they are drawn; row b * samples + i is sample i of sentence b."""
 
         def drawing(limits: Tensor) -> Chooser:
             seeds = row_seeds(source, self.samples, self.seed)
             return picking(self.filters, Draw(seeds, limits))
 
-        plan = Plan(self.max_tokens, self.eos, ends_by_force(self.filters))
-        return walk(model, source, drawing, plan, copies=self.samples)
+        plan = Plan(self.max_tokens, self.eos, forces_end(self.filters))
+        return decode_steps(model, source, drawing, plan, copies=self.samples)
 
     def collector(self, model: Any) -> Collector:
-        """Turns steps of the walk into hypotheses."""
+        """Turns steps into hypotheses."""
         return Collector(ends_of(self.eos, model), self.length_penalty, self.samples)
 
     @classmethod

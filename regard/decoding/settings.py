@@ -25,8 +25,15 @@ from regard.decoding.constraints import (
     SuppressFirst,
 )
 from regard.decoding.filters import Filter, MinTokens, NoRepeatNGram, Temperature, TopK, TopP
-from regard.decoding.length_penalty import PENALTIES, LengthPenalty, Limit, Power, Relative, Total
-from regard.decoding.option_types import MOST_TOKENS, check, shown
+from regard.decoding.length_penalty import (
+    PENALTIES,
+    LengthPenalty,
+    Limit,
+    Power,
+    RelativeLimit,
+    TotalLimit,
+)
+from regard.decoding.option_types import MAX_TOKENS, check, shown
 from regard.decoding.stopping import STOPPING, Stopping
 from regard.errors import ConfigError
 from regard.suggest import nearest
@@ -209,11 +216,11 @@ class Settings:
         """A number, "1.5x+10" (1.5 tokens for each source token and 10 more), or `max_length`."""
         total = self._values.pop("max_length", None)
         if total is not None and "max_new_tokens" not in self._values:
-            return Total(total)
+            return TotalLimit(total)
         value = self._values.pop("max_new_tokens", 256)
         ratio, plus = self._values.pop(RATIO, None), self._values.pop(PLUS, value)
         if ratio is not None:
-            return Relative(ratio, plus)
+            return RelativeLimit(ratio, plus)
         if not isinstance(value, str):
             return value
         if re.fullmatch("[0-9]{1,19}", value):
@@ -221,7 +228,7 @@ class Settings:
         found = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]+)?)x\+([0-9]{1,19})", value)
         if found is None:
             self._refuse("max_new_tokens", 'a whole number, or like "1.5x+10"', value)
-        return Relative(float(found[1]), int(found[2]))
+        return RelativeLimit(float(found[1]), int(found[2]))
 
     def refuse_rest(self, method: str) -> None:
         """Refuses what nobody took."""
@@ -307,11 +314,11 @@ def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
 
 
 def _limit_settings(limit: Limit) -> dict[str, Any]:
-    if isinstance(limit, Total):
+    if isinstance(limit, TotalLimit):
         return {"max_length": limit.count}
-    if isinstance(limit, Relative):
+    if isinstance(limit, RelativeLimit):
         fixed = int(limit.ratio * LONG) + limit.plus
-        fixed = min(fixed, MOST_TOKENS)
+        fixed = min(fixed, MAX_TOKENS)
         return {"max_new_tokens": fixed, RATIO: limit.ratio, PLUS: limit.plus}
     return {"max_new_tokens": limit}
 

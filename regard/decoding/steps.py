@@ -24,7 +24,7 @@ class NotNumbers(RegardError):
     """A model's scores for what comes next are infinite or not numbers."""
 
 
-def begin(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
+def start_decoding(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
     """The model's state and what has been read: (R, T) tokens, the last to be fed next.
 
     Prompts of different lengths stand to the right, with -1 on their left.

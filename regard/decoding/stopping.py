@@ -12,7 +12,7 @@ from regard.decoding.length_penalty import LengthPenalty
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class SearchStatus:
     """Where A sentences stand after a step.
 
     scores: (A, N) of their finished hypotheses, best first, minus infinity where there are fewer.
@@ -29,7 +29,7 @@ class Standing:
 
 
 class Stopping(Protocol):
-    def __call__(self, standing: Standing) -> Tensor:
+    def __call__(self, status: SearchStatus) -> Tensor:
         """(A,) bool: this sentence is done."""
         ...
 
@@ -42,8 +42,8 @@ class BeamFinished:
     would have finished later is missed.
     """
 
-    def __call__(self, standing: Standing) -> Tensor:
-        return standing.scores[:, -1].isfinite()
+    def __call__(self, status: SearchStatus) -> Tensor:
+        return status.scores[:, -1].isfinite()
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class CurrentLength:
     can still be missed.
     """
 
-    def __call__(self, standing: Standing) -> Tensor:
-        score = standing.running / standing.penalty(standing.length)
-        return score <= standing.scores[:, -1]
+    def __call__(self, status: SearchStatus) -> Tensor:
+        score = status.running / status.penalty(status.length)
+        return score <= status.scores[:, -1]
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class ExactBound:
     search to the limit would give: transformers' `early_stopping="never"`, but it stops sooner.
     """
 
-    def __call__(self, standing: Standing) -> Tensor:
-        soon = torch.as_tensor(standing.penalty(float(standing.length + 1)))
-        late = standing.penalty(standing.limits.to(standing.running.dtype))
-        reach = standing.running / torch.maximum(late, soon.to(late))
-        return reach <= standing.scores[:, standing.n_best - 1]
+    def __call__(self, status: SearchStatus) -> Tensor:
+        soon = torch.as_tensor(status.penalty(float(status.length + 1)))
+        late = status.penalty(status.limits.to(status.running.dtype))
+        reach = status.running / torch.maximum(late, soon.to(late))
+        return reach <= status.scores[:, status.n_best - 1]
 
 
 STOPPING: dict[str, Stopping] = {

@@ -31,13 +31,13 @@ class Streaming:
     """
 
     def __init__(self, model: Any, source: Sequences | None, method: Any):
-        if not hasattr(method, "walk"):
+        if not hasattr(method, "steps"):
             raise ConfigError(
                 f"{type(method).__name__} cannot be streamed: it decides on its tokens at the end. "
                 "Decode greedily or by sampling."
             )
         self._collector = method.collector(model)
-        self._steps = method.walk(model, source)
+        self._steps = method.steps(model, source)
         self._ends = self._collector.ends
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -53,10 +53,10 @@ class Streaming:
         return self._collector.results()
 
 
-class Spelling:
+class IncrementalDetokenizer:
     """The text of tokens that come one by one behind others.
 
-        spelling = Spelling(tokenizer, before)
+        spelling = IncrementalDetokenizer(tokenizer, before)
         for token in tokens:
             print(spelling.add(token), end="", flush=True)
         print(spelling.rest())

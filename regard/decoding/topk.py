@@ -15,7 +15,7 @@ CHUNK = 64
 LOWEST = -(2**63)
 
 
-def best(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` greatest of `running[a, w] + log_probs[a, w, v]` for each sentence a.
 
     log_probs: (A, W, V).  running: (A, W) float64, what the W hypotheses have so far.
@@ -25,7 +25,7 @@ def best(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor
     """
     width, vocabulary = log_probs.shape[1:]
     count = min(count, width * vocabulary)
-    bits = place_bits(width, vocabulary, count)
+    bits = index_bits(width, vocabulary, count)
     if width * vocabulary <= count * CHUNK:
         sums = (log_probs + running[..., None]).flatten(1)  # (A, W, V) -> (A, W * V)
         index = _first(sums, count, bits)
@@ -43,16 +43,16 @@ def best(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor
     return sums.gather(1, place), index.gather(1, place)
 
 
-def best_of(
+def best_of_topk(
     words: Tensor, log_probs: Tensor, running: Tensor, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """What `best` gives, as many as N, from the N best words of each of the A * W hypotheses.
+    """The N best continuations, from the N best tokens of each of the A * W hypotheses.
 
     words, log_probs: (A * W, N), the most probable first, of equally probable ones the first.
     """
     (sentences, width), count = running.shape, words.size(1)
     sums = (log_probs.view(sentences, width, count) + running[..., None]).flatten(1)
-    place = _first(sums, count, place_bits(width, vocabulary, count))  # (A, N) of (A, W * N)
+    place = _first(sums, count, index_bits(width, vocabulary, count))  # (A, N) of (A, W * N)
     word = words.view(sentences, -1).gather(1, place)
     return sums.gather(1, place), place // count * vocabulary + word
 
@@ -66,7 +66,7 @@ def _maxima(log_probs: Tensor) -> Tensor:
     return torch.cat([maxima, log_probs[..., whole:].amax(-1, keepdim=True)], -1)
 
 
-def place_bits(width: int, vocabulary: int, count: int) -> int:
+def index_bits(width: int, vocabulary: int, count: int) -> int:
     """How many hold an index. All rankings round alike, or equal values would be ranked in two
     ways."""
     if width * vocabulary <= count * CHUNK:

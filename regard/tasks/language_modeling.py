@@ -34,7 +34,7 @@ from regard.data import (
 from regard.data.encoder_inputs import InputFormat
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.decoding.streaming import Spelling, Streaming
+from regard.decoding.streaming import IncrementalDetokenizer, Streaming
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Perplexity, Protocol, Score
 from regard.metrics.score import check_any
@@ -344,7 +344,7 @@ class LanguageModeling(Embeds):
         self, prompts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
-        method, prompts = decoding.changed(self.method, **options), checked_texts(prompts)
+        method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
         rows = fitting(self._prompts(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.model, TokenArray.of(rows), method)
@@ -362,15 +362,16 @@ class LanguageModeling(Embeds):
         self, prompt: str = "", *, too_long: TooLong = "error", **options: Any
     ) -> Iterator[str]:
         """What the model writes after the prompt, piece by piece as it is decided."""
-        method = decoding.changed(self.method, **options)
+        method = decoding.with_options(self.method, **options)
         ids = self._prompts([checked_text(prompt, 0)])[0]
         row = fitting([ids], self.context, too_long, options)[0]
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
         source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
-        steps, spelling = Streaming(self.model, source, method), Spelling(self.tokenizer, ids)
-        yield from filter(None, (spelling.add(token) for _, token in steps))
-        yield from filter(None, [spelling.rest()])
+        steps = Streaming(self.model, source, method)
+        detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
+        yield from filter(None, (detokenizer.add(token) for _, token in steps))
+        yield from filter(None, [detokenizer.rest()])
         tell_ends([row], [one[0] for one in steps.results], self.context, method)
 
     def reader(self) -> Reader:

@@ -267,7 +267,7 @@ class Translation(TaskVerbs):
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses of each text, best first. An empty text has the empty one."""
-        method, texts = decoding.changed(self.method, **options), checked_texts(texts)
+        method, texts = decoding.with_options(self.method, **options), checked_texts(texts)
         sources = encode_texts(texts, self._source_column(), too_long)
         with muted():
             found = decode_in_order(self.model, sources, method)

@@ -15,7 +15,7 @@ from regard.decoding import (
     MinTokens,
     NoRepeatNGram,
     Power,
-    Relative,
+    RelativeLimit,
     Temperature,
     generate,
     unfinished,
@@ -144,14 +144,17 @@ def test_batch_order_and_padding_change_nothing(method):
 
 def test_limits_are_told_and_counted():
     model, rows = Recurrent(eos_bias=-50.0), batch([[3, 4, 5, 6], [3]])
-    for method in (Greedy(max_tokens=Relative(1.5, 2)), Beam(3, max_tokens=Relative(1.5, 2))):
+    for method in (
+        Greedy(max_tokens=RelativeLimit(1.5, 2)),
+        Beam(3, max_tokens=RelativeLimit(1.5, 2)),
+    ):
         found = method.run(model, rows)
         assert [len(h[0].tokens) for h in found] == [8, 3]  # 1.5 * 4 + 2, 1.5 * 1 + 2
         assert unfinished(found) == 2
     model.config.max_length = 5  # bos and four others are read: five can be written
     assert [len(h[0].tokens) for h in Beam(3).run(model, rows)] == [5, 5]
     with pytest.raises(ConfigError, match="relative to the source"):
-        Greedy(max_tokens=Relative()).run(markov(), None)
+        Greedy(max_tokens=RelativeLimit()).run(markov(), None)
 
 
 def test_a_prompt_counts_for_the_limit_and_for_repetition():

@@ -443,7 +443,7 @@ def test_a_gpu_finds_the_same(monkeypatch, build, name):
 def test_a_step_looks_at_the_device_once(replays, looks, build, method):
     model, source = build(), Sequences.of(PROMPTS, 0)
     object.__setattr__(model.config, "eos", None)  # so that no row ends
-    steps = method.walk(model, source)
+    steps = method.steps(model, source)
     for _ in range(8):
         next(steps)  # what is read, drawn and recorded before
     for _ in range(10):

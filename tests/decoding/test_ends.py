@@ -23,17 +23,17 @@ from regard.decoding import (
     NGrams,
     NoRepeatNGram,
     Power,
-    Relative,
+    RelativeLimit,
     Renormalize,
     Sampling,
     Speculative,
     Streaming,
     Suppress,
     TopK,
-    Total,
-    changed,
+    TotalLimit,
     generate,
     options,
+    with_options,
 )
 from regard.decoding import compiled_search as compiled
 from regard.errors import ConfigError, RegardError
@@ -105,7 +105,7 @@ def test_a_draft_changes_nothing_about_ends_and_constraints(gpt2, seed):
         )
         for some in filters:
             for plain in (
-                Greedy(filters=some, max_tokens=draw.choice([1, 9, Total(11)]), eos=ends),
+                Greedy(filters=some, max_tokens=draw.choice([1, 9, TotalLimit(11)]), eos=ends),
                 Sampling(some, 2, seed, max_tokens=9, eos=ends),
             ):
                 found = generate(gpt2, prompts, Speculative(plain, NGrams(2), 3))
@@ -199,7 +199,7 @@ def constrained(draw, liked, vocabulary):
         filters.append(Renormalize())
     size = draw.randint(1, 5)
     rule = draw.choice([BeamFinished(), CurrentLength(), ExactBound()])
-    limit = draw.choice([1, 2, 7, 15, Total(9), Relative(1.0, 3)])
+    limit = draw.choice([1, 2, 7, 15, TotalLimit(9), RelativeLimit(1.0, 3)])
     penalty = Power(draw.choice([0.0, 0.6, 1.0, -1.0]))
     return Beam(size, draw.randint(1, size), penalty, rule, tuple(filters), limit, ends)
 
@@ -254,14 +254,14 @@ def test_options_beyond_their_bounds_are_errors_that_name_them(named):
     assert any(name in str(refused.value) for name in ("relative", *named))
     assert len(str(refused.value)) < 400
     with pytest.raises(ConfigError):
-        changed(Greedy(), **named)
+        with_options(Greedy(), **named)
 
 
 def test_a_method_by_its_name_alone_is_an_error(gpt2):
     with pytest.raises(ConfigError, match=r"`method` must be Greedy\(\), Beam\(...\)"):
         generate(gpt2, None, method="beam")
     with pytest.raises(ConfigError, match="There is no option `method`"):
-        changed(Greedy(), method="beam")
+        with_options(Greedy(), method="beam")
 
 
 @pytest.mark.parametrize("limit", [2**31 - 1, "1000000x+2147483647"])

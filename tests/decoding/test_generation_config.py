@@ -20,11 +20,11 @@ from regard.decoding import (
     Speculative,
     Streaming,
     TopK,
-    Total,
-    changed,
+    TotalLimit,
     generate,
     load,
     save,
+    with_options,
 )
 from regard.decoding.generation_config import IGNORED, IGNORED_PREFIXES, OWN, WITHOUT_EFFECT
 from regard.decoding.option_types import OPTION_TYPES
@@ -162,9 +162,9 @@ def test_max_length_counts_the_prompt(pair, tmp_path):
     answers = theirs.config.is_encoder_decoder
     source = Sequences.of([[5, 6, 7, 8]], 0)
     method = load(written(tmp_path, {"max_length": 6, "eos_token_id": []}), ours)
-    assert method == Greedy(max_tokens=Total(6), eos=())
+    assert method == Greedy(max_tokens=TotalLimit(6), eos=())
     assert len(generate(ours, source, method)[0][0].tokens) == (5 if answers else 2)
-    assert len(generate(ours, source, changed(method, max_tokens=4))[0][0].tokens) == 4
+    assert len(generate(ours, source, with_options(method, max_tokens=4))[0][0].tokens) == 4
     with pytest.warns(UserWarning, match="max_length.*`max_new_tokens` is there too, and wins"):
         method = load(written(tmp_path, {"max_length": 6, "max_new_tokens": 3}), ours)
     assert method.max_tokens == 3
@@ -179,7 +179,7 @@ def test_max_length_counts_the_prompt(pair, tmp_path):
 def test_sampling_without_top_k_takes_the_best_50_as_transformers_does(tmp_path):
     assert load(written(tmp_path, {"do_sample": True})) == Sampling((TopK(50),))
     assert load(written(tmp_path, {"do_sample": True, "top_k": 0})) == Sampling()
-    assert changed(Greedy(), samples=1) == Sampling()  # a user's own word
+    assert with_options(Greedy(), samples=1) == Sampling()  # a user's own word
 
 
 def test_the_pad_of_a_marian_file_is_forbidden_without_a_word(tmp_path):
@@ -328,15 +328,15 @@ def test_a_file_can_name_no_draft_but_a_folder_of_this_machine(
     with pytest.raises(ConfigError, match=f"{FILE}: `draft` must be a folder on this machine"):
         generate(our_gpt2, source, method)
     with pytest.raises(ConfigError, match="must be a folder on this machine"):
-        list(Streaming(our_gpt2, source, changed(method, max_tokens=2)))
+        list(Streaming(our_gpt2, source, with_options(method, max_tokens=2)))
     again = tmp_path / "again"
     again.mkdir()
     save(method, again)  # and what is saved from it names no other draft
     with pytest.raises(ConfigError, match="must be a folder on this machine"):
         generate(our_gpt2, source, load(again, our_gpt2))
-    assert generate(our_gpt2, source, changed(method, draft="ngram"))
+    assert generate(our_gpt2, source, with_options(method, draft="ngram"))
     with pytest.raises((AssertionError, RegardError), match=r"hub was asked|no such folder|a file"):
-        generate(our_gpt2, source, changed(method, draft=name))  # only a user may
+        generate(our_gpt2, source, with_options(method, draft=name))  # only a user may
 
 
 def test_a_draft_that_a_file_names_lies_beside_it(our_gpt2, tmp_path, monkeypatch, no_network):
@@ -377,5 +377,5 @@ def test_ends_of_a_file_win_over_those_of_the_model(our_gpt2, tmp_path):
     for other in (Beam(3, eos=(5, 6)), Sampling(eos=()), Speculative(Greedy(eos=(7,)))):
         save(other, tmp_path)
         assert load(tmp_path, our_gpt2) == other
-    assert changed(Beam(3, eos=(5, 6)), max_tokens=3) == Beam(3, eos=(5, 6), max_tokens=3)
-    assert changed(Greedy(eos=(5, 6)), beams=3) == Beam(3, eos=(5, 6))
+    assert with_options(Beam(3, eos=(5, 6)), max_tokens=3) == Beam(3, eos=(5, 6), max_tokens=3)
+    assert with_options(Greedy(eos=(5, 6)), beams=3) == Beam(3, eos=(5, 6))

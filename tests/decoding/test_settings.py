@@ -17,12 +17,12 @@ from regard.decoding import (
     MinTokens,
     NoRepeatNGram,
     Power,
-    Relative,
+    RelativeLimit,
     Sampling,
     Temperature,
     TopK,
     TopP,
-    Total,
+    TotalLimit,
     generate,
     load,
     method_class,
@@ -39,7 +39,7 @@ def test_names_choose_the_method():
         5, 2, Power(0.6), ExactBound()
     )
     assert options(beams=4, length_penalty="gnmt:0.6", max_tokens="1.5x+10") == Beam(
-        4, length_penalty=GNMT(0.6), max_tokens=Relative(1.5, 10)
+        4, length_penalty=GNMT(0.6), max_tokens=RelativeLimit(1.5, 10)
     )
     assert options(max_tokens=40, top_k=40) == Sampling((TopK(40),), max_tokens=40)
     assert options(
@@ -83,9 +83,9 @@ def test_what_is_refused(named, message):
 
 METHODS = [
     Greedy(),
-    Greedy(GNMT(0.8), (MinTokens(3), NoRepeatNGram(2)), Relative(1.5, 7)),
+    Greedy(GNMT(0.8), (MinTokens(3), NoRepeatNGram(2)), RelativeLimit(1.5, 7)),
     Beam(5, 3, Power(0.6), BeamFinished(), (NoRepeatNGram(3),), 77),
-    Beam(4, 1, GNMT(1.0), CurrentLength(), (), Relative()),
+    Beam(4, 1, GNMT(1.0), CurrentLength(), (), RelativeLimit()),
     Beam(4, 1, Power(0.0), ExactBound()),
     Sampling(),
     Sampling((Temperature(0.8), TopK(50), TopP(0.95)), 4, 11, max_tokens=20),
@@ -130,7 +130,13 @@ def test_files_of_others(tmp_path):
     )
     theirs.save_pretrained(tmp_path)
     assert load(tmp_path) == Beam(
-        6, 1, Power(0.6), CurrentLength(), (BadWords(((5,),)),), max_tokens=Total(512), eos=(0,)
+        6,
+        1,
+        Power(0.6),
+        CurrentLength(),
+        (BadWords(((5,),)),),
+        max_tokens=TotalLimit(512),
+        eos=(0,),
     )
     theirs = transformers.GenerationConfig(do_sample=True, top_p=0.9, temperature=0.6, top_k=20)
     theirs.save_pretrained(tmp_path)

@@ -22,12 +22,12 @@ from regard.decoding import (
     Temperature,
     TopK,
     TopP,
-    changed,
-    counting,
+    count_acceptance,
     generate,
     load,
     options,
     save,
+    with_options,
 )
 from regard.errors import ConfigError
 from regard.models import model_class
@@ -86,7 +86,7 @@ def test_greedy_is_the_same_token_by_token(name):
         expected = method.run(model, rows)
         drafts = [(NGrams(2), 5), (SmallModel(near(model)), 4), (SmallModel(build(name, 99)), 1)]
         for draft, ahead in drafts:
-            with counting() as pace:
+            with count_acceptance() as pace:
                 same(Speculative(method, draft, ahead).run(model, rows), expected)
             assert pace.tokens == sum(len(h.tokens) + h.finished for (h,) in expected)
             assert 1 <= pace.tokens_per_step <= 1 + ahead
@@ -102,7 +102,7 @@ def test_samples_with_n_grams_are_those_without(name):
     filters = (NoRepeatNGram(4), Temperature(0.7), TopK(6), TopP(0.9))
     method = Sampling(filters, samples=3, seed=5, max_tokens=20)
     expected = method.run(model, rows)
-    with counting() as pace:
+    with count_acceptance() as pace:
         same(Speculative(method, NGrams(2), 4).run(model, rows), expected)
     assert pace.accepted > 0
 
@@ -217,7 +217,7 @@ def test_the_distribution_is_that_of_the_model(filters, tokens):
     # All 4^4 texts behind a prompt against their products of conditional probabilities.
     model, small, count = Table(1), Table(2), 4000
     plan = Speculative(Sampling(filters, count, 3, max_tokens=4), SmallModel(small), tokens)
-    with counting() as pace:
+    with count_acceptance() as pace:
         (found,) = plan.run(model, Sequences.of([[1, 3]], 0))
     assert 0.1 < pace.accepted / pace.drafted < 0.95
     places = 4 ** torch.arange(4)
@@ -244,7 +244,7 @@ def test_the_share_that_stands_is_one_less_the_distance():
     # E[accepted] at the first token is sum_x min(p, q)              (Leviathan et al. 2023, 3.3)
     model, small, count = Table(5), Table(6), 6000
     plan = Speculative(Sampling((), count, max_tokens=2), SmallModel(small), 1)
-    with counting() as pace:
+    with count_acceptance() as pace:
         plan.run(model, Sequences.of([[2]], 0))
     p, q = (m.scores[0, 2].softmax(-1) for m in (model, small))
     assert pace.drafted == count
@@ -286,7 +286,7 @@ def test_a_small_model_guesses_what_it_would_if_it_read_everything_again(name, s
     paces, results = [], []
     for draft in (two, Afresh(two)):
         method = Sampling(samples=2, max_tokens=15) if sampled else Greedy(max_tokens=15)
-        with counting() as pace:
+        with count_acceptance() as pace:
             results.append(Speculative(method, SmallModel(draft), 4).run(Afresh(one), rows))
         paces.append(pace)
     same(*results)
@@ -314,7 +314,7 @@ def test_an_lstm_writes_ahead_for_a_transformer():
 def test_n_grams_find_what_followed():
     def guess(tokens, count, size=3):
         rows = sources(1)  # any
-        drafting = NGrams(size).begin(
+        drafting = NGrams(size).start_drafting(
             SimpleNamespace(continues=True), batch(rows), _rows(tokens), None
         )
         found = drafting.propose(_rows(tokens), torch.tensor([count]))
@@ -354,7 +354,7 @@ def test_a_copy_of_the_source_is_guessed_from_it():
 
     random = torch.Generator().manual_seed(0)
     rows = [[*torch.randperm(26, generator=random)[:n].add(3).tolist(), EOS] for n in (20, 12, 4)]
-    with counting() as pace:
+    with count_acceptance() as pace:
         found = generate(Copies(), batch(rows), draft="ngram", draft_tokens=6)
     assert [h.tokens for (h,) in found] == [row[:-1] for row in rows]
     assert pace.tokens_per_step > 2.5
@@ -365,13 +365,13 @@ def test_a_copy_of_the_source_is_guessed_from_it():
 
 def test_a_perfect_draft_gives_all_its_tokens_at_each_step():
     model = build("gpt2", 4, eos=None)
-    with counting() as outer, counting() as pace:
+    with count_acceptance() as outer, count_acceptance() as pace:
         generate(model, batch([[5, 6], [7]]), draft=near(model, noise=0.0), max_tokens=20)
     assert (pace.steps, pace.tokens, pace.drafted, pace.accepted) == (8, 40, 32, 32)
     assert (
         str(pace) == "5.00 tokens per step of the model; 32 of 32 guesses of the draft stood (100%)"
     )
-    assert outer.tokens == 40 and counting().__enter__().tokens_per_step == 1.0
+    assert outer.tokens == 40 and count_acceptance().__enter__().tokens_per_step == 1.0
 
 
 def test_streaming_gives_the_same_tokens_as_they_come():
@@ -431,15 +431,15 @@ def test_files_of_others(tmp_path):
 
 def test_changes():
     plan = Speculative(Greedy(max_tokens=9), NGrams(2), 3)
-    assert changed(Greedy(max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
-    assert changed(Beam(4, 2, max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
-    assert changed(plan, draft_tokens=8) == Speculative(plan.method, plan.draft, 8)
-    assert changed(plan, top_k=3).method == Sampling((TopK(3),), max_tokens=9)
-    assert changed(plan, beams=2) == Beam(2, max_tokens=9)
+    assert with_options(Greedy(max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
+    assert with_options(Beam(4, 2, max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
+    assert with_options(plan, draft_tokens=8) == Speculative(plan.method, plan.draft, 8)
+    assert with_options(plan, top_k=3).method == Sampling((TopK(3),), max_tokens=9)
+    assert with_options(plan, beams=2) == Beam(2, max_tokens=9)
     sampling = Sampling((TopP(0.8),), 2, 7)
-    assert changed(sampling, draft="small") == Speculative(sampling, SmallModel("small"))
+    assert with_options(sampling, draft="small") == Speculative(sampling, SmallModel("small"))
     held = Speculative(draft=SmallModel(build("gpt2")))
-    assert changed(held, max_tokens=5).draft == held.draft
+    assert with_options(held, max_tokens=5).draft == held.draft
 
 
 def test_what_is_refused(tmp_path):

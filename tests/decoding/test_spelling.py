@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from regard import text
-from regard.decoding.streaming import KEPT, MOST, Spelling
+from regard.decoding.streaming import KEPT, MOST, IncrementalDetokenizer
 from regard.text import Tokenizer
 
 LINES = [
@@ -54,7 +54,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 
 def check(tokenizer: Tokenizer, before: list[int], tokens: list[int]) -> list[str]:
-    spelling = Spelling(tokenizer, before)
+    spelling = IncrementalDetokenizer(tokenizer, before)
     parts = [spelling.add(token) for token in tokens]
     parts.append(spelling.rest())
     assert tokenizer.decode(before) + "".join(parts) == tokenizer.decode(before + tokens)
@@ -106,7 +106,7 @@ def test_every_token_costs_the_same(kind, monkeypatch):
     decode = tokenizer.decode
     monkeypatch.setattr(tokenizer, "decode", lambda ids: decoded.append(len(ids)) or decode(ids))
     before = tokenizer.encode(" ".join(LINES * 9)).ids
-    spelling = Spelling(tokenizer, before)
+    spelling = IncrementalDetokenizer(tokenizer, before)
     assert sum(decoded) <= 2 * len(before)
     decoded.clear()
     for token in [i % tokenizer.vocab_size for i in range(2000)]:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.topk import best, best_of
+from regard.decoding.topk import best_continuations, best_of_topk
 
 
 def by_sorting(log_probs, running, count):
@@ -28,13 +28,13 @@ def test_best_equals_a_sort(width, vocabulary, count, seed, grain):
         log_probs = (log_probs * grain / 20).round()
     running = -torch.rand(3, width, generator=random, dtype=torch.float64).mul(3).round()
     log_probs[torch.rand(log_probs.shape, generator=random) < 0.3] = float("-inf")
-    values, index = best(log_probs, running, count)
+    values, index = best_continuations(log_probs, running, count)
     count = min(count, width * vocabulary)
     expected_values, expected_index = by_sorting(log_probs, running, count)
     assert torch.equal(values, expected_values)
     assert torch.equal(index, expected_index)
     ranked = by_ranking(log_probs.flatten(0, 1), min(count, vocabulary))
-    values, index = best_of(*ranked, running, vocabulary)
+    values, index = best_of_topk(*ranked, running, vocabulary)
     assert torch.equal(values, expected_values[:, : values.size(1)])
     assert torch.equal(index, expected_index[:, : values.size(1)])
 

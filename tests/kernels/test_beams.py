@@ -7,9 +7,9 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.decoding import Greedy
-from regard.decoding.beam import Beam, Listener
+from regard.decoding.beam import Beam, SearchListener
 from regard.decoding.filters import NoRepeatNGram
-from regard.decoding.length_penalty import GNMT, Power, Relative
+from regard.decoding.length_penalty import GNMT, Power, RelativeLimit
 from regard.decoding.stopping import STOPPING
 from regard.errors import RegardError
 from regard.kernels.compiled_decoder import Step
@@ -60,7 +60,7 @@ def test_the_same_hypotheses_and_scores(use, searches, monkeypatch, words, rule,
     use("fast")
     model = prepare(ending(words=words, often=17.0 if words > 99 else 14.0))
     lengths = set()
-    for size, n_best, limit in [(1, 1, 15), (2, 1, 1), (4, 4, Relative(2.0, 3)), (5, 2, 30)]:
+    for size, n_best, limit in [(1, 1, 15), (2, 1, 1), (4, 4, RelativeLimit(2.0, 3)), (5, 2, 30)]:
         beam = Beam(size, n_best, penalty, STOPPING[rule], max_tokens=limit)
         found, wanted = both(beam, model, monkeypatch)
         assert found == wanted and searches[-1] is not None
@@ -83,7 +83,7 @@ def test_on_every_processor(use, searches, monkeypatch, kind, weights):
 def test_greedy_search_too(use, searches, monkeypatch, penalty):
     use("fast")
     model = prepare(ending(often=14.0))
-    found, wanted = both(Greedy(penalty, max_tokens=Relative(3.0, 2)), model, monkeypatch)
+    found, wanted = both(Greedy(penalty, max_tokens=RelativeLimit(3.0, 2)), model, monkeypatch)
     assert found == wanted and searches[-1] is not None
     assert len({len(one.tokens) for several in found for one in several}) > 2
 
@@ -115,7 +115,7 @@ def test_searches_that_are_not_compiled_go_step_by_step(use, searches, monkeypat
     assert searches[2:] == [None]
 
 
-class Heard(Listener):
+class Heard(SearchListener):
     def expanded(self, sentences, step, done):
         pass
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
 from regard.decoding.option_types import check
-from regard.decoding.steps import begin, evaluating, log_probs_after
+from regard.decoding.steps import evaluating, log_probs_after, start_decoding
 from regard.errors import ConfigError
 from regard.state import State
 
@@ -98,7 +98,9 @@ class Drafting(Protocol):
 class Draft(Protocol):
     """The options of a draft."""
 
-    def begin(self, model: Any, source: Sequences | None, rows: Rows, guess: Guess) -> Drafting:
+    def start_drafting(
+        self, model: Any, source: Sequences | None, rows: Rows, guess: Guess
+    ) -> Drafting:
         """Ready to propose; the rows of a sentence are len(rows) / len(source) neighbours."""
         ...
 
@@ -127,7 +129,9 @@ class NGrams:
                 f"`draft` must look for n-grams of at least {SHORTEST} tokens, but for {self.size}."
             )
 
-    def begin(self, model: Any, source: Sequences | None, rows: Rows, guess: Guess) -> Drafting:
+    def start_drafting(
+        self, model: Any, source: Sequences | None, rows: Rows, guess: Guess
+    ) -> Drafting:
         """See `Draft`."""
         texts = [[token for token in row if token >= 0] for row in rows.tokens.tolist()]
         if source is not None and not model.continues:
@@ -218,7 +222,9 @@ class SmallModel:
     model: Any
     file: Path | None = field(default=None, compare=False, repr=False)
 
-    def begin(self, model: Any, source: Sequences | None, rows: Rows, guess: Guess) -> Drafting:
+    def start_drafting(
+        self, model: Any, source: Sequences | None, rows: Rows, guess: Guess
+    ) -> Drafting:
         """See `Draft`.
 
         Raises:
@@ -230,7 +236,7 @@ class SmallModel:
             small = _opened(folder).to(rows.tokens.device)
         _check_pair(model, small)
         with evaluating(small):
-            state, tokens = begin(small, source)
+            state, tokens = start_decoding(small, source)
         if not rewinds(state):
             small, state = _Recalling(small), _Recalled([state])
         copies = rows.numbers.size(0) // tokens.size(0)
@@ -408,7 +414,7 @@ def draft_of(value: Any, file: Path | None = None) -> Draft:
     """
     if isinstance(value, Path):
         value = str(value)
-    if hasattr(value, "begin"):
+    if hasattr(value, "start_drafting"):
         return value
     if hasattr(value, "step"):
         return SmallModel(value)

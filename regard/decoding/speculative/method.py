@@ -24,11 +24,11 @@ from torch import Tensor
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
-from regard.decoding.filters import NEVER, Filter, Prefix, apply
+from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import Limit, limits
-from regard.decoding.loop import Collector, Decided, decided, ends_by_force
+from regard.decoding.loop import Collector, StepResult, decided, forces_end
 from regard.decoding.option_types import check as check_value
 from regard.decoding.sampling import Draw, Sampling, row_seeds
 from regard.decoding.settings import SAMPLED, Settings
@@ -41,7 +41,7 @@ from regard.decoding.speculative.drafts import (
     check_rewinds,
     draft_of,
 )
-from regard.decoding.steps import begin, check, ends_of, evaluating, normalized
+from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
 from regard.errors import ConfigError
 from regard.state import State
 
@@ -77,11 +77,11 @@ class Speculative:
     def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
         """What the method would give, in another time."""
         found = self.collector(model)
-        for step in self.walk(model, source):
+        for step in self.steps(model, source):
             found.add(step)
         return found.results()
 
-    def walk(self, model: Any, source: Sequences | None) -> Iterator[list[Decided]]:
+    def steps(self, model: Any, source: Sequences | None) -> Iterator[list[StepResult]]:
         """Token by token; those of one step of the model come together."""
         method = self.method
 
@@ -93,7 +93,7 @@ class Speculative:
         return speculate(model, source, self, rule)
 
     def collector(self, model: Any) -> Collector:
-        """Turns steps of the walk into hypotheses."""
+        """Turns steps into hypotheses."""
         return self.method.collector(model)
 
     @classmethod
@@ -183,10 +183,10 @@ class Correct:
 @torch.no_grad()
 def speculate(
     model: Any, source: Sequences | None, plan: Speculative, rule: Callable[[Tensor], Rule]
-) -> Iterator[list[Decided]]:
+) -> Iterator[list[StepResult]]:
     """Step after step of the model, what was decided for each row that still goes on."""
     with evaluating(model):
-        state, tokens = begin(model, source)
+        state, tokens = start_decoding(model, source)
         check_rewinds(model, state)
         copies = getattr(plan.method, "samples", 1)
         room = limits(plan.max_tokens, model, source, tokens.size(0)).repeat_interleave(copies)
@@ -195,7 +195,7 @@ def speculate(
         if copies > 1:
             state = state.select(rows.numbers // copies)
         ends = ends_of(plan.method.eos, model)
-        draft = plan.draft.begin(model, source, rows, _guess(decide, filters, ends))
+        draft = plan.draft.start_drafting(model, source, rows, _guess(decide, filters, ends))
         while rows.numbers.numel():
             most = (rows.room - rows.new - 1).clamp(max=plan.tokens)
             proposal = draft.propose(rows, most)
@@ -284,7 +284,7 @@ class _Step:
 
     def __init__(self, rows: Rows, rule: Rule, filters: Sequence[Filter], ends: tuple[int, ...]):
         self.rows, self.rule, self.filters, self.ends = rows, rule, filters, ends
-        self.forced = ends_by_force(filters)
+        self.forced = forces_end(filters)
         self.going = torch.ones_like(rows.new, dtype=torch.bool)
         self.counts, self.total = torch.zeros_like(rows.new), rows.total
         self.places: list[tuple[Tensor, ...]] = []  # of each: columns (R,), and which rows count
@@ -327,13 +327,13 @@ class _Step:
                 probs = probs[:, min(place, probs.size(1) - 1)]
             token = self.rule.decide(allowed, rows.numbers, _at(rows, place), guessed, probs)
             index = token[:, None]
-            impossible = allowed.gather(1, index) == NEVER
-            return token, here.gather(1, index).masked_fill(impossible, NEVER)[:, 0]
+            impossible = allowed.gather(1, index) == NEG_INF
+            return token, here.gather(1, index).masked_fill(impossible, NEG_INF)[:, 0]
 
         return choose
 
     def _place(self, place: int, token: Tensor, log_prob: Tensor, alive: Tensor) -> Tensor:
-        rows, possible = self.rows, log_prob > NEVER
+        rows, possible = self.rows, log_prob > NEG_INF
         self.total = torch.where(alive & possible, self.total + log_prob, self.total)
         full = rows.new + place + 1 >= rows.room
         ends = ~possible | full
@@ -345,7 +345,7 @@ class _Step:
         return token
 
     @property
-    def decided(self) -> list[Decided]:
+    def decided(self) -> list[StepResult]:
         """What was decided, place after place."""
         *columns, counted = (torch.stack(column) for column in zip(*self.places, strict=True))
         return decided(*(column[counted] for column in columns))
@@ -360,7 +360,7 @@ class _Step:
 
 
 @dataclass
-class Pace:
+class AcceptanceStats:
     """How far the steps of a model came.
 
     steps: of the model, one for each row that it read.  tokens: that these decided, ends
@@ -371,7 +371,7 @@ class Pace:
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    outer: Pace | None = field(default=None, repr=False, compare=False)
+    outer: AcceptanceStats | None = field(default=None, repr=False, compare=False)
 
     COUNTS: ClassVar = ("steps", "tokens", "drafted", "accepted")
 
@@ -392,18 +392,18 @@ class Pace:
         )
 
 
-_pace: ContextVar[Pace | None] = ContextVar("pace", default=None)
+_pace: ContextVar[AcceptanceStats | None] = ContextVar("pace", default=None)
 
 
 @contextmanager
-def counting() -> Iterator[Pace]:
+def count_acceptance() -> Iterator[AcceptanceStats]:
     """Counts what speculative decoding does inside the block.
 
-    with counting() as pace:
+    with count_acceptance() as pace:
         generate(model, prompts, draft="ngram")
     print(pace)
     """
-    pace = Pace(outer=_pace.get())
+    pace = AcceptanceStats(outer=_pace.get())
     token = _pace.set(pace)
     try:
         yield pace
