@@ -215,13 +215,13 @@ def test_texts_that_are_too_long(place):
 
 def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monkeypatch):
     folder(place, "bert", "ForSequenceClassification")
-    task, read, rows = runs.load(place), [], InputFormat.rows
+    task, read, rows = runs.load(place), [], InputFormat.encode
 
     def noted(pieces, texts):
         read.append(len(texts))
         return rows(pieces, texts)
 
-    monkeypatch.setattr(InputFormat, "rows", noted)
+    monkeypatch.setattr(InputFormat, "encode", noted)
     assert task.long_ones(["a dog", "the cat"]) == {}
     first = task.predictions(["a dog", "the cat"])
     assert read == [2]

@@ -166,13 +166,13 @@ def test_a_stream_reads_no_more_than_a_chunk_ahead(tasks):
 
 
 def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypatch):
-    threads, rows = [], InputFormat.rows
+    threads, rows = [], InputFormat.encode
 
     def noted(pieces, texts):
         threads.append(threading.current_thread())
         return rows(pieces, texts)
 
-    monkeypatch.setattr(InputFormat, "rows", noted)
+    monkeypatch.setattr(InputFormat, "encode", noted)
     texts = [f"{'the ' * (i % 9)} dog" for i in range(2500)]
     stream = tasks["bert"].embed_stream(texts)
     found = np.stack(list(stream))
