@@ -37,7 +37,7 @@ from regard.models.headed import Headed
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
 from regard.schema import read_json
 from regard.text import Tokenizer
-from regard.text.templates import Template, template_of
+from regard.text.templates import Template
 
 TOLERANCE, LONGEST, ROWS = 1e-4, 64, 8
 # kind of head -> the fields of their output that may hold its answer, the first that is there does
@@ -395,7 +395,7 @@ def _texts_compared(transformers: Any, folder: Path, model: Any, notes: list[str
         return []
     _let_swallow(ours, theirs, notes)
     body = model.encoder if isinstance(model, Headed) else model
-    template = template_of(ours) or (body.template(ours) if isinstance(body, Encoder) else None)
+    template = ours.template or (body.template(ours) if isinstance(body, Encoder) else None)
     alone = [(text,) for text in TEXTS]
     # For them an empty second text is none; the last is empty.
     pairs = [] if _is_pair(model) else list(zip(TEXTS, TEXTS[1:-1], strict=False))

@@ -38,7 +38,7 @@ def train(
 ) -> None:
     """Learn a tokenizer from texts."""
     from regard.data import read
-    from regard.text import train as learn
+    from regard.text.training import train as learn
 
     names = [int(c) if c.isdecimal() else c for c in columns.split(",")] if columns else []
     texts = (text for file in files for text in read(file, names).texts())

@@ -33,7 +33,7 @@ from regard.models.config import Activation, Count, Epsilon, InitScale, Probabil
 from regard.models.protocols import Encoder, Output
 from regard.ops import KeyMask
 from regard.positions import LearnedPositions
-from regard.text.templates import Template, required
+from regard.text.templates import Template
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Bert(Stacked):
     @staticmethod
     def template(tokenizer: Any) -> Template:
         """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
-        return Template.bert(*required(tokenizer, "cls", "sep"))
+        return Template.bert(*tokenizer.required_ids("cls", "sep"))
 
 
 def begin(module: nn.Module, deviation: float) -> nn.Module:

@@ -27,7 +27,7 @@ from regard.models.blocks import Stack
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
 from regard.ops import KeyMask
 from regard.positions import LearnedPositions, sinusoid
-from regard.text.templates import Template, required
+from regard.text.templates import Template
 
 NORM_EPS = 1e-12
 
@@ -150,5 +150,5 @@ class DistilBert(Stacked):
     @staticmethod
     def template(tokenizer: Any) -> Template:
         """[CLS] A [SEP] B [SEP], where the tokenizer's own file does not say it."""
-        begins, ends = required(tokenizer, "cls", "sep")
+        begins, ends = tokenizer.required_ids("cls", "sep")
         return Template.around((begins,), (ends,), (ends,))

@@ -17,7 +17,7 @@ from regard.layers.heads import Answers, Inner, MaskedWords, first
 from regard.models.bert import Bert, BertConfig, begin, no_head, words_of
 from regard.models.config import Epsilon, Size, TokenId
 from regard.positions import CountedPositions
-from regard.text.templates import Template, required
+from regard.text.templates import Template
 
 
 @dataclass(frozen=True)
@@ -98,5 +98,5 @@ class Roberta(Bert):
     @staticmethod
     def template(tokenizer: Any) -> Template:
         """<s> A </s></s> B </s>, where the tokenizer's own file does not say it."""
-        begins, ends = required(tokenizer, "cls", "sep")
+        begins, ends = tokenizer.required_ids("cls", "sep")
         return Template.around((begins,), (ends, ends), (ends,))

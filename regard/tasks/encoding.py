@@ -38,7 +38,7 @@ from regard.tasks.inputs import as_list, text_or_pair
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import TokenizerSection
 from regard.text import Tokenizer
-from regard.text.templates import EncoderInput, template_of, with_template
+from regard.text.templates import EncoderInput
 
 PICTURED = 24  # words of a long text in a report's picture
 
@@ -115,7 +115,7 @@ class Answering(Embeds):
     def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
         self.model = model
         self.pieces = pieces_of(model, tokenizer, max_tokens)
-        self.tokenizer = with_template(tokenizer, self.pieces.template)
+        self.tokenizer = tokenizer.with_template(self.pieces.template)
         self._kept_rows: Latest[Any] = Latest(self._made_rows)
 
     @abstractmethod
@@ -407,7 +407,7 @@ def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None
     """
     stated = tokenizer.max_length if max_tokens is None else max_tokens
     limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
-    template = template_of(tokenizer) or model.encoder.template(tokenizer)
+    template = tokenizer.template or model.encoder.template(tokenizer)
     if template.segment_count > model.encoder.segment_types:
         template = template.unsegmented()
     return InputFormat(tokenizer, template, min(limits, default=None), model.config.pad)

@@ -49,7 +49,6 @@ from regard.tasks.prompts import fitting, room, tell_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.tasks.stateful_perplexity import stateful_likelihood
 from regard.text import Tokenizer
-from regard.text.templates import template_of
 
 Unit = Literal["word", "token", "character", "byte"]
 SAMPLES = 6  # lines that a run's report continues
@@ -387,7 +386,7 @@ class LanguageModeling(Embeds):
                 "this model continues texts (generate)."
             )
         config = self.model.config
-        template = template_of(self.tokenizer) or self.model.template(self.tokenizer)
+        template = self.tokenizer.template or self.model.template(self.tokenizer)
         return Reader(
             self.model, InputFormat(self.tokenizer, template, config.max_length, config.pad)
         )
@@ -521,7 +520,7 @@ class LanguageModeling(Embeds):
 
         Where the tokenizer's file lets every text begin with a piece, they do.
         """
-        template = template_of(self.tokenizer)
+        template = self.tokenizer.template
         begin = [number for number, _ in template.single[0]] if template else []
         rows = self.tokenizer.encode_many(list(prompts))
         return [[*begin, *ids] or self._before() for ids in rows]

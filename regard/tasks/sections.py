@@ -13,7 +13,8 @@ from regard.decoding import option_types
 from regard.errors import ConfigError
 from regard.recipe import Options, RecipePath
 from regard.suggest import nearest
-from regard.text import KINDS, Tokenizer, train
+from regard.text import KINDS, Tokenizer
+from regard.text.training import train
 
 
 class TokenizerSection(Options):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from regard.models.headed import Headed
 from regard.models.resize_embeddings import with_vocabulary
 from regard.text import Tokenizer
-from regard.text.templates import template_of, with_template
 
 # role -> the piece that is added; padding only where the tokenizer has none
 MARKS = {"bos": "[START]", "sep": "[DELIMITER]", "cls": "[EXTRACT]", "pad": "[PAD]"}
@@ -31,13 +30,13 @@ def transformed(model: Headed, tokenizer: Tokenizer, source: Headed) -> tuple[He
     if not _marks(tokenizer):
         given = {role: piece for role, piece in MARKS.items() if role != "pad"}
         tokenizer = tokenizer.with_roles(MARKS if tokenizer.pad_id is None else given)
-        tokenizer = with_template(tokenizer, model.encoder.template(tokenizer))
+        tokenizer = tokenizer.with_template(model.encoder.template(tokenizer))
     ids = {"bos": tokenizer.bos_id, "pad": tokenizer.pad_id}
     return with_vocabulary(model, tokenizer.vocab_size, **ids), tokenizer
 
 
 def _marks(tokenizer: Tokenizer) -> bool:
     """Whether texts have marks around them, in the tokenizer's file or by the model's own rule."""
-    template = template_of(tokenizer)
+    template = tokenizer.template
     roles = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
     return None not in roles and (template is None or template.special_count(2) > 2)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from regard.text.normalize import Handling as Handling
     from regard.text.tokenizer import Encoding as Encoding
     from regard.text.tokenizer import Tokenizer as Tokenizer
-    from regard.text.training import train as train
 
 # kind: the function that trains it (imported on demand), and how it treats text by default.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template, template_in
 from regard.text.token_settings import AddedTokenSpec, TokenSettings, added_tokens, read_settings
-from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_classes import (
     BERT,
     END_OF_TEXT,
@@ -69,9 +68,22 @@ MODELS = {  # the type of model of each kind that `regard_kind` may name
 }
 
 
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """What files say of a tokenizer: the parameters of `regard.text.Tokenizer`."""
+
+    fast: tokenizers.Tokenizer
+    kind: str
+    roles: Mapping[str, str]
+    reads_special_tokens: bool
+    sides: Mapping[str, str]
+    clean_up_spaces: bool
+    max_length: int | None
+
+
 def load(
     path: str | Path, *, merges: str | Path | None = None, lowercase: bool | None = None
-) -> Tokenizer:
+) -> LoadedTokenizer:
     """A tokenizer from a folder or file, recognized by its name and content (see this module).
 
     merges: the merges file, where it does not lie beside the vocabulary
@@ -115,7 +127,7 @@ def _main_file(path: Path) -> Path:
 # ---- tokenizer.json
 
 
-def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer:
+def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTokenizer:
     listed = _check_content(path, content)
     settings = read_settings(path, content)
     fit = adapted(path, content, settings)
@@ -230,7 +242,7 @@ def _made(
     kind: str,
     roles: Mapping[str, str],
     settings: TokenSettings,
-) -> Tokenizer:
+) -> LoadedTokenizer:
     """The tokenizer with what tokenizer_config.json says of its use."""
     config = settings.config
     roles = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
@@ -241,14 +253,15 @@ def _made(
     if MODELS.get(stated) != model:
         problem = f"`regard_kind` is {stated!r}, which the model of {path.name}, {model}, is not."
         raise DataError(settings.path, None, problem, f"It is {kind!r}.")
-    sides = settings.sides(fast.padding)
-    try:
-        made = Tokenizer(fast, stated, roles, not config.split_special_tokens, sides)
-    except RegardError as error:
-        raise DataError(settings.path, None, str(error)) from None
-    made.clean_up_spaces = bool(config.clean_up_tokenization_spaces) and model != "BPE"
-    made.max_length = settings.max_length
-    return made
+    return LoadedTokenizer(
+        fast,
+        stated,
+        roles,
+        reads_special_tokens=not config.split_special_tokens,
+        sides=settings.sides(fast.padding),
+        clean_up_spaces=bool(config.clean_up_tokenization_spaces) and model != "BPE",
+        max_length=settings.max_length,
+    )
 
 
 def _known_roles(fast: tokenizers.Tokenizer) -> dict[str, str]:
@@ -270,7 +283,7 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 # ---- BERT
 
 
-def _bert(path: Path, lowercase: bool | None) -> Tokenizer:
+def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
     """vocab.txt of BERT: its handling of text, its pieces, [CLS] and [SEP] for who opens it."""
     vocab, settings = read_pieces(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
@@ -331,7 +344,7 @@ def _lowercases(path: Path, settings: TokenSettings, vocab: dict[str, int]) -> b
 # ---- GPT, GPT-2, RoBERTa
 
 
-def _bpe(path: Path, merges_path: Path | None) -> Tokenizer:
+def _bpe(path: Path, merges_path: Path | None) -> LoadedTokenizer:
     """vocab.json with its merges: characters with </w> (GPT) or bytes (GPT-2, RoBERTa)."""
     vocab, settings = read_vocab_json(path), read_settings(path)
     merges = _merges(path, merges_path, vocab)
@@ -360,7 +373,7 @@ def _merges(path: Path, merges_path: Path | None, vocab: dict[str, int]) -> list
 
 def _gpt(
     path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
-) -> Tokenizer:
+) -> LoadedTokenizer:
     unknown = settings.roles.get("unk", "<unk>")
     if unknown not in vocab:
         raise DataError(path, None, f"the piece {unknown} is missing.", "GPT's vocabulary has it.")
@@ -385,7 +398,7 @@ def _bytes(
 
 def _roberta(
     path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
-) -> Tokenizer:
+) -> LoadedTokenizer:
     fast = _bytes(path, vocab, merges, settings)
     names = {"cls": "<s>", "sep": "</s>"} | settings.roles
     for special in (names["cls"], names["sep"]):
@@ -402,7 +415,7 @@ def _roberta_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.
     return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
 
 
-def _roberta_pieces(path: Path, merges_path: Path | None) -> Tokenizer:
+def _roberta_pieces(path: Path, merges_path: Path | None) -> LoadedTokenizer:
     """RoBERTa's pieces as text, one after the other, with GPT-2's merges.
 
     Bytes that are not UTF-8 are written \\xNN. A piece with a line feed takes several lines, and
@@ -463,7 +476,7 @@ def _finish(
     settings: TokenSettings,
     defaults: Mapping[str, str],
     family: Family | None = None,
-) -> Tokenizer:
+) -> LoadedTokenizer:
     """The tokenizer, with the tokens that files beside the vocabulary add to it."""
     tokens = {role: AddedTokenSpec(name, plain=True) for role, name in defaults.items()}
     mask = settings.named.get("mask", tokens.get("mask"))

@@ -7,20 +7,16 @@ model knows its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import tokenizers
 from tokenizers.models import WordLevel
 from tokenizers.processors import ByteLevel, PostProcessor, TemplateProcessing
 from tokenizers.processors import Sequence as Processors
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import RegardError
 from regard.text.tokenizers_calls import call
-
-if TYPE_CHECKING:
-    from regard.text.tokenizer import Tokenizer
 
 Special = tuple[int, int]  # the id of a piece, and its segment
 Specials = tuple[Special, ...]
@@ -105,11 +101,6 @@ class Template:
         return cls((first, middle), (first, middle, last))
 
 
-def template_of(tokenizer: Tokenizer) -> Template | None:
-    """The template that tokenizer.json holds; None where it holds none."""
-    return template_in(tokenizer.post_processor)
-
-
 def template_in(processor: PostProcessor | None) -> Template | None:
     """The template of a post-processor, as it is seen in what it does to texts of one token each.
 
@@ -132,42 +123,25 @@ def template_in(processor: PostProcessor | None) -> Template | None:
     return Template((before, after), (start, between, end), (own[0][1], first[0][1], second[0][1]))
 
 
-def with_template(tokenizer: Tokenizer, template: Template) -> Tokenizer:
-    """The same tokenizer; its files tell other libraries to put texts into this template."""
-    if template_of(tokenizer) == template:
-        return tokenizer
-    fast = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+def processor_of(
+    template: Template, token: Callable[[int], str], before: PostProcessor | None = None
+) -> PostProcessor:
+    """The post-processor by which other libraries put texts into a template.
+
+    token: the piece with an id.
+    before: the one that it takes the place of; its handling of bytes stays.
+    """
     one, first, second = template.segments
     used = {i for part in (*template.single, *template.pair) for i, _ in part}
-    names = {i: _named(tokenizer.token(i), i) for i in sorted(used)}
+    names = {i: _named(token(i), i) for i in sorted(used)}
     around: PostProcessor = TemplateProcessing(
         single=_spelled(names, template.single, (f"$A:{one}",)),
         pair=_spelled(names, template.pair, (f"$A:{first}", f"$B:{second}")),
         special_tokens=[
-            {"id": name, "ids": [i], "tokens": [tokenizer.token(i)]} for i, name in names.items()
+            {"id": name, "ids": [i], "tokens": [token(i)]} for i, name in names.items()
         ],
     )
-    if isinstance(fast.post_processor, ByteLevel):
-        around = Processors([fast.post_processor, around])
-    fast.post_processor = around
-    return tokenizer.with_backend(fast)
-
-
-def required(tokenizer: Tokenizer, *roles: str) -> list[int]:
-    """The ids of pieces that a model's own template needs, such as "cls" and "sep".
-
-    Raises:
-        ConfigError: the tokenizer has no piece for a role.
-    """
-    found = [getattr(tokenizer, f"{role}_id") for role in roles]
-    missing = [role for role, number in zip(roles, found, strict=True) if number is None]
-    if missing:
-        raise ConfigError(
-            f"This model marks its texts with {' and '.join(roles)} pieces, but its tokenizer has "
-            f"no {' and no '.join(missing)} piece. Name it in tokenizer_config.json "
-            f'("{missing[0]}_token"), or use the tokenizer that belongs to the model.'
-        )
-    return found
+    return Processors([before, around]) if isinstance(before, ByteLevel) else around
 
 
 def _parts(encoding: tokenizers.Encoding) -> list[Specials]:

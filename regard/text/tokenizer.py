@@ -14,9 +14,10 @@ from typing import Any
 
 import tokenizers
 
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 from regard.suggest import nearest
 from regard.text.special_tokens import ROLES
+from regard.text.templates import Template, processor_of, template_in
 from regard.text.tokenizers_calls import call, reason
 
 
@@ -47,14 +48,10 @@ class Tokenizer:
         four plain characters (False)
     sides: on which side other libraries pad and cut, where their files say it: `padding_side` and
         `truncation_side`; here nothing depends on it
-
     clean_up_spaces: whether decoding removes the space before punctuation, as
         tokenizer_config.json asks with `clean_up_tokenization_spaces`
     max_length: the most tokens of a text that tokenizer_config.json allows; None for no limit
     """
-
-    clean_up_spaces: bool = False
-    max_length: int | None = None
 
     def __init__(
         self,
@@ -63,6 +60,8 @@ class Tokenizer:
         roles: Mapping[str, str],
         reads_special_tokens: bool = True,
         sides: Mapping[str, str] | None = None,
+        clean_up_spaces: bool = False,
+        max_length: int | None = None,
     ):
         fast.no_padding()  # a published tokenizer.json may carry both, and would cut texts silently
         fast.no_truncation()
@@ -70,6 +69,7 @@ class Tokenizer:
         self.roles = dict(roles)
         self.reads_special_tokens = reads_special_tokens
         self.sides = dict(sides or {})
+        self.clean_up_spaces, self.max_length = clean_up_spaces, max_length
         # It adds special tokens and trims offsets. Only other libraries use it, from the file.
         self.post_processor = fast.post_processor
         fast.post_processor = None  # type: ignore[assignment]
@@ -92,8 +92,10 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.to_str(), self.kind, self.roles, self.reads_special_tokens, self.sides)
-        return _rebuild, (*parts, self.clean_up_spaces, self.max_length)
+        return _rebuild, (self.to_str(), self.kind, self.roles, *self._options())
+
+    def _options(self) -> tuple[bool, dict[str, str], bool, int | None]:
+        return self.reads_special_tokens, self.sides, self.clean_up_spaces, self.max_length
 
     # ---- the vocabulary
 
@@ -140,6 +142,22 @@ class Tokenizer:
         if self.kind != "bpe" or id in self.special_ids:
             return piece
         return piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@"
+
+    def required_ids(self, *roles: str) -> list[int]:
+        """The ids of special tokens that a model's own template needs, such as "cls" and "sep".
+
+        Raises:
+            ConfigError: the tokenizer has no piece for a role.
+        """
+        found = [self._role_id(role) for role in roles]
+        missing = [role for role, number in zip(roles, found, strict=True) if number is None]
+        if missing:
+            raise ConfigError(
+                f"This model marks its texts with {' and '.join(roles)} pieces, but its tokenizer "
+                f"has no {' and no '.join(missing)} piece. Name it in tokenizer_config.json "
+                f'("{missing[0]}_token"), or use the tokenizer that belongs to the model.'
+            )
+        return [number for number in found if number is not None]
 
     # ---- text -> ids -> text
 
@@ -245,8 +263,6 @@ class Tokenizer:
         max_length: the longest row of the model beside it, where others cut texts that are longer.
         Files in which another tokenizer kept more of itself are removed: they would be read along.
         """
-        from regard.text.templates import template_of
-
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {
@@ -256,7 +272,7 @@ class Tokenizer:
             "regard_kind": self.kind,
             "model_input_names": ["input_ids", "attention_mask"],
         }
-        template = template_of(self)
+        template = self.template
         if template is not None and template.segment_count > 1:  # the model tells two texts apart
             config["model_input_names"].insert(1, "token_type_ids")
         limits = [limit for limit in (max_length, self.max_length) if limit is not None]
@@ -277,7 +293,7 @@ class Tokenizer:
         """Read a folder or a file; see `regard.text.published.load` for what is understood."""
         from regard.text.published import load
 
-        return load(path, **options)
+        return cls(**vars(load(path, **options)))
 
     def to_str(self) -> str:
         """tokenizer.json as it would be saved."""
@@ -288,20 +304,29 @@ class Tokenizer:
         return self._like(fast, self.roles)
 
     def _like(self, fast: tokenizers.Tokenizer, roles: Mapping[str, str]) -> Tokenizer:
-        made = Tokenizer(fast, self.kind, roles, self.reads_special_tokens, self.sides)
-        made.clean_up_spaces, made.max_length = self.clean_up_spaces, self.max_length
-        return made
+        return Tokenizer(fast, self.kind, roles, *self._options())
+
+    @property
+    def template(self) -> Template | None:
+        """The template that tokenizer.json holds; None where it holds none."""
+        return template_in(self.post_processor)
+
+    def with_template(self, template: Template) -> Tokenizer:
+        """The same tokenizer; its files tell other libraries to put texts into this template."""
+        if self.template == template:
+            return self
+        fast = tokenizers.Tokenizer.from_str(self.to_str())
+        fast.post_processor = processor_of(template, self.token, fast.post_processor)
+        return self.with_backend(fast)
 
     def with_eos_template(self) -> Tokenizer:
         """The same, but its files tell other libraries to end every text with the eos piece.
 
         Ids and the fingerprint are unchanged. What a file says already is left as it is.
         """
-        from regard.text.templates import Template, with_template
-
         if self.eos_id is None or self.to_json()["post_processor"] is not None:
             return self
-        return with_template(self, Template.around((), (self.eos_id,), (self.eos_id,)))
+        return self.with_template(Template.around((), (self.eos_id,), (self.eos_id,)))
 
     def with_special_tokens(self, pieces: Sequence[str]) -> Tokenizer:
         """The same with further special pieces at the end of the vocabulary.
@@ -342,10 +367,7 @@ class Tokenizer:
 
 
 def _rebuild(saved: str, *others: Any) -> Tokenizer:
-    *parts, clean_up_spaces, max_length = others
-    made = Tokenizer(tokenizers.Tokenizer.from_str(saved), *parts)
-    made.clean_up_spaces, made.max_length = clean_up_spaces, max_length
-    return made
+    return Tokenizer(tokenizers.Tokenizer.from_str(saved), *others)
 
 
 def _as_list(row: Any) -> list[int]:

@@ -20,7 +20,6 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert
 from regard.models.headed import Headed
 from regard.text import Tokenizer
-from regard.text.templates import with_template
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "##s", "on"]
 TEXTS = ["The cat", "the dogs sat on the cat", "sat", "", "the the the the the the the the the the"]
@@ -42,7 +41,7 @@ def folder(tmp_path):
     (place / "vocab.txt").write_text("\n".join(PIECES))
     tokenizer = Tokenizer.load(place)
     (place / "vocab.txt").unlink()
-    with_template(tokenizer, Bert.template(tokenizer)).save(place)
+    tokenizer.with_template(Bert.template(tokenizer)).save(place)
     write_tensors(place / "model.safetensors", tensors)
     (place / "config.json").write_text(json.dumps(config))
     return place, model, tokenizer

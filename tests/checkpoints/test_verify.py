@@ -206,11 +206,11 @@ def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):
     folder = made("bert", "BertModel")
     with_tokenizer(folder)
     same = Template.around((2,), (3,), (3,))  # BERT's specials without its segments
-    monkeypatch.setattr("regard.checkpoints.verify.template_of", lambda tokenizer: same)
+    monkeypatch.setattr("regard.text.Tokenizer.template", same)
     alone, pairs = verify(folder).words
     assert not alone.wrong and len(pairs.wrong) == 5
     other = Template.bert(3, 2)
-    monkeypatch.setattr("regard.checkpoints.verify.template_of", lambda tokenizer: other)
+    monkeypatch.setattr("regard.text.Tokenizer.template", other)
     report = verify(folder)
     assert len(report.words[0].wrong) == 7 and not report.equal
 

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from regard.data.encoder_inputs import InputBatch, InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.text.templates import template_of
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -396,7 +395,7 @@ def test_a_tokenizer_that_marks_texts_already_is_not_changed(place):
     task, _ = train("model.path=first", out="second")
     first = runs.load("first")
     assert task.tokenizer.fingerprint() == first.tokenizer.fingerprint()
-    assert template_of(task.tokenizer) == template_of(first.tokenizer)
+    assert task.tokenizer.template == first.tokenizer.template
     assert task.model.config.vocab_size == first.model.config.vocab_size
 
 

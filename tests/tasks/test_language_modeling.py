@@ -25,7 +25,7 @@ from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.language_modeling import LanguageModeling, lost_text
 from regard.text import Tokenizer, train
-from regard.text.templates import Template, with_template
+from regard.text.templates import Template
 
 TEXT = "the cat sat on the mat and the dog ran to the old house by the sea\n" * 6
 CONTEXT = 12
@@ -202,7 +202,7 @@ def test_an_empty_prompt_begins_where_texts_begin(task, tokenizer):
 
 
 def test_a_prompt_begins_with_the_piece_that_the_file_puts_before_texts(task, tokenizer):
-    begun = with_template(tokenizer, Template.around((1,), (1,), ()))
+    begun = tokenizer.with_template(Template.around((1,), (1,), ()))
     other = LanguageModeling(task.model, begun)
     (hypothesis,) = other.hypotheses(["the"], max_tokens=3)[0][:1]
     plain = task.hypotheses(["the"], max_tokens=3)[0][0]

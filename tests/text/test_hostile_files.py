@@ -14,7 +14,6 @@ from test_tokenizer_folders import written
 
 from regard.errors import DataError, RegardError
 from regard.text import Tokenizer, explain, train
-from regard.text.templates import template_of
 
 HALF = "ab\ud800c"
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2}, "unk_token": "<unk>"}
@@ -241,7 +240,7 @@ def used(tokenizer, folder):
         lambda: [tokenizer.encode(text) for text in HARD[:20]],
         lambda: tokenizer.decode_many(tokenizer.encode_many(HARD)),
         lambda: tokenizer.words("the café"),
-        lambda: template_of(tokenizer),
+        lambda: tokenizer.template,
         lambda: explain.render(explain.encoding(tokenizer, "the café")),
         lambda: tokenizer.with_special_tokens(["<new>"]).fingerprint(),
         lambda: (tokenizer.save(folder), Tokenizer.load(folder)),

@@ -19,7 +19,7 @@ from tokenizers.processors import (
 
 from regard.errors import ConfigError
 from regard.text import Tokenizer
-from regard.text.templates import Template, required, template_of, with_template
+from regard.text.templates import Template
 
 SPECIALS = ["[CLS]", "[SEP]", "<s>", "</s>", "a:b", "$A", "$", "::", "[x y]", "%0", "#"]
 VOCABULARY = {piece: i for i, piece in enumerate([*SPECIALS, "one", "two", "three", "four"])}
@@ -81,20 +81,20 @@ def check(tokenizer: Tokenizer, template: Template) -> None:
 @pytest.mark.parametrize("kind", PROCESSORS)
 def test_the_template_is_what_their_post_processor_does(kind):
     tokenizer = words(PROCESSORS[kind])
-    template = template_of(tokenizer)
+    template = tokenizer.template
     check(tokenizer, template)
     assert template == TEMPLATES.get(kind, template)
-    assert with_template(tokenizer, template) is tokenizer  # the file stays as it was published
+    assert tokenizer.with_template(template) is tokenizer  # the file stays as it was published
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_template_is_written_as_it_is_read(kind):
-    written = with_template(words(), TEMPLATES[kind])
-    assert template_of(written) == TEMPLATES[kind]
+    written = words().with_template(TEMPLATES[kind])
+    assert written.template == TEMPLATES[kind]
     check(written, TEMPLATES[kind])
     assert written.encode(A).ids == words().encode(A).ids  # its own ids stay bare
-    again = with_template(written, TEMPLATES["roberta"])
-    assert template_of(again) == TEMPLATES["roberta"]
+    again = written.with_template(TEMPLATES["roberta"])
+    assert again.template == TEMPLATES["roberta"]
 
 
 @given(st.data())
@@ -106,8 +106,8 @@ def test_any_template_comes_back(data):
         data.draw(st.tuples(part, part, part)),
         data.draw(st.tuples(*[st.integers(0, 3)] * 3)),
     )
-    written = with_template(words(), template)
-    assert template_of(written) == template
+    written = words().with_template(template)
+    assert written.template == template
     check(written, template)
 
 
@@ -115,8 +115,8 @@ def test_pieces_of_odd_characters_stand_in_a_template():
     for piece in ("a:b", "$A", "$", "::", "%0"):
         number = VOCABULARY[piece]
         template = Template.bert(number, number)
-        written = with_template(words(), template)
-        assert template_of(written) == template
+        written = words().with_template(template)
+        assert written.template == template
         assert opened(written).encode("one").tokens == [piece, "one", piece]
 
 
@@ -132,24 +132,24 @@ def gpt2() -> Tokenizer:
 
 def test_gpt2s_file_holds_no_template_and_keeps_its_trimmed_offsets():
     tokenizer = gpt2()
-    assert template_of(tokenizer) is None
+    assert tokenizer.template is None
     end = tokenizer.eos_id
     template = Template.around((), (end,), (end,))
-    written = with_template(tokenizer, template)
-    assert template_of(written) == template
+    written = tokenizer.with_template(template)
+    assert written.template == template
     check(written, template)
     before, after = opened(tokenizer).encode("a b").offsets, opened(written).encode("a b").offsets
     assert before == [(0, 1), (2, 2), (2, 3)] == after[:3]
 
 
 def test_a_file_without_a_post_processor_holds_none():
-    assert template_of(words()) is None
+    assert words().template is None
 
 
 def test_transformers_opens_what_was_written(tmp_path):
     transformers = pytest.importorskip("transformers")
     for kind in ("bert", "roberta", "xlnet"):
-        written = with_template(words(), TEMPLATES[kind])
+        written = words().with_template(TEMPLATES[kind])
         written.save(tmp_path / kind)
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / kind)
         for texts in ([A], [A, B]):
@@ -160,6 +160,6 @@ def test_transformers_opens_what_was_written(tmp_path):
 
 
 def test_a_role_that_is_missing_is_named():
-    assert required(words(), "cls", "sep") == [0, 1]
+    assert words().required_ids("cls", "sep") == [0, 1]
     with pytest.raises(ConfigError, match='has no pad and no mask piece. .*"pad_token"'):
-        required(words(), "cls", "pad", "mask")
+        words().required_ids("cls", "pad", "mask")

@@ -13,7 +13,6 @@ from hard_texts import HARD
 from regard.errors import DataError
 from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
-from regard.text.templates import template_of
 
 
 def written(folder, files):
@@ -42,7 +41,7 @@ def same(ours, theirs, about):
     for text in [*HARD[::4], *TEXTS]:
         wanted = theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.encode(text).ids == wanted, (text, about)
-    template = template_of(ours)
+    template = ours.template
     for texts in (["a b"], ["the", "a"]):
         own = ours.encode_many(texts)
         row = [i for ids in own for i in ids] if template is None else template.apply(own).ids

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from regard import text
 from regard.errors import DataError
 from regard.text import Tokenizer
-from regard.text.templates import Template, template_of
+from regard.text.templates import Template
 
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able"]
 BYTES = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
@@ -84,7 +84,7 @@ def test_specials_go_by_the_names_in_the_settings(tmp_path):
     (place / "config.json").write_text('{"vocab_size": 7}')
     with pytest.warns(UserWarning, match="'<absent>' would be added .* has only 7 ids"):
         assert Tokenizer.load(place).bos_id is None
-    template = template_of(tokenizer)
+    template = tokenizer.template
     assert template == Template.bert(1, 2)
     settings(place, cls_token=7)
     with pytest.raises(DataError, match="`cls_token` must be a token, but is 7"):
@@ -106,13 +106,13 @@ def test_a_piece_is_put_around_texts_where_the_settings_say_so(tmp_path, asked):
     settings(place, tokenizer_class="GPT2Tokenizer", **names, **stated)
     ours = Tokenizer.load(place)
     theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(place)
-    template = template_of(ours)
+    template = ours.template
     for texts in (["ab"], ["ab", "c"]):
         row, wanted = template.apply(ours.encode_many(texts)), theirs(*texts)
         assert row.ids == wanted["input_ids"]
     ours.save(tmp_path / "saved")
     again = Tokenizer.load(tmp_path / "saved")
-    assert template_of(again) == template
+    assert again.template == template
     assert again.encode("ab").ids == ours.encode("ab").ids == [BYTES["a"], BYTES["b"]]
     settings(place, **{**names, f"{asked.split()[0]}_token": None}, **stated)
     with pytest.raises(DataError, match=f"`add_{asked.split()[0]}_token` asks for a"):
