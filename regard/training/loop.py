@@ -35,7 +35,6 @@ from regard.training.recompute import blocks_of, recomputing
 from regard.training.report import Report
 from regard.training.saver import Saver
 from regard.training.schedules import Moment, schedule
-from regard.training.snapshot import gather
 
 Losses = dict[str, tuple[Tensor, int]]
 
@@ -82,6 +81,7 @@ class Loop:
 
     precision: str
     report: Report
+    saver: Saver
 
     def __init__(
         self,
@@ -105,7 +105,6 @@ class Loop:
         self.recomputed, self.compiled = self.blocks()
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
-        self.saver = Saver(place, options.checkpoints, lambda: gather(self), progress.warn)
         self.counters, self.items = Counters(), task.items
         self.scores: dict[str, float] = {}
         self.carry: Any = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 from regard import __version__
 from regard.checkpoints.store import load_weights
 from regard.training.folder import Tables
+from regard.training.loop import Loop
 from regard.training.memory import (
     Counters,
     isolated_random,
@@ -29,17 +30,15 @@ from regard.training.optimizers import named_state, restore_state
 from regard.training.precision import casting, resolve
 from regard.training.record import Record
 from regard.training.report import Report
+from regard.training.saver import Saver
 from regard.training.utilization import Utilization
-
-if TYPE_CHECKING:
-    from regard.training.loop import Loop
 
 
 def begin(loop: Loop, seed: int) -> None:
     """Start anew, with a checkpoint before the first update."""
     torch.manual_seed(seed)
     loop.precision = resolve(loop.options.precision, loop.task, loop.batches, loop.device)
-    loop.report = _report(loop, 0)
+    loop.report, loop.saver = _report(loop, 0), _saver(loop)
     loop.saver.save(0, "")
 
 
@@ -96,6 +95,7 @@ def restore(loop: Loop, path: Path, tensors: Tables, facts: dict[str, Any]) -> N
 
 def restore_counters(loop: Loop, facts: dict[str, Any]) -> Counters:
     """Put back how far a training is, and which checkpoint is the best."""
+    loop.saver = _saver(loop)
     known = {field.name for field in fields(Counters)}
     loop.counters = Counters(**{k: v for k, v in facts["counters"].items() if k in known})
     return loop.counters
@@ -108,6 +108,11 @@ def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
         _, carry = loop.task.losses(next(loop.batches), None)
     loop.batches.restore(place)
     return carry.with_tensors({name: t.to(loop.device) for name, t in tensors.items()})
+
+
+def _saver(loop: Loop) -> Saver:
+    options, warn = loop.options.checkpoints, loop.progress.warn
+    return Saver(loop.place, options, lambda: gather(loop), warn)
 
 
 def _report(loop: Loop, length: int) -> Report:
