@@ -206,12 +206,12 @@ class OurWindows:
 
         from benchmarks.decoding.ours import Ours
         from regard.data import SlidingWindows, TokenArray
-        from regard.tasks.features import places_of
+        from regard.tasks.embedder import batch_budget
 
         self.model: Any = Ours(folder, shape, weights, threads).model
         text = TokenArray.of([_text(tokens, shape["vocab_size"])], shape["vocab_size"])
         window = shape["length"]
-        rows = max(1, places_of(self.model) // window)
+        rows = max(1, batch_budget(self.model) // window)
         self.windows = SlidingWindows(text, window=window, stride=stride, rows=rows)
 
     def turn(self) -> float:

@@ -18,7 +18,7 @@ from regard.errors import ConfigError, RegardError, TextError
 if TYPE_CHECKING:
     import numpy as np
 
-    from regard.tasks.features import Embedder, Read
+    from regard.tasks.embedder import Embedder, EncodedTexts
 
     Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
 
@@ -65,12 +65,12 @@ def embed(
     vectors go together with what people say: regard evaluate MODEL --data PAIRS.
     """
     task = loaded(model, quantize=quantize)
-    from regard.tasks.features import Embedder
+    from regard.tasks.embedder import Embedder
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
     embedder = Embedder.of(
-        task.reader(),
+        task.text_encoder(),
         layers=layers,
         pooling=pooling,
         per=per,
@@ -94,25 +94,25 @@ def _embed(
             those before it are written.
     """
     parts = _parts(chunk, embedder.unit.chunk)
-    for part, (read, long) in zip(parts, embedder.reads(chunk.texts), strict=True):
+    for part, (encoded, long) in zip(parts, embedder.encoded_chunks(chunk.texts), strict=True):
         if long and too_long == "error":
             before = part.until(long[0])
             if before.texts:
-                _write(embedder, before, embedder.read(before.texts), sink)
-            tokens = len(read.rows[long[0]])
+                _write(embedder, before, embedder.encode(before.texts), sink)
+            tokens = len(encoded.rows[long[0]])
             raise part.too_long(long[0], tokens, embedder.pieces.max_length or 0)
-        _write(embedder, part, read, sink)
+        _write(embedder, part, encoded, sink)
         tally.update(texts=len(part.texts), truncated=len(long))
 
 
-def _write(embedder: Embedder, part: Chunk, read: Read, sink: Sink) -> None:
+def _write(embedder: Embedder, part: Chunk, encoded: EncodedTexts, sink: Sink) -> None:
     """The vectors of texts; those before one whose vector is not finite."""
     try:
-        vectors = embedder.vectors(read)
+        vectors = embedder.vectors(encoded)
     except TextError as error:
         before = part.until(error.place)
         if before.texts:
-            _write(embedder, before, embedder.read(before.texts), sink)
+            _write(embedder, before, embedder.encode(before.texts), sink)
         raise part.error(error.place, error.problem, error.hint) from None
     sink.write(part, vectors)
 

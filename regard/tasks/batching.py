@@ -21,7 +21,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.errors import TextError
 from regard.layers.quantized import QuantizedLinear
-from regard.tasks.finite import not_finite_error
+from regard.tasks.finite_checks import not_finite_error
 from regard.tasks.inputs import checked_texts
 
 Made = TypeVar("Made")

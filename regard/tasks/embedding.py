@@ -20,8 +20,8 @@ from regard.errors import DataError
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong
+from regard.tasks.embedder import TextEncoder, as_text
 from regard.tasks.encoding import Answering, headed
-from regard.tasks.features import Reader, as_text
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
 from regard.text import Tokenizer
@@ -58,9 +58,9 @@ class Embedding(Answering):
 
     # ---- using
 
-    def reader(self) -> Reader:
+    def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
-        return Reader(self.model.encoder, self.pieces, self.pooling)
+        return TextEncoder(self.model.encoder, self.pieces, self.pooling)
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> np.ndarray:
         """The vectors of texts, (N, D), or of one text, (D,)."""

@@ -32,8 +32,8 @@ from regard.models.headed import Headed
 from regard.models.protocols import Encoder
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import Latest, TooLong, device_of, watched
-from regard.tasks.features import Embeds, Reader, longer_than_read, places_of
-from regard.tasks.finite import NonFiniteScores, check_finite
+from regard.tasks.embedder import Embeds, TextEncoder, batch_budget, too_long_error
+from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, text_or_pair
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import TokenizerSection
@@ -152,7 +152,7 @@ class Answering(Embeds):
         if not len(rows):
             return
         with torch.no_grad(), evaluating(self.model):
-            most = places_of(self.model.encoder)
+            most = batch_budget(self.model.encoder)
             for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
                 if listening.get() is not None:
                     label(self._labels(batch))
@@ -169,9 +169,9 @@ class Answering(Embeds):
         finite = scores.isfinite().all(-1)
         return finite if finite.dim() == 1 else (finite | ~batch.texts.keep).all(1)
 
-    def reader(self) -> Reader:
+    def text_encoder(self) -> TextEncoder:
         """The encoder under the head, for vectors of texts."""
-        return Reader(self.model.encoder, self.pieces)
+        return TextEncoder(self.model.encoder, self.pieces)
 
     def text_scores(self, rows: EncodedInputs | GroupedInputs) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
@@ -196,7 +196,7 @@ class Answering(Embeds):
         rows = self._kept_rows(self.checked(texts))
         long = self.pieces.too_long(rows)
         if long and too_long == "error":
-            raise longer_than_read(rows[long[0]], long[0], self.pieces)
+            raise too_long_error(rows[long[0]], long[0], self.pieces)
         return self.laid([self.pieces.truncate(row) for row in rows])
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:

@@ -20,9 +20,9 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong, device_of, watched
+from regard.tasks.embedder import batch_budget
 from regard.tasks.encoding import Answering
-from regard.tasks.features import places_of
-from regard.tasks.finite import check_finite
+from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.next_sentence import NextSentence
 from regard.tasks.predictions import Prediction
@@ -182,7 +182,7 @@ class FillMask(Answering):
             return
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
-            most = places_of(self.model.encoder)
+            most = batch_budget(self.model.encoder)
             for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
                 here = batch.to(device_of(self.model))
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)

@@ -20,8 +20,8 @@ from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Score
 from regard.tasks.batching import device_of, watched
-from regard.tasks.features import places_of
-from regard.tasks.finite import check_finite, check_likelihood
+from regard.tasks.embedder import batch_budget
+from regard.tasks.finite_checks import check_finite, check_likelihood
 from regard.text import Tokenizer
 
 
@@ -48,7 +48,7 @@ def lambada_scores(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) ->
             f"model's context is {limit}."
         )
     nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
-    places, pads = places_of(model), (model.config.pad,)
+    places, pads = batch_budget(model), (model.config.pad,)
     batches = sorted_batches((rows,), pads, budget=places, make=lambda one: one)
     with evaluating(model):
         for numbers, batch in zip(batches.rows, watched(batches), strict=True):

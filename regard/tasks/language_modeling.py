@@ -41,8 +41,8 @@ from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, LanguageModel
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
-from regard.tasks.features import Embeds, Reader, places_of
-from regard.tasks.finite import check_likelihood
+from regard.tasks.embedder import Embeds, TextEncoder, batch_budget
+from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.prompts import fitting, room, tell_ends
@@ -373,7 +373,7 @@ class LanguageModeling(Embeds):
         yield from filter(None, [detokenizer.rest()])
         tell_ends([row], [one[0] for one in steps.results], self.context, method)
 
-    def reader(self) -> Reader:
+    def text_encoder(self) -> TextEncoder:
         """The model as an encoder of texts, for their vectors.
 
         Raises:
@@ -387,7 +387,7 @@ class LanguageModeling(Embeds):
             )
         config = self.model.config
         template = self.tokenizer.template or self.model.template(self.tokenizer)
-        return Reader(
+        return TextEncoder(
             self.model, InputFormat(self.tokenizer, template, config.max_length, config.pad)
         )
 
@@ -510,7 +510,7 @@ class LanguageModeling(Embeds):
         """A text to be measured: in windows, or in `rows` streams where there is no window."""
         if window is None:
             return ParallelStreams(text, rows=rows, steps=VALID_STEPS)
-        rows = max(1, places_of(self.model) // window)
+        rows = max(1, batch_budget(self.model) // window)
         return SlidingWindows(text, window=window, stride=stride, rows=rows)
 
     # ---- prompts

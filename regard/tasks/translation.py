@@ -40,7 +40,7 @@ from regard.metrics import BLEU, CHRF, Score
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
-from regard.tasks.finite import NonFiniteScores
+from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.inputs import checked_texts
 from regard.tasks.sections import (
     DecodingSection,

@@ -279,7 +279,7 @@ def test_the_number_of_a_long_text_counts_the_whole_stream(tasks):
     "options, message",
     [
         ({"pooling": "meen"}, "There is no pooling 'meen'. Did you mean 'mean'"),
-        ({"pooling": "cls", "per": "word"}, "Pieces of a word have no pooling 'cls'"),
+        ({"pooling": "cls", "per": "word"}, "Subwords of a word have no pooling 'cls'"),
         ({"pooling": "mean", "per": "token"}, "nothing that `pooling` could pool"),
         ({"per": "sentence"}, "`per` cannot be 'sentence'"),
         ({"layers": [1, 2]}, "by a name, a number or a mix, not by .1, 2."),

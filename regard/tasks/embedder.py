@@ -1,0 +1,494 @@
+"""Texts to vectors: the hidden states of an encoder, pooled by text, by word or not at all.
+
+task.embed(texts)                                        (N, D), a vector per text
+task.embed(texts, layers="concat-last-4", per="word")    for each text the vectors of its words
+for vector in task.embed_stream(lines): ...              any number of texts in constant memory
+
+Texts pass in chunks, sorted by length inside, in small batches: a batch whose states fit into the
+caches of a CPU is three times as fast as one that does not. While one chunk is computed, the next
+is tokenized in another thread.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, islice
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.checkpoints.sentence_transformers import KINDS, Pooling
+from regard.data.encoder_inputs import EncodedInputs, InputFormat
+from regard.decoding.steps import evaluating
+from regard.errors import ConfigError, TextError
+from regard.layers.mixing import Choice, choice_of
+from regard.suggest import nearest
+from regard.tasks.batching import TooLong, device_of
+from regard.tasks.finite_checks import check_finite
+from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
+from regard.tasks.verbs import TaskVerbs
+from regard.text.templates import EncoderInput
+from regard.text.word_spans import words_of
+
+Per = Literal["text", "word", "token"]
+Precision = Literal["float32", "bfloat16"]
+ELSEWHERE = 65536  # tokens of a batch, padding included, on devices other than a CPU
+OTHER_NAMES = {"first": "cls", "last": "lasttoken"}
+
+
+class Vectors(np.ndarray):
+    """An array (n, D) with the words or tokens of its rows: `labels`, n of them."""
+
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: np.ndarray, labels: Sequence[str]) -> Self:
+        """The rows of `values` with their labels."""
+        made = values.view(cls)
+        made.labels = tuple(labels)
+        return made
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.labels = ()  # slices and results of arithmetic have other rows
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """An encoder, how texts become its input, and how the vector of a text is pooled."""
+
+    encoder: Any
+    pieces: InputFormat
+    pooling: Pooling = Pooling()
+
+
+class EmbedOptions(TypedDict, total=False):
+    """The options of `embed`.
+
+    layers: "first" (the embeddings), "last" (the default), "second-to-last", "sum" (of all layers
+        above the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
+        embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that was trained.
+    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
+        "mean", "first", "last", "max"; of a text also the other kinds of
+        `regard.checkpoints.sentence_transformers`. None: of a text as the model's folder says,
+        otherwise the mean.
+    per: what a vector represents: "text" (the default), "word", or "token" (special ones, too).
+    normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
+    precision: "bfloat16" for the matrix products; vectors are float32 in either case.
+    batch_tokens: tokens in a batch, padding included.
+    """
+
+    layers: str | int | Choice
+    pooling: str | None
+    per: Per
+    normalize: bool | None
+    precision: Precision
+    batch_tokens: int | None
+
+
+def embed(
+    source: TextEncoder, texts: Any, too_long: TooLong, **options: Unpack[EmbedOptions]
+) -> Any:
+    """Vectors of texts in float32.
+
+    Args:
+        texts: a list of strings, or one; with per="word" also lists of words. The words of a string
+            are those of `regard.text.word_spans`.
+        too_long: what happens to texts longer than the model reads.
+        options: see `EmbedOptions`.
+
+    Returns:
+        (N, D) for texts; for words and tokens a list of `Vectors`, (words, D) or (tokens, D). For
+        one text (D,), or its `Vectors`.
+
+    Raises:
+        ConfigError: the model has no such layers, or there is no such pooling.
+        RegardError: a text is longer than the model reads and `too_long` is "error".
+    """
+    embedder = Embedder.of(source, **options)
+    one = isinstance(texts, str)
+    found = list(embedder.chunks([texts] if one else as_list(texts), too_long))
+    if one:
+        return found[0][0]
+    if not isinstance(embedder.unit, TextVectors):
+        return list(chain.from_iterable(found))
+    return np.concatenate(found) if found else np.zeros((0, embedder.width), np.float32)
+
+
+def embed_stream(
+    source: TextEncoder, texts: Iterable[Any], too_long: TooLong, **options: Unpack[EmbedOptions]
+) -> Iterator[np.ndarray]:
+    """The vectors of any number of texts, in order, in constant memory; options as of `embed`."""
+    return chain.from_iterable(Embedder.of(source, **options).chunks(iterate(texts), too_long))
+
+
+def similarity(
+    source: TextEncoder, a: Any, b: Any, too_long: TooLong, **options: Unpack[EmbedOptions]
+) -> Any:
+    """The cosines of texts: a number for two texts, (len(a), len(b)) for lists.
+
+    options: as of `embed`; vectors are always normalized.
+    """
+    sides = [[side] if isinstance(side, str) else as_list(side) for side in (a, b)]
+    options = {**options, "normalize": True}
+    first, second = (embed(source, side, too_long, **options) for side in sides)
+    cosines = first @ second.T
+    return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
+
+
+class Embeds(TaskVerbs):
+    """A task that has an encoder."""
+
+    @abstractmethod
+    def text_encoder(self) -> TextEncoder:
+        """The encoder, how texts become its input, and how it pools them."""
+
+    def embed(
+        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """Vectors of texts, (N, D), or of one text, (D,); see `regard.tasks.embedder.embed`."""
+        return embed(self.text_encoder(), texts, too_long, **options)
+
+    def embed_stream(
+        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Iterator[np.ndarray]:
+        """The vectors of any number of texts, in order, in constant memory."""
+        return embed_stream(self.text_encoder(), texts, too_long, **options)
+
+    def similarity(
+        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """The cosines of texts: a number for two, (len(a), len(b)) for lists."""
+        return similarity(self.text_encoder(), a, b, too_long, **options)
+
+
+# ---------------------------------------------------------------------- what a vector represents
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Texts as encoder inputs; of each its words or tokens (`labels`), and for words how many
+    subwords each has (`sizes`).
+    """
+
+    rows: list[EncoderInput]
+    labels: Sequence[Sequence[str]] = ()
+    sizes: Sequence[Sequence[int]] = ()
+
+
+class Unit(Protocol):
+    """What a vector represents.  chunk: texts that are sorted and computed together."""
+
+    chunk: int
+
+    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+        """Texts as encoder inputs, not truncated.
+
+        Raises:
+            TextError: an item is not a text.
+        """
+        ...
+
+    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
+        """The same texts within the limit of the model."""
+        ...
+
+    def vectors(
+        self, states: Tensor, sizes: Tensor, encoded: EncodedTexts
+    ) -> Sequence[Tensor] | Tensor:
+        """The vector or the vectors of each text of a batch.
+
+        states: (N, D), of the tokens of all texts, end to end.  sizes: (B,), tokens of each text.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TextVectors:
+    """A vector per text."""
+
+    pooling: Pooling
+    chunk = 1024
+
+    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+        return EncodedTexts(pieces.encode([(as_text(text, i),) for i, text in enumerate(texts)]))
+
+    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
+        return EncodedTexts([pieces.truncate(row) for row in encoded.rows])
+
+    def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Tensor:
+        return self.pooling.of(states, sizes)
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """A vector per token."""
+
+    normalize: bool
+    chunk = 128
+
+    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+        rows = pieces.encode([(as_text(text, i),) for i, text in enumerate(texts)])
+        return EncodedTexts(rows, [list(map(pieces.tokenizer.token, row.ids)) for row in rows])
+
+    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
+        rows = [pieces.truncate(row) for row in encoded.rows]
+        return EncodedTexts(rows, [list(map(pieces.tokenizer.token, row.ids)) for row in rows])
+
+    def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Sequence[Tensor]:
+        if self.normalize:
+            states = F.normalize(states, dim=-1)
+        return states.split(sizes.tolist())
+
+
+# From the subwords of words, (P, D), and how many each word has, (W,), to (W, D).
+WORD_POOLINGS = {
+    name: KINDS[OTHER_NAMES.get(name, name)] for name in ("mean", "first", "last", "max")
+}
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """A vector per word."""
+
+    pooling: str
+    normalize: bool
+    chunk = 128
+
+    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+        words = [as_words(text, i) for i, text in enumerate(texts)]
+        found = pieces.encode_words(words)
+        rows = [_with_template(list(chain.from_iterable(word)), pieces) for word in found]
+        return EncodedTexts(rows, words, [list(map(len, word)) for word in found])
+
+    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
+        rows, labels, sizes = [], [], []
+        for row, words, counts in zip(encoded.rows, encoded.labels, encoded.sizes, strict=True):
+            whole = _words_within_limit(row, counts, pieces)
+            ids = row.ids[row.starts[0] :][: sum(counts[:whole])]
+            rows.append(row if whole == len(counts) else _with_template(ids, pieces))
+            labels.append(words[:whole])
+            sizes.append(counts[:whole])
+        return EncodedTexts(rows, labels, sizes)
+
+    def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Sequence[Tensor]:
+        texts = zip(states.split(sizes.tolist()), encoded.rows, encoded.sizes, strict=True)
+        subwords = torch.cat(
+            [of_text[row.starts[0] :][: sum(counts)] for of_text, row, counts in texts]
+        )  # (P, D): without the special tokens
+        counts = torch.tensor(list(chain.from_iterable(encoded.sizes)), device=states.device)
+        found = WORD_POOLINGS[self.pooling](subwords, counts) if len(counts) else subwords
+        if self.normalize:
+            found = F.normalize(found, dim=-1)
+        return found.split([len(of_text) for of_text in encoded.sizes])
+
+
+def as_words(given: Any, index: int) -> list[str]:
+    """The words of a string, split as for tagging; or the given words."""
+    text = text_or_words(given, index)
+    if isinstance(text, str):
+        return [text[start:stop] for start, stop in words_of(text)]
+    return text
+
+
+def as_text(given: Any, index: int) -> str:
+    """A text that a user gives, checked to be a string."""
+    return checked_text(given, index, f"Give texts as strings, but this is {given!r:.80}.")
+
+
+def _with_template(ids: list[int], pieces: InputFormat) -> EncoderInput:
+    """The subwords of words with the special tokens around them; never an empty input."""
+    row = pieces.template.apply([ids])
+    return row if row.ids else pieces.encode([("",)])[0]
+
+
+def _words_within_limit(row: EncoderInput, sizes: Sequence[int], pieces: InputFormat) -> int:
+    """How many whole words of an input the model reads."""
+    if pieces.max_length is None or len(row) <= pieces.max_length:
+        return len(sizes)
+    capacity = pieces.max_length - pieces.template.special_count(1)
+    return sum(end <= capacity for end in accumulate(sizes))
+
+
+def unit_of(
+    per: Per, pooling: str | None, normalize: bool | None, of_folder: Pooling
+) -> TextVectors | WordVectors | TokenVectors:
+    """What a vector represents, and how it is pooled.
+
+    Raises:
+        ConfigError: there is no such unit or pooling.
+    """
+    if per == "text":
+        found = replace(of_folder, kinds=(_kind(pooling),)) if pooling else of_folder
+        return TextVectors(found if normalize is None else replace(found, normalize=normalize))
+    if per == "token":
+        if pooling is not None:
+            raise ConfigError("A token has one vector: there is nothing that `pooling` could pool.")
+        return TokenVectors(bool(normalize))
+    if per != "word":
+        known = nearest(str(per), ("text", "word", "token"))
+        raise ConfigError(f"`per` cannot be {per!r}. {known}")
+    if pooling is not None and pooling not in WORD_POOLINGS:
+        known = nearest(pooling, WORD_POOLINGS)
+        raise ConfigError(f"Subwords of a word have no pooling {pooling!r}. {known}")
+    return WordVectors(pooling or "mean", bool(normalize))
+
+
+def _kind(pooling: str) -> str:
+    kind = OTHER_NAMES.get(pooling, pooling)
+    if kind not in KINDS:
+        known = nearest(pooling, [*OTHER_NAMES, *KINDS])
+        raise ConfigError(f"There is no pooling {pooling!r}. {known}")
+    return kind
+
+
+# -------------------------------------------------------------------------------------- computing
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Computes vectors of texts with one choice of options.
+
+    budget: tokens of a batch, padding included.
+    """
+
+    encoder: Any
+    pieces: InputFormat
+    choice: Choice
+    unit: TextVectors | WordVectors | TokenVectors
+    precision: Precision
+    budget: int
+
+    @classmethod
+    def of(cls, source: TextEncoder, **options: Unpack[EmbedOptions]) -> Self:
+        """The embedder of these options; see `EmbedOptions`.
+
+        Raises:
+            ConfigError: an option has an unknown value.
+        """
+        precision = options.get("precision", "float32")
+        if precision not in ("float32", "bfloat16"):
+            raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
+        pooling, normalize = options.get("pooling"), options.get("normalize")
+        return cls(
+            source.encoder,
+            source.pieces,
+            choice_of(options.get("layers", "last")),
+            unit_of(options.get("per", "text"), pooling, normalize, source.pooling),
+            precision,
+            options.get("batch_tokens") or batch_budget(source.encoder),
+        )
+
+    @property
+    def width(self) -> int:
+        """The length of a vector, D."""
+        one = self.choice.width(self.encoder.config.d_model)
+        return one * len(self.unit.pooling.kinds) if isinstance(self.unit, TextVectors) else one
+
+    def chunks(
+        self, texts: Iterable[Any], too_long: TooLong
+    ) -> Iterator[np.ndarray | list[np.ndarray]]:
+        """The vectors of texts in order, some texts at a time: (n, D), or a list of `Vectors`.
+
+        A warning at the end tells how many texts were truncated.
+
+        Raises:
+            RegardError: a text is longer than the model reads and `too_long` is "error".
+        """
+        done = truncated = 0
+        for encoded, long in self.encoded_chunks(texts):
+            if long and too_long == "error":
+                raise too_long_error(encoded.rows[long[0]], done + long[0], self.pieces)
+            yield self.vectors(encoded, done)
+            done, truncated = done + len(encoded.rows), truncated + len(long)
+        if truncated:
+            warnings.warn(
+                f"{truncated:,} of {done:,} texts were cut to {self.pieces.max_length:,} tokens, which "
+                "is what this model reads",
+                stacklevel=3,
+            )
+
+    def encoded_chunks(self, texts: Iterable[Any]) -> Iterator[tuple[EncodedTexts, list[int]]]:
+        """Chunks of texts as encoder inputs, and which texts of a chunk are too long.
+
+        The next chunk is tokenized in another thread while the caller uses this one.
+        """
+        texts, done = iter(texts), 0
+        waiting: Future[EncodedTexts] | None = None
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                chunk = list(islice(texts, self.unit.chunk))
+                coming = thread.submit(self.encode, chunk, done) if chunk else None
+                done += len(chunk)
+                if waiting is not None:
+                    encoded = waiting.result()
+                    yield encoded, self.pieces.too_long(encoded.rows)
+                if coming is None:
+                    return
+                waiting = coming
+
+    def encode(self, texts: Sequence[Any], before: int = 0) -> EncodedTexts:
+        """One chunk of texts as encoder inputs, not truncated; `before` texts came first.
+
+        Raises:
+            TextError: an item is not a text.
+        """
+        try:
+            return self.unit.encode(self.pieces, texts)
+        except TextError as error:
+            raise error.moved(before) from None
+
+    def vectors(self, encoded: EncodedTexts, before: int = 0) -> np.ndarray | list[np.ndarray]:
+        """The vectors of each text; texts beyond the limit lose their ends.
+
+        Raises:
+            TextError: vectors of a text are infinite or NaN; `before` texts came first.
+        """
+        if self.pieces.too_long(encoded.rows):
+            encoded = self.unit.truncated(encoded, self.pieces)
+        count = len(encoded.rows)
+        if isinstance(self.unit, TextVectors):
+            vectors = np.empty((count, self.width), np.float32)
+            for numbers, found in self._computed(encoded):
+                vectors[numbers] = found.cpu().numpy()
+            finite = torch.from_numpy(np.isfinite(vectors).all(1))
+            check_finite(finite, range(before, before + count), "vectors")
+            return vectors
+        each = [np.empty(0, np.float32)] * count
+        for numbers, found in self._computed(encoded):
+            for number, of_text in zip(numbers, found, strict=True):
+                each[number] = of_text.cpu().numpy()
+        finite = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in each])
+        check_finite(finite, range(before, before + count), "vectors")
+        return [Vectors.of(*both) for both in zip(each, encoded.labels, strict=True)]
+
+    def _computed(self, encoded: EncodedTexts) -> Iterator[tuple[list[int], Any]]:
+        """Batch by batch the indices of the texts, and what the unit makes of each."""
+        device = device_of(self.encoder)
+        bfloat16 = self.precision == "bfloat16"
+        batches = EncodedInputs.of(encoded.rows).in_order(self.pieces.pad, tokens=self.budget)
+        casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+        with torch.no_grad(), evaluating(self.encoder), casting:
+            for batch in batches:
+                numbers, texts = batch.numbers.tolist(), batch.texts.to(device)
+                states = self.encoder.chosen(texts, self.choice).float()
+                sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
+                here = EncodedTexts([encoded.rows[i] for i in numbers], sizes=sizes)
+                yield numbers, self.unit.vectors(states, texts.lengths, here)
+
+
+def batch_budget(model: Any) -> int:
+    """Tokens of a batch, padding included, for a model in evaluation."""
+    return int(model.places) if device_of(model).type == "cpu" else ELSEWHERE
+
+
+def too_long_error(row: EncoderInput, index: int, pieces: InputFormat) -> TextError:
+    """The error for the text with this index, which is longer than the model reads."""
+    problem = f"has {len(row)} tokens, but this model reads at most {pieces.max_length}."
+    return TextError(index, problem, "Shorten it, or cut its end with too_long='truncate'.")
