@@ -409,8 +409,8 @@ class Embedder:
             done, truncated = done + len(encoded.rows), truncated + len(long)
         if truncated:
             warnings.warn(
-                f"{truncated:,} of {done:,} texts were cut to {self.pieces.max_length:,} tokens, which "
-                "is what this model reads",
+                f"{truncated:,} of {done:,} texts were cut to {self.pieces.max_length:,} tokens, "
+                "which is what this model reads",
                 stacklevel=3,
             )
 
