@@ -36,7 +36,8 @@ from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
 from regard.layers.quantized import Weights
 from regard.models import MODELS, is_encoder, model_class, name_of
-from regard.models.config import Size, check_sizes, config_of
+from regard.models.check_config import check_sizes, config_of
+from regard.models.config import Size
 from regard.models.headed import Headed, assembled, with_options
 from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest

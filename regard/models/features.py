@@ -21,7 +21,8 @@ from regard.layers.heads import Answers, everywhere, mean
 from regard.layers.mixing import Choice, ScalarMix, choice_of
 from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.models.bert import begin, no_head
-from regard.models.config import Probability, Size, TokenId, config_of
+from regard.models.check_config import config_of
+from regard.models.config import Probability, Size, TokenId
 from regard.models.protocols import Encoder, Output
 
 INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders

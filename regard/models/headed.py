@@ -13,7 +13,7 @@ from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.heads import Answers, first
-from regard.models.config import config_of
+from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Output
 from regard.suggest import nearest
 

@@ -30,9 +30,10 @@ from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Pair
 from regard.text.normalize import Handling
+from regard.text.post_processors import template_in
 from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.special_tokens import roles_of
-from regard.text.templates import Template, template_in
+from regard.text.templates import Template
 from regard.text.token_settings import AddedTokenSpec, TokenSettings, added_tokens, read_settings
 from regard.text.tokenizer_classes import (
     BERT,

@@ -7,16 +7,8 @@ model knows its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import tokenizers
-from tokenizers.models import WordLevel
-from tokenizers.processors import ByteLevel, PostProcessor, TemplateProcessing
-from tokenizers.processors import Sequence as Processors
-
-from regard.errors import RegardError
-from regard.text.tokenizers_calls import call
 
 Special = tuple[int, int]  # the id of a piece, and its segment
 Specials = tuple[Special, ...]
@@ -99,72 +91,3 @@ class Template:
         """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and what follows are the second segment."""
         first, middle, last = ((begin, 0),), ((end, 0),), ((end, 1),)
         return cls((first, middle), (first, middle, last))
-
-
-def template_in(processor: PostProcessor | None) -> Template | None:
-    """The template of a post-processor, as it is seen in what it does to texts of one token each.
-
-    Raises:
-        RegardError: it puts no template around the texts, but does something else.
-    """
-    if processor is None or isinstance(processor, ByteLevel):
-        return None  # bytes only trim the places of pieces
-    text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
-
-    def problem(said: str) -> RegardError:
-        return RegardError(f"its `post_processor` cannot be used: {said}.")
-
-    single, pair = call(
-        lambda: (_parts(processor.process(text)), _parts(processor.process(text, text))), problem
-    )
-    if (len(single), len(pair)) != (3, 5):
-        raise problem("it must put one text, or two, between special tokens, each text once")
-    (before, own, after), (start, first, between, second, end) = single, pair
-    return Template((before, after), (start, between, end), (own[0][1], first[0][1], second[0][1]))
-
-
-def processor_of(
-    template: Template, token: Callable[[int], str], before: PostProcessor | None = None
-) -> PostProcessor:
-    """The post-processor by which other libraries put texts into a template.
-
-    token: the piece with an id.
-    before: the one that it takes the place of; its handling of bytes stays.
-    """
-    one, first, second = template.segments
-    used = {i for part in (*template.single, *template.pair) for i, _ in part}
-    names = {i: _named(token(i), i) for i in sorted(used)}
-    around: PostProcessor = TemplateProcessing(
-        single=_spelled(names, template.single, (f"$A:{one}",)),
-        pair=_spelled(names, template.pair, (f"$A:{first}", f"$B:{second}")),
-        special_tokens=[
-            {"id": name, "ids": [i], "tokens": [token(i)]} for i, name in names.items()
-        ],
-    )
-    return Processors([before, around]) if isinstance(before, ByteLevel) else around
-
-
-def _parts(encoding: tokenizers.Encoding) -> list[Specials]:
-    """The special tokens before, between and after the texts, and the texts' own tokens."""
-    parts: list[list[Special]] = [[]]
-    marks = zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True)
-    for number, segment, special in marks:
-        if special:
-            parts[-1].append((number, segment))
-        else:
-            parts += [[(number, segment)], []]
-    return [tuple(part) for part in parts]
-
-
-def _spelled(
-    names: Mapping[int, str], around: Sequence[Specials], texts: Sequence[str]
-) -> list[str]:
-    spelled = [[f"{names[i]}:{segment}" for i, segment in part] for part in around]
-    for part, text in zip(spelled[:-1], texts, strict=True):
-        part.append(text)
-    return [piece for part in spelled for piece in part]
-
-
-def _named(piece: str, number: int) -> str:
-    """The name of a piece inside a template: its own, unless that would mean something there."""
-    return f"special-{number}" if ":" in piece or piece.startswith("$") else piece

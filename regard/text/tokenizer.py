@@ -16,8 +16,9 @@ import tokenizers
 
 from regard.errors import ConfigError, RegardError
 from regard.suggest import nearest
+from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
-from regard.text.templates import Template, processor_of, template_in
+from regard.text.templates import Template
 from regard.text.tokenizers_calls import call, reason
 
 

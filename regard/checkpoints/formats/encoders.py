@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.checkpoints.formats.config_table import ConfigTable, label_names, refusal
 from regard.checkpoints.store import Names, Transform, adopt, split
 from regard.errors import CheckpointError, ConfigError
-from regard.models.config import check_consistent, check_sizes
+from regard.models.check_config import check_consistent, check_sizes
 from regard.models.headed import Headed
 from regard.suggest import nearest
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
 from regard.checkpoints.store import Names, Undrawn, adopt
 from regard.errors import ConfigError, RegardError
-from regard.models.config import check_sizes
+from regard.models.check_config import check_sizes
 from regard.suggest import nearest
 
 

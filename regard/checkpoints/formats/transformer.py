@@ -16,7 +16,8 @@ from regard.checkpoints.formats.config_table import REQUIRED, Field, dropped, re
 from regard.checkpoints.formats.published import WholeModel
 from regard.checkpoints.store import Names, Transform, split
 from regard.errors import ConfigError
-from regard.models.config import Probability, Size, TokenId, check_consistent
+from regard.models.check_config import check_consistent
+from regard.models.config import Probability, Size, TokenId
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 

@@ -1,0 +1,104 @@
+"""Checks of a model's configuration: by the types of its fields, and against the weights.
+
+    config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import CheckpointError
+from regard.recipe import Options, options_of
+from regard.schema import ErrorOf, checked
+
+SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
+LAYERS = ("layers", "encoder_layers", "decoder_layers", "depth")
+SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments")  # each is a dimension of some weight
+
+
+def config_of(
+    kind: Any,
+    values: Mapping[str, Any],
+    where: str | Path,
+    error: ErrorOf = CheckpointError,
+    section: str = "",
+) -> Any:
+    """A configuration of this class with these values of a file.
+
+    where: the file that errors name. section: the field of the file that contains the values.
+
+    Raises:
+        RegardError: the one that `error` makes. A field is unknown, missing, of a wrong type or out
+            of range, or two fields contradict each other.
+    """
+    found = checked(dict(values), _schema(kind), where, error, section)
+    config = kind(**dict(found))
+    names = {name: f"{section}.{name}" for name in vars(config)} if section else {}
+    check_consistent(config, where, error, names)
+    return config
+
+
+@lru_cache
+def _schema(kind: Any) -> type[Options]:
+    return options_of(kind)
+
+
+def check_consistent(
+    config: Any, where: str | Path, error: ErrorOf, names: Mapping[str, str] | None = None
+) -> None:
+    """Check fields against each other: heads divide the width, ids are below the vocabulary size.
+
+    names: our field -> its name in the file, where that differs.
+
+    Raises:
+        RegardError: the one that `error` makes.
+    """
+    values, names = vars(config), names or {}
+    heads, width, vocab_size = values.get("heads"), values["d_model"], values["vocab_size"]
+    if heads is not None and width % heads:
+        must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
+        raise error(f"{where}: `{names.get('heads', 'heads')}` must {must}, but is {heads}.")
+    for role in SPECIAL:
+        if values.get(role) is not None and values[role] >= vocab_size:
+            must = f"an id below `{names.get('vocab_size', 'vocab_size')}` ({vocab_size})"
+            name = names.get(role, role)
+            raise error(f"{where}: `{name}` must be {must}, but is {values[role]}.")
+
+
+def check_sizes(
+    config: Any,
+    tensors: Mapping[str, Tensor],
+    where: str | Path,
+    error: ErrorOf = CheckpointError,
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Compare sizes with the weights before a model is built, which could need too much memory.
+
+    names: our field -> its name in the file, where that differs.
+
+    Raises:
+        RegardError: the one that `error` makes. There are more layers than tensors, or a size is
+            larger than any dimension of any tensor.
+    """
+    values, names = vars(config), names or {}
+    for name in LAYERS:
+        if values.get(name, 0) > len(tensors):
+            raise error(
+                f"{where}: `{names.get(name, name)}` is {values[name]:,}, but the "
+                f"weights have only {len(tensors):,} tensors."
+            )
+    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    for name in SIZES:
+        if (values.get(name) or 0) > largest:
+            raise error(
+                f"{where}: `{names.get(name, name)}` must be at most {largest:,}, the largest "
+                f"dimension of the weights, but is {values[name]:,}."
+            )
+    if "inside" in values:  # the configuration of an encoder inside this model
+        inner = config.inner()
+        check_sizes(inner, tensors, where, error, {name: f"inside.{name}" for name in vars(inner)})
