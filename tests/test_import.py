@@ -43,6 +43,13 @@ def test_text_is_read_without_torch():
     assert "torch" not in modules_after("import regard.text")
 
 
+def test_a_model_is_imported_without_what_comes_after_models():
+    found = {m for m in modules_after("import regard.models.gpt2") if m.split(".")[0] == "regard"}
+    later = {"checkpoints", "decoding", "kernels", "metrics", "tasks", "training", "visual"}
+    assert not {m for m in found if m.split(".")[1:2] and m.split(".")[1] in later}
+    assert len(found) <= 36, sorted(found)
+
+
 def test_help_answers_in_half_a_second():
     assert seconds("-m", "regard.cli", "--help") <= 0.5
 

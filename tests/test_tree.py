@@ -16,26 +16,15 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import tree  # noqa: E402
 
-# Each part may import its own station and those before it.
-STATIONS = [
-    {"errors", "suggest", "lazy", "schema", "registry", "ops", "file_pages"},
-    {"text", "recipe"},
-    {"data"},
-    {"positions", "masks", "state"},
-    {"layers"},
-    {"attention"},
-    {"models"},
-    {"checkpoints"},
-    {"decoding"},
-    {"kernels"},
-    {"metrics"},
-    {"tasks"},
-    {"training"},
-    {"visual"},
-    {"experiments"},
-    {"cli"},
-]
-RANK = {part: number for number, station in enumerate(STATIONS) for part in station}
+# The way of the data: each may import those before it. `kernels` comes after all that it may
+# import, and nothing imports it: its setup is called by name.
+STATIONS = (
+    *("errors", "suggest", "lazy", "schema", "file_pages", "registry"),
+    *("recipe", "ops", "state", "masks", "positions"),
+    *("text", "data", "layers", "attention", "models", "checkpoints", "decoding", "kernels"),
+    *("metrics", "tasks", "training", "visual", "experiments", "cli"),
+)
+CALLED_BY_NAME = {("regard.registry", "regard.kernels")}
 SOURCES = sorted((ROOT / "regard").rglob("*.py"))
 PROGRAMS = [
     *SOURCES,
@@ -43,15 +32,32 @@ PROGRAMS = [
 ]
 
 
-def part_of(file: Path) -> str:
-    return file.relative_to(ROOT / "regard").parts[0].removesuffix(".py")
+def name_of(file: Path) -> str:
+    """The name of a module: `regard.text` for regard/text/__init__.py."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULE = re.compile(r"(regard(?:\.\w+)+)(?::\w+)?")  # a name in a table that is imported on demand
+def station_of(module: str) -> str:
+    """The part of the library that a module belongs to; "" for the library's own `__init__`."""
+    return module.partition(".")[2].partition(".")[0]
 
 
-def imported(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, part of regard) for each import of the package, wherever in the file it stands.
+def module_in(name: str) -> str:
+    """The longest beginning of a dotted name that is a module of the library; "" if none is."""
+    while name:
+        path = ROOT.joinpath(*name.split("."))
+        if path.with_suffix(".py").exists() or (path / "__init__.py").exists():
+            return name if name.split(".")[0] == "regard" else ""
+        name = name.rpartition(".")[0]
+    return ""
+
+
+ENTRY = re.compile(r"(regard(?:\.\w+)+)(?::\w+)?")  # in a table of what is imported on demand
+
+
+def imported(file: Path) -> Iterator[tuple[int, str, bool]]:
+    """(line, module, whether a string names it) for each import of the library in a file.
 
     Relative imports, those inside functions and strings that name a module count, too.
     """
@@ -65,48 +71,88 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             base = ".".join([*up, *filter(None, [node.module])])
             names = [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            named = MODULE.fullmatch(node.value)
-            names = [named[1]] if named and _is_module(named[1]) else []
-        for name in names:
-            package, _, rest = name.partition(".")
-            if package == "regard" and rest and not rest.startswith("__"):
-                yield node.lineno, rest.split(".")[0]
+            entry = ENTRY.fullmatch(node.value)
+            if entry and module_in(entry[1]) == entry[1]:
+                yield node.lineno, entry[1], True
+        for module in filter(None, map(module_in, names)):
+            if module != name_of(file):
+                yield node.lineno, module, False
 
 
-def _is_module(name: str) -> bool:
-    place = ROOT.joinpath(*name.split("."))
-    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of modules that import each other, directly or through others."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            for module in graph.get(todo.pop(), set()) - seen:
+                seen.add(module)
+                todo.append(module)
+        return seen
+
+    behind = {module: reached(module) for module in graph}
+    found = {
+        tuple(sorted(other for other in behind[module] if module in behind.get(other, ())))
+        for module in graph
+        if module in behind[module]
+    }
+    return sorted(map(list, found))
 
 
-def test_imports_run_one_way():
+def test_every_part_has_one_station_and_every_station_is_there():
+    there = {station_of(name_of(file)) for file in SOURCES} - {""}
+    assert there == {*STATIONS}, f"give each part its station in {Path(__file__).name}"
+
+
+def test_imports_run_from_later_stations_to_earlier_ones():
+    rank = {station: number for number, station in enumerate(STATIONS)}
     wrong = []
     for file in SOURCES:
-        part = part_of(file)
-        if part == "__init__":
-            continue
-        assert part in RANK, f"regard/{part} has no station: give it one in {Path(__file__).name}"
-        for line, other in imported(file):
-            if part == "registry" and other == "kernels":  # a name, from which it is loaded
+        name = name_of(file)
+        for line, module, _ in imported(file):
+            here, there = station_of(name), station_of(module)
+            if not here or not there or (name, module) in CALLED_BY_NAME:
                 continue
-            if other == "kernels" != part:
-                wrong.append(f"{file.relative_to(ROOT)}:{line}: the kernels are optional: {part}")
-            if RANK.get(other, -1) > RANK[part]:
-                wrong.append(f"{file.relative_to(ROOT)}:{line}: {part} imports {other}, above it")
+            if there == "kernels" != here:
+                wrong.append(f"{file.relative_to(ROOT)}:{line}: the kernels are optional: {here}")
+            elif rank[there] > rank[here]:
+                wrong.append(f"{file.relative_to(ROOT)}:{line}: {here} imports {there}, after it")
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_wrong_import_would_be_seen(tmp_path, monkeypatch):
+def test_no_files_import_each_other():
+    """Imports inside functions count; tables of names, from which a package is filled, do not."""
+    graph = {
+        name_of(file): {module for _, module, named in imported(file) if not named}
+        for file in SOURCES
+    }
+    assert not cycles(graph)
+
+
+def test_wrong_imports_and_cycles_would_be_seen(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    for name in ("text/low", "text/bpe", "models/x", "tasks/y", "visual/z"):
+        file = tmp_path / "regard" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+        file.with_name("__init__.py").write_text("")
     file = tmp_path / "regard" / "text" / "low.py"
-    file.parent.mkdir(parents=True)
     file.write_text(
         "def f():\n    from regard.models import x\n    import regard.tasks.y\n"
-        "from ..visual import z\nfrom . import w\nfrom .bpe import v\n"
-        'TABLE = {"low": "regard.text.low:Low", "gone": "regard.gone:Gone"}\n'
+        "from ..visual.z import Z\nfrom . import w\nfrom .bpe import v\n"
+        'TABLE = {"low": "regard.text.bpe:Low", "gone": "regard.gone:Gone"}\n'
     )
-    seen = sorted(imported(file))
-    known = [(2, "models"), (3, "tasks"), (4, "visual"), (5, "text"), (6, "text"), (7, "text")]
-    assert seen == known
+    assert sorted(imported(file)) == [
+        (2, "regard.models.x", False),
+        (3, "regard.tasks.y", False),
+        (4, "regard.visual.z", False),
+        (5, "regard.text", False),
+        (6, "regard.text.bpe", False),
+        (7, "regard.text.bpe", True),
+    ]
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}
+    assert cycles(graph) == [["a", "b", "c"]]
 
 
 def test_the_readme_tells_the_tree_that_is_on_disk():
