@@ -253,9 +253,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _stored_dtype(config: Mapping[str, Any], where: Path) -> Weights | None:
     found = config.get("regard", {}).get("weights")
     if found is not None and found not in get_args(Weights):
-        raise CheckpointError(
-            f"{where}: `weights` is {found!r}, which this release does not read."
-        )
+        raise CheckpointError(f"{where}: `weights` is {found!r}, which this release does not read.")
     if found is not None and config.get("model_type") != OURS:
         raise CheckpointError(
             f"{where}: `model_type` must be {OURS!r} where `regard.weights` is {found}, but is "

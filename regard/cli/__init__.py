@@ -1,18 +1,13 @@
-"""The command line: one function per verb; the signature is the flags.
+"""The command line: one function per command; its signature is its flags.
 
-    console.py      what goes to which stream, what an error looks like, exit codes
-    training.py     train, resume, compare
-    using.py        predict, generate; lines.py reads what comes through a pipe
-    embedding.py    embed
-    evaluating.py   evaluate
-    looking.py      look
-    quantizing.py   quantize
-    verifying.py    verify
-    tokenizing.py   tokenizer train, encode, explain
+    console.py      output streams, error messages, exit codes
+    input_texts.py  texts of the command line or of standard input
+    decoding.py     what the commands that decode share
+    train.py        train, resume, compare
     listing.py      list
-    kernels.py      kernels, kernels build
+    NAME.py         each other command in a file of its name
 
-Heavy parts are imported inside the verbs, so that `regard --help` answers at once.
+Heavy modules are imported inside the functions, so that `regard --help` answers at once.
 """
 
 from __future__ import annotations
@@ -24,28 +19,29 @@ import typer
 
 from regard import __version__
 from regard.cli import (
-    embedding,
-    evaluating,
+    embed,
+    evaluate,
+    generate,
     kernels,
     listing,
-    looking,
-    quantizing,
-    tokenizing,
-    training,
-    using,
-    verifying,
+    look,
+    predict,
+    quantize,
+    tokenizer,
+    train,
+    verify,
 )
-from regard.cli.console import Verbs, write_utf8
+from regard.cli.console import Commands, write_utf8
 
 app = typer.Typer(
     name="regard",
-    cls=Verbs,
+    cls=Commands,
     help="Train sequence models on your text, look into them, compare them fairly.",
-    epilog="Exit codes: 0 done; 1 unexpected; 2 something to mend, told in the message; 130 Ctrl-C "
-    "and 143 SIGTERM, training saved; 141 the reader of the output has gone.",
+    epilog="Exit codes: 0 success; 1 unexpected error; 2 an error that you can correct, see its "
+    "message; 130 Ctrl-C and 143 SIGTERM, training saved; 141 the reader of the output has gone.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain help: loading rich would take longer than answering
+    rich_markup_mode=None,  # plain help: importing rich would take longer than printing
     pretty_exceptions_enable=False,
 )
 
@@ -63,20 +59,20 @@ def options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """What every verb has."""
+    """The options before a command."""
 
 
-app.command()(training.train)
-app.command()(training.resume)
-app.command()(evaluating.evaluate)
-app.command()(using.predict)
-app.command()(using.generate)
-app.command()(embedding.embed)
-app.command()(looking.look)
-app.add_typer(tokenizing.app, name="tokenizer")
-app.command()(training.compare)
-app.command()(quantizing.quantize)
-app.command()(verifying.verify)
+app.command()(train.train)
+app.command()(train.resume)
+app.command()(evaluate.evaluate)
+app.command()(predict.predict)
+app.command()(generate.generate)
+app.command()(embed.embed)
+app.command()(look.look)
+app.add_typer(tokenizer.app, name="tokenizer")
+app.command()(train.compare)
+app.command()(quantize.quantize)
+app.command()(verify.verify)
 app.command("list")(listing.list_)
 app.add_typer(kernels.app, name="kernels")
 

@@ -22,9 +22,11 @@ def kernels(context: typer.Context, as_json: AsJson = False) -> None:
     from regard import ops
     from regard.registry import implementation_names, kernel_package
 
-    implementation_names()  # imports all that registers some
+    implementation_names()  # imports the modules that register some
     package = kernel_package()
-    status = "the package of compiled kernels is absent" if package is None else package.status()
+    status = (
+        "the package of compiled kernels is not installed" if package is None else package.status()
+    )
     operations = {
         name: {one.name: "off" if ops.is_disabled(one.name) else "on" for one in op.implementations}
         for name, op in sorted(ops.OPERATIONS.items())
@@ -38,13 +40,13 @@ def kernels(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command()
 def build() -> None:
-    """Compile the kernels now, or say why that cannot be done."""
+    """Compile the kernels now, or report why they cannot be compiled."""
     from regard import ops
     from regard.registry import kernel_package
 
     package = kernel_package()
     if package is None:
-        raise RegardError("The package of compiled kernels is absent from this installation.")
+        raise RegardError("The package of compiled kernels is not installed.")
     if not ops.load_kernels():
         raise RegardError(package.status())
     say(package.status())

@@ -1,4 +1,4 @@
-"""list: what there is."""
+"""list."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ import typer
 from regard.cli.console import AsJson, show
 from regard.errors import DataError
 
-# what: the module and its table of names. A value's "module:thing" says whose docstring tells.
+# what: the module and its table of names. A value is "module:name", whose docstring is shown.
 TABLES = {
     "models": ("regard.models", "MODELS"),
     "tasks": ("regard.tasks", "TASKS"),
     "decoding": ("regard.decoding", "METHODS"),
 }
 CHECKOUT = Path(__file__).parents[2]
+What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunSummary:
     """What the list shows of a result.json."""
 
     update: int
     scores: dict[str, float | None]
 
 
-What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
-
-
 def list_(
     what: Annotated[What, typer.Argument(help="What to list.")],
     folder: Annotated[
-        Path | None, typer.Option(help="Where recipes or runs lie; recipes/ and runs/ without it.")
+        Path | None, typer.Option(help="The folder of recipes or runs; recipes/ or runs/.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,23 +44,26 @@ def list_(
     if what == "runs":
         rows = _runs(folder or Path("runs"))
     elif what == "recipes":
-        rows = _recipes(folder or _recipe_folder())
+        here = Path("recipes")
+        rows = _recipes(folder or (here if here.is_dir() else CHECKOUT / "recipes"))
     elif what == "tokenizers":
         from regard.text import KINDS
 
-        places = {name: place for name, (place, _) in KINDS.items()}
-        rows = [{"name": n, "about": _about(p, of_function=True)} for n, p in places.items()]
+        rows = [{"name": n, "about": _about(where, True)} for n, (where, _) in KINDS.items()]
     else:
         package, table = TABLES[what]
-        places = getattr(import_module(package), table)
-        rows = [{"name": n, "about": _about(p, package)} for n, p in places.items()]
-    wide = max((len(row["name"]) for row in rows), default=0)
-    show(rows, "\n".join(f"{row['name']:<{wide}}  {row['about']}" for row in rows), as_json)
+        entries = getattr(import_module(package), table)
+        rows = [{"name": n, "about": _about(where, False, package)} for n, where in entries.items()]
+    width = max((len(row["name"]) for row in rows), default=0)
+    show(rows, "\n".join(f"{row['name']:<{width}}  {row['about']}" for row in rows), as_json)
 
 
-def _about(place: str, package: str = "", of_function: bool = False) -> str:
-    """The first line of a docstring; the file is read and not imported, which would take long."""
-    module, _, name = place.partition(":")
+def _about(where: str, of_function: bool, package: str = "") -> str:
+    """The first line of the docstring of a module, or of the function that "module:name" names.
+
+    The file is parsed and not imported, which would take long.
+    """
+    module, _, name = where.partition(":")
     found = find_spec(module if module.startswith("regard.") else f"{package}.{module}")
     if found is None or found.origin is None:
         return ""
@@ -73,16 +74,11 @@ def _about(place: str, package: str = "", of_function: bool = False) -> str:
     return (ast.get_docstring(tree) or "").split("\n")[0]
 
 
-def _recipe_folder() -> Path:
-    here = Path("recipes")
-    return here if here.is_dir() else CHECKOUT / "recipes"
-
-
 def _recipes(folder: Path) -> list[dict[str, Any]]:
-    """The recipes of a folder, with the first sentence of the comment at their top."""
+    """The recipes of a folder, each with the first sentence of its first comment."""
     from regard.schema import data_error, read_text
 
-    _check(folder)
+    _check_exists(folder)
     rows = []
     for path in sorted(folder.glob("*.toml")):
         comment: list[str] = []
@@ -97,7 +93,7 @@ def _recipes(folder: Path) -> list[dict[str, Any]]:
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
     """The runs of a folder: the task, the model, and how far they are."""
-    _check(folder)
+    _check_exists(folder)
     return [_run(path.parent) for path in sorted(folder.glob("*/recipe.toml"))]
 
 
@@ -106,26 +102,32 @@ def _run(folder: Path) -> dict[str, Any]:
     from regard.schema import read_json
 
     recipe = read(folder / "recipe.toml")
-    row: dict[str, Any] = {"name": str(folder), "task": recipe.text_at("task")}
-    row["model"] = recipe.text_at("model.name") or recipe.text_at("model.path")
-    if (folder / "result.json").exists():
-        result = read_json(folder / "result.json", Progress)
-        row |= {"finished": True, "update": result.update, "scores": result.scores}
+    finished = (folder / "result.json").exists()
+    if finished:
+        summary = read_json(folder / "result.json", RunSummary)
     else:
-        row |= {"finished": False, "update": _update(folder), "scores": {}}
-    how = "finished" if row["finished"] else "not finished"
-    scores = [f"{k} {v:.4g}" for k, v in row["scores"].items() if v is not None]
-    parts = [f"{row['task']}, {row['model']}: {how} at update {row['update']:,}", *scores]
+        summary = RunSummary(_newest_update(folder), {})
+    row = {
+        "name": str(folder),
+        "task": recipe.text_at("task"),
+        "model": recipe.text_at("model.name") or recipe.text_at("model.path"),
+        "finished": finished,
+        "update": summary.update,
+        "scores": summary.scores,
+    }
+    state = "finished" if finished else "not finished"
+    scores = [f"{k} {v:.4g}" for k, v in summary.scores.items() if v is not None]
+    parts = [f"{row['task']}, {row['model']}: {state} at update {summary.update:,}", *scores]
     return {**row, "about": "  ".join(parts)}
 
 
-def _update(folder: Path) -> int:
+def _newest_update(folder: Path) -> int:
     """The update of the newest checkpoint."""
     names = (path.name for path in (folder / "checkpoints").glob("step-*"))
     steps = (re.fullmatch(r"step-(\d{1,18})(\.\d+)?", name) for name in names)
     return max((int(step[1]) for step in steps if step), default=0)
 
 
-def _check(folder: Path) -> None:
+def _check_exists(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(folder, None, "there is no such folder.", "Name another with --folder.")

@@ -133,12 +133,12 @@ def look(model: Any) -> Iterator[AttentionRecord]:
         model: a model, or what `regard.load` returns.
 
     Raises:
-        ValueError: the model has no attention to look at.
+        ConfigError: the model has no attention.
     """
     module = model if isinstance(model, nn.Module) else model.model
     seen = AttentionRecord(module)
     if not seen._names:
-        raise ValueError(f"{type(module).__name__} has no attention: there is nothing to look at.")
+        raise ConfigError(f"{type(module).__name__} has no attention: there is nothing to look at.")
 
     def begin(*_: Any) -> None:
         if listening.get() is seen:

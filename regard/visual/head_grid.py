@@ -71,8 +71,13 @@ class Panel:
         return cls(kind, layer, heads, asking, answering, example, numbers=tuple(numbers))
 
     @property
+    def attention(self) -> str:
+        """The name of the model, or else which attention this is."""
+        return self.name or KINDS.get(self.kind, self.kind)
+
+    @property
     def title(self) -> str:
-        return f"{self.name or KINDS.get(self.kind, self.kind)}, layer {self.layer}"
+        return f"{self.attention}, layer {self.layer}"
 
     @property
     def numbered(self) -> dict[int, Matrix]:
@@ -186,8 +191,7 @@ class HeadGrid(Picture):
                 f"layer {panel.layer}": mean(panel.heads) if head is None else _matrix(panel, head)
                 for panel in panels
             }
-            name = one.name or KINDS.get(one.kind, one.kind)
-            title = f"{one.title if len(panels) == 1 else name}, "
+            title = f"{one.title if len(panels) == 1 else one.attention}, "
             title += "mean of the heads" if head is None else f"head {head}"
         return _from_word(one, place or 0, each, title)
 
@@ -200,6 +204,27 @@ class HeadGrid(Picture):
                 f"{there[:8]}. Give kind=, layer= and example=."
             )
         return panels[0]
+
+    @property
+    def main_kind(self) -> str:
+        """The attention that is shown where no kind is chosen: cross-attention where there is."""
+        kinds = [panel.kind for panel in self.panels]
+        return "cross" if "cross" in kinds else kinds[0]
+
+    def mean(self, head: int | None = None) -> Heatmap:
+        """The mean over all layers of their heads, or of one head (from 1)."""
+        first, *others = self.panels
+        matrices = [
+            matrix
+            for panel in self.panels
+            for matrix in (panel.heads if head is None else (_matrix(panel, head),))
+        ]
+        title = f"{first.attention}, layer {first.layer}"
+        if others:
+            title = f"{first.attention}, mean of {len(self.panels)} layers"
+        if len(first.heads) > 1:
+            title += f", mean of {len(first.heads)} heads" if head is None else f", head {head}"
+        return Heatmap(mean(matrices), first.queries, first.keys, title)
 
     def heatmaps(self) -> list[Heatmap]:
         """One heatmap per head, in order."""

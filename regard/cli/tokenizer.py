@@ -9,40 +9,40 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.console import AsJson, dumps, emit, say, show
-from regard.cli.lines import chunks_of, one_argument
+from regard.cli.console import AsJson, emit, say, show, to_json
+from regard.cli.input_texts import checked_argument, chunks_of
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.text import Tokenizer
 
-app = typer.Typer(help="Learn a tokenizer, use it, and see what it does.", no_args_is_help=True)
+app = typer.Typer(help="Train a tokenizer, use it, and see its steps.", no_args_is_help=True)
 
-Source = Annotated[
-    Path, typer.Argument(help="A run's folder, a model's, or a file such as tokenizer.json.")
+TokenizerFolder = Annotated[
+    Path, typer.Argument(help="A run, a model's folder, or a file such as tokenizer.json.")
 ]
 
 
 @app.command()
 def train(
-    files: Annotated[list[Path], typer.Argument(help="Texts, a line a sentence.")],
-    out: Annotated[Path, typer.Option(help="The folder that it is written to.")],
+    files: Annotated[list[Path], typer.Argument(help="Texts, one sentence a line.")],
+    out: Annotated[Path, typer.Option(help="The folder that is written.")],
     kind: Annotated[str, typer.Option(help="One of: regard list tokenizers.")] = "bpe",
     vocab_size: Annotated[int, typer.Option(help="Tokens, special tokens included.")] = 8000,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Texts are lower-cased.")] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case texts.")] = False,
     unicode_form: Annotated[str, typer.Option(help="none, nfc, nfd, nfkc or nfkd.")] = "none",
     columns: Annotated[
-        str | None, typer.Option(help="Of tables: numbers or names, commas between.")
+        str | None, typer.Option(help="Of tables: numbers or names, separated by commas.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a tokenizer from texts."""
+    """Train a tokenizer on texts."""
     from regard.data import read
-    from regard.text.training import train as learn
+    from regard.text.training import train as train_tokenizer
 
     names = [int(c) if c.isdecimal() else c for c in columns.split(",")] if columns else []
     texts = (text for file in files for text in read(file, names).texts())
-    made = learn(kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form)
+    made = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form)
     made.save(out)
     facts = {
         "folder": out,
@@ -50,26 +50,26 @@ def train(
         "vocab_size": made.vocab_size,
         "fingerprint": made.fingerprint(),
     }
-    show(facts, f"{out}: {made.kind}, {made.vocab_size:,} pieces", as_json)
+    show(facts, f"{out}: {made.kind}, {made.vocab_size:,} tokens", as_json)
 
 
 @app.command()
 def encode(
-    tokenizer: Source,
+    tokenizer: TokenizerFolder,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
     ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Numbers instead of pieces.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print ids instead of tokens.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Cut texts into pieces: one line in, one line out. JSON tells the offsets, too."""
-    loaded = _load(tokenizer)
+    """Split texts into tokens: one line in, one line out. JSON has the offsets, too."""
+    encode = _load(tokenizer).encode
     form: Callable[[str], str] = (
-        (lambda text: dumps(asdict(loaded.encode(text))))
+        (lambda text: to_json(asdict(encode(text))))
         if as_json
-        else (lambda text: " ".join(map(str, loaded.encode(text).ids)))
+        else (lambda text: " ".join(map(str, encode(text).ids)))
         if ids
-        else (lambda text: " ".join(loaded.encode(text).tokens))
+        else (lambda text: " ".join(encode(text).tokens))
     )
     for chunk in chunks_of(texts):
         emit("".join(f"{form(text)}\n" for text in chunk.texts))
@@ -80,47 +80,49 @@ def explain(
     tokenizer: Annotated[
         Path | None, typer.Argument(help="How this one encodes TEXT; see also --words, --file.")
     ] = None,
-    text: Annotated[str | None, typer.Argument(help="What is encoded.")] = None,
+    text: Annotated[str | None, typer.Argument(help="The text to encode.")] = None,
     words: Annotated[
-        str | None, typer.Option(help='Learn from these: "old:7 older:3 finest:9 lowest:4".')
+        str | None, typer.Option(help='Train on these: "old:7 older:3 finest:9 lowest:4".')
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Learn from the words of this text.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Train on the words of this text.")] = None,
     merges: Annotated[int, typer.Option(help="How many merges are shown.")] = 5,
     kind: Annotated[
-        Literal["bpe", "wordpiece-likelihood"], typer.Option(help="What is learned.")
+        Literal["bpe", "wordpiece-likelihood"], typer.Option(help="The algorithm of training.")
     ] = "bpe",
     as_json: AsJson = False,
 ) -> None:
     """Show step by step what a tokenizer does.
 
-    With --words or --file: how it is learned, merge by merge, and where the library's fast trainer
-    would choose another merge. With a tokenizer and a text: how the text is cut.
+    With --words or --file: how it is trained, merge by merge, and where the library's fast trainer
+    would choose another merge. With a tokenizer and a text: how the text is split.
     """
     from regard.text import explain
 
+    steps: list[Any]
     if words is not None or file is not None:
         if tokenizer is not None:
             raise ConfigError("Give a tokenizer and a text, or --words or --file, but not both.")
-        counts = _counted(one_argument(words)) if words is not None else _read(file)
-        shown: list[Any] = [explain.likelihood(counts, merges)]
+        counts = _counts(checked_argument(words)) if words is not None else _counts_of_file(file)
         if kind == "bpe":
-            shown = [explain.training(counts, merges), explain.compare(counts, merges)]
+            steps = [explain.training(counts, merges), explain.compare(counts, merges)]
+        else:
+            steps = [explain.likelihood(counts, merges)]
     elif tokenizer is None or text is None:
-        raise ConfigError("Give a tokenizer and a text, or words to learn from: --words or --file.")
+        raise ConfigError("Give a tokenizer and a text, or words to train on: --words or --file.")
     else:
-        shown = list(explain.encoding(_load(tokenizer), one_argument(text)))
-    show([asdict(one) for one in shown], "\n\n".join(map(explain.render, shown)), as_json)
+        steps = list(explain.encoding(_load(tokenizer), checked_argument(text)))
+    show([asdict(one) for one in steps], "\n\n".join(map(explain.render, steps)), as_json)
 
 
 def _load(path: Path) -> Tokenizer:
-    """That of a run, where it is one."""
+    """The tokenizer of a folder; of a run, the one in its `model`."""
     from regard.text import Tokenizer
 
     inner = path / "model"
     return Tokenizer.load(inner if (inner / "tokenizer.json").exists() else path)
 
 
-def _counted(words: str) -> dict[str, int]:
+def _counts(words: str) -> dict[str, int]:
     """ "old:7 older:3" as word -> count; a word without a number counts once."""
     counts: dict[str, int] = {}
     for item in words.split():
@@ -131,7 +133,7 @@ def _counted(words: str) -> dict[str, int]:
     return counts
 
 
-def _read(file: Any) -> dict[str, int]:
+def _counts_of_file(file: Any) -> dict[str, int]:
     from regard.data import read
     from regard.text.explain import count_words
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.console import AsJson, Model, emit, say, show
+from regard.cli.console import AsJson, ModelFolder, emit, say, show
 from regard.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: Model,
+    model: ModelFolder,
     tolerance: Annotated[float, typer.Option(help="The largest difference that passes.")] = 1e-4,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a model's numbers with those of transformers, layer by layer.
+    """Compare a model's hidden states with those of transformers, layer by layer.
 
-    Both compute the same rows of tokens, of all lengths and padded on either side, and read the
-    same texts. Exit code 2 where a difference is above the tolerance, or ids differ.
+    Both get the same token ids, of all lengths and padded on either side, and tokenize the same
+    texts. Exit code 2 where a difference exceeds the tolerance, or ids differ.
     """
     from regard.checkpoints.verify import verify as compared
 
@@ -35,7 +35,7 @@ def verify(
         for note in report.notes:
             say(note)
     if not report.equal:
-        raise CheckpointError(_what_differs(report))
+        raise CheckpointError(_differences(report))
 
 
 def _show(report: Report) -> None:
@@ -57,19 +57,19 @@ def _show(report: Report) -> None:
         emit(f"{words.name}: {words.texts - len(words.wrong)} of {words.texts} have equal ids\n")
 
 
-def _what_differs(report: Report) -> str:
+def _differences(report: Report) -> str:
     """The first layer or head that is above the tolerance, and the first text."""
-    said = []
+    found = []
     for row in report.rows:
         worst = max(row.right, row.left or 0.0)
         if not worst <= report.tolerance:
-            said.append(f"{row.name} differs by {worst:.1e}, more than {report.tolerance:g}")
+            found.append(f"{row.name} differs by {worst:.1e}, more than {report.tolerance:g}")
             break
     for words in report.words:
         for wrong in words.wrong[:1]:
-            said.append(
+            found.append(
                 f"of {words.name}, {' | '.join(wrong['texts'])!r} has the ids {wrong['ours']} here "
                 f"and {wrong['theirs']} there (segments {wrong['segments']} and "
                 f"{wrong['their_segments']})"
             )
-    return f"{report.folder}: {'; '.join(said)}."
+    return f"{report.folder}: {'; '.join(found)}."

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from regard.cli.console import AsJson, Model, show
+from regard.cli.console import AsJson, ModelFolder, show
 from regard.errors import CheckpointError
 
 
 def quantize(
-    model: Model,
+    model: ModelFolder,
     out: Annotated[Path, typer.Argument(help="The folder that is written.")],
     dtype: Annotated[
         Literal["int8", "bfloat16"],
@@ -22,22 +22,22 @@ def quantize(
 ) -> None:
     """Write a model with quantized weights: smaller on disk, loaded faster, faster on a CPU.
 
-    Every verb but train reads the folder. The file is the same for every machine; one without a
-    compiler computes with float32 instead.
+    Every command but train reads the folder. The file is the same for every machine; on one without
+    a compiler the model computes in float32.
     """
-    if out.exists():  # said before torch is imported; the library says it again
+    if out.exists():  # checked before torch is imported, and again by the library
         raise CheckpointError(f"{out} is there already. Choose another folder, or remove it.")
     from regard.checkpoints.model_folder import folder_of
-    from regard.tasks.folders import quantize
+    from regard.tasks import folders
 
-    folder = quantize(model, out, dtype)
-    before, after = size_of(folder_of(model)), size_of(folder)
+    folder = folders.quantize(model, out, dtype)
+    before, after = _size_of(folder_of(model)), _size_of(folder)
     facts = {"folder": folder, "dtype": dtype, "bytes": after, "bytes_before": before}
     text = f"{folder}: {dtype}, {after / 1e6:,.1f} MB of weights instead of {before / 1e6:,.1f}"
     show(facts, text, as_json)
 
 
-def size_of(folder: Path) -> int:
+def _size_of(folder: Path) -> int:
     """Bytes of the weights in a folder."""
     files = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
     return sum(file.stat().st_size for file in files)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from regard.cli.console import AsJson, Model, Quantize, loaded, show, tracked, with_decoding
-from regard.cli.using import refuse_decoding, report, unfinished
+from regard.cli.console import (
+    AsJson,
+    ModelFolder,
+    Quantize,
+    load_task,
+    say_truncated,
+    show,
+    with_progress,
+)
+from regard.cli.decoding import check_no_decoding, say_unfinished, with_decoding
 from regard.errors import ConfigError
 
 Part = Literal["valid", "test"]
+Columns = list[int | str]  # of a table, by number or name
 
 
 @with_decoding
 def evaluate(
-    model: Model,
+    model: ModelFolder,
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --data.")
     ] = None,
@@ -37,7 +46,7 @@ def evaluate(
         int | None, typer.Option(help="Tokens that a language model reads at a time.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="By how many the window moves; its length by default.")
+        int | None, typer.Option(help="Tokens between windows; the length of a window by default.")
     ] = None,
     quantize: Quantize = None,
     as_json: AsJson = False,
@@ -46,42 +55,41 @@ def evaluate(
 ) -> None:
     """Score a model on the test data of its recipe, or on other data.
 
-    Each score stands with the signature under which it may be compared.
+    Each score has a signature; scores with equal signatures may be compared.
     """
-    task, files = loaded(model, quantize=quantize), [*(data or ()), *(more or ())]
+    task, files = load_task(model, quantize), [*(data or ()), *(more or ())]
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import LanguageModeling
 
     if files and valid:
-        raise ConfigError("--valid is of the recipe's data, and --data names other. Leave one out.")
-    chosen: list[int | str] = [
-        int(c) if c.isdecimal() else c for c in (columns or "").split(",") if c
-    ]
+        raise ConfigError("--valid is for the recipe's data, --data for other data. Leave one out.")
+    chosen: Columns = [int(c) if c.isdecimal() else c for c in (columns or "").split(",") if c]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files:
-        files, named = _data_of(*_recipe(model), part)
-        chosen = chosen or (named if len(files) == 1 else [])
+        files, recipe_columns = _data_of(*_recipe(model), part)
+        chosen = chosen or (recipe_columns if len(files) == 1 else [])
     windows = {name: n for name, n in (("window", window), ("stride", stride)) if n is not None}
     if windows and (last_word or not isinstance(task, LanguageModeling)):
         raise ConfigError("--window and --stride are for the perplexity of a language model.")
-    with watching(lambda batches: tracked(batches, "evaluating")):
+    counts = Counter[str]()
+    with watching(lambda batches: with_progress(batches, "evaluating")):
         if last_word or isinstance(task, LanguageModeling):
-            refuse_decoding("Perplexity", decoding)
-            scores, counts = _likelihood(task, files, chosen, last_word, windows), Counter[str]()
+            check_no_decoding("Perplexity", decoding)
+            scores = _likelihood(task, files, chosen, last_word, windows)
         elif task.decodes:
-            scores, counts = _answers(task, files, chosen, decoding)
-            report(counts, task.model.config.max_length)
+            scores, counts = _outputs(task, files, chosen, decoding)
+            say_truncated(counts, task.model.config.max_length)
+            say_unfinished(counts)
         else:
-            refuse_decoding(task.name, decoding)
-            scores, files, counts = *_headed(task, model, files, chosen, part), Counter[str]()
+            check_no_decoding(task.name, decoding)
+            scores, files = _predictions(task, model, files, chosen, part)
     keys = ("name", "value", "signature", "count")
     plain = [{key: getattr(score, key) for key in keys} for score in scores]
     facts = {"model": model, "data": files, "scores": plain, **counts}
     show(facts, "\n".join(map(str, scores)), as_json)
 
 
-def refuse_columns(why: str) -> NoReturn:
-    """Says why --columns would be without effect."""
+def _no_columns(why: str) -> NoReturn:
     raise ConfigError(f"--columns would be without effect: {why}. Leave it out.")
 
 
@@ -89,49 +97,50 @@ def _recipe(model: Path) -> tuple[Path, Any]:
     """The run that a model belongs to, and its recipe."""
     from regard.experiments.runs import read_recipe
 
-    place = next((p for p in (model, model.parent) if (p / "recipe.toml").exists()), None)
-    if place is None:
-        raise ConfigError(f"{model} has no recipe that would name data. Name some with --data.")
-    return place, read_recipe(place / "recipe.toml")
+    run = next((path for path in (model, model.parent) if (path / "recipe.toml").exists()), None)
+    if run is None:
+        raise ConfigError(f"{model} has no recipe that names data. Name some with --data.")
+    return run, read_recipe(run / "recipe.toml")
 
 
-def _data_of(place: Path, recipe: Any, part: Part) -> tuple[list[Path], list[int | str]]:
+def _data_of(run: Path, recipe: Any, part: Part) -> tuple[list[Path], Columns]:
     """The files of the recipe of a run, and which columns of a table."""
     files = getattr(recipe.data, part) or ()
     if not files:
-        raise ConfigError(f"The recipe of {place} names no {part} data. Name some with --data.")
+        raise ConfigError(f"The recipe of {run} names no {part} data. Name some with --data.")
     several = [files] if isinstance(files, Path) else list(files)
     return several, list(getattr(recipe.data, "columns", ()))
 
 
-def _headed(
-    task: Any, model: Path, files: list[Path], columns: list[int | str], part: Part
+def _predictions(
+    task: Any, model: Path, files: list[Path], columns: Columns, part: Part
 ) -> tuple[list[Any], list[Path]]:
-    """Scores of what the head of a model answers, and the files that they are of."""
+    """Scores of the predictions of a model's head, and the files that were read."""
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
     if columns and not files:
-        refuse_columns("the recipe names those of its data")
+        _no_columns("the recipe names those of its data")
     if len(files) > 1:
         raise ConfigError(f"{task.name} is scored on one file, but is given {len(files)}.")
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
-    place, recipe = _recipe(model)
-    (file, *_), _ = _data_of(place, recipe, part)
+    run, recipe = _recipe(model)
+    (file, *_), _ = _data_of(run, recipe, part)
     return task.evaluate(task.part_of(recipe, part)), [file]
 
 
-def _answers(
-    task: Any, files: Sequence[Path], columns: Sequence[int | str], decoding: dict[str, Any]
+def _outputs(
+    task: Any, files: Sequence[Path], columns: Columns, decoding: Mapping[str, Any]
 ) -> tuple[list[Any], Counter[str]]:
-    """Scores of the answers to the first column against the second, and what was cut."""
+    """Scores of the outputs for the first column against the second, and what was truncated."""
+    from regard.decoding import unfinished
     from regard.tasks.translation import fields_of, pairs_of
 
     if len(files) > 1 and columns:
-        refuse_columns("lines of two files have none")
+        _no_columns("lines of two files have none")
     sources, references = fields_of(pairs_of(files, columns or (0, 1)))
     long = task.long_ones(sources)
     found = task.hypotheses(sources, too_long="truncate", **decoding)
-    best = [words[0] for words in task.spelled(sources, found)]
+    best = [texts[0] for texts in task.spelled(sources, found)]
     counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(found)}
     return task.scores(best, references), Counter(counts)
 
@@ -139,24 +148,24 @@ def _answers(
 def _likelihood(
     task: Any,
     files: Sequence[Path],
-    columns: Sequence[int | str],
+    columns: Columns,
     last_word: bool,
-    windows: dict[str, int],
+    windows: Mapping[str, int],
 ) -> list[Any]:
-    """Perplexity of texts, or of the last words of their lines."""
+    """Perplexity of texts, or scores of the last words of their lines."""
     from regard.data import read
     from regard.tasks.language_modeling import LanguageModeling
 
     if last_word and not isinstance(task, LanguageModeling):
         raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
     if columns:
-        refuse_columns("running text has none")
+        _no_columns("running text has none")
     if not last_word:
         return [task.evaluate(read(file, format=task.format), **windows) for file in files]
-    return [score for file in files for score in task.lambada(passages(file))]
+    return [score for file in files for score in task.lambada(_passages(file))]
 
 
-def passages(file: Path) -> list[str]:
+def _passages(file: Path) -> list[str]:
     """The lines of a file; of JSONL, the field "text" of each."""
     from regard.data import read
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from regard.cli.console import AsJson, Quiet, say, show
 from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.training import Result
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Options of the recipe.")
@@ -22,7 +25,7 @@ def train(
     overrides: Overrides = None,
     out: Out = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would cost: nothing is trained.")
+        bool, typer.Option("--dry-run", help="Train nothing: print what it would cost.")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -37,32 +40,32 @@ def train(
     from regard.experiments import runs
 
     folder, result = runs.train(recipe, overrides or (), out=out, show=_progress(quiet))
-    _finished(folder, result, as_json)
+    _show_result(folder, result, as_json)
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Where the data lies now, if it has moved: the same files, elsewhere."),
+        typer.Option(help="The folder that the data was moved to."),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run from its newest sound checkpoint, as if it had never stopped.
+    """Continue a run from its newest undamaged checkpoint, as if it had never stopped.
 
-    Of a finished run, what is missing of model/ and report.html is written.
+    For a finished run, model/ and report.html are written where they are missing.
     """
     from regard.experiments import runs
 
-    _finished(run, runs.resume(run, data_root=data_root, show=_progress(quiet)), as_json)
+    _show_result(run, runs.resume(run, data_root=data_root, show=_progress(quiet)), as_json)
 
 
 def _progress(quiet: bool) -> str:
     return "none" if quiet else "auto"
 
 
-def _finished(folder: Path, result: Any, as_json: bool) -> None:
+def _show_result(folder: Path, result: Result, as_json: bool) -> None:
     scores = [f"{name} {value:.4g}" for name, value in result.scores.items() if value is not None]
     text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
     show({"run": folder, **asdict(result)}, text, as_json)
@@ -70,24 +73,24 @@ def _finished(folder: Path, result: Any, as_json: bool) -> None:
 
 def compare(
     recipes: Annotated[
-        list[str], typer.Argument(metavar="RECIPE", help="And NAME=VALUE, for all of them.")
+        list[str], typer.Argument(metavar="RECIPE", help="Recipes, and NAME=VALUE for all of them.")
     ],
-    seeds: Annotated[str, typer.Option(help="One run for each: 1,2,3.")] = "1",
+    seeds: Annotated[str, typer.Option(help="One run of each recipe for each seed: 1,2,3.")] = "1",
     out: Annotated[Path, typer.Option(help="The comparison's folder.")] = Path("runs/compare"),
     jobs: Annotated[int, typer.Option(help="How many runs at once.")] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several recipes under equal conditions; a table, plots and a report."""
+    """Train several recipes under equal conditions; print a table and write a report."""
     from regard.experiments.compare import compare as run
 
-    overrides = [word for word in recipes if "=" in word and not Path(word).exists()]
-    paths = [word for word in recipes if word not in overrides]
+    overrides = [one for one in recipes if "=" in one and not Path(one).exists()]
+    paths = [one for one in recipes if one not in overrides]
     numbers = [part.strip() for part in seeds.split(",")]
     if not all(part.isdecimal() for part in numbers):
-        raise ConfigError(f"`--seeds` must be whole numbers with commas between, but is {seeds!r}.")
-    every = list(map(int, numbers))
-    found = run(paths, overrides, seeds=every, out=out, jobs=jobs, show=_progress(quiet))
+        raise ConfigError(f"`--seeds` must be whole numbers separated by commas, but is {seeds!r}.")
+    seed_numbers = list(map(int, numbers))
+    found = run(paths, overrides, seeds=seed_numbers, out=out, jobs=jobs, show=_progress(quiet))
     if as_json:
         show(found.facts(), "", as_json)
     else:

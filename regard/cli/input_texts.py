@@ -1,4 +1,4 @@
-"""Texts for a filter: those of the command line, or standard input as it comes."""
+"""Texts to process: those of the command line, or the lines of standard input as they arrive."""
 
 from __future__ import annotations
 
@@ -12,52 +12,59 @@ from regard.data.files import lines_of
 from regard.errors import DataError
 
 STANDARD_INPUT = "standard input"
-BLOCK = 1 << 16  # bytes that are read at once, and so how much waits for an answer
-MOST = 1024  # texts that are answered together
+BLOCK = 1 << 16  # bytes read at once
+MAX_TEXTS = 1024  # processed together
 NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Texts that are answered together; `first` is the number of the first of all, from 0."""
+    """Texts that are processed together; `first` is the number of the first of them, from 0."""
 
     first: int
     texts: list[str]
     origin: str
 
-    def until(self, place: int | None) -> Chunk:
-        """The texts before this place; all of them where there is none."""
-        return replace(self, texts=self.texts[:place])
+    def until(self, index: int) -> Chunk:
+        """The texts before this one."""
+        return replace(self, texts=self.texts[:index])
 
-    def error(self, place: int, problem: str, hint: str = "") -> DataError:
-        """The error for one of these texts, by its line."""
-        return DataError(self.origin, self.first + place + 1, problem, hint)
+    def split(self, size: int) -> Iterator[Chunk]:
+        """Chunks of at most this many texts."""
+        for start in range(0, len(self.texts), size):
+            yield Chunk(self.first + start, self.texts[start : start + size], self.origin)
 
-    def too_long(self, place: int, tokens: int, limit: int) -> DataError:
+    def error(self, index: int, problem: str, hint: str = "") -> DataError:
+        """The error for one of these texts, which names its line."""
+        return DataError(self.origin, self.first + index + 1, problem, hint)
+
+    def too_long(self, index: int, tokens: int, limit: int) -> DataError:
         """The error for a text beyond the model's limit."""
         problem = f"has {tokens:,} tokens, but this model reads at most {limit:,}."
         hint = "Shorten it, or cut its end with --too-long truncate."
-        return self.error(place, problem, hint)
+        return self.error(index, problem, hint)
 
 
 def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:
-    """The texts that were given; those of standard input where there are none, or "-" alone.
+    """The given texts; those of standard input where there are none, or "-" alone.
 
     Raises:
-        DataError: a text is not UTF-8; those before it have been given.
+        DataError: a text is not UTF-8; those before it have been yielded.
     """
     if not texts or list(texts) == ["-"]:
         yield from _arriving(sys.stdin.buffer)
         return
-    whole = Chunk(0, list(texts), "text")
-    wrong = next((place for place, text in enumerate(texts) if not _is_utf8(text)), None)
-    if wrong != 0:
-        yield whole.until(wrong)
-    if wrong is not None:
-        raise whole.error(wrong, *NOT_UTF8)
+    chunk = Chunk(0, list(texts), "text")
+    wrong = next((index for index, text in enumerate(texts) if not _is_utf8(text)), None)
+    if wrong is None:
+        yield chunk
+    else:
+        if wrong:
+            yield chunk.until(wrong)
+        raise chunk.error(wrong, *NOT_UTF8)
 
 
-def one_argument(text: str) -> str:
+def checked_argument(text: str) -> str:
     """A text of the command line.
 
     Raises:
@@ -69,7 +76,7 @@ def one_argument(text: str) -> str:
 
 
 def _is_utf8(text: str) -> bool:
-    """Python takes bytes of the command line that are not UTF-8 as lone surrogates."""
+    """Python decodes bytes of the command line that are not UTF-8 to lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -77,8 +84,8 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-class Arriving:
-    """The lines of a stream of bytes; `waiting` are those that have come and were not taken."""
+class ArrivingLines:
+    """The lines of a stream of bytes; `waiting` has those that were read and not yet yielded."""
 
     def __init__(self, stream: Any):
         self.stream = stream
@@ -96,16 +103,16 @@ class Arriving:
 
 
 def _arriving(stream: Any) -> Iterator[Chunk]:
-    """What has come is answered before more is waited for.
+    """The lines of a stream; what has been read is yielded before more is waited for.
 
     Raises:
-        DataError: a line is not UTF-8; those before it have been given.
+        DataError: a line is not UTF-8; those before it have been yielded.
     """
-    source, first, texts = Arriving(stream), 0, list[str]()
+    source, first, texts = ArrivingLines(stream), 0, list[str]()
     try:
         for text in lines_of(cast("IO[bytes]", source), STANDARD_INPUT):
             texts.append(text)
-            if not source.waiting or len(texts) == MOST:
+            if not source.waiting or len(texts) == MAX_TEXTS:
                 yield Chunk(first, texts, STANDARD_INPUT)
                 first, texts = first + len(texts), []
     except DataError:

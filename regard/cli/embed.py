@@ -1,0 +1,225 @@
+"""embed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+
+import typer
+
+from regard.cli.console import (
+    AsJson,
+    ModelFolder,
+    Quantize,
+    TooLong,
+    emit,
+    load_task,
+    say_truncated,
+    to_json,
+)
+from regard.cli.input_texts import Chunk, chunks_of
+from regard.errors import ConfigError, RegardError, TextError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from regard.tasks.embedder import Embedder, EncodedTexts
+
+    Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
+
+
+def embed(
+    model: ModelFolder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
+    ] = None,
+    layers: Annotated[
+        str,
+        typer.Option(
+            help="first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or a mix "
+            "such as mix:0,0.5,1."
+        ),
+    ] = "last",
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="mean, first, last or max; for texts by default as the folder says."),
+    ] = None,
+    per: Annotated[
+        Literal["text", "word", "token"], typer.Option(help="One vector for each of these.")
+    ] = "text",
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            help="Scale vectors to length 1; by default as the folder says.", show_default=False
+        ),
+    ] = None,
+    too_long: TooLong = "error",
+    quantize: Quantize = None,
+    precision: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Of the matrix products.")
+    ] = "float32",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npy", help="Write an array with a row for each text."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Vectors of texts: one line in, one vector a line out, in order, for empty lines too.
+
+    Lines from a pipe are processed as they arrive, in constant memory. With --per word or token, a
+    line is the word, a tab and its vector, and an empty line follows each text. The correlation of
+    cosines with human judgements: regard evaluate MODEL --data PAIRS.
+    """
+    task = load_task(model, quantize)
+    from regard.tasks.embedder import Embedder
+
+    no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
+    task.require("embed", model, no_vectors)
+    embedder = Embedder.of(
+        task.text_encoder(),
+        layers=layers,
+        pooling=pooling,
+        per=per,
+        normalize=normalize,
+        precision=precision,
+    )
+    with _writer(out, per, as_json, embedder.width) as writer:
+        counts = Counter[str]()
+        for chunk in chunks_of(texts):
+            _embed(embedder, chunk, writer, counts, too_long)
+        say_truncated(counts, embedder.pieces.max_length or 0)
+
+
+def _embed(
+    embedder: Embedder, chunk: Chunk, writer: Writer, counts: Counter[str], too_long: str
+) -> None:
+    """Write the vectors of a chunk, some texts at a time.
+
+    Raises:
+        DataError: a text is beyond the limit and `too_long` is "error", or its vector is not
+            finite; the vectors of the texts before it are written.
+    """
+    parts = chunk.split(embedder.unit.chunk)
+    for part, (encoded, long) in zip(parts, embedder.encoded_chunks(chunk.texts), strict=True):
+        if long and too_long == "error":
+            _write_until(embedder, part, long[0], writer)
+            tokens = len(encoded.rows[long[0]])
+            raise part.too_long(long[0], tokens, embedder.pieces.max_length or 0)
+        _write(embedder, part, encoded, writer)
+        counts.update(texts=len(part.texts), truncated=len(long))
+
+
+def _write(embedder: Embedder, part: Chunk, encoded: EncodedTexts, writer: Writer) -> None:
+    """Write the vectors of texts, or of those before the first whose vector is not finite."""
+    try:
+        vectors = embedder.vectors(encoded)
+    except TextError as error:
+        _write_until(embedder, part, error.place, writer)
+        raise part.error(error.place, error.problem, error.hint) from None
+    writer.write(part, vectors)
+
+
+def _write_until(embedder: Embedder, part: Chunk, index: int, writer: Writer) -> None:
+    """Write the vectors of the texts before this one."""
+    before = part.until(index)
+    if before.texts:
+        _write(embedder, before, embedder.encode(before.texts), writer)
+
+
+class Writer(Protocol):
+    """Writes the vectors of texts as they are computed."""
+
+    def write(self, chunk: Chunk, vectors: Vectors) -> None: ...
+
+
+class LineWriter:
+    """One vector a line, numbers with 7 digits; per word or token, after it and a tab."""
+
+    def write(self, chunk: Chunk, vectors: Vectors) -> None:
+        emit("".join(map(_lines, vectors)))
+
+
+class JsonWriter:
+    """One text a line: its number from 0, the text, and its vector or those of its words."""
+
+    def write(self, chunk: Chunk, vectors: Vectors) -> None:
+        numbered = enumerate(zip(chunk.texts, vectors, strict=True), chunk.first)
+        emit("".join(to_json(_facts(n, text, found)) + "\n" for n, (text, found) in numbered))
+
+
+class ArrayWriter:
+    """Rows of float32 in numpy's format, in a file that is renamed when it is complete.
+
+    The header holds the number of rows, which is known at the end: it has a fixed size.
+    """
+
+    HEADER = 128  # bytes
+
+    def __init__(self, path: Path, width: int):
+        if path.suffix != ".npy":
+            raise ConfigError(f"--out must end in .npy, but is {path}.")
+        self.path, self.width, self.rows = path, width, 0
+        self.partial = path.with_name(f".{path.name}.part")
+
+    def __enter__(self) -> Self:
+        self.file = self.partial.open("wb")
+        self.file.write(self._header())
+        return self
+
+    def write(self, chunk: Chunk, vectors: Vectors) -> None:
+        import numpy as np
+
+        self.file.write(np.asarray(vectors, "<f4").tobytes())
+        self.rows += len(vectors)
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        # The rows before an error about a text are complete, and kept.
+        complete = kind is None or issubclass(kind, RegardError)
+        if complete:
+            self.file.seek(0)
+            self.file.write(self._header())
+        self.file.close()
+        if complete:
+            self.partial.replace(self.path)
+        else:
+            self.partial.unlink()
+
+    def _header(self) -> bytes:
+        shape = f"({self.rows}, {self.width})"
+        facts = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+        start = b"\x93NUMPY\x01\x00" + (self.HEADER - 10).to_bytes(2, "little")
+        return start + facts.ljust(self.HEADER - 11).encode() + b"\n"
+
+
+def _writer(
+    out: Path | None, per: str, as_json: bool, width: int
+) -> AbstractContextManager[Writer]:
+    """Where the vectors go."""
+    if out is None:
+        return nullcontext(JsonWriter() if as_json else LineWriter())
+    if per != "text" or as_json:
+        option = "--json" if as_json else f"--per {per}"
+        raise ConfigError(f"--out writes an array with a row for each text: {option} is for lines.")
+    return ArrayWriter(out, width)
+
+
+def _lines(vectors: np.ndarray) -> str:
+    if vectors.ndim == 1:
+        return _numbers(vectors) + "\n"
+    words = zip(vectors.labels, vectors, strict=True)  # type: ignore[attr-defined]
+    return "".join(f"{word}\t{_numbers(vector)}\n" for word, vector in words) + "\n"
+
+
+def _numbers(vector: np.ndarray) -> str:
+    return " ".join([f"{number:.7g}" for number in vector.tolist()])
+
+
+def _facts(number: int, text: str, vectors: np.ndarray) -> dict[str, Any]:
+    facts: dict[str, Any] = {"number": number, "text": text}
+    if vectors.ndim == 1:
+        return {**facts, "vector": vectors.tolist()}
+    labels = vectors.labels  # type: ignore[attr-defined]
+    return {**facts, "labels": labels, "vectors": vectors.tolist()}

@@ -1,0 +1,188 @@
+"""look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.console import AsJson, ModelFolder, emit, load_task, say, show
+from regard.cli.decoding import check_no_decoding, with_decoding
+from regard.cli.input_texts import checked_argument
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.visual import AttentionComparison, Inputs, Picture
+    from regard.visual.attention_record import AttentionRecord
+
+
+@with_decoding
+def look(
+    model: ModelFolder,
+    text: Annotated[str, typer.Argument(help="What the model reads; a tab between two texts.")],
+    kind: Annotated[str | None, typer.Option(help="encoder, decoder or cross.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="From 1; by default the mean of all layers.")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="From 1; by default the mean of all heads.")
+    ] = None,
+    word: Annotated[
+        str | None, typer.Option(help="What this word attends to, head by head.")
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Another model on the same text, side by side."),
+    ] = None,
+    silence: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAYER:HEADS", help="Heads that are masked: 3:1,6 of layer 3."),
+    ] = None,
+    inputs: Annotated[
+        bool, typer.Option("--inputs", help="The input of an encoder: tokens, segments, mask.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with every head.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw what is shown into a file.")
+    ] = None,
+    as_json: AsJson = False,
+    *,
+    decoding: dict[str, Any],
+) -> None:
+    """Show which tokens a model attends to while it reads or answers a text."""
+    for path, suffix in ((html, ".html"), (png, ".png")):
+        if path is not None and path.suffix != suffix:
+            raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
+    text, task = checked_argument(text), load_task(model)
+    facts: dict[str, Any] = {"source": text}
+    if inputs:
+        page = picture = _inputs(task, text)
+        _write(picture, page, html, png, facts | picture.rows if as_json else None)
+        return
+    with _masked_heads(task, silence or ()):
+        record, answer = _record(task, text, decoding)
+    facts["answer"] = answer
+    if beside is not None:
+        records = (record, _record(load_task(beside), text, {})[0])
+        names = _short_names(model, beside)
+        page = picture = _comparison(dict(zip(names, records, strict=True)), layer, kind, head)
+    elif word is not None:
+        page = picture = record.from_word(word, layer, head, kind)
+    else:
+        heads = record.heads()
+        shown = heads.select(kind or heads.main_kind, layer)
+        page, picture = heads.select(kind, layer), shown.mean(head)
+        facts |= {
+            "kind": shown.panels[0].kind,
+            "layers": [panel.layer for panel in shown.panels],
+            "head": head,
+            "rows": picture.rows,
+            "columns": picture.columns,
+            "weights": picture.weights,
+        }
+    if not as_json and answer:
+        emit(answer + "\n\n")
+    _write(picture, page, html, png, facts if as_json else None)
+
+
+def _write(
+    picture: Picture,
+    page: Picture,
+    html: Path | None,
+    png: Path | None,
+    facts: dict[str, Any] | None,
+) -> None:
+    """Write the files that are asked for; then print the facts as JSON, or the picture."""
+    if html is not None:
+        page.save(html)
+        say(f"the page: {html}")
+    if png is not None:
+        picture.save(png)
+        say(f"the picture: {png}")
+    if facts is not None:
+        show(facts, "", True)
+    else:
+        picture.show()
+
+
+def _texts_of(line: str) -> Any:
+    """What an encoder reads of a line: a text, or the texts between tabs."""
+    return tuple(line.split("\t")) if "\t" in line else line
+
+
+def _inputs(task: Any, text: str) -> Inputs:
+    """What the encoder of a task reads."""
+    from regard.visual import Inputs
+
+    if task.decodes:
+        raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
+    return Inputs.of(_texts_of(text), task.pieces.tokenizer, task.pieces.template)
+
+
+def _masked_heads(task: Any, heads: Sequence[str]) -> AbstractContextManager[Any]:
+    """The given heads are masked in the block."""
+    import regard
+
+    found: dict[int, list[int]] = {}
+    for one in heads:
+        layer, _, numbers = one.partition(":")
+        if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
+            raise ConfigError(f"`--silence` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
+        found[int(layer)] = [int(part) for part in numbers.split(",")]
+    return regard.heads_masked(task, found) if found else nullcontext()
+
+
+def _short_names(*models: str | Path) -> list[str]:
+    """The ends of paths, as long as they must be to differ; equal paths are numbered."""
+    parts = [tuple(p for p in Path(model).parts if p != "model") for model in models]
+    for length in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-length:]) for part in parts]
+        if len(set(short)) == len(short):
+            return short
+    return [f"{name} ({number})" for number, name in enumerate(map(str, models), 1)]
+
+
+def _comparison(
+    records: Mapping[str, AttentionRecord], layer: int | None, kind: str | None, head: int | None
+) -> AttentionComparison:
+    """Models side by side: one layer, or the first and the last that all of them have."""
+    from regard.visual import AttentionComparison
+
+    kind = kind or next(iter(records.values())).heads().main_kind
+    last = min(max(p.layer for p in one.heads(kind).panels) for one in records.values())
+    layers = [layer] if layer is not None else sorted({1, last})
+    return AttentionComparison.of(records, layers, kind=kind, head=head)
+
+
+def _record(task: Any, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
+    """The attention while the task processes the text, and its answer where it decodes."""
+    import regard
+    from regard.tasks.inputs import text_or_pair
+    from regard.visual import run_encoder
+
+    with regard.look(task) as record:
+        if task.decodes:
+            return record, task.predict([text], **decoding)[0]
+        check_no_decoding(task.name, decoding)
+        run_encoder(task, [text_or_pair(_texts_of(text), 0)])
+    _check_finite(record)
+    return record, ""
+
+
+def _check_finite(record: AttentionRecord) -> None:
+    """Check the weights: a picture would show those that are not finite as zeros.
+
+    Raises:
+        ConfigError: some are infinite or not numbers.
+    """
+    sites = (site for view in record.views for site in view.sites.values())
+    if not all(bool(site.weights.isfinite().all()) for site in sites):
+        raise ConfigError(
+            "The attention weights are infinite or not numbers. The model's weights may have "
+            "diverged in training: use others."
+        )

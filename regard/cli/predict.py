@@ -1,0 +1,168 @@
+"""predict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.console import (
+    AsJson,
+    ModelFolder,
+    Quantize,
+    TooLong,
+    emit,
+    load_task,
+    say_truncated,
+    to_json,
+)
+from regard.cli.decoding import (
+    check_no_decoding,
+    say_acceptance,
+    say_unfinished,
+    values_of,
+    with_decoding,
+)
+from regard.cli.input_texts import Chunk, chunks_of
+from regard.errors import DataError, TextError
+
+Result = dict[str, Any]  # what --json prints of a line
+EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
+
+
+@with_decoding
+def predict(
+    model: ModelFolder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
+    ] = None,
+    too_long: TooLong = "error",
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Print number, score and text, separated by tabs.")
+    ] = False,
+    quantize: Quantize = None,
+    as_json: AsJson = False,
+    *,
+    decoding: dict[str, Any],
+) -> None:
+    """Translate, classify, tag, answer or continue: one line in, one line out, in order.
+
+    Lines from a pipe are processed as they arrive. A tab separates the two texts of a pair, such as
+    a question and its context. The result of an empty line is empty. With --scores or --n-best
+    each hypothesis is a line: the number of its text from 0, its score and its text, separated by
+    tabs.
+    """
+    task = load_task(model, quantize)
+    from regard.decoding import count_acceptance
+
+    if not task.decodes:
+        check_no_decoding(task.name, decoding | ({"scores": True} if scores else {}))
+    several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
+    form = _json_line if as_json else _score_lines if scores or several else _text_line
+    predictor = LinePredictor(task, too_long, decoding)
+    with count_acceptance() as acceptance:
+        for chunk in chunks_of(texts):
+            results, error = predictor.predict(chunk)
+            emit("".join(map(form, results)))
+            if error is not None:
+                raise error
+    say_truncated(predictor.counts, predictor.limit)
+    say_unfinished(predictor.counts)
+    say_acceptance(acceptance)
+
+
+class LinePredictor:
+    """Predictions for lines of text, and `counts` of the texts that were truncated or cut off."""
+
+    def __init__(self, task: Any, too_long: str, decoding: Mapping[str, Any]):
+        self.task, self.too_long, self.decoding = task, too_long, decoding
+        self.counts = Counter[str]()
+
+    @property
+    def limit(self) -> int:
+        """The most tokens that a text may have."""
+        return (
+            self.task.model.config.max_length if self.task.decodes else self.task.pieces.max_length
+        )
+
+    def predict(self, chunk: Chunk) -> tuple[list[Result], DataError | None]:
+        """The results of the lines before the first without a prediction, and the error for it."""
+        error: DataError | None = None
+        while True:
+            filled = [index for index, line in enumerate(chunk.texts) if line.strip()]
+            texts = [self._text(chunk.texts[index]) for index in filled]
+            try:
+                long = self.task.long_ones(texts, **self.decoding)
+                if not long or self.too_long == "truncate":
+                    found = self._predictions(texts, "truncate" if long else "error")
+                    return self._results(chunk, dict(zip(filled, found, strict=True)), long), error
+                first, tokens = min(long.items())
+                end = filled[first]
+                error = chunk.too_long(end, tokens, self.limit)
+            except TextError as problem:
+                end = filled[problem.place]
+                error = chunk.error(end, problem.problem, problem.hint)
+            chunk = chunk.until(end)
+
+    def _text(self, line: str) -> Any:
+        """The text of a line; for a task that reads pairs, the texts between tabs."""
+        pair = not self.task.decodes and self.task.reads_pairs and "\t" in line
+        return tuple(line.split("\t")) if pair else line
+
+    def _predictions(self, texts: Sequence[Any], too_long: str) -> Sequence[Result]:
+        task = self.task
+        if not task.decodes:
+            found = task.predictions(texts, too_long=too_long)
+            return [{"text": str(one), **one.values()} for one in found]
+        from regard.decoding import unfinished
+
+        found = task.hypotheses(texts, **self.decoding, too_long=too_long)
+        self.counts["unfinished"] += unfinished(found)
+        return [
+            {"text": outputs[0], "hypotheses": values_of(hypotheses, outputs)}
+            for hypotheses, outputs in zip(found, task.spelled(texts, found), strict=True)
+        ]
+
+    def _results(
+        self, chunk: Chunk, found: Mapping[int, Result], long: Mapping[int, int]
+    ) -> list[Result]:
+        """A result for each line; `found` by the index of the line, `long` among those found."""
+        self.counts.update(texts=len(chunk.texts), truncated=len(long))
+        truncated = {index for number, index in enumerate(found) if number in long}
+        return [
+            {
+                "number": chunk.first + index,
+                "source": line,
+                "text": "",
+                "truncated": index in truncated,
+                **(found[index] if index in found else self._empty()),
+            }
+            for index, line in enumerate(chunk.texts)
+        ]
+
+    def _empty(self) -> Result:
+        """The result of an empty line."""
+        if self.task.decodes:
+            return {"hypotheses": [EMPTY_HYPOTHESIS]}
+        return {**self.task.prediction_type.empty_values(), "text": ""}
+
+
+def _text_line(result: Result) -> str:
+    return _one_line(result["text"])
+
+
+def _score_lines(result: Result) -> str:
+    return "".join(
+        f"{result['number']}\t{h['score']:.4f}\t{_one_line(h['text'])}"
+        for h in result["hypotheses"]
+    )
+
+
+def _json_line(result: Result) -> str:
+    return to_json(result) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines()) + "\n"
