@@ -1,4 +1,4 @@
-"""How numbers go together with the wanted ones: Pearson's and Spearman's correlation."""
+"""Correlation of predicted numbers with their targets: Pearson's and Spearman's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Numbers = Sequence[float] | np.ndarray | Tensor
 class Pearson:
     """Pearson's correlation, from means and products of deviations in float64.
 
-    Numbers are counted from the first ones, and batches are merged by their means (Chan, Golub
-    and LeVeque 1983): those far from zero lose no digits, and memory does not grow.
+    The first pair is subtracted from all, and batches are merged by their means (Chan, Golub and
+    LeVeque 1983): numbers far from zero lose no digits, and memory does not grow.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Pearson:
         self._range = np.array([[math.inf, math.inf], [-math.inf, -math.inf]])
 
     def add(self, predictions: Numbers, targets: Numbers) -> None:
-        """As many numbers as numbers, of any shape.
+        """Count predictions with their targets, two arrays of one shape.
 
         Raises:
             RegardError: unequal shapes; a number that is not finite.
@@ -44,16 +44,17 @@ class Pearson:
             self._origin = both[:, :1].copy()
         both -= self._origin
         means, total = both.mean(1), self.count + size
-        off = both - means[:, None]
-        apart = means - self._means
-        self._products += off @ off.T + np.outer(apart, apart) * (self.count * size / total)
-        self._means += apart * (size / total)
+        deviations = both - means[:, None]
+        shift = means - self._means
+        within, between = deviations @ deviations.T, np.outer(shift, shift)
+        self._products += within + between * (self.count * size / total)
+        self._means += shift * (size / total)
         self._range[0] = np.minimum(self._range[0], both.min(1))
         self._range[1] = np.maximum(self._range[1], both.max(1))
         self.count = total
 
     def result(self) -> Score:
-        """Between -1 and 1; NaN, with its reason in the signature, where a side is constant.
+        """Between -1 and 1; NaN where predictions or targets are constant, as the signature says.
 
         Raises:
             RegardError: nothing was added.
@@ -67,14 +68,14 @@ class Pearson:
 class Spearman:
     """Pearson's correlation of ranks; equal numbers share the mean of their ranks.
 
-    Ranks are known only when all numbers are: 16 bytes are kept for each pair.
+    Ranks need all numbers: 16 bytes are kept for each pair.
     """
 
     def __init__(self) -> None:
         self._values = array("d"), array("d")
 
     def add(self, predictions: Numbers, targets: Numbers) -> None:
-        """As many numbers as numbers, of any shape.
+        """Count predictions with their targets, two arrays of one shape.
 
         Raises:
             RegardError: unequal shapes; a number that is not finite.
@@ -83,7 +84,7 @@ class Spearman:
             values.frombytes(new.tobytes())
 
     def result(self) -> Score:
-        """Between -1 and 1; NaN, with its reason in the signature, where a side is constant.
+        """Between -1 and 1; NaN where predictions or targets are constant, as the signature says.
 
         Raises:
             RegardError: nothing was added.
@@ -91,21 +92,22 @@ class Spearman:
         count = len(self._values[0])
         check_any(count, "Spearman correlation")
         ranks = np.stack([_ranks(np.array(values)) for values in self._values])
-        off = ranks - (count + 1) / 2  # the mean rank, whatever the ties
-        return _score("Spearman correlation", off @ off.T, np.all(off == 0, axis=1), count)
+        deviations = ranks - (count + 1) / 2  # the mean rank, with ties or without
+        constant = np.all(deviations == 0, axis=1)
+        return _score("Spearman correlation", deviations @ deviations.T, constant, count)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1; those of equal numbers are averaged."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (counts.cumsum() - (counts - 1) / 2)[place]
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[inverse]
 
 
 def _score(name: str, products: np.ndarray, constant: np.ndarray, count: int) -> Score:
     signature = f"count:{count}"
     sides = [side for side, flat in zip(("predictions", "targets"), constant, strict=True) if flat]
     if sides:
-        # A number would be made up, and an error would end a training that has just begun.
+        # No number is right here, and an error would end a training that has just started.
         reason = f"undefined:constant {' and '.join(sides)}"
         return Score(name, math.nan, f"{signature}|{reason}", count, 4)
     value = products[0, 1] / (math.sqrt(products[0, 0]) * math.sqrt(products[1, 1]))
@@ -113,14 +115,14 @@ def _score(name: str, products: np.ndarray, constant: np.ndarray, count: int) ->
 
 
 def _pair(predictions: Numbers, targets: Numbers) -> np.ndarray:
-    """Both in float64, flat: (2, N)."""
-    found, wanted = _array(predictions, "predictions"), _array(targets, "targets")
-    if found.shape != wanted.shape:
+    """Both in float64, flattened: (2, N)."""
+    predicted, expected = _array(predictions, "predictions"), _array(targets, "targets")
+    if predicted.shape != expected.shape:
         raise RegardError(
             "There must be as many predictions as targets, in one shape, but their shapes are "
-            f"{found.shape} and {wanted.shape}."
+            f"{predicted.shape} and {expected.shape}."
         )
-    return np.stack([found.ravel(), wanted.ravel()])
+    return np.stack([predicted.ravel(), expected.ravel()])
 
 
 def _array(numbers: Any, name: str) -> np.ndarray:

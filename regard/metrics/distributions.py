@@ -1,7 +1,7 @@
 """Distances between distributions, in nats; `bits=True` gives bits.
 
 All take probabilities over the last dimension (..., V), tensors or anything that becomes one, and
-give float64 tensors (...,). What the formulas leave open is settled by continuity: 0 log 0 = 0.
+give float64 tensors (...,). By continuity, 0 log 0 = 0.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def entropy(p: Any, *, bits: bool = False) -> Tensor:
 
 
 def cross_entropy(p: Any, q: Any, *, bits: bool = False) -> Tensor:
-    """H(p, q) = - sum p log q: what q pays for p. Infinite where q excludes what p allows."""
+    """H(p, q) = - sum p log q. Infinite where q is 0 and p is not."""
     p, q = _pair(p, q)
     return _unit(-_xlogy(p, q).sum(-1), bits)
 
 
 def kl_divergence(p: Any, q: Any, *, bits: bool = False) -> Tensor:
-    """KL(p || q) = sum p log(p / q) >= 0. Infinite where q excludes what p allows."""
+    """KL(p || q) = sum p log(p / q) >= 0. Infinite where q is 0 and p is not."""
     p, q = _pair(p, q)
     # As one logarithm of the ratio: the difference of two sums would lose digits where p = q.
     ratio = torch.where(p > 0, p / q, torch.ones_like(p))
@@ -70,7 +70,7 @@ def _distribution(values: Any, name: str) -> Tensor:
     if not bool((p >= 0).all()):
         raise RegardError(f"`{name}` must be probabilities, but one is {float(p.min())}.")
     sums = p.sum(-1)
-    if bool(((sums - 1).abs() > 1e-3).any()):  # room for half precision
+    if bool(((sums - 1).abs() > 1e-3).any()):  # rounding of half precision
         worst = sums.flatten()[int((sums - 1).abs().argmax())]
         raise RegardError(f"`{name}` must sum to 1, but sums to {float(worst):.6g}.")
     return p

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of entities: right is what has the wanted words and the wanted type.
+"""Precision, recall and F1 of entities: a correct one has the words and the type of a target.
 
 Equal to seqeval's, lenient (its default mode, which is conlleval's) or strict about a scheme.
 """
@@ -17,36 +17,36 @@ Sentences = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How many entities are right, were predicted, and were wanted."""
+class EntityCounts:
+    """Numbers of correct, of predicted and of target entities."""
 
-    right: int
-    found: int
-    wanted: int
+    correct: int
+    predicted: int
+    target: int
 
     @property
     def precision(self) -> float:
-        """Of the predicted entities, the right ones; 0 where none was predicted."""
-        return self.right / self.found if self.found else 0.0
+        """The share of predicted entities that are correct; 0 where none was predicted."""
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Of the wanted entities, the right ones; 0 where none was wanted."""
-        return self.right / self.wanted if self.wanted else 0.0
+        """The share of target entities that were predicted; 0 where there is none."""
+        return self.correct / self.target if self.target else 0.0
 
     @property
     def f1(self) -> float:
         """The harmonic mean of both; 0 where there is no entity at all."""
-        both = self.found + self.wanted
-        return 2 * self.right / both if both else 0.0
+        both = self.predicted + self.target
+        return 2 * self.correct / both if both else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntityScore(Score):
     """`value` is the F1 over all entities; `counts` are theirs, `types` those of each type."""
 
-    counts: Counts
-    types: dict[str, Counts]
+    counts: EntityCounts
+    types: dict[str, EntityCounts]
 
     @property
     def precision(self) -> float:
@@ -78,20 +78,19 @@ class EntityF1:
         self.scheme = scheme
         self.sentences = 0
         # Memory grows with the types of entities, not with the data.
-        self._right: Counter[str] = Counter()
-        self._found: Counter[str] = Counter()
-        self._wanted: Counter[str] = Counter()
+        self._correct: Counter[str] = Counter()
+        self._predicted: Counter[str] = Counter()
+        self._target: Counter[str] = Counter()
 
     def add(self, predictions: Sentences, targets: Sentences) -> None:
         """The tags of sentences, one for each word.
 
         Raises:
-            RegardError: not as many sentences, or tags in a sentence, as wanted; a tag that is
-                none of the scheme's.
+            RegardError: predictions and targets differ in number; a tag is not in the scheme.
         """
         check_equal(predictions, targets, "sentences", "sentences of targets")
-        for found, wanted in zip(predictions, targets, strict=True):
-            self._add(found, wanted)
+        for predicted, target in zip(predictions, targets, strict=True):
+            self._add(predicted, target)
 
     def result(self) -> EntityScore:
         """F1 over all entities, with precision and recall, and with the counts of each type.
@@ -101,30 +100,27 @@ class EntityF1:
         """
         check_any(self.sentences, "Entity F1")
         types = {
-            name: Counts(self._right[name], self._found[name], self._wanted[name])
-            for name in sorted(self._found | self._wanted)
+            name: EntityCounts(self._correct[name], self._predicted[name], self._target[name])
+            for name in sorted(self._predicted | self._target)
         }
-        counts = Counts(self._right.total(), self._found.total(), self._wanted.total())
-        mode = (
-            "mode:default|scheme:any"
-            if self.scheme is None
-            else f"mode:strict|scheme:{self.scheme}"
-        )
-        signature = f"{mode}|average:micro|sentences:{self.sentences}|entities:{counts.wanted}"
+        sums = (self._correct.total(), self._predicted.total(), self._target.total())
+        counts = EntityCounts(*sums)
+        mode = f"mode:strict|scheme:{self.scheme}" if self.scheme else "mode:default|scheme:any"
+        signature = f"{mode}|average:micro|sentences:{self.sentences}|entities:{counts.target}"
         return EntityScore(
-            "entity F1", counts.f1, signature, counts.wanted, 4, counts=counts, types=types
+            "entity F1", counts.f1, signature, counts.target, 4, counts=counts, types=types
         )
 
-    def _add(self, found: Sequence[str], wanted: Sequence[str]) -> None:
-        if isinstance(found, str) or isinstance(wanted, str):
+    def _add(self, predicted: Sequence[str], target: Sequence[str]) -> None:
+        if isinstance(predicted, str) or isinstance(target, str):
             raise RegardError("`predictions` and `targets` must be lists of sentences' tags.")
-        if len(found) != len(wanted):
+        if len(predicted) != len(target):
             raise RegardError(
-                f"Sentence {self.sentences} has {len(wanted)} words, but {len(found)} predicted "
-                "tags."
+                f"Sentence {self.sentences} has {len(target)} words, but {len(predicted)} "
+                "predicted tags."
             )
-        predicted, right = set(spans(found, self.scheme)), set(spans(wanted, self.scheme))
-        self._right.update(span.type for span in predicted & right)
-        self._found.update(span.type for span in predicted)
-        self._wanted.update(span.type for span in right)
+        found, expected = set(spans(predicted, self.scheme)), set(spans(target, self.scheme))
+        self._correct.update(span.type for span in found & expected)
+        self._predicted.update(span.type for span in found)
+        self._target.update(span.type for span in expected)
         self.sentences += 1

@@ -35,16 +35,16 @@ class Metric(Protocol):
     def result(self) -> Any: ...
 
 
-def check_equal(found: Sized, wanted: Sized, what: str, others: str) -> None:
-    """Refuses columns of unequal length."""
-    if len(found) != len(wanted):
+def check_equal(first: Sized, second: Sized, what: str, others: str) -> None:
+    """Raise RegardError for columns of unequal length."""
+    if len(first) != len(second):
         raise RegardError(
-            f"There must be as many {what} as {others}, but there are {len(found)} {what} and "
-            f"{len(wanted)} {others}."
+            f"There must be as many {what} as {others}, but there are {len(first)} {what} and "
+            f"{len(second)} {others}."
         )
 
 
 def check_any(count: int, name: str) -> None:
-    """Refuses a score of nothing."""
+    """Raise RegardError if nothing was scored."""
     if count == 0:
         raise RegardError(f"{name} of nothing is not defined: nothing was added to it.")

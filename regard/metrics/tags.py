@@ -23,34 +23,34 @@ class Span(NamedTuple):
     stop: int
 
 
-class Word(NamedTuple):
-    """A tag, taken apart. Of `O` the type is empty; of a prefix alone, as in `B`, it is `_`."""
+class Tag(NamedTuple):
+    """The parts of a tag. The type of `O` is empty; that of a prefix alone, as in `B`, is `_`."""
 
     prefix: str
     type: str
 
 
-OUTSIDE = Word("O", "")
+OUTSIDE = Tag("O", "")
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """prefixes: that may occur beside `O`.  begins(before, word): a word opens an entity.
-    ends(last, after): what was opened is an entity, if `last` is its last word."""
+    """prefixes: the prefixes beside `O`.  begins(before, tag): whether an entity begins at a tag.
+    ends(last, after): whether an entity may end with the tag `last`."""
 
     prefixes: str
-    begins: Callable[[Word, Word], bool]
-    ends: Callable[[Word, Word], bool]
+    begins: Callable[[Tag, Tag], bool]
+    ends: Callable[[Tag, Tag], bool]
 
 
-def _begins_iob1(before: Word, word: Word) -> bool:
-    """`B-` has a meaning only after a word of the same type; `I-` opens where nothing goes on."""
-    if word.prefix == "B":
-        return before.prefix != "O" and before.type == word.type
-    return word.prefix == "I" and (before.prefix != "I" or before.type != word.type)
+def _begins_iob1(before: Tag, tag: Tag) -> bool:
+    """`B-` counts only after a tag of the same type; `I-` begins an entity where none continues."""
+    if tag.prefix == "B":
+        return before.prefix != "O" and before.type == tag.type
+    return tag.prefix == "I" and (before.prefix != "I" or before.type != tag.type)
 
 
-def _ends_iob1(last: Word, after: Word) -> bool:
+def _ends_iob1(last: Tag, after: Tag) -> bool:
     """`B-` after a `B-` of another type is against the scheme, and seqeval drops the first."""
     return not (last.prefix == after.prefix == "B" and last.type != after.type)
 
@@ -58,13 +58,13 @@ def _ends_iob1(last: Word, after: Word) -> bool:
 # What seqeval's strict mode takes for an entity in each scheme.
 SCHEMES = {
     "IOB1": Scheme("IB", _begins_iob1, _ends_iob1),
-    "IOB2": Scheme("IB", lambda before, word: word.prefix == "B", lambda last, after: True),
+    "IOB2": Scheme("IB", lambda before, tag: tag.prefix == "B", lambda last, after: True),
     "IOBES": Scheme(
-        "IBES", lambda before, word: word.prefix in "BS", lambda last, after: last.prefix in "ES"
+        "IBES", lambda before, tag: tag.prefix in "BS", lambda last, after: last.prefix in "ES"
     ),
 }
 # seqeval's default mode: every word that is not outside belongs to an entity, in any scheme.
-LENIENT = Scheme("IBES", lambda before, word: word.prefix != "O", lambda last, after: True)
+LENIENT = Scheme("IBES", lambda before, tag: tag.prefix != "O", lambda last, after: True)
 
 
 def scheme_of(name: str) -> Scheme:
@@ -86,19 +86,19 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
 
     Raises:
         ConfigError: there is no such scheme.
-        RegardError: a tag is not one of the scheme's.
+        RegardError: a tag is not in the scheme.
     """
     grammar = LENIENT if scheme is None else scheme_of(scheme)
-    words = [_word(tag, grammar.prefixes, scheme) for tag in tags] + [OUTSIDE]
-    found, at = [], 0
-    while at < len(tags):
-        start, at = at, at + 1
-        if not grammar.begins(words[start - 1] if start else OUTSIDE, words[start]):
+    parsed = [_parsed(tag, grammar.prefixes, scheme) for tag in tags] + [OUTSIDE]
+    found, end = [], 0
+    while end < len(tags):
+        start, end = end, end + 1
+        if not grammar.begins(parsed[start - 1] if start else OUTSIDE, parsed[start]):
             continue
-        while _continues(words[at - 1], words[at]):
-            at += 1
-        if grammar.ends(words[at - 1], words[at]):
-            found.append(Span(words[start].type, start, at))
+        while _continues(parsed[end - 1], parsed[end]):
+            end += 1
+        if grammar.ends(parsed[end - 1], parsed[end]):
+            found.append(Span(parsed[start].type, start, end))
     return found
 
 
@@ -110,7 +110,7 @@ def convert(tags: Sequence[str], scheme: str) -> list[str]:
 
     Raises:
         ConfigError: there is no such scheme.
-        RegardError: a tag is none of any scheme.
+        RegardError: a tag belongs to no scheme.
     """
     scheme_of(scheme)
     converted, before = ["O"] * len(tags), Span("", 0, 0)
@@ -130,18 +130,18 @@ def _prefixes(length: int, scheme: str, touches: bool) -> str:
     return first + "I" * (length - 1)
 
 
-def _continues(before: Word, word: Word) -> bool:
-    """Whether an entity that holds `before` holds `word` too."""
-    return before.prefix in "BI" and word.prefix in "IE" and before.type == word.type
+def _continues(before: Tag, tag: Tag) -> bool:
+    """Whether the entity of the tag `before` continues with `tag`."""
+    return before.prefix in "BI" and tag.prefix in "IE" and before.type == tag.type
 
 
-def _word(tag: str, prefixes: str, scheme: str | None) -> Word:
+def _parsed(tag: str, prefixes: str, scheme: str | None) -> Tag:
     if tag == "O":
         return OUTSIDE
     if isinstance(tag, str):
         prefix, _, kind = tag.partition("-")
         if len(prefix) == 1 and prefix in prefixes:
-            return Word(prefix, kind or "_")
+            return Tag(prefix, kind or "_")
     known = ", ".join(f"{prefix}-" for prefix in prefixes)
     where = f" in {scheme}" if scheme else ""
     raise RegardError(

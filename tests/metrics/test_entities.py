@@ -51,7 +51,7 @@ def check(metric, found, wanted, **how):
     assert (score.precision, score.recall, score.value) == pytest.approx(micro, abs=1e-12)
     assert score.types.keys() == types.keys()
     for name, counts in score.types.items():
-        row = (counts.precision, counts.recall, counts.f1, counts.wanted)
+        row = (counts.precision, counts.recall, counts.f1, counts.target)
         assert row == pytest.approx(types[name], abs=1e-12)
 
 
@@ -108,7 +108,7 @@ def test_by_hand():
     metric = EntityF1()
     metric.add(found, wanted)
     score = metric.result()
-    assert (score.counts.right, score.counts.found, score.counts.wanted) == (1, 3, 3)
+    assert (score.counts.correct, score.counts.predicted, score.counts.target) == (1, 3, 3)
     assert score.types["PER"].precision == 1 / 2 and score.types["LOC"].recall == 0
     assert str(score) == (
         "entity F1 = 0.3333 (precision 0.3333, recall 0.3333) "
@@ -165,7 +165,7 @@ def test_conll_2003_is_iob1_and_loses_nothing_as_iob2(shared):
         metric.add(wanted, wanted)
         score = metric.result()
         assert score.value == 1
-        assert {name: row.wanted for name, row in score.types.items()} == counts
+        assert {name: row.target for name, row in score.types.items()} == counts
     converted = [convert_tags(tags, "IOB2") for tags in wanted]
     metric = EntityF1()
     metric.add(converted, wanted)
