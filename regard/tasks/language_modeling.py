@@ -274,9 +274,13 @@ class LanguageModeling(Embeds):
         """Windows over parallel streams of the text, or shuffled blocks; pass after pass."""
         data = self._texts()
         if self.context is None:
-            return EpochSampler(ParallelStreams(data.train, rows=data.rows, steps=data.steps))
+            return EpochSampler(
+                ParallelStreams(data.train, batch_size=data.rows, sequence_length=data.steps)
+            )
         return EpochSampler(
-            ShuffledBlocks(data.train, rows=data.rows, steps=data.steps, seed=data.seed)
+            ShuffledBlocks(
+                data.train, batch_size=data.rows, sequence_length=data.steps, seed=data.seed
+            )
         )
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
@@ -509,9 +513,9 @@ class LanguageModeling(Embeds):
     ) -> Sequence[StreamBatch]:
         """A text to be measured: in windows, or in `rows` streams where there is no window."""
         if window is None:
-            return ParallelStreams(text, rows=rows, steps=VALID_STEPS)
+            return ParallelStreams(text, batch_size=rows, sequence_length=VALID_STEPS)
         rows = max(1, batch_budget(self.model) // window)
-        return SlidingWindows(text, window=window, stride=stride, rows=rows)
+        return SlidingWindows(text, window=window, stride=stride, batch_size=rows)
 
     # ---- prompts
 
