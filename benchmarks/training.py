@@ -129,7 +129,7 @@ class OurMaskedWords:
             def loss(self, batch: Masked, carry: None) -> Any:
                 masked = batch.targets != IGNORE
                 hidden = self.model.encoder.encode_at(batch.texts, masked)
-                return self.model.heads["words"].loss(hidden, batch.targets[masked]), None
+                return self.model.heads["masked_lm"].loss(hidden, batch.targets[masked]), None
 
         rule = OptimizerOptions(
             "adamw", RATE, (0.9, 0.999), eps=1e-8, weight_decay=DECAY, clip=CLIP
@@ -137,7 +137,7 @@ class OurMaskedWords:
         options = TrainingOptions(
             updates=10**9, precision=precision, threads=threads, optimizer=rule
         )
-        model = assembled(Bert(BertConfig(**sizes)), {"words": 1})
+        model = assembled(Bert(BertConfig(**sizes)), {"masked_lm": 1})
         self.task, self.updates = Task(model, _batches(sizes, rows, length), options), updates
 
     def turn(self) -> float:

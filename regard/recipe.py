@@ -38,6 +38,7 @@ from pydantic import (
     create_model,
 )
 
+from regard import old_names
 from regard.errors import ConfigError, DataError
 from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
 from regard.suggest import nearest
@@ -180,7 +181,8 @@ class Source:
         if value in names:
             return str(value)
         was = "is missing" if value is None else f"is {_toml(value)}, which is unknown"
-        hint = nearest(str(value or ""), names)
+        new = old_names.VALUES.get(key, {}).get(str(value))
+        hint = f"It is called {new!r} now." if new else nearest(str(value or ""), names)
         raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
 
     def text_at(self, key: str) -> str:
@@ -277,6 +279,8 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
     run = tables.pop("run", {})
     if not isinstance(run, dict):
         raise ConfigError(f"{path or 'recipe'}:{_line_of(text, 'run')}: `run` must be a section.")
+    if run:  # written by Regard, maybe with the names of an earlier version
+        tables = old_names.recipe(tables)
     return Source(path, text, tables, dict(map(_split, overrides)), run)
 
 
@@ -408,6 +412,8 @@ def _option(schema: Any, key: str) -> Any:
 
 def _unknown(schema: Any, key: str) -> str:
     """Say that the dotted `key` is no option, with the nearest one that is."""
+    if (new := old_names.OPTIONS.get(key)) and _option(schema, new) is not None:
+        return f"`{key}` is called `{new}` now."
     section, _, name = key.rpartition(".")
     while section and _plain(_option(schema, section)) is None:  # [trainig] is what is misspelt
         section, _, name = section.rpartition(".")
@@ -461,7 +467,9 @@ def _refusal(key: str, errors: Sequence[Any]) -> str:
         if not said.startswith("must ") or "but " in said:  # a whole sentence
             return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
     hint = ""
-    if first["type"] in ("literal_error", "enum"):
+    if new := old_names.VALUES.get(key, {}).get(str(first["input"])):
+        hint = f'It is called "{new}" now.'
+    elif first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     return f"{type_error_message(key + index, errors, _toml)} {hint}".rstrip()
 

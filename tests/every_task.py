@@ -28,14 +28,14 @@ HEADS = {
     "regression": ("classes", 1),
     "tagging": ("tags", 3),
     "question-answering": ("span", 2),
-    "multiple-choice": ("choice", 1),
-    "fill-mask": ("words", 1),
-    "next-sentence": ("next", 2),
+    "multiple-choice": ("multiple_choice", 1),
+    "fill-mask": ("masked_lm", 1),
+    "next-sentence": ("next_sentence", 2),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["no", "perhaps", "yes"]},
     "tagging": {"labels": ["B-X", "I-X", "O"]},
-    "question-answering": {"max_tokens": LIMIT, "overlap": 4, "question_tokens": 6},
+    "question-answering": {"max_length": LIMIT, "overlap": 4, "question_tokens": 6},
 }
 
 

@@ -63,7 +63,7 @@ task = "translation"
 train = ["train.a", "train.b"]
 valid = ["test.a", "test.b"]
 test = ["test.a", "test.b"]
-batch_tokens = 256
+max_tokens_per_batch = 256
 [tokenizer]
 kind = "words"
 vocab_size = 50
@@ -80,8 +80,8 @@ task = "language-modeling"
 train = "train.a"
 valid = "test.a"
 test = "test.a"
-rows = 4
-steps = 8
+batch_size = 4
+sequence_length = 8
 [model]
 name = "recurrent"
 d_model = 16
@@ -370,7 +370,7 @@ def test_wrong_training_data_is_named_by_file_and_line(place, tmp_path, content,
 
 
 def test_a_sentence_longer_than_the_limit_is_refused_where_the_recipe_says_so(place, tmp_path):
-    limits = ["data.max_tokens=3", "data.too_long=error"]
+    limits = ["data.max_length=3", "data.too_long=error"]
     said = refused("train", place / "transformer.toml", *limits, "--out", tmp_path / "never")
     assert "train.a:" in said and "more than 3" in said
 

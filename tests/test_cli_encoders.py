@@ -63,7 +63,7 @@ def classifier(place) -> Path:
     recipe = place / "classes.toml"
     recipe.write_text(
         'task = "classification"\n[data]\ntrain = "train.tsv"\nvalid = "valid.tsv"\n'
-        f'test = "test.tsv"\nmax_tokens = 20\n{MODEL}'
+        f'test = "test.tsv"\nmax_length = 20\n{MODEL}'
     )
     done("train", recipe, "--out", place / "classes")
     return place / "classes"
@@ -107,7 +107,7 @@ def test_words_are_tagged_one_for_one(place):
     recipe = place / "tags.toml"
     recipe.write_text(
         'task = "tagging"\n[data]\ntrain = "train.conll"\nvalid = "valid.conll"\n'
-        f'test = "test.conll"\nmax_tokens = 20\n{MODEL}'
+        f'test = "test.conll"\nmax_length = 20\n{MODEL}'
     )
     done("train", recipe, "training.epochs=6", "--out", place / "tags")
     facts = json.loads(done("evaluate", place / "tags", "--json"))
@@ -124,8 +124,8 @@ def test_words_are_tagged_one_for_one(place):
 def test_what_nothing_scores_is_refused_by_name(place, tmp_path):
     torch.manual_seed(1)
     task = masked(place)
-    runs.save(task, tmp_path / "words")
-    said = refused("evaluate", tmp_path / "words", "--data", place / "test.tsv")
+    runs.save(task, tmp_path / "masked_lm")
+    said = refused("evaluate", tmp_path / "masked_lm", "--data", place / "test.tsv")
     assert "Nothing scores the task fill-mask" in said
 
 
@@ -135,7 +135,7 @@ def masked(place: Path) -> FillMask:
     special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = train("wordpiece", lines, 80, special_tokens=special_tokens)
     body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
-    return FillMask(Headed(body, {"words": body.new_head("words")}), tokenizer)
+    return FillMask(Headed(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
 
 
 def test_look_shows_a_word_a_row_and_two_models(classifier, tmp_path):

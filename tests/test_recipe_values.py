@@ -76,7 +76,7 @@ def test_values_that_no_option_takes_are_located(path, tmp_path):
         ("training.optimizer.learning_rate=nan", "must be a finite number, but is nan"),
         ("training.optimizer.betas=[0.9, inf]", "must be a finite number, but is inf"),
         ("seed=99999999999999999999", "must fit into 64 bits"),
-        ("data.batch_tokens=1979-05-27", "must not be a date"),
+        ("data.max_tokens_per_batch=1979-05-27", "must not be a date"),
         ("training.threads=1000000000", "must be from 0 to 1024"),
         ("model.d_model=[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]", "nested too deeply"),
         ("name=../evil", "must be a plain name"),
@@ -94,8 +94,8 @@ task = "language-modeling"
 [data]
 train = "text.txt"
 valid = "text.txt"
-rows = 2
-steps = 4
+batch_size = 2
+sequence_length = 4
 [model]
 name = "gpt2"
 d_model = 8
@@ -118,8 +118,8 @@ updates = 1
         "model.dropout = 1e308",
         "model.dropout = -0.5",
         "model.init_range = -1.0",
-        "data.steps = 9",
-        "data.rows = 0",
+        "data.sequence_length = 9",
+        "data.batch_size = 0",
         "tokenizer.vocab_size = 9223372036854775807",
         "decoding.beams = 0",
         "evaluation.stride = 100",

@@ -74,8 +74,8 @@ seed = {self.seed}
 path = {json.dumps(str(self.encoder))}
 [data]
 train = "train.jsonl"
-max_tokens = {r.max_length}
-batch_rows = {r.batch}
+max_length = {r.max_length}
+batch_size = {r.batch}
 {named}
 [training]
 epochs = {r.epochs}

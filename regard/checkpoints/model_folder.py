@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
+from regard import old_names
 from regard.checkpoints import quantized_checkpoint
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.formats.published import from_published, to_published
@@ -119,6 +120,7 @@ class ModelFolder:
             weights = read_weights(self.path)
             if self.config.get("model_type") != OURS:
                 return self._labelled(from_published(self.config | self._decoder_start(), weights))
+            weights = old_names.parameters(weights)
             model = self._build(weights)
             check_fit(model, weights)
             check_finite(weights)
@@ -129,14 +131,14 @@ class ModelFolder:
         """The model of a folder with quantized weights, prepared for decoding on the CPU."""
         assert self.dtype is not None
         with self.located(), releasing():
-            tensors = read_weights(self.path)
+            tensors = old_names.parameters(read_weights(self.path))
             build = lambda: self._build(tensors)  # noqa: E731
             return self._labelled(quantized_checkpoint.opened(build, tensors, self.dtype))
 
     def dequantized_model(self) -> nn.Module:
         """The model of a folder with quantized weights, these as float32."""
         with self.located(), releasing():
-            tensors = read_weights(self.path)
+            tensors = old_names.parameters(read_weights(self.path))
             return self._labelled(
                 quantized_checkpoint.widened(lambda: self._build(tensors), tensors)
             )
@@ -237,7 +239,7 @@ def folder_of(path: str | Path) -> Path:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = read_json(folder / CONFIG)
+        config = old_names.config(read_json(folder / CONFIG))
     except FileNotFoundError:
         hint = "Give a run folder or its model/."
         if (folder / "recipe.toml").exists():

@@ -107,12 +107,12 @@ class Pooling:
 
     kinds: of `KINDS`; several stand side by side in the vector.
     normalize: whether the vector is given the length 1.
-    max_tokens: how many of a text are read, special pieces included; None: as the model limits it.
+    max_length: how many of a text are read, special pieces included; None: as the model limits it.
     """
 
     kinds: tuple[str, ...] = ("mean",)
     normalize: bool = False
-    max_tokens: int | None = None
+    max_length: int | None = None
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
@@ -306,7 +306,7 @@ def write_sentence_transformers(folder: str | Path, pooling: Pooling, d_model: i
     if tuple(kind for kind in KINDS if kind in pooling.kinds) != pooling.kinds:
         flags = {"pooling_mode": list(pooling.kinds)}  # the flags have one order alone
     _write(folder / POOLING / "config.json", {"word_embedding_dimension": d_model, **flags})
-    _write(folder / ABOUT, {"max_seq_length": pooling.max_tokens, "do_lower_case": False})
+    _write(folder / ABOUT, {"max_seq_length": pooling.max_length, "do_lower_case": False})
     parts = [("", "Transformer"), (POOLING, "Pooling")]
     parts += [(NORMALIZE, "Normalize")] if pooling.normalize else []
     modules = [

@@ -43,9 +43,10 @@ TOLERANCE, LONGEST, ROWS = 1e-4, 64, 8
 # kind of head -> the fields of their output that may hold its answer, the first that is there does
 ANSWERS = {
     "pooler": ("pooler_output",),
-    "words": ("prediction_logits", "logits"),
-    "next": ("seq_relationship_logits", "logits"),
-    "choice": ("mc_logits", "logits"),
+    "masked_lm": ("prediction_logits", "logits"),
+    "lm": ("logits",),
+    "next_sentence": ("seq_relationship_logits", "logits"),
+    "multiple_choice": ("mc_logits", "logits"),
 }
 TEXTS = (
     "The animal didn't cross the street because it was too tired.",
@@ -265,7 +266,7 @@ class _Encoders:
         self.heads: dict[str, Any] = dict(ours.heads) if isinstance(ours, Headed) else {}
         if isinstance(self.body, LanguageModel) and theirs.get_output_embeddings() is not None:
             words: Any = self.body.head  # type: ignore[union-attr]
-            self.heads["words"] = lambda hidden, texts: words.logits(hidden)
+            self.heads["lm"] = lambda hidden, texts: words.logits(hidden)
         self.theirs, self.order = theirs, order
         self.accepted = set(inspect.signature(theirs.forward).parameters)
         base = inspect.signature(theirs.base_model.forward).parameters
@@ -304,7 +305,9 @@ class _Encoders:
             given = {name: _shifted(v, batch.lengths, left=True) for name, v in given.items()}
         if left and not self.counted:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
-        if "choice" in self.heads:  # they take several answers to a question: here it is one
+        if (
+            "multiple_choice" in self.heads
+        ):  # they take several answers to a question: here it is one
             given["input_ids"] = given["input_ids"][:, None]
         if "mc_token_ids" in self.accepted:
             end = batch.lengths - 1 if not left else torch.full_like(batch.lengths, -1)
@@ -323,7 +326,7 @@ class _Encoders:
         answer = next((one for one in found if one is not None), None)
         if answer is None:
             return None
-        if kind == "choice":
+        if kind == "multiple_choice":
             return answer.flatten()[:, None]
         return answer.flatten(0, 1) if answer.dim() == 4 else answer  # (B, 1, T, V) -> (B, T, V)
 
@@ -352,7 +355,7 @@ class _EncoderDecoders:
         found[f"encoder layer {len(self.ours.encoder)}"] = self.ours.encode(batch)
         found[f"decoder layer {len(self.ours.decoder)}"] = hidden
         found = {name: self.order(one) for name, one in found.items()}
-        return found | {"head words": self.ours.head.logits(hidden)}
+        return found | {"head lm": self.ours.head.logits(hidden)}
 
     def other(self, batch: Sequences, *, left: bool) -> Outputs:
         output = self.theirs(
@@ -361,7 +364,7 @@ class _EncoderDecoders:
             decoder_input_ids=batch.ids,
             output_hidden_states=True,
         )
-        found = {"head words": output.logits}
+        found = {"head lm": output.logits}
         for side in ("encoder", "decoder"):
             states = getattr(output, f"{side}_hidden_states")
             found |= {f"{side} layer {i}": one for i, one in enumerate(states)}

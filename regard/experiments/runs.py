@@ -109,7 +109,7 @@ class FeaturesSection(Options):
     layers: str = FeaturesConfig.choice
     """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
     d_model: int = FeaturesConfig.d_model
-    depth: int = FeaturesConfig.depth
+    lstm_layers: int = FeaturesConfig.lstm_layers
     dropout: float = FeaturesConfig.dropout
 
 
@@ -189,7 +189,7 @@ def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
             raise ConfigError(f"{said} at least 1, but is {value}.")
         if type(value) is float and value < 0:
             raise ConfigError(f"{said} at least 0, but is {value}.")
-        if name.endswith(("layers", "depth")) and type(value) is int and value > MOST_LAYERS:
+        if name.endswith("layers") and type(value) is int and value > MOST_LAYERS:
             raise ConfigError(f"{said} at most {MOST_LAYERS:,}, but is {value}.")
 
 

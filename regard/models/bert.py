@@ -165,7 +165,7 @@ class Bert(Stacked):
     SIZES = SIZES
     PUBLISHED = PUBLISHED
     # The heads whose inner layer is the pooler that came out of pre-training.
-    pooled: tuple[str, ...] = ("pooler", "next", "classes", "choice")
+    pooled: tuple[str, ...] = ("pooler", "next_sentence", "classes", "multiple_choice")
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -209,12 +209,12 @@ class Bert(Stacked):
         match kind:
             case "pooler":
                 made = Pooler(width)
-            case "words":
+            case "masked_lm":
                 softmax = words_of(self.embedding, config)
                 made = MaskedWords(width, config.activation, config.norm_eps, softmax)
-            case "next":
+            case "next_sentence":
                 made = Answers(width, 2, place=first, inner=Inner(width, "tanh"))
-            case "classes" | "choice":
+            case "classes" | "multiple_choice":
                 inner = Inner(width, "tanh")
                 made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
             case "tags":

@@ -1,6 +1,6 @@
 """Checks of a model's configuration: by the types of its fields, and against the weights.
 
-    config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
+config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.recipe import Options, options_of
 from regard.schema import ErrorOf, checked
 
 SPECIAL = ("pad", "bos", "eos")  # fields that are token ids
-LAYERS = ("layers", "encoder_layers", "decoder_layers", "depth")
+LAYERS = ("layers", "encoder_layers", "decoder_layers", "lstm_layers")
 SIZES = ("vocab_size", "d_model", "d_ff", "heads", "segments")  # each is a dimension of some weight
 
 

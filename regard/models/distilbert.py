@@ -133,10 +133,10 @@ class DistilBert(Stacked):
         config, width = self.config, self.config.d_model
         made: nn.Module
         match kind:
-            case "words":
+            case "masked_lm":
                 softmax = words_of(self.embedding, config)
                 made = MaskedWords(width, config.activation, NORM_EPS, softmax)
-            case "classes" | "choice":
+            case "classes" | "multiple_choice":
                 inner, dropout = Inner(width, "relu"), config.classes_dropout
                 made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
             case "tags":

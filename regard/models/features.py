@@ -34,7 +34,7 @@ class FeaturesConfig:
 
     encoder: the name of its model.  inside: its configuration.
     choice: of its layers: "mix", or one of `regard.layers.mixing`.
-    d_model: of the biLSTM, both directions together.  depth: its layers.
+    d_model: of the biLSTM, both directions together.  lstm_layers: its layers.
     dropout: of the features, between the layers of the biLSTM, and at the head.
     """
 
@@ -43,7 +43,7 @@ class FeaturesConfig:
     inside: Mapping[str, Any] = field(default_factory=dict)
     choice: str = "concat-last-4"
     d_model: Size = 768
-    depth: Size = 2
+    lstm_layers: Size = 2
     dropout: Probability = 0.5
     pad: TokenId | None = 0
 
@@ -92,7 +92,7 @@ class Features(nn.Module, Encoder):
         width = self.choice.width(inner.d_model)
         self.dropout = Dropout(config.dropout)
         self.recurrent = BidirectionalStack(
-            LSTM, width, config.d_model, config.depth, dropout=config.dropout
+            LSTM, width, config.d_model, config.lstm_layers, dropout=config.dropout
         )
 
     @property
@@ -144,7 +144,7 @@ class Features(nn.Module, Encoder):
         match kind:
             case "tags":
                 made = Answers(width, outputs, place=everywhere, dropout=dropout)
-            case "classes" | "choice":
+            case "classes" | "multiple_choice":
                 made = Answers(width, outputs, place=mean, dropout=dropout)
             case "span":
                 made = Answers(width, 2, place=everywhere, dropout=dropout)

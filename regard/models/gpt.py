@@ -231,7 +231,7 @@ class GPT(nn.Module, LanguageModel, Encoder):
                 made = Answers(width, outputs, place=everywhere, dropout=self.tags_dropout)
             case "span":
                 made = Answers(width, 2, place=everywhere)
-            case "choice":
+            case "multiple_choice":
                 made = Compared(width, config.choice_activation, config.choice_dropout)
             case _:
                 raise no_head(self, kind)

@@ -20,12 +20,12 @@ from regard.suggest import nearest
 # kind -> what it answers
 HEADS = {
     "pooler": "one vector for a text, as it came out of pre-training",
-    "words": "which word stands where [MASK] is",
-    "next": "whether the second text follows the first",
+    "masked_lm": "which word stands where [MASK] is",
+    "next_sentence": "whether the second text follows the first",
     "classes": "the class of a text or of two, or a number",
     "tags": "the tag of each word",
     "span": "the first and the last token of an answer",
-    "choice": "how well a row answers, to be compared with other rows",
+    "multiple_choice": "how well a row answers, to be compared with other rows",
 }
 
 

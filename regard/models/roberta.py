@@ -55,7 +55,7 @@ class Roberta(Bert):
     SIZES = SIZES
     PUBLISHED = PUBLISHED
     # Published files carry a pooler, but nothing has trained it; their choices are read from it.
-    pooled = ("pooler", "choice")
+    pooled = ("pooler", "multiple_choice")
 
     def __init__(self, config: RobertaConfig):
         super().__init__(config)
@@ -71,7 +71,7 @@ class Roberta(Bert):
         return self.positions.of(ids)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`, but for "next".
+        """A new head of one of the kinds in `regard.models.headed.HEADS`, but for "next_sentence".
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -81,15 +81,15 @@ class Roberta(Bert):
         dropout = config.dropout if dropout is None else dropout
         made: nn.Module
         match kind:
-            case "words":  # gelu, whatever the layers have
+            case "masked_lm":  # gelu, whatever the layers have
                 made = MaskedWords(width, "gelu", config.norm_eps, words_of(self.embedding, config))
             case "classes":
                 inner = Inner(width, "tanh", dropout)
                 made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
-            case "choice":
+            case "multiple_choice":
                 inner = Inner(width, "tanh")
                 made = Answers(width, outputs, place=first, inner=inner, dropout=config.dropout)
-            case "next":
+            case "next_sentence":
                 raise no_head(self, kind)
             case _:
                 return super().new_head(kind, outputs)

@@ -25,10 +25,6 @@ TASKS = {
 }
 
 
-# names of tasks in folders that earlier versions wrote
-FORMER_NAMES = {"masked-words": "fill-mask"}
-
-
 def task_class(name: str) -> Any:
     """The class of this name, imported now.
 

@@ -28,7 +28,7 @@ from regard.text import Tokenizer
 class ClassificationObjective(TextObjective):
     """[objective]"""
 
-    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
 
 
 class ClassificationRecipe(EncoderRecipe):
@@ -65,10 +65,10 @@ class Classification(TextTask):
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
-        smoothing: float = 0.0,
+        label_smoothing: float = 0.0,
         **options: Any,
     ):
-        self.labels, self.smoothing = tuple(labels), smoothing
+        self.labels, self.label_smoothing = tuple(labels), label_smoothing
         self._number = {label: i for i, label in enumerate(self.labels)}
         super().__init__(model, tokenizer, **options)
 
@@ -82,11 +82,11 @@ class Classification(TextTask):
             model,
             tokenizer,
             labels=labels,
-            smoothing=recipe.objective.smoothing,
+            label_smoothing=recipe.objective.label_smoothing,
             glue=data.glue,
             metrics=recipe.evaluation.metrics,
             both_orders=recipe.objective.both_orders,
-            max_tokens=data.max_tokens,
+            max_length=data.max_length,
         )
         task.begin(recipe, remarks)
         return task
@@ -104,7 +104,7 @@ class Classification(TextTask):
 
     def errors(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy in nats, (N,); smoothed only where the model learns."""
-        smoothing = self.smoothing if self.model.training else 0.0
+        smoothing = self.label_smoothing if self.model.training else 0.0
         return F.cross_entropy(scores, targets, reduction="none", label_smoothing=smoothing)
 
     def predictions(

@@ -51,9 +51,9 @@ class Embedding(Answering):
         *,
         kinds: Sequence[str] = ("mean",),
         normalize: bool = False,
-        max_tokens: int | None = None,
+        max_length: int | None = None,
     ):
-        super().__init__(headed(model), tokenizer, max_tokens=max_tokens)
+        super().__init__(headed(model), tokenizer, max_length=max_length)
         self.pooling = Pooling(tuple(kinds), normalize, self.pieces.max_length)
 
     # ---- using

@@ -49,18 +49,18 @@ class RowsData(Options):
     train: RecipePath
     valid: RecipePath | None = None
     test: RecipePath | None = None
-    max_tokens: int = Field(default=128, ge=4)
+    max_length: int = Field(default=128, ge=4)
     """Of one row, the special pieces included; never more than the model reads."""
-    batch_rows: int = Field(default=32, ge=1)
-    batch_tokens: int = Field(default=16384, ge=1)
-    """Places in a batch, padding included; a batch of long rows has fewer than `batch_rows`."""
+    batch_size: int = Field(default=32, ge=1)
+    max_tokens_per_batch: int = Field(default=16384, ge=1)
+    """Places in a batch, padding included; a batch of long rows has fewer than `batch_size`."""
 
 
 class EncoderData(RowsData):
     """[data] of tasks on an encoder."""
 
     too_long: Literal["error", "truncate", "skip"] = "truncate"
-    """What happens to rows beyond `max_tokens`; those that are cut or left out are counted."""
+    """What happens to rows beyond `max_length`; those that are cut or left out are counted."""
 
 
 class MarkingTokenizer(TokenizerSection):
@@ -112,9 +112,9 @@ class Answering(Embeds):
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
 
-    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
+    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_length: int | None = None):
         self.model = model
-        self.pieces = pieces_of(model, tokenizer, max_tokens)
+        self.pieces = pieces_of(model, tokenizer, max_length)
         self.tokenizer = tokenizer.with_template(self.pieces.template)
         self._kept_rows: Latest[Any] = Latest(self._made_rows)
 
@@ -133,7 +133,7 @@ class Answering(Embeds):
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        return {"max_tokens": self.pieces.max_length}
+        return {"max_length": self.pieces.max_length}
 
     def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
         """What the head answers from the hidden states (R, T, D) of a batch's rows."""
@@ -153,7 +153,7 @@ class Answering(Embeds):
             return
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.model.encoder)
-            for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
+            for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = batch.to(device_of(self.model))
@@ -239,10 +239,10 @@ class EncoderTask(Answering, ABC):
         model: Headed,
         tokenizer: Tokenizer,
         *,
-        max_tokens: int | None = None,
+        max_length: int | None = None,
         parts: Parts | None = None,
     ):
-        super().__init__(model, tokenizer, max_tokens=max_tokens)
+        super().__init__(model, tokenizer, max_length=max_length)
         self.parts = parts
         self.next_words: NextWords | None = None
         self.remarks: list[str] = []
@@ -264,8 +264,8 @@ class EncoderTask(Answering, ABC):
     @classmethod
     def example(cls, recipe: Any, words: int) -> Any:
         """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
-        data, words = recipe.data, min(words, recipe.data.max_tokens)
-        rows = max(1, min(data.batch_rows, data.batch_tokens // words))
+        data, words = recipe.data, min(words, recipe.data.max_length)
+        rows = max(1, min(data.batch_size, data.max_tokens_per_batch // words))
         return InputBatch(Sequences.alike(rows, words), torch.arange(rows))
 
     def train_batches(self) -> EpochSampler:
@@ -273,14 +273,10 @@ class EncoderTask(Answering, ABC):
         similar lengths together.
         """
         parts = self._parts()
-        rows, tokens = parts.data.batch_rows, parts.data.batch_tokens
+        rows, tokens = parts.data.batch_size, parts.data.max_tokens_per_batch
         unpadded = self.model.encoder.unpadded and device_of(self.model).type == "cpu"
         buckets = parts.train.rows.buckets(
-            self.pieces.pad,
-            batch_size=rows,
-            max_tokens=tokens,
-            seed=parts.seed,
-            by_length=not unpadded,
+            self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed, alike=not unpadded
         )
         return BucketSampler(buckets)
 
@@ -381,7 +377,7 @@ class NextWords:
         encoder: Any = model.encoder
         if not encoder.continues:
             raise ConfigError(
-                "[objective] `language_modeling` needs a model that predicts the next word, such "
+                "[objective] `aux_lm_weight` needs a model that predicts the next word, such "
                 f"as gpt2, but {type(encoder).__name__} does not. Leave it out."
             )
         encoder.head.logits(encoder.embedding.weight[:1])  # refuses by name where there is no head
@@ -404,12 +400,12 @@ class NextWords:
         return self.weight * total, counted
 
 
-def pieces_of(model: Headed, tokenizer: Tokenizer, max_tokens: int | None = None) -> InputFormat:
+def pieces_of(model: Headed, tokenizer: Tokenizer, max_length: int | None = None) -> InputFormat:
     """How texts become rows for this model: by the template of the tokenizer's file, else by the
     model's own; of the first segment alone where the model tells no others apart. Without
-    `max_tokens` the limit of the tokenizer's file holds, beside that of the model.
+    `max_length` the limit of the tokenizer's file holds, beside that of the model.
     """
-    stated = tokenizer.max_length if max_tokens is None else max_tokens
+    stated = tokenizer.max_length if max_length is None else max_length
     limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
     template = tokenizer.template or model.encoder.template(tokenizer)
     if template.segment_count > model.encoder.segment_types:
@@ -491,7 +487,7 @@ def keep_short(
     for i in pieces.too_long(rows):
         if data.too_long == "error":
             problem = f"has {len(rows[i])} tokens, more than {pieces.max_length}."
-            hint = "Raise max_tokens if the model allows, or choose too_long = 'truncate'."
+            hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], lines[i], problem, hint)
         done = "row left out" if data.too_long == "skip" else "truncated"
         report.note(f"longer than {pieces.max_length} tokens, {done}", lines[i])

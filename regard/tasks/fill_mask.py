@@ -62,10 +62,10 @@ class FillMask(Answering):
     name = "fill-mask"
     prediction_type = FilledText
     verbs = ("predict", "embed", "look")
-    head = "words"
+    head = "masked_lm"
 
-    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_tokens: int | None = None):
-        super().__init__(model, tokenizer, max_tokens=max_tokens)
+    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_length: int | None = None):
+        super().__init__(model, tokenizer, max_length=max_length)
         if tokenizer.mask_id is None:
             raise ConfigError(
                 "This model fills masks, but its tokenizer has no mask piece. Name it in "
@@ -126,9 +126,9 @@ class FillMask(Answering):
         Raises:
             ConfigError: the model has no head for that.
         """
-        if "next" not in self.model.heads:
+        if "next_sentence" not in self.model.heads:
             raise ConfigError("This model fills masks, but has no head that tells what follows.")
-        asked = NextSentence(self.model, self.tokenizer, max_tokens=self.pieces.max_length)
+        asked = NextSentence(self.model, self.tokenizer, max_length=self.pieces.max_length)
         return asked.follows(first, second, too_long=too_long)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
@@ -183,7 +183,7 @@ class FillMask(Answering):
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.model.encoder)
-            for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
+            for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
                 here = batch.to(device_of(self.model))
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)

@@ -38,7 +38,7 @@ from regard.layers.quantized import QuantizedMatrix, Weights
 from regard.models import name_of
 from regard.models.quantize import check_dtype, prepare
 from regard.suggest import nearest
-from regard.tasks import FORMER_NAMES, TASKS, task_class
+from regard.tasks import TASKS, task_class
 from regard.tasks.infer_task import check_task, kept_settings, task_of
 from regard.tasks.stored_settings import checked_settings
 
@@ -145,7 +145,6 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
     config, where = folder.config, folder.path / CONFIG
     about = config.get("regard")
     name = "" if about is None else about.get("task", "translation")
-    name = FORMER_NAMES.get(name, name)
     if name in ("", "embedding") and (pooling := read_pooling(folder.path)) is not None:
         return "embedding", dict(vars(pooling))
     if about is not None:

@@ -21,9 +21,9 @@ TASK_OF = {
     "classes": "classification",
     "tags": "tagging",
     "span": "question-answering",
-    "choice": "multiple-choice",
-    "words": "fill-mask",
-    "next": "next-sentence",
+    "multiple_choice": "multiple-choice",
+    "masked_lm": "fill-mask",
+    "next_sentence": "next-sentence",
 }
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "classes"}
 

@@ -57,16 +57,16 @@ VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
 class TextData(Options):
-    """[data]: files of running text, read `rows` times `steps` tokens at once."""
+    """[data]: running text, in batches of `batch_size` times `sequence_length` tokens."""
 
     train: RecipePath
     valid: RecipePath
     test: RecipePath | None = None
     format: Literal["lines", "text"] = "lines"
     """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
-    rows: int = Field(default=20, ge=1)
+    batch_size: int = Field(default=20, ge=1)
     """Parallel streams, or blocks in a batch."""
-    steps: int = Field(default=20, ge=1)
+    sequence_length: int = Field(default=20, ge=1)
     """Tokens of a stream at a time, or of a block."""
 
 
@@ -110,8 +110,8 @@ class Texts:
 
     train: TokenArray
     valid: TokenArray
-    rows: int
-    steps: int
+    batch_size: int
+    sequence_length: int
     seed: int
     unread: int = 0
     lost: str = ""
@@ -222,31 +222,33 @@ class LanguageModeling(Embeds):
             method=recipe.decoding.build(100),
             format=data.format,
             unit=evaluation.unit,
-            window=evaluation.window or (limit and min(limit, data.steps)),
+            window=evaluation.window or (limit and min(limit, data.sequence_length)),
             stride=evaluation.stride,
         )
-        if limit is not None and data.steps > limit:
+        if limit is not None and data.sequence_length > limit:
             raise ConfigError(
-                f"[data] `steps` must be at most the model's context, {limit:,}, but is "
-                f"{data.steps:,}."
+                f"[data] `sequence_length` must be at most the model's context, {limit:,}, but is "
+                f"{data.sequence_length:,}."
             )
         task.protocol()  # refuses a window or a stride that cannot be
         train = task.encode(read(data.train, format=data.format))
         valid = task.encode(read(data.valid, format=data.format))
         for path, text in ((data.train, train), (data.valid, valid)):
-            _check_length(path, len(text.ids) - 1, data.rows if limit is None else 1)
+            _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
         begun = hasattr(getattr(recipe, "model", None), "path")  # its positions are trained
-        unread = 0 if begun or limit is None else limit - data.steps
+        unread = 0 if begun or limit is None else limit - data.sequence_length
         lost = ""
         if data.format == "text":
             lost = lost_text(tokenizer, islice(read(data.train, format="text").texts(), SAMPLED))
-        task.data = Texts(train, valid, data.rows, data.steps, recipe.seed, unread, lost)
+        task.data = Texts(
+            train, valid, data.batch_size, data.sequence_length, recipe.seed, unread, lost
+        )
         return task
 
     @staticmethod
     def example(recipe: LanguageModelingRecipe, words: int) -> StreamBatch:
         """A batch as the recipe asks for, whatever the length of a line: for estimates."""
-        tokens = torch.ones(recipe.data.rows, recipe.data.steps, dtype=torch.long)
+        tokens = torch.ones(recipe.data.batch_size, recipe.data.sequence_length, dtype=torch.long)
         return StreamBatch(tokens, tokens, fresh=True)
 
     def settings(self) -> dict[str, Any]:
@@ -260,12 +262,12 @@ class LanguageModeling(Embeds):
         notes = [data.lost] if data.lost else []
         if not data.unread:
             return notes
-        limit, steps = self.context, data.steps
+        limit, steps = self.context, data.sequence_length
         return [
             *notes,
-            f"the model's context is {limit:,} tokens, but blocks have {steps:,} (`steps` of "
-            "[data]): it learns nothing about longer texts. Set `max_length` of [model] to "
-            f"{steps}",
+            f"the model's context is {limit:,} tokens, but blocks have {steps:,} "
+            "(`sequence_length` of [data]): it learns nothing about longer texts. Set `max_length` "
+            f"of [model] to {steps}",
         ]
 
     # ---- learning
@@ -275,11 +277,11 @@ class LanguageModeling(Embeds):
         data = self._texts()
         if self.context is None:
             return EpochSampler(
-                ParallelStreams(data.train, batch_size=data.rows, sequence_length=data.steps)
+                ParallelStreams(data.train, rows=data.batch_size, steps=data.sequence_length)
             )
         return EpochSampler(
             ShuffledBlocks(
-                data.train, batch_size=data.rows, sequence_length=data.steps, seed=data.seed
+                data.train, rows=data.batch_size, steps=data.sequence_length, seed=data.seed
             )
         )
 
@@ -298,7 +300,7 @@ class LanguageModeling(Embeds):
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
         data = self._texts()
-        total, count = self._total_loss(self._parts(data.valid, data.rows, self.window, None))
+        total, count = self._total_loss(self._parts(data.valid, data.batch_size, self.window, None))
         per_token = Perplexity(total, count, Protocol("token", self._tokenization))
         return {"loss": total / count, "perplexity": per_token.value}
 
@@ -513,9 +515,9 @@ class LanguageModeling(Embeds):
     ) -> Sequence[StreamBatch]:
         """A text to be measured: in windows, or in `rows` streams where there is no window."""
         if window is None:
-            return ParallelStreams(text, batch_size=rows, sequence_length=VALID_STEPS)
+            return ParallelStreams(text, rows=rows, steps=VALID_STEPS)
         rows = max(1, batch_budget(self.model) // window)
-        return SlidingWindows(text, window=window, stride=stride, batch_size=rows)
+        return SlidingWindows(text, window=window, stride=stride, rows=rows)
 
     # ---- prompts
 
@@ -578,5 +580,5 @@ def _check_length(path: Any, predicted: int, rows: int) -> None:
         path,
         None,
         f"has {predicted + 1} tokens, too few for {rows} streams side by side.",
-        f"Give more text, or set `rows` of [data] to at most {max(1, predicted)}.",
+        f"Give more text, or set `batch_size` of [data] to at most {max(1, predicted)}.",
     )

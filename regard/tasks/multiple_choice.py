@@ -50,7 +50,7 @@ SHOWN = 80  # characters of a context there
 
 
 class ChoiceData(EncoderData):
-    """[data]: files of DREAM or SWAG, or JSON lines; `batch_rows` counts questions.
+    """[data]: files of DREAM or SWAG, or JSON lines; `batch_size` counts questions.
 
     What is too long loses the end of its context. Question and choice are cut only where they alone
     are too long, which is counted by itself.
@@ -60,7 +60,7 @@ class ChoiceData(EncoderData):
 class ChoiceObjective(Options):
     """[objective]"""
 
-    language_modeling: float = Field(default=0.0, ge=0)
+    aux_lm_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
@@ -100,7 +100,7 @@ class MultipleChoice(EncoderTask):
 
     name = "multiple-choice"
     prediction_type = ChoicePrediction
-    head = "choice"
+    head = "multiple_choice"
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")
 
@@ -111,8 +111,8 @@ class MultipleChoice(EncoderTask):
         """The task with its data and a head that compares, ready to be trained."""
         data, source = recipe.data, headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
-        task = cls(model, tokenizer, max_tokens=data.max_tokens)
-        task.next_words = NextWords.of(model, recipe.objective.language_modeling)
+        task = cls(model, tokenizer, max_length=data.max_length)
+        task.next_words = NextWords.of(model, recipe.objective.aux_lm_weight)
         train = task._part(read_choices(data.train), data)
         valid = None if data.valid is None else task._part(read_choices(data.valid), data)
         task.parts = Parts(train, valid, data, recipe.seed)
@@ -134,8 +134,10 @@ class MultipleChoice(EncoderTask):
     def example(cls, recipe: Any, words: int) -> GroupBatch:
         """A batch of questions with four choices, each in a full row: for estimates."""
         data, choices = recipe.data, 4
-        rows = max(1, min(data.batch_rows, data.batch_tokens // (choices * data.max_tokens)))
-        texts = Sequences.alike(choices * rows, data.max_tokens)
+        rows = max(
+            1, min(data.batch_size, data.max_tokens_per_batch // (choices * data.max_length))
+        )
+        texts = Sequences.alike(choices * rows, data.max_length)
         return GroupBatch(texts, torch.full((rows,), choices), torch.arange(rows))
 
     def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> Part:
@@ -159,7 +161,7 @@ class MultipleChoice(EncoderTask):
             return True
         if data.too_long == "error":
             problem = f"question {number} has {one.needed} tokens, more than {limit}."
-            hint = "Raise max_tokens if the model allows, or choose too_long = 'truncate'."
+            hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], None, problem, hint)
         if data.too_long == "skip":
             report.note(f"longer than {limit} tokens, question left out", number)
@@ -217,7 +219,7 @@ class MultipleChoice(EncoderTask):
 
     def scores_of(self, hidden: Tensor, batch: GroupBatch) -> Tensor:
         """The scores of the choices of each question, (B, C); -inf where it has fewer."""
-        return batch.scores_by_example(super().scores_of(hidden, batch)[:, 0].float())
+        return batch.side_by_side(super().scores_of(hidden, batch)[:, 0].float())
 
     def loss(self, scores: Tensor, batch: GroupBatch, targets: Any) -> tuple[Tensor, int]:
         """Cross-entropy over the choices, in nats."""

@@ -36,7 +36,7 @@ class NextSentence(Answering):
     prediction_type = NextSentencePrediction
     verbs = ("predict", "embed", "look")
     reads_pairs = True
-    head = "next"
+    head = "next_sentence"
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
         """The probability that the second text follows the first."""

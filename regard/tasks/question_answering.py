@@ -57,7 +57,7 @@ PARTS = ("train", "valid", "test")
 class QuestionsData(RowsData):
     """[data]: files in SQuAD's format."""
 
-    max_tokens: int = Field(default=384, ge=16)
+    max_length: int = Field(default=384, ge=16)
     """Of one window with its question and the special pieces; never more than the model reads."""
     overlap: int = Field(default=128, ge=0)
     """Pieces of a context that neighbouring windows share, at most half of their room."""
@@ -105,13 +105,13 @@ class QuestionAnswering(EncoderTask):
         model: Headed,
         tokenizer: Tokenizer,
         *,
-        max_tokens: int | None = 384,
+        max_length: int | None = 384,
         overlap: int = 128,
         question_tokens: int = 64,
         answer_tokens: int = 30,
         threshold: float = ALWAYS,
     ):
-        super().__init__(model, tokenizer, max_tokens=max_tokens or 384)
+        super().__init__(model, tokenizer, max_length=max_length or 384)
         assert self.pieces.max_length is not None
         room = self.pieces.max_length - self.pieces.template.special_count(2)
         self.overlap, self.question_tokens = overlap, min(question_tokens, room // 2)
@@ -127,7 +127,7 @@ class QuestionAnswering(EncoderTask):
         task = cls(
             headed(model).with_head(cls.head, 2),
             tokenizer,
-            max_tokens=data.max_tokens,
+            max_length=data.max_length,
             overlap=data.overlap,
             question_tokens=data.question_tokens,
             answer_tokens=answers.max_tokens,
@@ -160,7 +160,7 @@ class QuestionAnswering(EncoderTask):
     @classmethod
     def example(cls, recipe: Any, words: int) -> Any:
         """A batch of full windows: contexts are longer than that."""
-        return super().example(recipe, recipe.data.max_tokens)
+        return super().example(recipe, recipe.data.max_length)
 
     def _train_part(self, records: RecordReader[Question]) -> Part:
         """All windows of all questions, each with the places of its answer's first and last piece.
@@ -183,9 +183,9 @@ class QuestionAnswering(EncoderTask):
                 records.report.note("an answer without tokens, question left out", lines[i])
             found = self._rows([asked[i] for i in kept], [contexts[i] for i in kept])
             rows.append(found)
-            places.append(found.span_positions([wanted[i] for i in kept]))
+            places.append(found.places_of([wanted[i] for i in kept]))
         targets = torch.from_numpy(np.concatenate(places))
-        return Part(concatenated([one.inputs for one in rows]), targets, records.report)
+        return Part(concatenated([one.rows for one in rows]), targets, records.report)
 
     def _valid_part(self, records: RecordReader[Question]) -> Part:
         """Questions that are validated on; their rows are made when they are needed."""
@@ -334,14 +334,14 @@ class QuestionAnswering(EncoderTask):
         self, rows: ContextWindows, candidates: Sequence[SpanCandidates], before: int
     ) -> None:
         """Gather the best spans of each question over its windows; `before` others came first."""
-        for batch, scores in self.passes(rows.inputs, (rows.questions + before).tolist()):
+        for batch, scores in self.passes(rows.rows, (rows.questions + before).tolist()):
             numbers = batch.numbers.numpy()
-            first, counts = (torch.from_numpy(c[numbers]) for c in (rows.input_starts, rows.counts))
+            first, counts = (torch.from_numpy(c[numbers]) for c in (rows.first, rows.counts))
             most = candidates[0].most
             spans = best_spans(scores, first, counts, longest=self.answer_tokens, most=most)
             nothing = scores[:, 0].sum(-1).tolist()
             for row, found, none in zip(numbers.tolist(), spans, nothing, strict=True):
-                shift = int(rows.context_starts[row] - rows.input_starts[row])
+                shift = int(rows.begins[row] - rows.first[row])
                 moved = [(score, a + shift, b + shift) for score, a, b in found]
                 candidates[rows.questions[row]].add(moved, none)
 
@@ -420,7 +420,7 @@ def _span(question: Question, context: EncodedContext) -> tuple[int, int] | None
     """The pieces of the first answer."""
     if not question.answers:
         return None
-    return context.token_span(*question.answers[0])
+    return context.pieces_of(*question.answers[0])
 
 
 def _asked(place: int, pair: Any) -> Question:

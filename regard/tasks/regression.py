@@ -57,7 +57,7 @@ class Regression(TextTask):
             glue=recipe.data.glue,
             metrics=recipe.evaluation.metrics,
             both_orders=recipe.objective.both_orders,
-            max_tokens=recipe.data.max_tokens,
+            max_length=recipe.data.max_length,
         )
         task.begin(recipe)
         return task

@@ -25,10 +25,10 @@ NOT_STORED = ("method", "corpora", "texts", "parts")
 # Narrower types for options whose declared types allow too much.
 RANGES: dict[str, Any] = {
     "format": Literal["lines", "text"] | None,
-    "max_tokens": Size | None,
+    "max_length": Size | None,
     "window": Size | None,
     "stride": Size | None,
-    "smoothing": Probability,
+    "label_smoothing": Probability,
     "overlap": Count,
     "question_tokens": Size,
     "answer_tokens": Size,

@@ -90,7 +90,7 @@ class TextObjective(Options):
     both_orders: bool = False
     """Read each pair as (a, b) and as (b, a) and add what stands before the head: for questions in
     which the order says nothing (Radford et al. 2018, section 3.3)."""
-    language_modeling: float = Field(default=0.0, ge=0)
+    aux_lm_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
@@ -122,9 +122,9 @@ class TextTask(EncoderTask):
         glue: str = "",
         metrics: Sequence[str] = (),
         both_orders: bool = False,
-        max_tokens: int | None = None,
+        max_length: int | None = None,
     ):
-        super().__init__(model, tokenizer, max_tokens=max_tokens)
+        super().__init__(model, tokenizer, max_length=max_length)
         self.glue, self.metrics, self.both_orders = glue, tuple(metrics), both_orders
         self.goal = (key_of(self.new_metrics()[0]), "max")
 
@@ -208,7 +208,7 @@ class TextTask(EncoderTask):
     def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
         """Read the data and the second objective that a recipe asks for."""
         data, self.remarks = recipe.data, list(remarks)
-        self.next_words = NextWords.of(self.model, recipe.objective.language_modeling)
+        self.next_words = NextWords.of(self.model, recipe.objective.aux_lm_weight)
         train = self._part(rows_of(data, "train"), data)
         valid = None if data.valid is None else self._part(rows_of(data, "valid"), data)
         self.parts = Parts(train, valid, data, recipe.seed)
@@ -249,7 +249,7 @@ class TextTask(EncoderTask):
         if not isinstance(batch, GroupBatch):
             return super().scores_of(hidden, batch)
         head: Any = self.model.heads[self.head]
-        return head.scores(batch.sum_by_example(head.place(hidden, batch.texts)))
+        return head.scores(batch.summed(head.place(hidden, batch.texts)))
 
     # ---- learning
 

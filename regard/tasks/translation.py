@@ -63,17 +63,17 @@ class TranslationData(Options):
     columns: tuple[int | str, ...] = (0, 1)
     format: str | None = None
     """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
-    max_tokens: int = Field(default=256, ge=2)
+    max_length: int = Field(default=256, ge=2)
     """Of one sentence, `</s>` included; never more than the model reads."""
     too_long: Literal["error", "truncate", "skip"] = "skip"
-    batch_tokens: int = Field(default=4096, ge=1)
+    max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Places in the larger of a batch's two arrays, padding included."""
 
 
 class TranslationObjective(Options):
     """[objective]"""
 
-    smoothing: float = Field(default=0.1, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
 
 
 class TranslationEvaluation(Options):
@@ -102,7 +102,7 @@ class Corpora:
     train: EncodedExamples
     valid: EncodedExamples
     references: list[str]
-    batch_tokens: int
+    max_tokens_per_batch: int
     seed: int
 
 
@@ -121,11 +121,11 @@ class Translation(TaskVerbs):
         tokenizer: Tokenizer,
         *,
         method: Any = None,
-        smoothing: float = 0.0,
+        label_smoothing: float = 0.0,
         bleu_tokenize: str = "13a",
         corpora: Corpora | None = None,
     ):
-        self.model, self.tokenizer, self.smoothing = model, tokenizer, smoothing
+        self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
         self.method = method or decoding.options(max_tokens="2x+10")
         self.bleu_tokenize, self.corpora = bleu_tokenize, corpora
 
@@ -173,20 +173,22 @@ class Translation(TaskVerbs):
     def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
         """The task with its data, ready to be trained."""
         data, rows = recipe.data, rows_of(recipe, "valid")
-        limit = min(data.max_tokens, model.config.max_length or data.max_tokens)
+        limit = min(data.max_length, model.config.max_length or data.max_length)
         start = model.config.bos
-        fields = columns(tokenizer, start, max_tokens=limit, too_long=data.too_long)
+        fields = columns(tokenizer, start, max_length=limit, too_long=data.too_long)
         train = encode(rows_of(recipe, "train"), fields)
         kept = recipe.evaluation.valid_sentences or None
         pairs = list(islice(rows, kept))
-        fields = columns(tokenizer, start, max_tokens=limit, too_long="truncate")
+        fields = columns(tokenizer, start, max_length=limit, too_long="truncate")
         valid = encode(pairs, fields, empty="keep")
-        corpora = Corpora(train, valid, [p[1] for p in pairs], data.batch_tokens, recipe.seed)
+        corpora = Corpora(
+            train, valid, [p[1] for p in pairs], data.max_tokens_per_batch, recipe.seed
+        )
         return cls(
             model,
             tokenizer.with_eos_template(),
             method=recipe.decoding.build("2x+10"),
-            smoothing=recipe.objective.smoothing,
+            label_smoothing=recipe.objective.label_smoothing,
             bleu_tokenize=recipe.evaluation.bleu_tokenize,
             corpora=corpora,
         )
@@ -194,13 +196,13 @@ class Translation(TaskVerbs):
     @staticmethod
     def example(recipe: TranslationRecipe, words: int) -> PairBatch:
         """A batch as the recipe asks for, if every sentence had `words` tokens: for estimates."""
-        rows = max(1, recipe.data.batch_tokens // words)
+        rows = max(1, recipe.data.max_tokens_per_batch // words)
         side = Sequences(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
         return PairBatch(side, side)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
-        return {"smoothing": self.smoothing, "bleu_tokenize": self.bleu_tokenize}
+        return {"label_smoothing": self.label_smoothing, "bleu_tokenize": self.bleu_tokenize}
 
     # ---- learning
 
@@ -215,8 +217,8 @@ class Translation(TaskVerbs):
         notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
         if oversized:
             notes.append(
-                f"training data: {oversized:,} rows are longer than `batch_tokens`, "
-                f"{data.batch_tokens:,}; each is a batch of its own"
+                f"training data: {oversized:,} rows are longer than `max_tokens_per_batch`, "
+                f"{data.max_tokens_per_batch:,}; each is a batch of its own"
             )
         return notes
 
@@ -228,7 +230,7 @@ class Translation(TaskVerbs):
         self, batch: PairBatch, carry: None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """Cross-entropy of the target, in nats, with label smoothing."""
-        return {"loss": self._loss(batch.to(device_of(self.model)), self.smoothing)}, None
+        return {"loss": self._loss(batch.to(device_of(self.model)), self.label_smoothing)}, None
 
     def validate(self) -> dict[str, float]:
         """BLEU of the translations, and the cross-entropy of the references per token.
@@ -336,7 +338,9 @@ class Translation(TaskVerbs):
 
     def _buckets(self) -> Buckets:
         data, pad = self._data(), self.model.config.pad
-        return Buckets(data.train.columns, (pad, pad), max_tokens=data.batch_tokens, seed=data.seed)
+        return Buckets(
+            data.train.columns, (pad, pad), budget=data.max_tokens_per_batch, seed=data.seed
+        )
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         ids, keep = batch.target.ids, batch.target.keep
@@ -350,7 +354,7 @@ class Translation(TaskVerbs):
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
         pad, total, count = self.model.config.pad, 0.0, 0
         with evaluating(self.model):
-            for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
+            for batch in sorted_batches(examples.columns, (pad, pad), budget=4096):
                 loss, tokens = self._loss(batch.to(device_of(self.model)), 0.0)
                 total, count = total + float(loss), count + tokens
         return total, count
@@ -370,7 +374,7 @@ class Translation(TaskVerbs):
     def _source_column(self) -> FieldEncoder:
         end = sentence_end(self.tokenizer)
         limit = self.model.config.max_length
-        return FieldEncoder("source", self.tokenizer, after=(end,), max_tokens=limit)
+        return FieldEncoder("source", self.tokenizer, after=(end,), max_length=limit)
 
     def _data(self) -> Corpora:
         if self.corpora is None:

@@ -1,8 +1,8 @@
-"""The words of running text and where they stand: for tasks that label each word.
+"""Words of a running text, with their places: for tasks that answer word by word.
 
-A word is a longest run of characters that are no white space, no punctuation and no symbol. One of
-- ' ’ . _ & between two such characters belongs to the word (`don't`, `U.S`), and so does one of
-, : / between two digits (`1,000`, `12:30`). Every other such sign is a word of its own.
+A word is as long a run as there is of characters that are no white space, no punctuation and no
+symbol. One of - ' ’ . _ & between two such characters belongs to the word (`don't`, `U.S`), and so
+does one of , : / between two digits (`1,000`, `12:30`). Every other such sign is a word of its own.
 """
 
 from __future__ import annotations
@@ -14,65 +14,64 @@ from dataclasses import dataclass
 
 from regard.errors import RegardError
 
-# Of character classes: d a digit, w another character of a word, j joins characters of a word, k
-# joins digits, p another sign.
+# On shapes: d a digit, w another character of a word, j and k what may join, p other signs.
 _WORD = re.compile(r"[wd](?:[wd]|j(?=[wd])|(?<=d)k(?=d))*|[jkp]")
 
 
-class _CharacterClasses(dict[int, str]):
-    """The class of each code point, computed when it is first looked up."""
+class _Shapes(dict[int, str]):
+    """What kind of character each is, found when it is first met."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = found = _class_of(chr(code))
+        self[code] = found = _shape(chr(code))
         return found
 
 
-def _class_of(character: str) -> str:
+def _shape(character: str) -> str:
     if character in "-'’._&":
         return "j"
     if character in ",:/":
         return "k"
     if character.isspace():
         return " "
-    category = unicodedata.category(character)
-    if category[0] in "PS":
+    kind = unicodedata.category(character)
+    if kind[0] in "PS":
         return "p"
-    return "d" if category == "Nd" else "w"
+    return "d" if kind == "Nd" else "w"
 
 
-_CLASSES = _CharacterClasses()
+_SHAPES = _Shapes()
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
+def words_of(text: str) -> list[tuple[int, int]]:
     """(start, stop) of each word, in characters: `text[start:stop]` is the word."""
-    return [found.span() for found in _WORD.finditer(text.translate(_CLASSES))]
+    return [found.span() for found in _WORD.finditer(text.translate(_SHAPES))]
 
 
 @dataclass(frozen=True)
 class WordSpans:
-    """A text, and (start, stop) of each of its words, in characters."""
+    """A text and the places of its words."""
 
     text: str
-    spans: list[tuple[int, int]]
+    places: list[tuple[int, int]]
 
     @classmethod
     def of(cls, given: str | Sequence[str]) -> WordSpans:
-        """Of a running text; or of a list of words, which are joined by one space.
+        """Of a running text, or of words: then the text is these with one space between.
 
         Raises:
             RegardError: it is neither.
         """
         if isinstance(given, str):
-            return cls(given, word_spans(given))
+            return cls(given, words_of(given))
         if not all(isinstance(word, str) for word in given):
             raise RegardError(f"Give a text, or its words as a list, but this is {given!r:.80}.")
-        spans, start = [], 0
+        places, at = [], 0
         for word in given:
-            spans.append((start, start + len(word)))
-            start += len(word) + 1
-        return cls(" ".join(given), spans)
+            places.append((at, at + len(word)))
+            at += len(word) + 1
+        return cls(" ".join(given), places)
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words themselves."""
-        return tuple(self.text[start:stop] for start, stop in self.spans)
+        return tuple(self.text[start:stop] for start, stop in self.places)

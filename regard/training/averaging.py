@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard import old_names
 from regard.checkpoints.store import read_tensors, verify_folder
 from regard.errors import CheckpointError
 
@@ -21,7 +22,7 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for folder in checkpoints:
         verify_folder(folder)
-        weights = read_tensors(folder / "weights.safetensors")
+        weights = old_names.parameters(read_tensors(folder / "weights.safetensors"))
         if total and _shapes(weights) != _shapes(total):
             raise CheckpointError(f"{folder} holds other tensors than {checkpoints[0]}.")
         for name, tensor in weights.items():

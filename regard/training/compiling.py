@@ -19,11 +19,11 @@ from torch import nn
 from regard.attention.gates import gating
 from regard.attention.tap import listening
 from regard.errors import ConfigError
-from regard.training.recompute import anew, blocks_of, replaced
+from regard.training.activation_checkpointing import blocks_of, checkpointed, replaced
 
 OWN = ("cpu",)  # devices for which there are kernels here that outrun what torch compiles
 BACKEND = "inductor"
-KINDS = 4  # times that the code of a block may be compiled anew, for other shapes or modes
+KINDS = 4  # times that the code of a block may be compiled again, for other shapes or modes
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Compiled:
 
 
 def compiled_blocks(
-    model: nn.Module, device: torch.device, *, recompute: bool = False
+    model: nn.Module, device: torch.device, *, checkpointing: bool = False
 ) -> list[Compiled]:
     """The blocks of a model; each is compiled when it is first called.
 
-    recompute: so that their inner states are computed anew for the backward pass.
+    checkpointing: with activation checkpointing.
 
     Raises:
         ConfigError: the model has no blocks, or they are not on a GPU.
@@ -50,7 +50,7 @@ def compiled_blocks(
             "[training] `compile` is for a GPU, but this training runs on the CPU, where Regard's "
             "own kernels are faster than what torch compiles. Leave it out: compile=false."
         )
-    calls = [anew(block) if recompute else block.forward for block in blocks]
+    calls = [checkpointed(block) if checkpointing else block.forward for block in blocks]
     compiled = [torch.compile(call, backend=BACKEND) for call in calls]
     return [Compiled(*both) for both in zip(blocks, compiled, strict=True)]
 

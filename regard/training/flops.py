@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.models.features import Features
 from regard.models.headed import Headed, assembled
 from regard.models.protocols import Generator
-from regard.training.recompute import blocks_of, recomputing
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 
 
 def twin(model: Any, device: str) -> Any:
@@ -30,12 +30,12 @@ def twin(model: Any, device: str) -> Any:
     return made
 
 
-def count(task: Any, batch: Any, *, recompute: bool = False) -> tuple[int, int, int]:
+def count(task: Any, batch: Any, *, checkpointing: bool = False) -> tuple[int, int, int]:
     """What is counted (tokens, examples), FLOPs, and bytes kept for the backward pass, of a batch.
 
     `task.model` is on the meta device.
     """
-    blocks = blocks_of(task.model) if recompute else []
+    blocks = blocks_of(task.model) if checkpointing else []
     counts, head = task.counts(batch), _over_words(task)
     task.model.train()
     with _without_targets(head, list(counts.values())[-1]):
@@ -87,11 +87,11 @@ def _frozen_flops(model: Any, batch: Any) -> int:
 
 
 def kept_by(
-    model: nn.Module, forward: Callable[[], Any], recomputed: Sequence[nn.Module] = ()
+    model: nn.Module, forward: Callable[[], Any], checkpointed: Sequence[nn.Module] = ()
 ) -> int:
     """Bytes that a forward pass keeps for the backward pass, beside the model's own.
 
-    recomputed: blocks of which only what enters is kept.
+    checkpointed: blocks with activation checkpointing.
     """
     kept: dict[int, Tensor] = {}
 
@@ -104,10 +104,10 @@ def kept_by(
 
     entering = [
         block.register_forward_pre_hook(lambda block, inputs: note(inputs[0]))
-        for block in recomputed
+        for block in checkpointed
     ]
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        with recomputing(recomputed):
+        with activation_checkpointing(checkpointed):
             forward()
     for hook in entering:
         hook.remove()

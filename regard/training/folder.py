@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from regard import old_names
 from regard.checkpoints.store import FACTS, read_folder
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import checked
@@ -103,7 +104,7 @@ class RunFolder:
         damaged = []
         for path in reversed(self.all()):
             try:
-                tensors, facts = read_folder(path)
+                tensors, facts = read_checkpoint(path)
             except CheckpointError as error:
                 damaged.append(path)
                 warn(f"{error} This checkpoint is not used; trying the one before it.")
@@ -138,6 +139,16 @@ class RunFolder:
         for pattern in _UNFINISHED:
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> tuple[Tables, dict[str, Any]]:
+    """The tensors (by file, by name) and the facts of a checkpoint, with the names of this version.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    tensors, facts = read_folder(path)
+    return {file: old_names.parameters(values) for file, values in tensors.items()}, facts
 
 
 def check_contents(path: Path, tensors: Tables, facts: dict[str, Any]) -> None:

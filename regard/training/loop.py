@@ -17,13 +17,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints.store import load_weights, read_folder
+from regard.checkpoints.store import load_weights
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.ops import WeightCopies, weight_copies
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.averaging import average
 from regard.training.compiling import Compiled, compiled_blocks, compiling
-from regard.training.folder import RunFolder
+from regard.training.folder import RunFolder, read_checkpoint
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 from regard.training.limits import epochs_done, fraction, reason_to_end
 from regard.training.memory import Counters, isolated_random
@@ -31,7 +32,6 @@ from regard.training.optimizers import clip, gradient_norm, optimizer, trained
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.progress import Progress
-from regard.training.recompute import blocks_of, recomputing
 from regard.training.report import Report
 from regard.training.saver import Saver
 from regard.training.schedules import Moment, schedule
@@ -102,7 +102,7 @@ class Loop:
         self.optimizer = optimizer(self.model, options.optimizer)
         self.device = self.parameters[0].device
         self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
-        self.recomputed, self.compiled = self.blocks()
+        self.checkpointed, self.compiled = self.blocks()
         self.schedule = schedule(options.schedule)
         self.batches = task.train_batches()
         self.counters, self.items = Counters(), task.items
@@ -111,10 +111,10 @@ class Loop:
         self.learning_rate = self.norm = 0.0
 
     def blocks(self) -> tuple[list[nn.Module], list[Compiled]]:
-        """Those that are computed anew for the backward pass, and those that are compiled."""
-        again = self.options.recompute
+        """Those with activation checkpointing, and those that are compiled."""
+        again = self.options.activation_checkpointing
         if self.options.compile:
-            return [], compiled_blocks(self.model, self.device, recompute=again)
+            return [], compiled_blocks(self.model, self.device, checkpointing=again)
         return blocks_of(self.model) if again else [], []
 
     def run(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Loop:
     def backward(self, batch: Any, divisors: Mapping[str, float]) -> dict[str, Tensor]:
         """Add this batch's part of the gradient of the sum over losses of (sum / divisor)."""
         casts = casting(self.precision, self.device)
-        with casts, compiling(self.compiled), recomputing(self.recomputed):
+        with casts, compiling(self.compiled), activation_checkpointing(self.checkpointed):
             losses, self.carry = self.task.losses(batch, self.carry)
         sums = {name: value for name, (value, _) in losses.items()}
         objective = sum(value / divisors[name] for name, value in sums.items())
@@ -319,7 +319,7 @@ class Loop:
         if not at.best_checkpoint or at.best_update == at.update:
             return f"the weights of update {at.update}"
         try:
-            tensors, _ = read_folder(self.place.checkpoints / at.best_checkpoint)
+            tensors, _ = read_checkpoint(self.place.checkpoints / at.best_checkpoint)
         except CheckpointError as error:
             self.progress.warn(f"{error} The weights of the last update are published instead.")
             return f"the weights of update {at.update}"

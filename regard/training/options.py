@@ -39,13 +39,13 @@ class OptimizerOptions:
 class ScheduleOptions:
     """How the learning rate moves: [training.schedule]. Formulas are in schedules.py."""
 
-    name: Literal["constant", "inverse-sqrt", "vaswani", "linear", "cosine", "step"] = "constant"
+    name: Literal["constant", "inverse-sqrt", "noam", "linear", "cosine", "step"] = "constant"
     warmup: int = 0
     """Updates of linear growth from zero to the peak."""
     final: float = 0.0
     """Where linear and cosine end, as a fraction of the peak."""
     d_model: int = 0
-    """For vaswani: the width of the model in equation 3."""
+    """For noam: the width of the model in equation 3."""
     epochs: int = 0
     """For step: epochs at the full rate."""
     factor: float = 0.5
@@ -56,10 +56,10 @@ class ScheduleOptions:
             _check(self, name, getattr(self, name) >= 0, "at least 0")
         _check(self, "final", 0 <= self.final <= 1, "between 0 and 1")
         _check(self, "factor", 0 < self.factor <= 1, "above 0 and at most 1")
-        if self.name in ("inverse-sqrt", "vaswani"):
+        if self.name in ("inverse-sqrt", "noam"):
             _check(self, "warmup", self.warmup > 0, f"at least 1 for the schedule {self.name}")
-        if self.name == "vaswani":
-            _check(self, "d_model", self.d_model > 0, "the width of the model, for vaswani")
+        if self.name == "noam":
+            _check(self, "d_model", self.d_model > 0, "the width of the model, for noam")
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class TrainingOptions:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """Precision of matrix work; weights are float32 always. "auto" times both on the first batch
     and takes bfloat16 where it is faster."""
-    recompute: bool = False
-    """Keep only what enters each block for the backward pass, and compute the rest again: much less
-    memory, up to a third more time, the same result in every bit."""
+    activation_checkpointing: bool = False
+    """Keep only the input of each block for the backward pass, and compute the rest again: much
+    less memory, up to a third more time, the same result in every bit."""
     compile: bool = False
     """Have torch compile each block, for a GPU: some seconds once, then faster updates."""
     threads: int = 0
@@ -162,7 +162,7 @@ _OPTIMIZERS = {
 }
 _SCHEDULES = {
     "final": ("linear", "cosine"),
-    "d_model": ("vaswani",),
+    "d_model": ("noam",),
     "epochs": ("step",),
     "factor": ("step",),
 }

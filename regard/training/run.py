@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from regard import ops
+from regard import old_names, ops
 from regard.checkpoints.store import load_weights, write_tensors, write_text
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import read_json
@@ -113,7 +113,13 @@ def resume(
         found = place.newest(shown.warn)
         if found:
             check_contents(*found)
-            _refuse_changes(_with_defaults(found[2]["identity"]), now)
+            before = _translated(found[2]["identity"])
+            _refuse_changes(_with_defaults(before), now)
+            if before != found[2]["identity"]:
+                shown.warn(
+                    f"{place.path} was begun with an earlier version of Regard: the result will be "
+                    "as good, but not equal in every bit."
+                )
         finished = read_result(place.path) if place.result.exists() else None
         if finished and published(place.model):
             shown.say(f"{place.path} is finished: there is nothing to resume.")
@@ -174,6 +180,14 @@ def _whole(
 ) -> dict[str, Any]:
     whole = {**(identity or {}), "training": asdict(options), "seed": seed}
     return json.loads(json.dumps(whole, default=str))
+
+
+def _translated(before: dict[str, Any]) -> dict[str, Any]:
+    """The identity of a run with the names of this version."""
+    tables = {**before.get("recipe", {}), "training": before["training"]}
+    recipe = old_names.recipe(tables)
+    training = recipe.pop("training")
+    return {**before, "training": training} | ({"recipe": recipe} if "recipe" in before else {})
 
 
 def _with_defaults(before: dict[str, Any]) -> dict[str, Any]:

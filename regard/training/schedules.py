@@ -35,7 +35,7 @@ def inverse_square_root(update: int, warmup: int) -> float:
     return min(update / warmup, math.sqrt(warmup / update))
 
 
-def vaswani(update: int, d_model: int, warmup: int) -> float:
+def noam(update: int, d_model: int, warmup: int) -> float:
     """Equation 3 of Vaswani et al. 2017 itself, for a learning rate of 1:
 
     d_model^-0.5 * min(update^-0.5, update * warmup^-1.5), with a peak of (d_model * warmup)^-0.5.
@@ -72,7 +72,7 @@ def schedule(options: ScheduleOptions) -> Callable[[Moment], float]:
     table: dict[str, Callable[[Moment], float]] = {
         "constant": lambda at: warm(at.update, o.warmup),
         "inverse-sqrt": lambda at: inverse_square_root(at.update, o.warmup),
-        "vaswani": lambda at: vaswani(at.update, o.d_model, o.warmup),
+        "noam": lambda at: noam(at.update, o.d_model, o.warmup),
         "linear": lambda at: linear(at.update, at.total, o.warmup, o.final),
         "cosine": lambda at: cosine(at.update, at.total, o.warmup, o.final),
         "step": lambda at: warm(at.update, o.warmup) * step(at.epoch, o.epochs, o.factor),

@@ -85,7 +85,7 @@ valid = ["data/pairs.tsv"]
 kind = "bpe"
 vocab_size = 80
 """
-STREAMS = "rows = 2\nsteps = 6"
+STREAMS = "batch_size = 2\nsequence_length = 6"
 SMALL = 'size = "tiny"\nd_model = 8\nd_ff = 16\nheads = 2\n'
 TRAINING = f"[training]\nupdates = {UPDATES}\nlog_every = 1\n"
 SGD = '[training.optimizer]\nname = "sgd"\nlearning_rate = 0.5\nmomentum = 0.9\n'
@@ -93,7 +93,7 @@ ADAMW = '[training.optimizer]\nname = "adamw"\nlearning_rate = 0.01\nweight_deca
 LINEAR = '[training.schedule]\nname = "linear"\nwarmup = 2\n'
 COSINE = '[training.schedule]\nname = "cosine"\nwarmup = 2\nfinal = 0.1\n'
 ROOT = '[training.schedule]\nname = "inverse-sqrt"\nwarmup = 3\n'
-NOAM = '[training.schedule]\nname = "vaswani"\nwarmup = 3\nd_model = 8\n'
+NOAM = '[training.schedule]\nname = "noam"\nwarmup = 3\nd_model = 8\n'
 STEP = '[training.schedule]\nname = "step"\nepochs = 1\nfactor = 0.5\n'
 AVERAGE = "[training.checkpoints]\nevery = 2\naverage = 2\nkeep = 3\n"
 VALIDATED = "[training.validation]\nevery = 2\npatience = 3\n"
@@ -108,7 +108,10 @@ def recurrent(cell: str, more: str = "") -> str:
 def language(name: str) -> str:
     """A GPT that starts from random weights."""
     sizes = "d_model = 8\nheads = 2\nlayers = 2\nmax_length = 16\n"
-    return LANGUAGE.format(data="rows = 2\nsteps = 12") + f'[model]\nname = "{name}"\n{sizes}'
+    return (
+        LANGUAGE.format(data="batch_size = 2\nsequence_length = 12")
+        + f'[model]\nname = "{name}"\n{sizes}'
+    )
 
 
 def seq2seq(attention: str) -> str:
@@ -121,7 +124,7 @@ def started(task: str, family: str, data: str, more: str = "") -> str:
     """Fine-tuning of an exported folder."""
     return (
         f'task = "{task}"\n[model]\npath = "exported/{family}-{STARTS[family]}"\n{more}'
-        f'[data]\ntrain = "data/{data}"\nvalid = "data/{data}"\nmax_tokens = 24\n'
+        f'[data]\ntrain = "data/{data}"\nvalid = "data/{data}"\nmax_length = 24\n'
     )
 
 
@@ -154,7 +157,7 @@ RECIPES = {
     + 'precision = "bfloat16"\n'
     + ADAMW,
     "gpt": language("gpt") + TRAINING + LINEAR,
-    "gpt2": language("gpt2") + TRAINING + "recompute = true\n" + ADAMW,
+    "gpt2": language("gpt2") + TRAINING + "activation_checkpointing = true\n" + ADAMW,
     **{
         f"classification-{family}": started("classification", family, "pairs.tsv") + TRAINING
         for family in STARTS
@@ -165,7 +168,7 @@ RECIPES = {
         "tagging",
         "bert",
         "tags.conll",
-        '[model.features]\nlayers = "mix"\nd_model = 4\ndepth = 1\n',
+        '[model.features]\nlayers = "mix"\nd_model = 4\nlstm_layers = 1\n',
     )
     + TRAINING,
     "question-answering-distilbert": started("question-answering", "distilbert", "asked.jsonl")

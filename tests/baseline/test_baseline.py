@@ -74,11 +74,15 @@ def test_a_folder_of_an_earlier_version_answers_as_it_did(place, folder, monkeyp
 
 
 @pytest.mark.parametrize("name", sorted(make.RECIPES))
-def test_a_run_that_an_earlier_version_stopped_ends_with_the_same_weights(place, name, monkeypatch):
+def test_a_run_that_an_earlier_version_stopped_ends_with_the_same_weights(
+    place, name, monkeypatch, capsys
+):
     monkeypatch.chdir(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         resume(f"stopped/{name}", show="none")
+    said = f"stopped/{name} was begun with an earlier version of Regard: the result will be as good"
+    assert said in capsys.readouterr().err
     weights = [
         load_file(f"{end}/{name}/model/model.safetensors") for end in ("finished", "stopped")
     ]

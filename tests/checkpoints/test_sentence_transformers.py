@@ -49,7 +49,7 @@ def folder(tmp_path):
 
 def embedded(model, tokenizer, pooling):
     """The vectors of TEXTS, by our model and pooling."""
-    template, limit = Bert.template(tokenizer), (pooling.max_tokens or 12) - 2
+    template, limit = Bert.template(tokenizer), (pooling.max_length or 12) - 2
     rows = [template.apply([ids[:limit]]).ids for ids in tokenizer.encode_many(TEXTS)]
     texts = Sequences.of(rows, pad=0)
     with torch.no_grad():
@@ -61,7 +61,7 @@ def embedded(model, tokenizer, pooling):
 def test_sentence_transformers_opens_the_folder_and_embeds_equally(folder, kinds, normalize):
     theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
     place, model, tokenizer = folder
-    pooling = Pooling(kinds, normalize, max_tokens=8)
+    pooling = Pooling(kinds, normalize, max_length=8)
     write_sentence_transformers(place, pooling, 16)
     opened = theirs.SentenceTransformer(str(place), device="cpu", local_files_only=True)
     found = opened.encode(TEXTS, convert_to_tensor=True, show_progress_bar=False)

@@ -77,11 +77,12 @@ def test_both_libraries_agree_on_every_layer_and_head(made, model_type, architec
     names = [row.name for row in report.rows]
     if model_type in WHOLE:
         sides = [f"{side} layer {i}" for side in ("encoder", "decoder") for i in (1, 2)]
-        assert names == [*sides, "head words"]
+        assert names == [*sides, "head lm"]
         assert any("left is left out" in note for note in report.notes)
     else:
         assert names[:3] == ["embeddings", "layer 1", "layer 2"]
-        per_text = ("pooler", "next", "classes", "choice")  # they read the first column
+        # these read the first column
+        per_text = ("pooler", "next_sentence", "classes", "multiple_choice")
         needed = [row for row in report.rows if not row.name.endswith(per_text)]
         assert all(row.left is not None for row in needed)
         bare = architecture in ("DistilBertModel", "GPT2Model", "OpenAIGPTModel")
@@ -257,7 +258,7 @@ def test_the_verb_prints_a_table_and_json(made):
     assert [line.split()[0] for line in lines[2:]] == ["embeddings", "layer", "layer", "head"]
     facts = json.loads(ran(folder, "--json").stdout)
     assert facts["equal"] and facts["largest"] < 1e-5 and facts["tolerance"] == 1e-4
-    assert [row["name"] for row in facts["rows"]][-1] == "head words"
+    assert [row["name"] for row in facts["rows"]][-1] == "head lm"
 
 
 def test_the_verb_fails_where_there_is_a_difference(disagreeing):

@@ -50,7 +50,7 @@ def test_chunks_are_joined_in_order():
 def test_ids_take_as_few_bytes_as_the_vocabulary_allows(vocab_size, dtype):
     tokens = TokenArray.of([[vocab_size - 1], [], [0, 5]], vocab_size)
     assert tokens.ids.dtype == dtype and rows_of(tokens) == [[vocab_size - 1], [], [0, 5]]
-    with pytest.raises(IndexError, match="the index must be from 0 to 2, but is 3"):
+    with pytest.raises(IndexError, match="row must be from 0 to 2, but is 3"):
         tokens[3]
 
 
@@ -103,7 +103,7 @@ def test_the_first_fault_is_told_though_what_follows_is_read_already(tmp_path, f
     file.write_bytes(b"a\n" * _CHUNK + b"".join(parts))
     said = {"long": "has 9 tokens", "bad": "cannot be encoded", "unread": "is not UTF-8"}
     with pytest.raises(DataError, match=said[first]):
-        encode(read(file), [FieldEncoder("source", Slow(), after=(2,), max_tokens=6)])
+        encode(read(file), [FieldEncoder("source", Slow(), after=(2,), max_length=6)])
 
 
 @given(
@@ -169,10 +169,10 @@ def test_rows_need_as_many_fields_as_columns():
 # --- what is too long --------------------------------------------------------------------------
 
 
-def limited(too_long, max_tokens=4):
+def limited(too_long, max_length=4):
     return [
-        FieldEncoder("source", Letters(), (), (2,), max_tokens, too_long),
-        FieldEncoder("target", Letters(), (1,), (2,), max_tokens, too_long),
+        FieldEncoder("source", Letters(), (), (2,), max_length, too_long),
+        FieldEncoder("target", Letters(), (1,), (2,), max_length, too_long),
     ]
 
 
@@ -209,7 +209,7 @@ def test_too_long_is_left_out_and_counted():
 def test_options_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="`too_long` must be .* but is 'cut'"):
         FieldEncoder("x", Letters(), too_long="cut")
-    with pytest.raises(ConfigError, match="`max_tokens` must be at least 3, but is 2"):
-        FieldEncoder("x", Letters(), (1,), (2,), max_tokens=2)
+    with pytest.raises(ConfigError, match="`max_length` must be at least 3, but is 2"):
+        FieldEncoder("x", Letters(), (1,), (2,), max_length=2)
     with pytest.raises(ConfigError, match="`empty` must be .* but is 'drop'"):
         encode(["a"], [SOURCE], empty="drop")

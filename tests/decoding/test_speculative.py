@@ -485,7 +485,7 @@ task = "language-modeling"
 [data]
 train = "{tmp_path}/text"
 valid = "{tmp_path}/text"
-steps = 32
+sequence_length = 32
 [tokenizer]
 kind = "characters"
 [model]

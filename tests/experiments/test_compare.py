@@ -41,7 +41,7 @@ name = "{name}"
 train = ["train.tsv"]
 valid = ["valid.tsv"]
 test = ["test.tsv"]
-batch_tokens = 64
+max_tokens_per_batch = 64
 [tokenizer]
 kind = "words"
 vocab_size = 12
@@ -246,7 +246,10 @@ def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
     [
         ("tokens = 600=>tokens = 500", "budget.tokens: 600 in lstm, 500 in transformer"),
         ("vocab_size = 12=>vocab_size = 11", "tokenizer.vocab_size: 12 in lstm, 11 in transf"),
-        ("batch_tokens = 64=>batch_tokens = 32", "data.batch_tokens: 64 in lstm, 32 in transfor"),
+        (
+            "max_tokens_per_batch = 64=>max_tokens_per_batch = 32",
+            "data.max_tokens_per_batch: 64 in lstm, 32 in transfor",
+        ),
         ("every = 4=>every = 5", "validation.every: 4 in lstm, 5 in transformer"),
         ('test = ["test.tsv"]=>test = ["valid.tsv"]', "data.test: ['sha256:"),
         ("[training]=>[decoding]\nbeams = 2\n[training]", "decoding.beams: None in lstm, 2 in"),
@@ -299,7 +302,7 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
     for part in ("train", "valid", "test"):
         (tmp_path / f"{part}.txt").write_text("a b c d\nb c d a\n" * 20)
     (tmp_path / "lm.toml").write_text(
-        'task = "language-modeling"\n[data]\nrows = 4\nsteps = 5\n'
+        'task = "language-modeling"\n[data]\nbatch_size = 4\nsequence_length = 5\n'
         'train = "train.txt"\nvalid = "valid.txt"\ntest = "test.txt"\n'
         '[model]\nname = "recurrent"\nd_model = 4\n[training]\ntokens = 200\n'
     )
@@ -317,7 +320,7 @@ train = "train.jsonl"
 valid = "train.jsonl"
 test = "train.jsonl"
 columns = ["text", "label"]
-batch_rows = 4
+batch_size = 4
 {model}
 [training]
 tokens = 24

@@ -111,7 +111,7 @@ task = "translation"
 [data]
 train = ["pairs.tsv"]
 valid = ["pairs.tsv"]
-batch_tokens = 60
+max_tokens_per_batch = 60
 [tokenizer]
 kind = "words"
 vocab_size = 11
@@ -187,7 +187,7 @@ def test_the_memory_of_a_token_is_told_in_kilobytes(monkeypatch):
 
 def test_a_machine_that_is_too_small_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(measuring, "free_memory", lambda: 1000)
-    found = estimate(RECIPES / "ptb-lstm-small.toml", ["data.rows=2"])
+    found = estimate(RECIPES / "ptb-lstm-small.toml", ["data.batch_size=2"])
     assert found.seconds is None and "GB of memory would be needed" in found.measured
 
 

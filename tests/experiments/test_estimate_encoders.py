@@ -58,7 +58,7 @@ def write(place: Path, task: str, start: Path, *, more: str = "", data: bool = T
         (place / name).write_text(contents)
     recipe = place / f"{task}.toml"
     recipe.write_text(
-        f'task = "{task}"\n[data]\ntrain = "{name}"\nbatch_rows = {ROWS}\n'
+        f'task = "{task}"\n[data]\ntrain = "{name}"\nbatch_size = {ROWS}\n'
         f'[model]\npath = "{start}"\n{more}\n[training]\nepochs = 3\n'
     )
     return recipe
@@ -129,7 +129,7 @@ def test_flops_and_parameters_of_a_started_model(task, start, tmp_path):
 def test_without_its_data_rows_and_answers_are_assumed(task, start, tmp_path):
     items, ending = CASES[task][0], CASES[task][4]
     found = estimate(
-        write(tmp_path, task, start, data=False), ["data.max_tokens=40"], measure=False
+        write(tmp_path, task, start, data=False), ["data.max_length=40"], measure=False
     )
     answers = {"classification": 2, "tagging": 9, "question-answering": 2}.get(task, 1)
     tokens = 40 if task in ("question-answering", "multiple-choice") else 30
@@ -147,7 +147,7 @@ def test_without_its_data_rows_and_answers_are_assumed(task, start, tmp_path):
 def test_a_model_from_nothing_with_and_without_data(tmp_path):
     recipe = tmp_path / "new.toml"
     recipe.write_text(
-        'task = "classification"\n[data]\ntrain = "train.tsv"\nbatch_rows = 4\n[tokenizer]\n'
+        'task = "classification"\n[data]\ntrain = "train.tsv"\nbatch_size = 4\n[tokenizer]\n'
         'kind = "words"\nvocab_size = 16\n[model]\nname = "bert"\nsize = "tiny"\n'
         "[training]\nupdates = 5\n"
     )
@@ -195,8 +195,7 @@ def test_words_that_are_predicted_beside_the_class_are_counted(tmp_path):
     more = "[objective]\nlanguage_modeling = 0.5\n"
     recipe = write(tmp_path, "classification", start, more=more)
     both, alone = (
-        estimate(recipe, options, measure=False)
-        for options in ((), ["objective.language_modeling=0"])
+        estimate(recipe, options, measure=False) for options in ((), ["objective.aux_lm_weight=0"])
     )
     config = transformers.AutoConfig.from_pretrained(start)
     tokens = int(both.batch.split(", ")[1].split(")")[0])

@@ -23,7 +23,7 @@ task = "translation"
 [data]
 train = ["train.a", "train.b"]
 valid = ["valid.a", "valid.b"]
-batch_tokens = 256
+max_tokens_per_batch = 256
 [tokenizer]
 kind = "words"
 vocab_size = 50
@@ -44,8 +44,8 @@ task = "language-modeling"
 [data]
 train = "train.a"
 valid = "valid.a"
-rows = 4
-steps = 8
+batch_size = 4
+sequence_length = 8
 [model]
 name = "recurrent"
 d_model = 16
@@ -91,10 +91,13 @@ def add(place: Path, *pairs: tuple[str, str]) -> None:
         ("model.decoder_layers=0", "`model.decoder_layers` must be at least 1, but is 0"),
         ("model.d_model=0", "`model.d_model` must be at least 1, but is 0"),
         ("model.d_ff=-1", "`model.d_ff` must be at least 1, but is -1"),
-        ("objective.smoothing=2.0", "`objective.smoothing` must be less than 1, but is 2.0"),
+        (
+            "objective.label_smoothing=2.0",
+            "`objective.label_smoothing` must be less than 1, but is 2.0",
+        ),
         ("evaluation.valid_sentences=-3", "`evaluation.valid_sentences` must be"),
         ('evaluation.bleu_tokenize="13b"', "`tokenize` must be one of"),
-        ("data.batch_tokens=0", "`data.batch_tokens` must be"),
+        ("data.max_tokens_per_batch=0", "`data.max_tokens_per_batch` must be"),
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(place, override, message):
@@ -107,7 +110,7 @@ def test_a_text_too_short_for_its_streams_is_named_before_the_training(place):
     (place / "tiny.a").write_text("one\n")
     with pytest.raises(DataError, match="tiny.a: has 2 tokens, too few for 4 streams") as refused:
         train("language.toml", "data.valid=tiny.a")
-    assert "`rows` of [data] to at most 1" in str(refused.value)
+    assert "`batch_size` of [data] to at most 1" in str(refused.value)
 
 
 def test_missing_test_data_is_named_with_the_nearest(place):
@@ -145,7 +148,7 @@ def test_what_of_the_data_is_left_out_is_told_and_recorded(place):
     long = " ".join(["one"] * 20)
     add(place, (long, "ONE"), ("", "TWO"), ("two", long))
     with pytest.warns(UserWarning, match="training data") as told:
-        train("small.toml", "data.max_tokens=15")
+        train("small.toml", "data.max_length=15")
     (note,) = [str(one.message) for one in told]
     # The model reads 12 tokens, less than the data's own limit.
     assert "63 rows read, 60 kept" in note
@@ -156,8 +159,10 @@ def test_what_of_the_data_is_left_out_is_told_and_recorded(place):
 
 
 def test_rows_beyond_the_budget_of_a_batch_are_told(place):
-    with pytest.warns(UserWarning, match="rows are longer than `batch_tokens`, 4; each is a batch"):
-        train("small.toml", "data.batch_tokens=4")
+    with pytest.warns(
+        UserWarning, match="rows are longer than `max_tokens_per_batch`, 4; each is a batch"
+    ):
+        train("small.toml", "data.max_tokens_per_batch=4")
 
 
 def test_data_that_is_used_as_it_stands_is_not_talked_about(place):

@@ -101,7 +101,7 @@ def test_the_page_of_a_started_encoder(start, tmp_path, task, items, looked):
     pairs = "columns = [0, 1, 2]\n" if FILES[task] == "rows.tsv" else ""
     recipe = tmp_path / "small.toml"
     recipe.write_text(
-        f'task = "{task}"\n[data]\ntrain = "{FILES[task]}"\nmax_tokens = 60\n{pairs}'
+        f'task = "{task}"\n[data]\ntrain = "{FILES[task]}"\nmax_length = 60\n{pairs}'
         f'[model]\npath = "{start}"\n[training]\nepochs = 1\n'
     )
     folder, _ = runs.train(recipe, out=tmp_path / "run", show="none")

@@ -38,7 +38,7 @@ name = "small"
 train = ["data/train.a", "data/train.b"]
 valid = ["data/valid.tsv"]
 test = ["data/valid.tsv"]
-batch_tokens = 64
+max_tokens_per_batch = 64
 [tokenizer]
 kind = "words"
 vocab_size = 50

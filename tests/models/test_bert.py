@@ -68,7 +68,7 @@ def test_the_released_models_have_these_many_parameters(size, vocabulary, exact)
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])
 def test_the_small_models_have_the_printed_parameters_with_their_masked_words(size):
-    ours = headed(BertConfig(30_522, **SIZES[size]), "pooler", "words")
+    ours = headed(BertConfig(30_522, **SIZES[size]), "pooler", "masked_lm")
     printed, _ = PUBLISHED[size]["parameters"]
     assert round(count(ours) / 1e6, 1) == printed / 1e6
 
@@ -118,7 +118,7 @@ def test_a_new_model_starts_as_the_paper_says(tied):
     torch.manual_seed(0)
     config = BertConfig(500, d_model=64, d_ff=128, heads=2, layers=2, tied=tied, init_range=0.05)
     encoder = Bert(config)
-    head = encoder.new_head("words")
+    head = encoder.new_head("masked_lm")
     assert (head.softmax.weight is encoder.embedding.weight) == tied
     for name, parameter in [*encoder.named_parameters(), *head.named_parameters()]:
         if parameter.dim() == 2:
@@ -130,19 +130,24 @@ def test_a_new_model_starts_as_the_paper_says(tied):
 def test_a_new_pooled_head_begins_with_the_pooler_and_the_rest_does_not():
     torch.manual_seed(0)
     encoder = Bert(BertConfig(20, **TINY))
-    trained = Headed(encoder, {kind: encoder.new_head(kind) for kind in ("words", "next")})
-    pooler = trained.heads["next"].inner.dense
-    for kind in ("pooler", "classes", "choice"):
+    trained = Headed(
+        encoder, {kind: encoder.new_head(kind) for kind in ("masked_lm", "next_sentence")}
+    )
+    pooler = trained.heads["next_sentence"].inner.dense
+    for kind in ("pooler", "classes", "multiple_choice"):
         made = trained.with_head(kind, 1).heads[kind].inner.dense
         assert made is not pooler and torch.equal(made.weight, pooler.weight)
-    assert trained.with_head("next", 2).heads["next"] is trained.heads["next"]
+    assert (
+        trained.with_head("next_sentence", 2).heads["next_sentence"]
+        is trained.heads["next_sentence"]
+    )
     assert trained.with_head("tags", 4).heads["tags"].inner is None
 
 
 def test_masked_words_are_predicted_where_they_are_masked():
     torch.manual_seed(0)
     encoder = Bert(BertConfig(20, **TINY))
-    head, texts = encoder.new_head("words"), batch(0, (6, 3))
+    head, texts = encoder.new_head("masked_lm"), batch(0, (6, 3))
     texts.ids.clamp_(max=19)
     hidden = encoder.encode(texts)
     targets = torch.full_like(texts.ids, IGNORE)

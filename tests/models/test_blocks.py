@@ -19,7 +19,7 @@ from regard.models.headed import assembled
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.training.recompute import blocks_of, recomputing
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 
 SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
 ENCODERS = {
@@ -118,7 +118,7 @@ def test_first_words_are_read_as_of_padded_rows(name, lengths, narrow, monkeypat
 @pytest.mark.parametrize("name", ENCODERS)
 def test_the_loss_of_masked_words_needs_no_other_states(name, lengths, narrow):
     """Also where rows are full: the last layer computes some places alone."""
-    model, given = assembled(encoder(name), {"words": 1}).train(), texts(LENGTHS[lengths])
+    model, given = assembled(encoder(name), {"masked_lm": 1}).train(), texts(LENGTHS[lengths])
     masked = (torch.rand(given.ids.shape) < 0.3) & given.keep
     targets = given.ids.masked_fill(~masked, IGNORE)
     assert masked.any()
@@ -126,11 +126,11 @@ def test_the_loss_of_masked_words_needs_no_other_states(name, lengths, narrow):
     def few():
         hidden = model.encoder.encode_at(given, masked)
         assert hidden.shape == (int(masked.sum()), 32)
-        return model.heads["words"].loss(hidden, targets[masked])[0]
+        return model.heads["masked_lm"].loss(hidden, targets[masked])[0]
 
     def all_places():
         hidden = model.encoder.encode(given).flatten(0, 1)
-        return model.heads["words"].loss(hidden, targets.flatten())[0]
+        return model.heads["masked_lm"].loss(hidden, targets.flatten())[0]
 
     found, wanted = passed(model, few, narrow), passed(model, all_places, narrow)
     torch.testing.assert_close(found[0], wanted[0], rtol=2e-3 if narrow else 1e-6, atol=0)
@@ -207,7 +207,7 @@ def test_what_is_computed_anew_is_the_same_in_every_bit(narrow):
 
     before = passed(model, run, narrow)
     slopes = {name: slope.clone() for name, slope in before[1].items()}
-    with recomputing(blocks_of(model)):
+    with activation_checkpointing(blocks_of(model)):
         after = passed(model, run, narrow)
     assert torch.equal(before[0], after[0])
     assert all(torch.equal(slope, slopes[name]) for name, slope in after[1].items())
@@ -278,7 +278,7 @@ def test_a_decoders_blocks_computed_anew_are_the_same_in_every_bit(narrow):
 
     before = passed(model, run, narrow)
     slopes = {name: slope.clone() for name, slope in before[1].items()}
-    with recomputing(blocks_of(model)):
+    with activation_checkpointing(blocks_of(model)):
         after = passed(model, run, narrow)
     assert torch.equal(before[0], after[0])
     assert all(torch.equal(slope, slopes[name]) for name, slope in after[1].items())

@@ -59,9 +59,9 @@ def test_it_does_not_look_at_segments():
 
 def test_it_has_the_heads_that_need_no_pooler():
     encoder = DistilBert(DistilBertConfig(20, **TINY))
-    for kind in HEADS.keys() - {"pooler", "next"}:
+    for kind in HEADS.keys() - {"pooler", "next_sentence"}:
         assert encoder.new_head(kind) is not None
-    for kind in ("pooler", "next"):
+    for kind in ("pooler", "next_sentence"):
         with pytest.raises(ConfigError, match=f"DistilBert has no head '{kind}'"):
             encoder.new_head(kind)
 

@@ -78,8 +78,8 @@ def test_the_encoder_neither_learns_nor_drops():
 def test_a_choice_that_the_encoder_has_not():
     with pytest.raises(ConfigError, match="Did you mean 'concat-last-4'"):
         Features.over(encoder(), "bert", dict(choice="concat-4"))
-    with pytest.raises(ConfigError, match="has no head 'words'"):
-        Features.over(encoder(), "bert", {}).new_head("words")
+    with pytest.raises(ConfigError, match="has no head 'masked_lm'"):
+        Features.over(encoder(), "bert", {}).new_head("masked_lm")
 
 
 def test_a_recipe_trains_tags_on_features_and_its_folder_says_all(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_recipe_trains_tags_on_features_and_its_folder_says_all(tmp_path, monk
     runs.save(Embedding(inner, Tokenizer.load(tmp_path)), "start")
     (tmp_path / "r.toml").write_text(
         'task = "tagging"\n[model]\npath = "start"\n[model.features]\nlayers = "mix"\n'
-        'd_model = 16\ndepth = 1\ndropout = 0.0\n[data]\ntrain = "train"\nvalid = "train"\n'
+        'd_model = 16\nlstm_layers = 1\ndropout = 0.0\n[data]\ntrain = "train"\nvalid = "train"\n'
         "[training]\nepochs = 30\n[training.optimizer]\nlearning_rate = 0.02\n"
     )
     with warnings.catch_warnings():

@@ -50,7 +50,8 @@ TINY: dict[str, list[dict]] = {
     "distilbert": [BERT],
     "features": [
         dict(inside=BERT, choice="mix", d_model=8, dropout=0.3),
-        dict(inside=GPT, encoder="gpt2", choice="second-to-last", d_model=8, depth=1, dropout=0.3),
+        dict(inside=GPT, encoder="gpt2", choice="second-to-last", d_model=8, lstm_layers=1,
+             dropout=0.3),
     ],
 }  # fmt: skip
 
@@ -399,7 +400,7 @@ def test_every_head_of_an_encoder_answers_and_learns(encoder):
         assert answers.shape[0] == 3 and answers.isfinite().all()
         learned = [p.grad for p in head.parameters() if p.requires_grad]
         assert learned and all(g is not None and g.isfinite().all() for g in learned), kind
-    assert {"classes", "tags", "span", "choice"} <= set(kinds)
+    assert {"classes", "tags", "span", "multiple_choice"} <= set(kinds)
 
 
 class Looker:

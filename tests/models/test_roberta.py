@@ -70,13 +70,15 @@ def test_a_row_that_is_too_long_is_refused():
 
 def test_classes_are_read_through_a_new_layer_and_choices_through_the_pooler():
     encoder = Roberta(RobertaConfig(20, **TINY))
-    trained = Headed(encoder, {kind: encoder.new_head(kind) for kind in ("pooler", "words")})
+    trained = Headed(encoder, {kind: encoder.new_head(kind) for kind in ("pooler", "masked_lm")})
     pooler = trained.heads["pooler"].inner.dense.weight
-    choice, classes = (trained.with_head(k, 1).heads[k].inner for k in ("choice", "classes"))
+    choice, classes = (
+        trained.with_head(k, 1).heads[k].inner for k in ("multiple_choice", "classes")
+    )
     assert torch.equal(choice.dense.weight, pooler)
     assert not torch.equal(classes.dense.weight, pooler)
-    with pytest.raises(ConfigError, match="Roberta has no head 'next'"):
-        encoder.new_head("next")
+    with pytest.raises(ConfigError, match="Roberta has no head 'next_sentence'"):
+        encoder.new_head("next_sentence")
 
 
 def test_its_files_are_not_berts():

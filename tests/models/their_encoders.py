@@ -23,7 +23,7 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 SAME = dict(atol=1e-5, rtol=0)
-PER_TOKEN = ("words", "tags", "span")
+PER_TOKEN = ("masked_lm", "tags", "span")
 V, T = 31, 10  # words, and the longest row
 
 
@@ -68,13 +68,13 @@ FAMILIES = {
 # ending of the class -> our heads
 ENDINGS = {
     "Model": ("pooler",),
-    "ForMaskedLM": ("words",),
-    "ForNextSentencePrediction": ("next",),
-    "ForPreTraining": ("next", "words"),
+    "ForMaskedLM": ("masked_lm",),
+    "ForNextSentencePrediction": ("next_sentence",),
+    "ForPreTraining": ("masked_lm", "next_sentence"),
     "ForSequenceClassification": ("classes",),
     "ForTokenClassification": ("tags",),
     "ForQuestionAnswering": ("span",),
-    "ForMultipleChoice": ("choice",),
+    "ForMultipleChoice": ("multiple_choice",),
 }
 CASES = [
     (family, ending)
@@ -141,9 +141,9 @@ def answers(output: Any, kind: str) -> Tensor:
         return output.pooler_output
     if kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)
-    if kind == "choice":
+    if kind == "multiple_choice":
         return output.logits.flatten()[:, None]
-    if kind == "next" and "seq_relationship_logits" in output:
+    if kind == "next_sentence" and "seq_relationship_logits" in output:
         return output.seq_relationship_logits
     return output.prediction_logits if "prediction_logits" in output else output.logits
 

@@ -28,7 +28,7 @@ BODY = dict(
 ENDINGS = {
     "Model": None,
     "LMHeadModel": None,
-    "DoubleHeadsModel": "choice",
+    "DoubleHeadsModel": "multiple_choice",
     "ForSequenceClassification": "classes",
     "ForTokenClassification": "tags",
     "ForQuestionAnswering": "span",
@@ -103,4 +103,4 @@ def answers(output: Any, kind: str) -> Tensor:
     """What their head said, in our shape."""
     if kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)
-    return output.mc_logits[:, None] if kind == "choice" else output.logits
+    return output.mc_logits[:, None] if kind == "multiple_choice" else output.logits

@@ -86,7 +86,7 @@ def test_a_foreign_folder_answers_as_transformers_does(place, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
     folder(place / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
-    task, _ = train("data.max_tokens=40")
+    task, _ = train("data.max_length=40")
     theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST, SECOND)
     config = json.loads((place / "run/model/config.json").read_text())
     assert config["id2label"] == {"0": "maybe", "1": "no", "2": "yes"}
@@ -235,7 +235,7 @@ def test_what_is_cut_or_left_out_of_the_data_is_counted(place):
     write("train.tsv", [*ROWS, ("a " * 30, "b " * 30, "yes"), (" ", "", "no")])
     with pytest.warns(UserWarning, match="training data") as told:
         train(
-            "data.max_tokens=32",
+            "data.max_length=32",
             "data.valid=start.tsv" if False else "training.updates=1",
             quiet=False,
         )
@@ -250,7 +250,7 @@ def test_what_is_cut_or_left_out_of_the_data_is_counted(place):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_cross_entropy_as_torch_has_it(place, smoothing):
     folder(place / "start", "bert", "Model", **NO_DROPOUT)
-    recipe = runs.read_recipe("small.toml", [f"objective.smoothing={smoothing}"])
+    recipe = runs.read_recipe("small.toml", [f"objective.label_smoothing={smoothing}"])
     task = runs.plan(recipe).task
     task.model.train()
     batch: InputBatch = next(task.train_batches())
@@ -323,12 +323,12 @@ def test_metrics_by_name_equal_scikit_learn(place):
         ('evaluation.metrics=["acuracy"]', "does not score classification. Did you mean 'accura"),
         ('evaluation.metrics=["pearson"]', "'pearson', which does not score classification"),
         ('evaluation.metrics=["f1"]', "`f1` is of the positive one of two labels, but there are 3"),
-        ("objective.smoothing=1.0", "`objective.smoothing` must be less than 1"),
+        ("objective.label_smoothing=1.0", "`objective.label_smoothing` must be less than 1"),
         ("data.columns=[0]", "`data.columns` must name one text or two, and then the label"),
         ("data.columns=[0, 1, 2, 3]", "must name one text or two"),
         ('data.glue="mrcp"', "no task of GLUE. Did you mean 'mrpc'"),
         ('data.glue="mnli"', "no task of GLUE.*mnli-matched"),
-        ("objective.language_modeling=0.5", "needs a model that predicts the next word"),
+        ("objective.aux_lm_weight=0.5", "needs a model that predicts the next word"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_anything_long(place, override, message):
@@ -428,7 +428,7 @@ def test_the_auxiliary_loss_is_that_of_transformers(place, family):
     import transformers
 
     folder(place / "start", family, "LMHeadModel", attn_pdrop=0.0)
-    recipe = runs.read_recipe("small.toml", ["objective.language_modeling=0.5"])
+    recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
     task = runs.plan(recipe).task
     batch = next(task.train_batches())
     losses, _ = task.losses(batch)
@@ -449,12 +449,12 @@ def test_the_auxiliary_loss_is_that_of_transformers(place, family):
 def test_a_model_without_output_over_words_has_no_auxiliary_loss(place):
     folder(place / "start", "gpt2", "Model", tie_word_embeddings=False)
     with pytest.raises(ConfigError, match="no output over words"):
-        train("objective.language_modeling=0.5")
+        train("objective.aux_lm_weight=0.5")
 
 
 def test_a_run_with_new_pieces_is_resumed_in_every_bit(place):
     folder(place / "start", "gpt2", "LMHeadModel")
-    options = ("data.batch_rows=2", "objective.language_modeling=0.5", "objective.both_orders=true",
+    options = ("data.batch_size=2", "objective.aux_lm_weight=0.5", "objective.both_orders=true",
                "training.checkpoints.every=1", "training.checkpoints.keep=9")  # fmt: skip
     whole, _ = train(*options, out="whole")
     train(*options, out="part")

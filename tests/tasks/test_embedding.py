@@ -102,7 +102,7 @@ def test_texts_are_pooled_as_sentence_transformers_does(places, tmp_path, kinds,
     place.mkdir()
     for file in places["bert"].iterdir():
         (place / file.name).write_bytes(file.read_bytes())
-    write_sentence_transformers(place, Pooling(kinds, normalize, max_tokens=8), 16)
+    write_sentence_transformers(place, Pooling(kinds, normalize, max_length=8), 16)
     task = runs.load(place)
     wanted = theirs.SentenceTransformer(str(place), device="cpu").encode(TEXTS)
     assert isinstance(task, Embedding) and task.pieces.max_length == 8
@@ -144,7 +144,7 @@ def test_company_and_batches_change_nothing(tasks, family, per):
     together = task.embed(TEXTS, per=per)
     for places in (1, 7):
         for one, other in zip(
-            together, task.embed(TEXTS, per=per, batch_tokens=places), strict=True
+            together, task.embed(TEXTS, per=per, max_tokens_per_batch=places), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=1e-5)
     for text, vectors, streamed in zip(

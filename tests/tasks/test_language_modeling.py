@@ -303,8 +303,8 @@ task = "language-modeling"
 train = "train.txt"
 valid = "valid.txt"
 format = "text"
-rows = 4
-steps = 8
+batch_size = 4
+sequence_length = 8
 [tokenizer]
 kind = "characters"
 vocab_size = 60
@@ -362,7 +362,7 @@ def test_training_stops_and_goes_on_as_if_it_had_not(place, monkeypatch):
 
 
 def test_a_trained_run_measures_and_continues_as_it_learned(place):
-    folder, result = run("run", "data.steps=6")
+    folder, result = run("run", "data.sequence_length=6")
     task = runs.load(folder)
     assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
     found = task.evaluate(read("valid.txt", format="text"))
@@ -375,12 +375,16 @@ def test_a_trained_run_measures_and_continues_as_it_learned(place):
 
 def test_positions_that_learn_nothing_are_told(place):
     with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
-        runs.train("small.toml", ["data.steps=6", "training.updates=1"], out="run", show="none")
+        runs.train(
+            "small.toml", ["data.sequence_length=6", "training.updates=1"], out="run", show="none"
+        )
 
 
 def test_what_does_not_fit_is_refused_before_the_training(place):
-    with pytest.raises(ConfigError, match="`steps` must be at most the model's context, 8, .* 9"):
-        run("run", "data.steps=9")
+    with pytest.raises(
+        ConfigError, match="`sequence_length` must be at most the model's context, 8, .* 9"
+    ):
+        run("run", "data.sequence_length=9")
     with pytest.raises(ConfigError, match="`window` must be at most the model's context, 8"):
         run("run", "evaluation.window=9")
     with pytest.raises(ConfigError, match="`stride` must be between 1 and the window, 8"):
@@ -452,8 +456,8 @@ def test_what_a_tokenizer_loses_of_a_running_text_is_told_before_training(tmp_pa
             train = "{tmp_path / "text.txt"}"
             valid = "{tmp_path / "text.txt"}"
             format = "text"
-            rows = 2
-            steps = 12
+            batch_size = 2
+            sequence_length = 12
             [tokenizer]
             kind = "{kind}"
             vocab_size = 300

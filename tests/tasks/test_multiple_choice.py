@@ -126,7 +126,7 @@ def test_the_loss_and_the_accuracy_are_those_of_transformers(place):
 
 def test_the_rows_of_a_question_stay_together_and_learn(place):
     start(place, "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    task = runs.plan(runs.read_recipe("small.toml", ["data.batch_rows=2"])).task
+    task = runs.plan(runs.read_recipe("small.toml", ["data.batch_size=2"])).task
     batches = task.train_batches()
     seen = [next(batches) for _ in range(2)]
     assert sorted(int(i) for batch in seen for i in batch.numbers) == [0, 1, 2, 3]
@@ -134,7 +134,7 @@ def test_the_rows_of_a_question_stay_together_and_learn(place):
         counts = [len(QUESTIONS[i].choices) for i in batch.numbers]
         assert batch.sizes.tolist() == counts and len(batch.texts) == sum(counts)
         total, count = task.losses(batch)[0]["loss"]
-        scores = task.model.scores("choice", batch.texts)[:, 0].split(counts)
+        scores = task.model.scores("multiple_choice", batch.texts)[:, 0].split(counts)
         kept = sum(
             F.cross_entropy(row, torch.tensor(QUESTIONS[i].answer))
             for row, i in zip(scores, batch.numbers.tolist(), strict=True)
@@ -152,7 +152,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     write([*QUESTIONS, long])
     limit = 40
     with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
-        task, _ = train(f"data.max_tokens={limit}", quiet=False)
+        task, _ = train(f"data.max_length={limit}", quiet=False)
     whole = runs.load("start").tokenizer
     for row, choice in zip(task._made_rows([long])[0].rows, long.choices, strict=True):
         assert len(row) == limit
@@ -169,10 +169,10 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     assert all(len(row) <= limit for row in task._made_rows([endless])[0].rows)
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
-        train(f"data.max_tokens={limit}", "data.too_long=error", out="other")
+        train(f"data.max_length={limit}", "data.too_long=error", out="other")
     for option, said in (("skip", "question left out: 1"), ("truncate", "or choice truncated: 1")):
         with pytest.warns(UserWarning, match=said):
-            train(f"data.max_tokens={limit}", f"data.too_long={option}", out=option, quiet=False)
+            train(f"data.max_length={limit}", f"data.too_long={option}", out=option, quiet=False)
 
 
 def test_questions_as_json_and_what_is_none(place):
@@ -198,7 +198,7 @@ def test_dream_as_it_is_distributed(place, shared):
 
 def test_the_auxiliary_loss_is_taken_over_the_rows_of_all_choices(place):
     start(place, "gpt2")
-    recipe = runs.read_recipe("small.toml", ["objective.language_modeling=0.5"])
+    recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
     task = runs.plan(recipe).task
     batch = next(task.train_batches())
     losses, _ = task.losses(batch)

@@ -58,7 +58,7 @@ def bert(words, kind=None):
 
 
 def features(words):
-    over = Features.over(bert(words).encoder, "bert", dict(choice="sum", d_model=16, depth=1))
+    over = Features.over(bert(words).encoder, "bert", dict(choice="sum", d_model=16, lstm_layers=1))
     return Headed(over, {"tags": over.new_head("tags", 3)})
 
 
@@ -244,8 +244,8 @@ def test_every_model_and_task_is_checked_by_its_types():
         for field in kind.__dataclass_fields__.values():
             assert field.type not in ("int", "float", "int | None", "float | None"), (name, field)
     for name in TASKS:
-        with pytest.raises(CheckpointError, match=r"config.json: `regard.max_tokens|not an option"):
-            checked_settings(task_class(name), {"max_tokens": "3"}, Path("config.json"))
+        with pytest.raises(CheckpointError, match=r"config.json: `regard.max_length|not an option"):
+            checked_settings(task_class(name), {"max_length": "3"}, Path("config.json"))
 
 
 @pytest.mark.parametrize("changes", [{"dropout": 1.5}, {"heads": 3}, {"norm_eps": 0.0}])

@@ -19,7 +19,7 @@ from regard.models.features import Features
 
 SIZES = np.random.default_rng(3).integers(1, 20, 32)
 ROWS = 4  # of a batch
-OVERRIDES = (f"data.batch_rows={ROWS}", "training.checkpoints.every=1")
+OVERRIDES = (f"data.batch_size={ROWS}", "training.checkpoints.every=1")
 RECIPE = """
 task = "{task}"
 [model]

@@ -142,5 +142,5 @@ def test_the_wrong_task_for_a_task_of_glue_is_said(place):
     folder(place / "start", "bert", "Model")
     with pytest.raises(ConfigError, match='rte is scored by accuracy.*task = "classification"'):
         train('data.glue="rte"')
-    with pytest.raises(RegardError, match="has no option|smoothing"):
-        train("objective.smoothing=0.1")
+    with pytest.raises(RegardError, match="has no option|label_smoothing"):
+        train("objective.label_smoothing=0.1")

@@ -115,7 +115,7 @@ def test_a_word_weighs_the_same_in_short_sentences_and_in_long_ones(folder, tmp_
     sentences = [["cat"] * (1 + i % 7) for i in range(20)]
     tagged = ("".join(f"{word} {TAGS[len(words) % 2]}\n" for word in words) for words in sentences)
     file.write_text("\n".join(tagged))
-    task = started(folder, file, **{"data.entities": "false", "data.batch_rows": "4"}).task
+    task = started(folder, file, **{"data.entities": "false", "data.batch_size": "4"}).task
     batches = task.train_batches()
     counts = [task.counts(next(batches))["loss"] for _ in range(batches.batches_per_epoch)]
     assert len(counts) == 5 and len(set(counts)) > 1

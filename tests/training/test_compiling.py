@@ -21,8 +21,8 @@ from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import CheckpointOptions, TrainingOptions, compiling, resume, train
+from regard.training.activation_checkpointing import blocks_of
 from regard.training.loop import Task
-from regard.training.recompute import blocks_of
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from test_registry import build, ids, reads_source, source  # noqa: E402
@@ -73,9 +73,11 @@ def test_gradients_are_the_same(anywhere, name):
     torch.manual_seed(0)
     model = without_dropout(MODELS[name]())
     found = []
-    for compiled, recompute in ((False, False), (True, False), (True, True)):
+    for compiled, checkpointing in ((False, False), (True, False), (True, True)):
         here = torch.device("cpu")
-        used = compiling.compiled_blocks(model, here, recompute=recompute) if compiled else []
+        used = (
+            compiling.compiled_blocks(model, here, checkpointing=checkpointing) if compiled else []
+        )
         model.zero_grad()
         with compiling.compiling(used):
             hidden_of(model).square().sum().backward()

@@ -1,4 +1,4 @@
-"""Blocks computed anew for the backward pass, bit for bit; what is kept; the share of the rate."""
+"""Activation checkpointing changes no bit; what is kept; the share of the rate."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from regard.models.headed import Headed
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import TrainingOptions, train, utilization
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.flops import count, kept_by, twin
 from regard.training.loop import Task
 from regard.training.progress import Status
-from regard.training.recompute import blocks_of, recomputing
 from regard.training.utilization import Utilization, rate_of
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
@@ -51,7 +51,7 @@ def passed(model, low_precision, blocks):
     model.zero_grad()
     torch.manual_seed(4)
     cast = torch.autocast("cpu", torch.bfloat16) if low_precision else nullcontext()
-    with cast, recomputing(blocks):
+    with cast, activation_checkpointing(blocks):
         total = hidden_of(model).float().square().sum()
     total.backward()
     return [
@@ -85,8 +85,15 @@ def test_only_what_enters_a_block_is_kept():
 
 def test_what_has_no_blocks_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="but Model has none"):
-        train(Toy(), TrainingOptions(updates=1, recompute=True), tmp_path / "run", show="none")
-    with pytest.raises(ConfigError, match="`recompute` is for models that are made of blocks"):
+        train(
+            Toy(),
+            TrainingOptions(updates=1, activation_checkpointing=True),
+            tmp_path / "run",
+            show="none",
+        )
+    with pytest.raises(
+        ConfigError, match="`activation_checkpointing` is for models that are made of blocks"
+    ):
         blocks_of(torch.nn.Linear(2, 2))
 
 
@@ -153,5 +160,5 @@ def test_it_is_shown_where_it_is_known():
 
 def test_a_head_over_few_words_is_counted_too():
     encoder = MODELS["bert"]()
-    model = Headed(encoder, {"words": encoder.new_head("words")})
+    model = Headed(encoder, {"masked_lm": encoder.new_head("masked_lm")})
     assert blocks_of(model) == list(encoder.blocks)

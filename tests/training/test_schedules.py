@@ -11,9 +11,9 @@ from regard.training.schedules import (
     cosine,
     inverse_square_root,
     linear,
+    noam,
     schedule,
     step,
-    vaswani,
 )
 
 WARMUP, TOTAL = 7, 40
@@ -51,14 +51,14 @@ def test_equal_to_transformers(name):
         assert ours(Moment(update, 0, TOTAL)) == pytest.approx(theirs(update), abs=1e-12), update
 
 
-def test_vaswani_is_equation_3_and_a_rescaled_peak_form():
+def test_noam_is_equation_3_and_a_rescaled_peak_form():
     """4000 updates of warm-up at width 512 give the famous peak of 7.0e-4."""
     for update in (1, 10, 3999, 4000, 4001, 100_000):
         expected = 512 ** (-0.5) * min(update ** (-0.5), update * 4000 ** (-1.5))
-        assert vaswani(update, 512, 4000) == expected
+        assert noam(update, 512, 4000) == expected
         peak = (512 * 4000) ** -0.5
-        assert vaswani(update, 512, 4000) == pytest.approx(peak * inverse_square_root(update, 4000))
-    assert vaswani(4000, 512, 4000) == pytest.approx(6.99e-4, rel=1e-3)
+        assert noam(update, 512, 4000) == pytest.approx(peak * inverse_square_root(update, 4000))
+    assert noam(4000, 512, 4000) == pytest.approx(6.99e-4, rel=1e-3)
 
 
 def test_decays_end_after_the_last_update():
@@ -75,7 +75,7 @@ def test_zaremba_halves_after_four_epochs():
     ("wrong", "message"),
     [
         ({"name": "inverse-sqrt"}, "`warmup` of the schedule options must be at least 1"),
-        ({"name": "vaswani", "warmup": 4}, "`d_model` of the schedule options must be the width"),
+        ({"name": "noam", "warmup": 4}, "`d_model` of the schedule options must be the width"),
         ({"warmup": -1}, "`warmup` of the schedule options must be at least 0, but is -1"),
         ({"final": 2.0}, "`final` of the schedule options must be between 0 and 1, but is 2.0"),
     ],

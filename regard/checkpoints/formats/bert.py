@@ -77,7 +77,7 @@ BERT = EncoderLayout(
     ignored=IGNORED,
     heads={
         "pooler": HeadLayout(POOLER, "bert.pooler.dense.weight"),
-        "words": HeadLayout(
+        "masked_lm": HeadLayout(
             [
                 *both("inner.dense", f"{TRANSFORM}.dense"),
                 *both("norm", f"{TRANSFORM}.LayerNorm"),
@@ -90,7 +90,7 @@ BERT = EncoderLayout(
             twins={f"{DECODER}.bias": "cls.predictions.bias"},
             untied=[("softmax.bias", (f"{DECODER}.bias", "cls.predictions.bias"), TWICE)],
         ),
-        "next": HeadLayout(
+        "next_sentence": HeadLayout(
             [*POOLER, *both("output", "cls.seq_relationship")],
             sign="cls.seq_relationship.weight",
         ),
@@ -107,7 +107,7 @@ BERT = EncoderLayout(
             architectures=["BertForTokenClassification"],
         ),
         "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
-        "choice": HeadLayout(
+        "multiple_choice": HeadLayout(
             [*POOLER, *CLASSIFIER],
             sign="classifier.weight",
             architectures=["BertForMultipleChoice"],
@@ -115,13 +115,13 @@ BERT = EncoderLayout(
     },
     architectures={
         (): "BertModel",
-        ("words",): "BertForMaskedLM",
-        ("next",): "BertForNextSentencePrediction",
-        ("words", "next"): "BertForPreTraining",
+        ("masked_lm",): "BertForMaskedLM",
+        ("next_sentence",): "BertForNextSentencePrediction",
+        ("masked_lm", "next_sentence"): "BertForPreTraining",
         ("classes",): "BertForSequenceClassification",
         ("tags",): "BertForTokenClassification",
         ("span",): "BertForQuestionAnswering",
-        ("choice",): "BertForMultipleChoice",
+        ("multiple_choice",): "BertForMultipleChoice",
     },
     refused={"BertLMHeadModel": CAUSAL},
 )

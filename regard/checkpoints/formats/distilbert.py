@@ -54,7 +54,7 @@ DISTILBERT = EncoderLayout(
     body=BODY,
     ignored=["embeddings.position_ids"],
     heads={
-        "words": HeadLayout(
+        "masked_lm": HeadLayout(
             [
                 *both("inner.dense", "vocab_transform"),
                 *both("norm", "vocab_layer_norm"),
@@ -78,7 +78,7 @@ DISTILBERT = EncoderLayout(
             architectures=["DistilBertForTokenClassification"],
         ),
         "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
-        "choice": HeadLayout(
+        "multiple_choice": HeadLayout(
             [*INNER, *CLASSIFIER],
             sign="classifier.weight",
             architectures=["DistilBertForMultipleChoice"],
@@ -86,10 +86,10 @@ DISTILBERT = EncoderLayout(
     },
     architectures={
         (): "DistilBertModel",
-        ("words",): "DistilBertForMaskedLM",
+        ("masked_lm",): "DistilBertForMaskedLM",
         ("classes",): "DistilBertForSequenceClassification",
         ("tags",): "DistilBertForTokenClassification",
         ("span",): "DistilBertForQuestionAnswering",
-        ("choice",): "DistilBertForMultipleChoice",
+        ("multiple_choice",): "DistilBertForMultipleChoice",
     },
 )

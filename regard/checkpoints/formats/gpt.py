@@ -184,11 +184,11 @@ GPT_LAYOUT = _layout(
         ("positions.vectors.weight", "positions_embed.weight"),
         *BLOCKS,
     ],
-    heads={"classes": CLASSES, "choice": CHOICE},
+    heads={"classes": CLASSES, "multiple_choice": CHOICE},
     architectures={
         (): "OpenAIGPTModel",
-        ("words",): "OpenAIGPTLMHeadModel",
-        ("choice",): "OpenAIGPTDoubleHeadsModel",
+        ("masked_lm",): "OpenAIGPTLMHeadModel",
+        ("multiple_choice",): "OpenAIGPTDoubleHeadsModel",
         ("classes",): "OpenAIGPTForSequenceClassification",
     },
 )
@@ -222,7 +222,7 @@ GPT2_LAYOUT = _layout(
     ],
     heads={
         "classes": CLASSES,
-        "choice": CHOICE,
+        "multiple_choice": CHOICE,
         "tags": HeadLayout(
             both("output", "classifier"), sign="classifier.weight", outputs="classifier.weight"
         ),
@@ -230,8 +230,8 @@ GPT2_LAYOUT = _layout(
     },
     architectures={
         (): "GPT2Model",
-        ("words",): "GPT2LMHeadModel",
-        ("choice",): "GPT2DoubleHeadsModel",
+        ("masked_lm",): "GPT2LMHeadModel",
+        ("multiple_choice",): "GPT2DoubleHeadsModel",
         ("classes",): "GPT2ForSequenceClassification",
         ("tags",): "GPT2ForTokenClassification",
         ("span",): "GPT2ForQuestionAnswering",

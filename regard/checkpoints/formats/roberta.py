@@ -49,7 +49,7 @@ ROBERTA = EncoderLayout(
     ignored=bert.IGNORED,
     heads={
         "pooler": HeadLayout(POOLER, "roberta.pooler.dense.weight"),
-        "words": HeadLayout(
+        "masked_lm": HeadLayout(
             [
                 *both("inner.dense", "lm_head.dense"),
                 *both("norm", "lm_head.layer_norm"),
@@ -74,7 +74,7 @@ ROBERTA = EncoderLayout(
             architectures=["RobertaForTokenClassification"],
         ),
         "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
-        "choice": HeadLayout(
+        "multiple_choice": HeadLayout(
             [*POOLER, *bert.CLASSIFIER],
             sign="classifier.weight",
             architectures=["RobertaForMultipleChoice"],
@@ -82,11 +82,11 @@ ROBERTA = EncoderLayout(
     },
     architectures={
         (): "RobertaModel",
-        ("words",): "RobertaForMaskedLM",
+        ("masked_lm",): "RobertaForMaskedLM",
         ("classes",): "RobertaForSequenceClassification",
         ("tags",): "RobertaForTokenClassification",
         ("span",): "RobertaForQuestionAnswering",
-        ("choice",): "RobertaForMultipleChoice",
+        ("multiple_choice",): "RobertaForMultipleChoice",
     },
     refused={"RobertaForCausalLM": bert.CAUSAL},
 )

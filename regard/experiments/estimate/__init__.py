@@ -128,7 +128,10 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
     options: TrainingOptions = recipe.training
     sample = read_sample(recipe)
     task = sample.task
-    counted = [count(task, batch, recompute=options.recompute) for batch in sample.batches]
+    counted = [
+        count(task, batch, checkpointing=options.activation_checkpointing)
+        for batch in sample.batches
+    ]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
     items, flops = mean[0] * options.accumulate, mean[1] * options.accumulate
     found = Measured(None, max(kept for _, _, kept in counted), "nothing: all is counted")

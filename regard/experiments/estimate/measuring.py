@@ -13,11 +13,11 @@ import torch
 
 from regard.data.grouped_inputs import GroupBatch
 from regard.experiments.estimate.samples import Sample, first_rows
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.flops import bytes_of, kept_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
-from regard.training.recompute import blocks_of, recomputing
 
 ENOUGH, PATIENCE = 0.5, 15.0  # seconds of one timed pass of its own, and of all by the wall clock
 BUSY = 0.7  # of its time on a processor; where the main thread had less, it is told
@@ -124,8 +124,8 @@ def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -
     """Bytes kept for the backward pass of a batch, from those of its first rows and of half."""
 
     def kept(rows: int) -> int:
-        blocks = blocks_of(task.model) if options.recompute else []
-        kept_alone = replace(options, recompute=False)
+        blocks = blocks_of(task.model) if options.activation_checkpointing else []
+        kept_alone = replace(options, activation_checkpointing=False)
         return kept_by(
             task.model, lambda: _losses(task, first_rows(batch, rows), kept_alone), blocks
         )
@@ -138,8 +138,8 @@ def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -
 
 
 def _losses(task: Any, batch: Any, options: TrainingOptions) -> Any:
-    blocks = blocks_of(task.model) if options.recompute else []
-    with casting(options.precision, torch.device("cpu")), recomputing(blocks):
+    blocks = blocks_of(task.model) if options.activation_checkpointing else []
+    with casting(options.precision, torch.device("cpu")), activation_checkpointing(blocks):
         losses, _ = task.losses(batch, None)
     return sum(value for value, _ in losses.values())
 

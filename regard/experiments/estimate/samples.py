@@ -151,7 +151,7 @@ def _assumed(recipe: Any, kind: Any, why: str) -> Sample:
     own, new = model.outputs().get(kind.head), ASSUMED_ANSWERS.get(kind.name)
     answers = 1 if new is None else own or new
     task = Bare(model.with_head(kind.head, answers), kind.head, kind.items)
-    weight = getattr(getattr(recipe, "objective", None), "language_modeling", 0.0)
+    weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
     task.next_words = NextWords.of(task.model, weight)
     batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_WORDS)
     plural = "s" * (answers > 1)
@@ -172,8 +172,8 @@ def _assumed_tokenizer(recipe: Any) -> tuple[Any, str]:
 
 def _within(recipe: Any, limit: int | None) -> Any:
     """The recipe with rows that are no longer than the model reads."""
-    most = min(recipe.data.max_tokens, limit or recipe.data.max_tokens)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_tokens": most})})
+    most = min(recipe.data.max_length, limit or recipe.data.max_length)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": most})})
 
 
 # ------------------------------------------------------------------------------- batches

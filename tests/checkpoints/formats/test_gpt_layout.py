@@ -266,7 +266,9 @@ def test_every_field_is_honoured_or_refused_by_name(family, name):
         hidden = ours.encoder.encode(texts)
     wanted = expected.hidden_states[-1]
     torch.testing.assert_close(hidden[texts.keep], wanted[texts.keep], **SAME)
-    torch.testing.assert_close(ours.scores("choice", texts), expected.mc_logits[:, None], **SAME)
+    torch.testing.assert_close(
+        ours.scores("multiple_choice", texts), expected.mc_logits[:, None], **SAME
+    )
     rates = sorted(m.p for m in theirs.modules() if isinstance(m, torch.nn.Dropout))
     mine = [m.probability for m in ours.modules() if hasattr(m, "probability")]
     mine += [m.dropout for m in ours.modules() if isinstance(getattr(m, "dropout", 0), float)]

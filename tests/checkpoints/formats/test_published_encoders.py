@@ -112,10 +112,12 @@ def test_what_we_save_opens_in_transformers_and_comes_back(family, ending, tied,
     )  # fmt: skip
     encoder = kind(config)
     heads = {
-        head: encoder.new_head(head, 3) for head in heads_of(family, ending) if head != "choice"
+        head: encoder.new_head(head, 3)
+        for head in heads_of(family, ending)
+        if head != "multiple_choice"
     }
     if ending == "ForMultipleChoice":
-        heads = {"choice": encoder.new_head("choice")}
+        heads = {"multiple_choice": encoder.new_head("multiple_choice")}
     ours = randomized(Headed(encoder, heads)).eval()
     model, report = opened(tmp_path, ending, ours)
     assert type(model).__name__ == FAMILIES[family].name + ending
@@ -170,7 +172,8 @@ QUERY, KEY = (f"bert.encoder.layer.1.attention.self.{part}.weight" for part in (
         ("ForMaskedLM", {"qa_outputs.weight": torch.ones(2, 12)},
          "extra: no architecture of bert has all the heads of"),
         ("ForMultipleChoice", {"classifier.weight": torch.ones(2, 12)},
-         "heads.choice.output.weight must be (1, 12), but is (2, 12) (from classifier.weight)"),
+         "heads.multiple_choice.output.weight must be (1, 12), but is (2, 12) "
+         "(from classifier.weight)"),
         ("ForQuestionAnswering", {"qa_outputs.weight": torch.ones(3, 12)}, "must be (2, 12)"),
         ("ForQuestionAnswering", {"qa_outputs.weight": torch.ones(2, 12, dtype=torch.int8)},
          "not floating point: qa_outputs.weight is torch.int8"),
@@ -224,7 +227,7 @@ def test_the_file_of_berts_authors_is_read_whole_and_keeps_its_heads():
     assert "cls.predictions.decoder.bias" in held  # left by older writers
     config = json.loads(model.config.to_json_string()) | {"architectures": ["BertForMaskedLM"]}
     ours = from_published(config, held).eval()
-    assert sorted(ours.heads) == ["next", "words"]
+    assert sorted(ours.heads) == ["masked_lm", "next_sentence"]
     compare(model, ours, batch(2))
     assert to_published(ours)[0]["architectures"] == ["BertForPreTraining"]
 
@@ -253,7 +256,7 @@ def test_names_may_stand_without_the_familys_prefix(family):
     model = FAMILIES[family].model("ForMaskedLM")
     bare = {name.removeprefix(family + "."): t for name, t in weights(model).items()}
     ours = from_published(model.config.to_dict() | {"architectures": None}, bare).eval()
-    assert list(ours.heads) == ["words"]
+    assert list(ours.heads) == ["masked_lm"]
     compare(model, ours, batch(FAMILIES[family].segments))
     prefixed = {
         f"{family}.{name}": t for name, t in weights(FAMILIES[family].model("Model")).items()
@@ -274,8 +277,8 @@ def test_an_untied_output_is_read_with_either_bias(family):
     compare(model, ours_of(model), batch(2))
     config = model.config.to_dict() | {"architectures": None}
     old = from_published(config, {name: t for name, t in held.items() if name != own})
-    assert torch.equal(old.heads["words"].softmax.bias, held[dead])
-    assert old.heads["words"].softmax.weight is not old.encoder.embedding.weight
+    assert torch.equal(old.heads["masked_lm"].softmax.bias, held[dead])
+    assert old.heads["masked_lm"].softmax.weight is not old.encoder.embedding.weight
     with pytest.raises(CheckpointError, match="missing: .*decoder.weight"):
         from_published(config, {k: t for k, t in held.items() if not k.endswith("coder.weight")})
 

@@ -1,8 +1,8 @@
-"""Less memory for more time: a block's inner states are computed anew for its backward pass.
+"""Activation checkpointing: blocks keep their input and compute the rest again for the gradient.
 
-Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". Only what enters each block is
-kept. Random generators are put back, so that the same is dropped and the gradients are the same in
-every bit.
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". It takes less memory and more
+time. Random generators are put back, so that dropout draws the same mask and the gradients are
+equal in every bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard.errors import ConfigError
 from regard.models.blocks import Blocks, Stack
 
 
-def blocks_of(model: nn.Module, option: str = "recompute") -> list[nn.Module]:
+def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> list[nn.Module]:
     """The blocks that an option of [training] is about.
 
     Raises:
@@ -36,14 +36,14 @@ def blocks_of(model: nn.Module, option: str = "recompute") -> list[nn.Module]:
 
 
 @contextmanager
-def recomputing(blocks: Iterable[nn.Module]) -> Iterator[None]:
-    """Forward passes inside keep what enters these blocks, and nothing of what they compute."""
-    with replaced({block: anew(block) for block in blocks}):
+def activation_checkpointing(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Forward passes inside keep the input of these blocks alone for the backward pass."""
+    with replaced({block: checkpointed(block) for block in blocks}):
         yield
 
 
-def anew(block: nn.Module) -> Callable[..., Any]:
-    """What a block computes, of which only what enters is kept."""
+def checkpointed(block: nn.Module) -> Callable[..., Any]:
+    """The forward of a block that keeps its input alone for the backward pass."""
     return partial(checkpoint, block.forward, use_reentrant=False)
 
 
