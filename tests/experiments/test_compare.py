@@ -20,10 +20,10 @@ import pytest
 
 from regard.errors import ConfigError, RegardError
 from regard.experiments.compare import compare
-from regard.experiments.compare.child import measure, peak_memory
 from regard.experiments.compare.conditions import conditions_of
-from regard.experiments.compare.crew import Crew
-from regard.experiments.compare.results import Comparison, Outcome
+from regard.experiments.compare.results import ComparisonResults, Outcome
+from regard.experiments.compare.worker import measure, peak_memory
+from regard.experiments.compare.workers import WorkerPool
 from regard.experiments.runs import read_recipe, train
 from regard.training import Interrupted
 
@@ -81,14 +81,14 @@ def recipes(tmp_path):
 
 @contextmanager
 def runs_in_this_process():
-    """Runs one behind the other, which need not import everything anew."""
+    """Runs one after another, which need not import everything again."""
 
-    def work(self, jobs, at_once):
+    def run(self, jobs, at_once):
         for job in jobs:
-            measure(job.folder, job.words[0], job.words[1:], "none")
+            measure(job.folder, job.arguments[0], job.arguments[1:], "none")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Crew, "work", work)
+        patched.setattr(WorkerPool, "run", run)
         yield
 
 
@@ -97,7 +97,7 @@ class Done:
     """A comparison that was made in two steps, and what stood there after the first."""
 
     recipes: list[Path]
-    found: Comparison
+    found: ComparisonResults
     first: dict[Path, int]
 
 
@@ -140,8 +140,8 @@ def test_every_run_is_measured(done):
         for one in several:
             assert TOKENS <= one.tokens < TOKENS + 64
             assert one.scores[0]["name"] == "BLEU" and "tok:13a" in one.scores[0]["signature"]
-            assert one.course()[-1][0] == one.tokens and len(one.course()) > 1
-            assert one.goal[2] == pytest.approx(max(score for _, score in one.course()))
+            assert one.validation_curve()[-1][0] == one.tokens and len(one.validation_curve()) > 1
+            assert one.goal[2] == pytest.approx(max(score for _, score in one.validation_curve()))
             assert one.flops > 6 * one.parameters and one.memory > 50e6 and one.seconds > 0
             assert [sample[0] for sample in one.samples] == [
                 line.split("\t")[0] for line in (folder / "test.tsv").read_text().splitlines()
@@ -288,7 +288,7 @@ def test_two_recipes_of_one_name_are_refused(recipes, tmp_path):
 
 def test_spread_and_the_best_model_from_known_numbers():
     both = {"a": (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
-    found = Comparison(Path("x"), {"budget": {"tokens": 20}}, (1, 2), both)
+    found = ComparisonResults(Path("x"), {"budget": {"tokens": 20}}, (1, 2), both)
     quality = found.table()[0]["quality"]
     assert quality["mean"] == 12 and quality["sd"] == pytest.approx(math.sqrt(8))
     assert (quality["min"], quality["max"]) == (10, 14)
@@ -310,7 +310,7 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
     one = Outcome.read(tmp_path / "run")
     assert one.scores[0]["name"] == "perplexity" and "unit:token" in one.scores[0]["signature"]
     assert one.quality > 1 and one.goal[:2] == ["loss", "min"] and one.flops > 0
-    assert Comparison(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
+    assert ComparisonResults(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
 
 
 CLASSES = """
@@ -353,7 +353,7 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     bert, distilbert = (several[0] for several in found.outcomes.values())
     assert bert.items == "examples" and bert.tokens == distilbert.tokens == 24
     assert bert.scores[0]["name"] == "accuracy" and "count:8" in bert.scores[0]["signature"]
-    assert [seen for seen, _ in bert.course()] == [8, 16, 24]
+    assert [seen for seen, _ in bert.validation_curve()] == [8, 16, 24]
     assert bert.parameters > distilbert.parameters and bert.flops > 0
     assert (tmp_path / "out/tokenizer").exists() is (begun == "new")
     page = (tmp_path / "out/report.html").read_text()
@@ -368,14 +368,14 @@ def test_a_lower_score_may_be_the_better_one():
         name: (outcome(q, scores=[], goal=("loss", "min", q)),)
         for name, q in {"a": 2.0, "b": 1.0}.items()
     }
-    found = Comparison(Path("x"), {"budget": {}}, (1,), lower)
+    found = ComparisonResults(Path("x"), {"budget": {}}, (1,), lower)
     assert found.best() == "b" and found.quality == "valid loss"
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     ballast = bytearray(os.urandom(1)) * (400 << 20)
-    code = "from regard.experiments.compare.child import measure, peak_memory; print(peak_memory())"
+    code = "from regard.experiments.compare.worker import peak_memory; print(peak_memory())"
     small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(small.stdout) < 400 << 20 < peak_memory()
     del ballast

@@ -23,9 +23,9 @@ from regard.data.relocation import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import runs
 from regard.experiments.compare import compare
-from regard.experiments.compare.child import measure
-from regard.experiments.compare.crew import Crew
 from regard.experiments.compare.results import Outcome
+from regard.experiments.compare.worker import measure
+from regard.experiments.compare.workers import WorkerPool
 from regard.recipe import plain_name
 from regard.training.folder import check_contents
 from regard.training.record import TIMING, read_events
@@ -195,14 +195,14 @@ def test_a_finished_run_without_model_and_checkpoints_says_that_its_weights_are_
 
 
 def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypatch):
-    def work(self, jobs, at_once):
+    def run_jobs(self, jobs, at_once):
         for job in jobs:
-            measure(job.folder, job.words[0], job.words[1:], "none")
+            measure(job.folder, job.arguments[0], job.arguments[1:], "none")
 
     def run(out: Path) -> None:
         compare([whole / "small.toml"], out=out, show="none")
 
-    monkeypatch.setattr(Crew, "work", work)
+    monkeypatch.setattr(WorkerPool, "run", run_jobs)
     draw, out = random.Random(os.getpid()), tmp_path / "whole"
     count = writes_of(lambda: run(out))
     for last in [draw.randint(1, count - 12), count - draw.randint(0, 9)]:

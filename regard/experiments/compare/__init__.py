@@ -1,13 +1,13 @@
-"""Several models under equal conditions: the same data, tokenizer, search, scores, budget, seeds.
+"""Several models under equal conditions: the same data, tokenizer, decoding, scores, budget, seeds.
 
     compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3), out="runs/compare")
 
-Every run is a process of its own, so that its peak of memory is its own. What is finished stays:
-the same call again goes on where it was stopped, and another seed or another recipe is added.
+Every run is a process of its own, so that its peak memory can be measured. Finished runs are kept:
+the same call again continues where it was stopped, and can add seeds and recipes.
 
     OUT/
       conditions.json    what all runs share
-      tokenizer/         learned once, for all, where models begin from nothing
+      tokenizer/         trained once, for all, where models are not started from folders
       NAME-seed1/        a run folder, and outcome.json: what it reached and what it cost
       comparison.json    the results, for programs
       report.html        the results, for people
@@ -24,9 +24,9 @@ from typing import Any
 from regard.checkpoints.store import write_text
 from regard.data import hash_of
 from regard.errors import ConfigError
-from regard.experiments.compare.conditions import conditions_of, refuse_changes, refuse_unfair
-from regard.experiments.compare.crew import Crew, Job
-from regard.experiments.compare.results import OUTCOME, Comparison, Outcome
+from regard.experiments.compare.conditions import check_equal, check_unchanged, conditions_of
+from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
+from regard.experiments.compare.workers import Job, WorkerPool
 from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
 from regard.recipe import read
 from regard.schema import read_json
@@ -43,14 +43,18 @@ class Run:
     recipe: Any
     job: Job
 
-    def refuse_changes(self) -> None:
-        """A folder that is there must hold this run and no other."""
+    def check_folder(self) -> None:
+        """Check that the folder, where it exists, holds this run and no other.
+
+        Raises:
+            ConfigError: its recipe or its data differ.
+        """
         written = self.folder / "recipe.toml"
         if written.exists():
             before = read_recipe(written).model_dump(mode="json")
-            refuse_changes(before, self.recipe.model_dump(mode="json"), self.folder)
-            hashes = read(written).run.get("data", {})
-            refuse_changes(hashes, {name: hash_of(name) for name in hashes}, self.folder)
+            check_unchanged(before, self.recipe.model_dump(mode="json"), self.folder)
+            checksums = read(written).run.get("data", {})
+            check_unchanged(checksums, {name: hash_of(name) for name in checksums}, self.folder)
 
 
 def compare(
@@ -61,21 +65,22 @@ def compare(
     out: str | Path = "runs/compare",
     jobs: int = 1,
     show: str = "auto",
-) -> Comparison:
+) -> ComparisonResults:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 
     Args:
+        recipes: files, at least one; each is a model of the comparison.
         overrides: `dotted.name=value`, for every recipe.
         seeds: each is a run of every recipe; the spread over them is shown.
-        out: the folder; what is finished in it is not done again.
+        out: the folder; finished runs in it are not repeated.
         jobs: how many runs at once. Set `training.threads` so that all of them together have no
-            more threads than the machine has cores; what runs beside it slows each a little.
+            more threads than the machine has cores.
         show: how progress is shown: "auto", "bar", "lines" or "none".
 
     Raises:
         ConfigError: the recipes differ in what must be equal, or `out` holds something else.
         RegardError: a run has failed; the others are kept.
-        Interrupted: after Ctrl-C; the run that was under way is saved.
+        Interrupted: after Ctrl-C; the runs in progress are saved.
     """
     if jobs < 1:
         raise ConfigError(f"`jobs` must be at least 1, but is {jobs}.")
@@ -89,20 +94,20 @@ def compare(
         name: [_run(path, (*given, f"seed={seed}"), out / f"{name}-seed{seed}") for seed in seeds]
         for name, (path, _) in named.items()
     }
-    each = [run for several in runs.values() for run in several]
-    for run in each:
-        run.refuse_changes()
-    left = [run.job for run in each if not (run.folder / OUTCOME).exists()]
-    Crew(show).work(left, jobs)
-    outcomes = {n: tuple(Outcome.read(run.folder) for run in many) for n, many in runs.items()}
-    result = Comparison(out, shared, tuple(seeds), outcomes)
+    every = [run for of_model in runs.values() for run in of_model]
+    for run in every:
+        run.check_folder()
+    unfinished = [run.job for run in every if not (run.folder / OUTCOME).exists()]
+    WorkerPool(show).run(unfinished, jobs)
+    outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
+    result = ComparisonResults(out, shared, tuple(seeds), outcomes)
     write_text(out / "comparison.json", json.dumps(result.facts(), indent=1) + "\n")
     result.report().save(out / "report.html")
     return result
 
 
 def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str, tuple[Path, Any]]:
-    """Each recipe under the name that the results have for it."""
+    """The recipes and their files, by the names of their runs."""
     named: dict[str, tuple[Path, Any]] = {}
     for path in map(Path, recipes):
         recipe = read_recipe(path, overrides)
@@ -120,32 +125,31 @@ def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str,
 
 def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:
     """The conditions, which are those of every recipe."""
-    hashes: dict[str, str] = {}
-    conditions = {name: conditions_of(recipe, hashes) for name, (_, recipe) in named.items()}
-    refuse_unfair(conditions)
+    checksums: dict[str, str] = {}
+    conditions = {name: conditions_of(recipe, checksums) for name, (_, recipe) in named.items()}
+    check_equal(conditions)
     return next(iter(conditions.values()))
 
 
 def _with_tokenizer(
     recipe: Any, overrides: Sequence[str], shared: Mapping[str, Any], out: Path
 ) -> list[str]:
-    """The overrides of all runs, which read one tokenizer: [tokenizer] names its folder.
+    """The overrides of all runs: [tokenizer] is the path of the tokenizer that they share.
 
-    It is learned here, unless it is there already or the recipe names one. Models that are started
-    from folders bring their own.
+    It is trained here, unless that was done before or the recipe names one. Models that are started
+    from folders have their own.
     """
-    learned = recipe.tokenizer is not None and recipe.tokenizer.path is None
-    place = out / CONDITIONS
-    if place.exists():
-        refuse_changes(read_json(place), json.loads(json.dumps(shared)), out)
-    tokenizer = (out / "tokenizer").absolute()
-    if learned and not (place.exists() and holds_tokenizer(tokenizer)):
+    trained = recipe.tokenizer is not None and recipe.tokenizer.path is None
+    conditions, tokenizer = out / CONDITIONS, (out / "tokenizer").absolute()
+    if conditions.exists():
+        check_unchanged(read_json(conditions), json.loads(json.dumps(shared)), out)
+    if trained and not (conditions.exists() and holds_tokenizer(tokenizer)):
         kind = task_class(recipe.task)
         recipe.tokenizer.build(lambda: kind.texts(recipe)).save(tokenizer)
-    if not place.exists():
+    if not conditions.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_text(place, json.dumps(shared, indent=1) + "\n")
-    if not learned:
+        write_text(conditions, json.dumps(shared, indent=1) + "\n")
+    if not trained:
         return list(overrides)
     others = [one for one in overrides if not one.startswith("tokenizer.")]
     return [*others, f"tokenizer={{path={json.dumps(str(tokenizer))}}}"]

@@ -1,4 +1,4 @@
-"""What must be equal so that a comparison is fair, and what happens where it is not."""
+"""What must be equal so that a comparison is fair, and the errors where it is not."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ BUDGET = ("tokens", "epochs", "updates")
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
 
 
-def conditions_of(recipe: Any, hashes: dict[str, str]) -> dict[str, Any]:
-    """What must be equal: data by their content, tokenizer, search, scores, and the budget.
+def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
+    """What must be equal: data by their content, tokenizer, decoding, scores, and the budget.
 
-    hashes: SHA-256 of each file by its name; those that are met for the first time are added.
+    checksums: SHA-256 of each file by its name; those of further files are added.
     """
     shared = recipe.model_dump(mode="json", include=set(SHARED))
     for name in task_class(recipe.task).files(recipe):
-        hashes.setdefault(name, hash_of(name))
+        checksums.setdefault(name, hash_of(name))
     options = recipe.training
     budget = {name: getattr(options, name) for name in BUDGET if getattr(options, name)}
     if "updates" in budget:
         budget["batches an update"] = options.accumulate
-    shared["data"] = _by_content(shared["data"], hashes)
+    shared["data"] = _by_content(shared["data"], checksums)
     return {**shared, "budget": budget, "validation": asdict(options.validation)}
 
 
-def refuse_unfair(conditions: Mapping[str, dict[str, Any]]) -> None:
-    """Raises ConfigError naming every condition in which the recipes differ."""
-    names = list(conditions)
-    first = dict(_leaves(conditions[names[0]]))
-    problems = []
-    for name in names[1:]:
-        other = dict(_leaves(conditions[name]))
-        for key in dict.fromkeys([*first, *other]):
-            if first.get(key) != other.get(key):
-                told = f"{first.get(key)!r} in {names[0]}, {other.get(key)!r} in {name}"
-                problems.append(f"{key}: {told}")
+def check_equal(conditions: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that the conditions of all recipes, by their names, are those of the first.
+
+    Raises:
+        ConfigError: they are not; every difference is named.
+    """
+    (first, expected), *others = conditions.items()
+    problems = [
+        f"{key}: {one!r} in {first}, {two!r} in {name}"
+        for name, other in others
+        for key, one, two in _differences(expected, other)
+    ]
     if problems:
         raise ConfigError(
             "these recipes cannot be compared fairly, because they differ in\n  "
@@ -50,13 +51,29 @@ def refuse_unfair(conditions: Mapping[str, dict[str, Any]]) -> None:
         )
 
 
-def _by_content(value: Any, hashes: Mapping[str, str]) -> Any:
-    """A section with each file's name replaced by its sum: a copy elsewhere is the same data."""
-    if isinstance(value, dict):
-        return {key: _by_content(one, hashes) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_by_content(one, hashes) for one in value]
-    return f"sha256:{hashes[value][:16]}" if value in hashes else value
+def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Check that a folder was started under the conditions of now.
+
+    Raises:
+        ConfigError: it was not; every difference is named.
+    """
+    problems = [f"{key}: was {one!r}, is {two!r}" for key, one, two in _differences(before, now)]
+    if problems:
+        raise ConfigError(
+            f"{folder} was started under other conditions:\n  "
+            + "\n  ".join(problems)
+            + "\nPut them back, remove the folder, or choose another one with --out."
+        )
+
+
+def _differences(
+    one: Mapping[str, Any], other: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, value in one, value in the other); None where there is none."""
+    values, others = dict(_leaves(one)), dict(_leaves(other))
+    for key in dict.fromkeys([*values, *others]):
+        if values.get(key) != others.get(key):
+            yield key, values.get(key), others.get(key)
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -67,17 +84,10 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], place: Path) -> None:
-    """What `place` was begun with must be what is asked for now."""
-    then, asked = dict(_leaves(before)), dict(_leaves(now))
-    problems = [
-        f"{key}: was {then.get(key)!r}, is {asked.get(key)!r}"
-        for key in dict.fromkeys([*then, *asked])
-        if then.get(key) != asked.get(key)
-    ]
-    if problems:
-        raise ConfigError(
-            f"{place} was begun under other conditions:\n  "
-            + "\n  ".join(problems)
-            + "\nPut them back, remove the folder, or choose another one with --out."
-        )
+def _by_content(value: Any, checksums: Mapping[str, str]) -> Any:
+    """A section with the checksum of each file for its name: a copy elsewhere is the same data."""
+    if isinstance(value, dict):
+        return {key: _by_content(one, checksums) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_by_content(one, checksums) for one in value]
+    return f"sha256:{checksums[value][:16]}" if value in checksums else value

@@ -24,11 +24,11 @@ COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
 class Outcome:
     """What one run reached, and what it cost.
 
-    scores: on the test data, each with its signature.  goal: the score of the validation that chose
-    the weights, "max" or "min", and the best value.  curves: (items seen, value) by the names of
+    scores: on the test data, each with its signature.  goal: the validation score that chose the
+    weights, "max" or "min", and the best value.  curves: (items seen, value) by the names of
     metrics.jsonl.  seconds: spent in updates.  memory: peak bytes of the process.  samples:
-    (source, answer, reference) of the first test rows.  items: what `tokens` counts, where the task
-    counts something else, such as examples.
+    (source, output, reference) of the first test examples.  items: what `tokens` counts, such as
+    "examples".
     """
 
     scores: list[dict[str, Any]]
@@ -47,12 +47,12 @@ class Outcome:
 
     @property
     def quality(self) -> float:
-        """The first score of the test, or the validation's where there is no test data."""
+        """The first test score, or the best validation score where there is no test data."""
         return self.scores[0]["value"] if self.scores else self.goal[2]
 
-    def course(self) -> tuple[tuple[float, float], ...]:
-        """(tokens seen, the score of the validation)"""
-        return tuple((tokens, score) for tokens, score in self.curves[f"valid/{self.goal[0]}"])
+    def validation_curve(self) -> tuple[tuple[float, float], ...]:
+        """(items seen, validation score)"""
+        return tuple((items, score) for items, score in self.curves[f"valid/{self.goal[0]}"])
 
     @classmethod
     def read(cls, folder: Path) -> Outcome:
@@ -73,7 +73,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonResults:
     """The outcomes of all runs: for each model one a seed."""
 
     folder: Path
@@ -88,7 +88,7 @@ class Comparison:
 
     @property
     def quality(self) -> str:
-        """What the quality is: "BLEU" of the test data, "valid loss" without any."""
+        """The name of the quality: "BLEU" of the test data, "valid loss" without test data."""
         first = self._first
         return first.scores[0]["name"] if first.scores else f"valid {first.goal[0]}"
 
@@ -98,7 +98,7 @@ class Comparison:
 
     def table(self) -> list[dict[str, Any]]:
         """A row of plain values for each model."""
-        return [{"model": name, **_summary(several)} for name, several in self.outcomes.items()]
+        return [{"model": name, **_summary(runs)} for name, runs in self.outcomes.items()]
 
     def best(self) -> str:
         """The name of the model with the best mean quality."""
@@ -111,15 +111,20 @@ class Comparison:
         return compare_results(models, self.quality, self.better, items=self._first.items)
 
     def facts(self) -> dict[str, Any]:
-        """All of it as plain values, for comparison.json."""
-        runs = [
-            {"model": name, "seed": seed, **asdict(one)}
-            for name, several in self.outcomes.items()
-            for seed, one in zip(self.seeds, several, strict=True)
-        ]
-        shown = {"quality": self.quality, "better": self.better, "best": self.best()}
-        shown["items"] = self._first.items
-        return {**shown, "conditions": self.conditions, "models": self.table(), "runs": runs}
+        """Plain values, for comparison.json."""
+        return {
+            "quality": self.quality,
+            "better": self.better,
+            "best": self.best(),
+            "items": self._first.items,
+            "conditions": self.conditions,
+            "models": self.table(),
+            "runs": [
+                {"model": name, "seed": seed, **asdict(one)}
+                for name, runs in self.outcomes.items()
+                for seed, one in zip(self.seeds, runs, strict=True)
+            ],
+        }
 
     def report(
         self,
@@ -127,89 +132,88 @@ class Comparison:
         pictures: Sequence[tuple[str, Picture]] = (),
         about: Mapping[str, str] | None = None,
     ) -> RunReport:
-        """A page; `about`: facts to begin with; `pictures`: (heading, picture), at the end."""
-        first, budget = self._first, self.conditions["budget"]
+        """A page; `about`: facts before the others; `pictures`: (heading, picture), at the end."""
+        first = self._first
         facts = {
             **(about or {}),
             "budget": ", ".join(
                 f"{limit:,} {first.items if name == 'tokens' else name}"
-                for name, limit in budget.items()
+                for name, limit in self.conditions["budget"].items()
             ),
             "seeds": ", ".join(map(str, self.seeds)),
             "precision": ", ".join(self._precisions()),
             "threads": str(first.threads),
         } | {score["name"]: score["signature"] for score in first.scores}
-        scores = {name: _scores(several) for name, several in self.outcomes.items()}
+        scores = {name: _scores(runs) for name, runs in self.outcomes.items()}
         own = [("Losses while training", self.losses())]
         if first.samples:
             own.append(("The first rows of the test data", self.samples()))
-        return RunReport(
-            title, facts, scores, pictures=[*own, *pictures], comparison=self.picture()
-        )
+        own += pictures
+        return RunReport(title, facts, scores, pictures=own, comparison=self.picture())
 
     def losses(self) -> Picture:
-        """What was minimized, on the training and on the validation data, for the first seed."""
+        """The loss on the training and on the validation data, for the first seed."""
         charts = []
-        for key, where in (("train/loss", "training"), ("valid/loss", "validation")):
+        for key, data in (("train/loss", "training"), ("valid/loss", "validation")):
             series = [
-                Series(name, tuple(several[0].curves[key]))
-                for name, several in self.outcomes.items()
-                if key in several[0].curves
+                Series(name, tuple(runs[0].curves[key]))
+                for name, runs in self.outcomes.items()
+                if key in runs[0].curves
             ]
             unit = "nats" if self._first.items == "tokens" else ""
-            title = f"Loss on the {where} data"
+            title = f"Loss on the {data} data"
             charts.append(Curves(tuple(series), title, self._first.items, unit))
         return PictureRow(tuple(charts))
 
     def samples(self) -> Picture:
-        """The first rows of the test data, and what each model (of the first seed) made of them."""
-        rows = zip(*(several[0].samples for several in self.outcomes.values()), strict=True)
-        cells = [[row[0][0], *(answer for _, answer, _ in row), row[0][2]] for row in rows]
+        """The first test examples, and the output of each model (of the first seed)."""
+        rows = zip(*(runs[0].samples for runs in self.outcomes.values()), strict=True)
+        cells = [[row[0][0], *(output for _, output, _ in row), row[0][2]] for row in rows]
         return Table.of(["source", *self.outcomes, "reference"], cells)
 
     def _precisions(self) -> list[str]:
-        """In which precisions the models were trained; in a column only where they differ."""
-        return sorted({one.precision for several in self.outcomes.values() for one in several})
+        """The precisions of all runs."""
+        return sorted({one.precision for runs in self.outcomes.values() for one in runs})
 
     def _compared(self, row: dict[str, Any]) -> ComparedModel:
-        several, notes = self.outcomes[row["model"]], dict[str, str]()
+        runs, notes = self.outcomes[row["model"]], dict[str, str]()
         if len(self._precisions()) > 1:
             notes["precision"] = row["precision"]
-        if len(several) > 1:
+        if len(runs) > 1:
             low, high = row["quality"]["min"], row["quality"]["max"]
             notes["min to max"] = f"{low:.2f} to {high:.2f}"
         return ComparedModel(
             row["model"],
-            tuple(one.quality for one in several),
-            tuple(one.course() for one in several),
+            tuple(one.quality for one in runs),
+            tuple(one.validation_curve() for one in runs),
             notes=notes,
             **{name: row[name] for name in COSTS},
         )
 
 
-def _summary(several: Sequence[Outcome]) -> dict[str, Any]:
-    scores = [one.quality for one in several]
+def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
+    """Means over the runs of a model; the peak of their memory."""
+    scores = [one.quality for one in runs]
     spread = {"mean": mean(scores), "min": min(scores), "max": max(scores)}
     if len(scores) > 1:
         spread["sd"] = stdev(scores)
     return {
         "quality": spread,
-        "parameters": several[0].parameters,
-        "tokens": mean(one.tokens for one in several),
-        "tokens_per_second": mean(one.tokens / one.seconds for one in several),
-        "flops": mean(one.flops for one in several),
-        "memory": max(one.memory for one in several),
-        "seconds": mean(one.seconds for one in several),
-        "precision": ", ".join(sorted({one.precision for one in several})),
+        "parameters": runs[0].parameters,
+        "tokens": mean(one.tokens for one in runs),
+        "tokens_per_second": mean(one.tokens / one.seconds for one in runs),
+        "flops": mean(one.flops for one in runs),
+        "memory": max(one.memory for one in runs),
+        "seconds": mean(one.seconds for one in runs),
+        "precision": ", ".join(sorted({one.precision for one in runs})),
     }
 
 
-def _scores(several: Sequence[Outcome]) -> dict[str, float | str]:
-    """Means over seeds: of each test score, and of the validation's best."""
-    names = [score["name"] for score in several[0].scores]
+def _scores(runs: Sequence[Outcome]) -> dict[str, float | str]:
+    """Means over seeds: of each test score, and of the best validation score."""
     found: dict[str, float | str] = {
-        f"test {name}": mean(one.scores[place]["value"] for one in several)
-        for place, name in enumerate(names)
+        f"test {score['name']}": mean(one.scores[index]["value"] for one in runs)
+        for index, score in enumerate(runs[0].scores)
     }
-    found[f"valid {several[0].goal[0]}"] = mean(one.goal[2] for one in several)
+    found[f"valid {runs[0].goal[0]}"] = mean(one.goal[2] for one in runs)
     return found

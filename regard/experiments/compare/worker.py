@@ -1,9 +1,9 @@
 """One run of a comparison, in a process of its own: trained, tested, its cost measured.
 
-    python -m regard.experiments.compare.child FOLDER SECONDS RECIPE [NAME=VALUE ...]
+    python -m regard.experiments.compare.worker FOLDER SECONDS RECIPE [NAME=VALUE ...]
 
-Every so many seconds it writes how far it is, as a line of JSON. It saves and stops when its
-standard input is closed: so it outlives nobody who waits for it.
+Every SECONDS it writes its progress as a line of JSON. It saves and stops when its standard input
+is closed, so that it does not outlive the process that started it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from regard.experiments.runs import load, read_recipe, resume, train
 from regard.schema import read_json
 from regard.training import Interrupted
 from regard.training.folder import Facts, RunFolder
-from regard.training.progress import Status, clock
+from regard.training.progress import Progress, Show, Status, clock
 from regard.training.record import read_events
 
-SAMPLES = 12  # rows of the test data that are kept to be shown
+SAMPLES = 12  # of the test data, in the report
 
 
-def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> None:
-    """Train, or go on, into this folder; then test, and write the outcome beside the run."""
+def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Progress) -> None:
+    """Train in this folder, or resume it; then test, and write the outcome into it."""
     if (folder / "recipe.toml").exists():
         result = resume(folder, show=show)
     else:
@@ -44,7 +44,7 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     task: Any = load(folder)
     recipe: Any = read_recipe(folder / "recipe.toml")
-    _tell(1.0, "testing")
+    _write(1.0, "testing")
     scores, samples = task.test(recipe)
     name, direction = task.goal
     items = task.items
@@ -64,11 +64,11 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Any) -> Non
         items=items,
     )
     write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
-    _tell(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
+    _write(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
 
 
 def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
-    """What metrics.jsonl holds of losses and scores, against the items seen."""
+    """The losses and scores of metrics.jsonl against the items seen."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in read_events(folder):
         for key, value in event.items():
@@ -78,16 +78,16 @@ def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
 
 
 def _precision(folder: Path) -> str:
-    """What the training has taken where the recipe left it the choice."""
+    """The precision that the training chose where the recipe left it open."""
     *_, newest = RunFolder(folder).all()
     return read_json(newest / FACTS, Facts, finite=False).precision
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has held at once: of the GPU's, where it has used one."""
+    """Peak memory of this process in bytes: of the GPU, where it has used one."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    try:  # getrusage would count the process that started this one too, as Linux has it
+    try:  # on Linux getrusage includes the peak of the process that started this one
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     except (OSError, IndexError):
@@ -102,15 +102,15 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Told:
-    """Progress for the process that waits; what is only said, the results say again."""
+class WorkerProgress:
+    """Progress for the process that waits; the results repeat what is only said."""
 
     def __init__(self, every: float):
         self.every = every
 
     def show(self, status: Status) -> None:
         rate, left = f"{status.tokens_per_s:,.0f} {status.items}/s", f"{clock(status.left)} left"
-        _tell(status.fraction, f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
+        _write(status.fraction, f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
 
     def say(self, message: str) -> None:
         pass
@@ -122,14 +122,14 @@ class Told:
         pass
 
 
-def _tell(fraction: float, text: str) -> None:
+def _write(fraction: float, text: str) -> None:
     print(json.dumps({"fraction": fraction, "text": text}), flush=True)
 
 
-def _child(folder: str, every: str, path: str, *overrides: str) -> int:
+def _main(folder: str, every: str, path: str, *overrides: str) -> int:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        measure(Path(folder), path, overrides, Told(float(every)))
+        measure(Path(folder), path, overrides, WorkerProgress(float(every)))
     except Interrupted as stopped:
         return stopped.code
     except RegardError as error:
@@ -139,4 +139,4 @@ def _child(folder: str, every: str, path: str, *overrides: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_child(*sys.argv[1:]))
+    sys.exit(_main(*sys.argv[1:]))
