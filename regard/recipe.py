@@ -40,6 +40,7 @@ from pydantic import (
 
 from regard import old_names
 from regard.errors import ConfigError, DataError
+from regard.file_writing import write_text
 from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
 from regard.suggest import nearest
 
@@ -502,10 +503,7 @@ def write(path: str | Path, recipe: Recipe, run: Mapping[str, Any] | None = None
     """
     tables = recipe.model_dump(mode="json", exclude_none=True)
     text = dumps({**tables, "run": run} if run else tables)
-    path = Path(path)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(Path(path), text)
 
 
 def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:

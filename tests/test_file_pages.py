@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from regard.checkpoints.store import check_finite, read_tensors, write_tensors
+from regard.checkpoints.filling import check_finite
+from regard.checkpoints.store import read_tensors, write_tensors
 from regard.errors import CheckpointError
 from regard.file_pages import release, releasing
 from regard.layers.quantized import QuantizedMatrix

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from regard.tasks.folders import quantize
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -17,6 +16,7 @@ from regard.experiments import runs
 from regard.models import MODELS, model_class
 from regard.models.headed import HEADS
 from regard.tasks import TASKS, task_class
+from regard.tasks.folders import quantize
 
 LANGUAGE = """task = "language-modeling"
 [data]

@@ -21,20 +21,15 @@ from torch import Tensor, nn
 
 from regard import old_names
 from regard.checkpoints import quantized_checkpoint
+from regard.checkpoints.filling import SkipInit, assign, check_finite, check_fit
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.formats.published import from_published, to_published
 from regard.checkpoints.hub import resolve
-from regard.checkpoints.store import (
-    Undrawn,
-    adopt,
-    check_finite,
-    check_fit,
-    write_tensors,
-    write_text,
-)
+from regard.checkpoints.store import write_tensors
 from regard.checkpoints.weights import read_weights
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
+from regard.file_writing import write_text
 from regard.layers.quantized import Weights
 from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.check_config import check_sizes, config_of
@@ -124,7 +119,7 @@ class ModelFolder:
             model = self._build(weights)
             check_fit(model, weights)
             check_finite(weights)
-            adopt(model, weights)
+            assign(model, weights)
             return self._labelled(model)
 
     def quantized_model(self) -> nn.Module:
@@ -207,7 +202,7 @@ class ModelFolder:
         own = config_of(kind.Config, options, where)
         check_sizes(own, weights, where)
         try:
-            with Undrawn(weights):
+            with SkipInit(weights):
                 model = kind(own)
                 model = model if heads is None else assembled(model, heads)
         except ValueError as error:  # of layers that cannot have such a value

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints.store import Undrawn, adopt, check_finite, check_fit, distinct
+from regard.checkpoints.filling import SkipInit, assign, check_finite, check_fit, unique_tensors
 from regard.errors import CheckpointError
 from regard.layers.quantized import Stored, Weights, quantize_matrix
 from regard.models.quantize import prepare, quantize_layers
@@ -27,7 +27,7 @@ def tensors_of(model: nn.Module, weights: Weights) -> dict[str, Tensor]:
 
     The matrices that quantizing replaces are quantized.
     """
-    wide = distinct(model.state_dict())
+    wide = unique_tensors(model.state_dict())
     left = quantize_layers(model, weights).state_dict()
     found: dict[str, Tensor] = {}
     for name, tensor in wide.items():
@@ -75,7 +75,7 @@ def _filled(
 ) -> tuple[nn.Module, dict[str, Stored]]:
     """The model, in which quantized matrices only hang on their parameters; and these by name."""
     matrices, scales = _scaled(tensors)
-    with Undrawn():
+    with SkipInit():
         model = build()
     check_fit(model, {name: _as_wide(tensor) for name, tensor in matrices.items()})
     check_finite(tensors)
@@ -84,7 +84,7 @@ def _filled(
         for name, tensor in matrices.items()
         if tensor.dtype in QUANTIZED
     }
-    adopt(model, {name: tensor for name, tensor in matrices.items() if name not in quantized})
+    assign(model, {name: tensor for name, tensor in matrices.items() if name not in quantized})
     places = model.state_dict(keep_vars=True)
     for name, one in quantized.items():
         places[name].stored = one

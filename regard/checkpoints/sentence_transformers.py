@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
-from regard.checkpoints.store import write_text
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
+from regard.file_writing import write_text
 from regard.models.config import Size
 from regard.schema import Fields, read_json
 from regard.suggest import nearest

@@ -29,7 +29,7 @@ from regard.checkpoints.model_folder import (
     read_model,
     write_model,
 )
-from regard.checkpoints.store import Names
+from regard.checkpoints.names import Names
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
 from regard.layers.heads import Answers, last

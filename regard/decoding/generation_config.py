@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoints.store import write_text
 from regard.decoding.option_types import check, schema, shown
 from regard.decoding.settings import (
     BELONGS,
@@ -25,6 +24,7 @@ from regard.decoding.speculative.drafts import draft_of
 from regard.decoding.speculative.method import Speculative
 from regard.decoding.steps import ends_of
 from regard.errors import ConfigError, DataError
+from regard.file_writing import write_text
 from regard.schema import checked, data_error, read_json
 
 FILE = "generation_config.json"

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from regard import ops, training
+from regard.checkpoints.filling import SkipInit, load_weights
 from regard.checkpoints.model_folder import folder_of, read_model
-from regard.checkpoints.store import Undrawn, load_weights
 from regard.data import hash_of
 from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
@@ -202,7 +202,7 @@ def _refuse_too_large(make: Callable[[], nn.Module]) -> None:
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
     try:
-        with torch.device("meta"), Undrawn():
+        with torch.device("meta"), SkipInit():
             weights = sum(w.numel() * w.element_size() for w in make().parameters())
     except RuntimeError as error:
         said = str(error).split("\n")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from regard.errors import ConfigError, RegardError
+from regard.file_writing import write_text
 from regard.suggest import nearest
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
@@ -285,7 +285,7 @@ class Tokenizer:
             ("tokenizer.json", self.to_json()),
             ("tokenizer_config.json", config),
         ):
-            _write(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
+            write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
         for name in ("special_tokens_map.json", "added_tokens.json"):
             (folder / name).unlink(missing_ok=True)
 
@@ -381,13 +381,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_nulls(v) for k, v in value.items() if v is not None}
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
-
-
-def _write(path: Path, text: str) -> None:
-    # Whole or not at all: a crash leaves the file that was there before.
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
 
 
 def _is_id(value: Any, size: int) -> bool:

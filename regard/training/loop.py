@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints.store import load_weights
+from regard.checkpoints.filling import load_weights
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.ops import WeightCopies, weight_copies

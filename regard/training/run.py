@@ -13,8 +13,10 @@ from typing import Any
 from torch import nn
 
 from regard import old_names, ops
-from regard.checkpoints.store import load_weights, write_tensors, write_text
+from regard.checkpoints.filling import load_weights
+from regard.checkpoints.store import write_tensors
 from regard.errors import CheckpointError, ConfigError
+from regard.file_writing import write_text
 from regard.schema import read_json
 from regard.training.folder import RESULT, Checkpoint, RunFolder, check_contents, differences
 from regard.training.heap import keep_freed_blocks

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import __version__
-from regard.checkpoints.store import load_weights
+from regard.checkpoints.filling import load_weights
 from regard.training.folder import Tables
 from regard.training.loop import Loop
 from regard.training.memory import (

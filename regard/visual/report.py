@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from regard.file_writing import write_text
 from regard.visual.curves import Curves, Series, short
 from regard.visual.drawing import visible
 from regard.visual.page import page
@@ -72,9 +73,7 @@ class RunReport:
     def save(self, path: str | Path) -> Path:
         """Write the page; a report that is half written never stands under its name."""
         path = Path(path)
-        fresh = path.with_name(f".{path.name}.writing")
-        fresh.write_text(self.html(), encoding="utf-8")
-        fresh.replace(path)
+        write_text(path, self.html())
         return path
 
     def _head(self) -> str:

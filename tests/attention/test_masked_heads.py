@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import regard
 from regard.attention.heads import attentions, pruned_heads, weakest, with_all_heads
 from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.checkpoints.filling import load_weights
 from regard.checkpoints.formats.published import PRUNED, from_published, to_published
-from regard.checkpoints.store import load_weights, read_tensors, write_tensors
+from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert, BertConfig

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.tap import Tap, listening
-from regard.checkpoints.store import load_weights, read_tensors, write_tensors
+from regard.checkpoints.filling import load_weights
+from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models import MODELS, model_class

@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.checkpoints.filling import assign
 from regard.checkpoints.formats.config_table import ConfigTable, label_names, refusal
-from regard.checkpoints.store import Names, Transform, adopt, split
+from regard.checkpoints.names import Names
+from regard.checkpoints.transforms import Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.headed import Headed
@@ -109,7 +111,7 @@ class EncoderLayout:
             _complete(named, self.heads[kind].twins)
         body = self.encoder(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
-        adopt(model, self.names(kinds, ours).read(named, model.state_dict()))
+        assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
 
     # ---- parts

@@ -13,9 +13,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.checkpoints.filling import assign
 from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropped, refusal
 from regard.checkpoints.formats.encoders import EncoderLayout, HeadLayout, both
-from regard.checkpoints.store import Names, adopt, transpose
+from regard.checkpoints.names import Names
+from regard.checkpoints.transforms import transpose
 from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
@@ -71,7 +73,7 @@ class GPTLayout(EncoderLayout):
         kinds = () if name == self.speaker else self.kinds(config, named)
         body = self.encoder(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
-        adopt(model, self.names(kinds, ours).read(named, model.state_dict()))
+        assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return body if name == self.speaker or not name and not kinds else model
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
-from regard.checkpoints.store import Names, Undrawn, adopt
+from regard.checkpoints.filling import SkipInit, assign
+from regard.checkpoints.names import Names
 from regard.errors import ConfigError, RegardError
 from regard.models.check_config import check_sizes
 from regard.suggest import nearest
@@ -66,7 +67,7 @@ class WholeModel:
         ours = self.from_config(config)
         check_sizes(ours, tensors, "config.json", ConfigError, self.theirs)
         model = self.model(ours)
-        adopt(model, self.names.read(tensors, model.state_dict()))
+        assign(model, self.names.read(tensors, model.state_dict()))
         return model
 
 
@@ -105,7 +106,7 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     others = {name: value for name, value in config.items() if name != PRUNED}
     layout = layout_of(config.get("model_type"))
     try:
-        with Undrawn(tensors):
+        with SkipInit(tensors):
             model = layout.read(others, tensors)
     except RegardError:
         raise

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from regard.checkpoints.formats.config_table import REQUIRED, Field, dropped, refusal
 from regard.checkpoints.formats.published import WholeModel
-from regard.checkpoints.store import Names, Transform, split
+from regard.checkpoints.names import Names
+from regard.checkpoints.transforms import Transform, split
 from regard.errors import ConfigError
 from regard.models.check_config import check_consistent
 from regard.models.config import Probability, Size, TokenId

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoints.store import write_text
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.compare.conditions import check_equal, check_unchanged, conditions_of
 from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
 from regard.experiments.compare.workers import Job, WorkerPool
 from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
+from regard.file_writing import write_text
 from regard.recipe import read
 from regard.schema import read_json
 from regard.tasks import task_class

@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
-from regard.checkpoints.store import FACTS, write_text
+from regard.checkpoints.store import FACTS
 from regard.errors import RegardError
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.runs import load, read_recipe, resume, train
+from regard.file_writing import write_text
 from regard.schema import read_json
 from regard.training import Interrupted
 from regard.training.folder import Facts, RunFolder

@@ -1,0 +1,208 @@
+"""Fills models with tensors, strictly: what is missing, left over or misshapen is an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.errors import CheckpointError
+from regard.file_pages import is_releasing, release
+
+SLICE = 1 << 22  # numbers that are checked before their file pages are dropped
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+class Problems:
+    """Collects every problem, so that the user sees them at once and not one per attempt.
+
+    title: the first line of the message.  limit: how many names are listed of each kind.
+    """
+
+    def __init__(self, title: str, limit: int = 8):
+        self.title, self.limit = title, limit
+        self.kinds: dict[str, list[str]] = {}
+
+    def add(self, kind: str, *names: str) -> None:
+        """Names with one kind of problem."""
+        if names:
+            self.kinds.setdefault(kind, []).extend(names)
+
+    def add_shape(self, name: str, tensor: Tensor, expected: Tensor, origin: str = "") -> None:
+        """A wrong shape, if it is one. `origin`: the published names that it was made from."""
+        if tensor.shape != expected.shape:
+            must, got = tuple(expected.shape), tuple(tensor.shape)
+            of = f" (from {origin})" if origin else ""
+            self.add("wrong shape", f"{name} must be {must}, but is {got}{of}")
+
+    def add_type(self, name: str, tensor: Tensor, expected: Tensor) -> None:
+        """A wrong type, if it is one: parameters may be any of `FLOATS`, others have one type."""
+        floating = expected.is_floating_point()
+        if tensor.dtype not in FLOATS if floating else tensor.dtype != expected.dtype:
+            must = "floating point" if floating else f"of type {expected.dtype}"
+            self.add(f"not {must}", f"{name} is {tensor.dtype}")
+
+    def raise_any(self) -> None:
+        """Raise a CheckpointError that lists all problems, if there are any."""
+        if not self.kinds:
+            return
+        lines = [self.title + ":"]
+        for kind, names in self.kinds.items():
+            more = f", and {len(names) - self.limit} more" if len(names) > self.limit else ""
+            lines.append(f"  {kind}: {', '.join(names[: self.limit])}{more}")
+        raise CheckpointError("\n".join(lines))
+
+
+# ----------------------------------------------------------------------------------- checks
+
+
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Look for NaN and infinity, at about 0.1 seconds a gigabyte.
+
+    Raises:
+        CheckpointError: there are some, or numbers that float32 cannot hold; the message names the
+            tensors and the first index of each.
+    """
+    problems = Problems("weights must be finite numbers in float32, but some are not")
+    largest = torch.finfo(torch.float32).max
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if not all(_is_within(part, largest) for part in _slices(tensor.detach())):
+            wrong = ~(tensor.detach().double().abs() <= largest)
+            index = wrong.nonzero()[0].tolist()
+            problems.add(
+                "not finite",
+                f"{name}{index} is {float(tensor[tuple(index)])} ({int(wrong.sum()):,} such)",
+            )
+    problems.raise_any()
+
+
+def _is_within(tensor: Tensor, largest: float) -> bool:
+    """Whether all magnitudes are; minimum and maximum are NaN where a number is, and no copy."""
+    low, high = (float(value) for value in torch.aminmax(tensor))
+    return -largest <= low and high <= largest
+
+
+def _slices(tensor: Tensor) -> Iterator[Tensor]:
+    """The whole tensor, or slices whose file pages are dropped after they were read."""
+    if not is_releasing() or not tensor.is_contiguous():
+        yield tensor
+        return
+    for part in tensor.view(-1).split(SLICE):
+        yield part
+        release(part)
+
+
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Compare names, shapes and types with a model's; tied names may be left out.
+
+    Raises:
+        CheckpointError: tensors are missing, left over, or of a wrong shape or type; all are named.
+    """
+    expected = model.state_dict()
+    problems = Problems("weights do not fit the model that config.json describes")
+    problems.add("missing", *(name for name in unique_tensors(expected) if name not in tensors))
+    problems.add("extra", *(name for name in tensors if name not in expected))
+    for name in expected.keys() & tensors.keys():
+        problems.add_shape(name, tensors[name], expected[name])
+        problems.add_type(name, tensors[name], expected[name])
+    problems.raise_any()
+
+
+def unique_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor once, under its first name: tied parameters are stored a single time."""
+    seen: set[tuple] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if tensor.numel() == 0 or tensor.is_meta or key not in seen:
+            seen.add(key)
+            result[name] = tensor
+    return result
+
+
+# ----------------------------------------------------------------------------------- filling
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a model, named as in its state dict; tied names may be left out.
+
+    Raises:
+        CheckpointError: see `check_fit`.
+    """
+    check_fit(model, tensors)
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def load_strict(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Fill a new model with tensors that may become its parameters: see `assign`.
+
+    Raises:
+        CheckpointError: see `check_fit` and `check_finite`.
+    """
+    check_fit(model, tensors)
+    check_finite(tensors)
+    assign(model, tensors)
+
+
+def assign(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Make tensors the parameters of a new model, without copying them; shapes must be right.
+
+    Of a mapped file only what is computed with is then ever read. A tensor is copied if its type
+    differs, if it is not contiguous, or if it is a parameter already. Tied parameters stay tied.
+    """
+    parameters = model.state_dict(keep_vars=True)
+    owners: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            parameter = parameters[name]
+            unused = owners.setdefault(tensor.data_ptr(), parameter) is parameter
+            # What is quantized next may stay as it lies: slices of it are copied then.
+            contiguous = tensor.is_contiguous() or is_releasing()
+            if unused and contiguous and tensor.dtype == parameter.dtype:
+                parameter.data = tensor.detach()
+            else:
+                parameter.copy_(tensor)
+
+
+class SkipInit(TorchFunctionMode):
+    """Inside, parameters are not initialized, which would take longer than reading them.
+
+    weights: those that the model is for. A model with far more parameters than they have raises a
+        CheckpointError before its memory is allocated.
+    """
+
+    SPARE = 2**20  # numbers: 4 MB
+    PRUNED = 4  # a model is built with all its heads, and its weights may have a few of them
+
+    def __init__(self, weights: Mapping[str, Tensor] | None = None):
+        super().__init__()
+        self.limit = math.inf
+        if weights is not None:
+            self.numbers = sum(tensor.numel() for tensor in weights.values())
+            self.limit = self.PRUNED * self.numbers + self.SPARE
+        self.allocated = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Skip functions that draw numbers; count what `torch.empty` allocates."""
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else (kwargs or {})["tensor"]
+        if func is torch.empty:
+            self._count(args[0] if args and not isinstance(args[0], int) else args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, shape: Sequence[int]) -> None:
+        self.allocated += math.prod(shape)
+        if self.allocated > self.limit:
+            raise CheckpointError(
+                f"config.json asks for a tensor of shape {tuple(shape)} and with it for "
+                f"{self.allocated:,} parameters, but the weights have only {self.numbers:,}. "
+                "Correct its sizes, or use the config.json that was saved with these weights."
+            )

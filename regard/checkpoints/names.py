@@ -1,0 +1,194 @@
+"""Published parameter names through one table, strict in both directions.
+
+    names = Names([
+        ("embedding.weight", "shared.weight"),
+        ("layers.{layer}.out.weight", "h.{layer}.c_proj.weight", transpose),
+        (("layers.{layer}.query.weight", "layers.{layer}.key.weight"),
+         "h.{layer}.qk.weight", split(2)),
+    ], duplicates={"lm_head.weight": "shared.weight"}, ignored=["h.{layer}.mask"])
+    model.load_state_dict(names.read(published, model.state_dict()))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.checkpoints.filling import Problems, check_finite
+from regard.checkpoints.transforms import Tensors, Transform, keep
+from regard.errors import CheckpointError
+
+Column = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NameRow:
+    """Names of ours and published ones that hold the same numbers, related by a transform."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    transform: Transform
+
+    @classmethod
+    def of(cls, ours: Column, theirs: Column, transform: Transform = keep) -> NameRow:
+        """A row as `Names` takes it, where a column may be a single name."""
+        ours, theirs = ((one,) if isinstance(one, str) else tuple(one) for one in (ours, theirs))
+        return cls(ours, theirs, transform)
+
+
+class Names:
+    """A table between our parameter names and published ones.
+
+    A word in braces stands for a number and must be the same across the row.
+
+    rows: (ours, theirs) or (ours, theirs, transform); a column is a name or a tuple of names.
+    tied: names of ours that hold the same tensor as another name of ours; never published.
+    duplicates: published names that must equal another published name, where both are present;
+        where only the duplicate is, it stands for the other (files hold a shared tensor once).
+    ignored: published names that carry nothing (buffers, computed tables); may be present.
+    zero: published names of what our model does not have; may be present, but only with zeros.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[tuple],
+        *,
+        tied: Mapping[str, str] | None = None,
+        duplicates: Mapping[str, str] | None = None,
+        ignored: Sequence[str] = (),
+        zero: Sequence[str] = (),
+    ):
+        self.rows = [NameRow.of(*row) for row in rows]
+        self.tied = dict(tied or {})
+        self.duplicates = dict(duplicates or {})
+        self.ignored = [_pattern(name) for name in (*ignored, *zero)]
+        self.zero = [_pattern(name) for name in zero]
+
+    def read(
+        self, published: Mapping[str, Tensor], ours: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Published tensors under our names.
+
+        ours: the state dict of the model to fill; gives the names and shapes to expect (tensors on
+            the meta device will do).
+
+        Raises:
+            CheckpointError: tensors are missing, left over, not finite, or of a wrong type or
+                shape; all of them are named.
+        """
+        problems = Problems("published weights do not fit the model that config.json describes")
+        alone = {o: published[name] for name, o in self.duplicates.items() if name in published}
+        published = {**alone, **published}
+        result: dict[str, Tensor] = {}
+        used = set(self.duplicates)
+        for row, here, there in self._filled_rows(ours, problems):
+            used.update(there)
+            absent = [name for name in there if name not in published]
+            if absent:
+                problems.add("missing", *(f"{name} (for {', '.join(here)})" for name in absent))
+                continue
+            for name in there:  # before they are packed, which would give them one type
+                problems.add_type(name, published[name], ours[here[0]])
+            for name, tensor in zip(
+                here, _converted(row.transform.read, published, there, here, problems), strict=False
+            ):
+                problems.add_shape(name, tensor, ours[name], ", ".join(there))
+                result[name] = tensor
+        left = (name for name in published if name not in used and not _matches(name, self.ignored))
+        problems.add("extra", *left)
+        self._check_values(published, problems)
+        problems.raise_any()
+        result |= {name: result[original] for name, original in self.tied.items() if name in ours}
+        check_finite({name: published[name] for name in published if name in used})
+        return result
+
+    def write(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our tensors under their published names: the inverse of `read`, and as strict.
+
+        Duplicates are left out, as `save_pretrained` does with tied weights.
+
+        Raises:
+            CheckpointError: tensors are not in the table or missing, or tied ones differ.
+        """
+        problems = Problems("weights do not fit the table of published names")
+        result: dict[str, Tensor] = {}
+        for row, here, there in self._filled_rows(ours, problems):
+            tensors = _converted(row.transform.write, ours, here, there, problems)
+            result.update(zip(there, (t.contiguous() for t in tensors), strict=False))
+        for name, original in self.tied.items():
+            if name in ours and not (original in ours and torch.equal(ours[name], ours[original])):
+                problems.add("differs", f"{name} must equal {original}: they are tied")
+        problems.raise_any()
+        return result
+
+    def _filled_rows(
+        self, ours: Mapping[str, Tensor], problems: Problems
+    ) -> Iterator[tuple[NameRow, tuple[str, ...], tuple[str, ...]]]:
+        """Each row with the names that its placeholders give for this model."""
+        covered = set(self.tied)
+        for row in self.rows:
+            pattern = _pattern(row.ours[0])
+            found = [match.groupdict() for name in ours if (match := pattern.fullmatch(name))]
+            if not found and "{" not in row.ours[0]:
+                problems.add("missing here", row.ours[0])
+            for numbers in found:
+                here, there = (
+                    tuple(name.format(**numbers) for name in column)
+                    for column in (row.ours, row.theirs)
+                )
+                absent = [name for name in here if name not in ours]
+                covered.update(here)
+                problems.add("missing here", *absent)
+                if not absent:
+                    yield row, here, there
+        problems.add("not in the table", *(name for name in ours if name not in covered))
+
+    def _check_values(self, published: Mapping[str, Tensor], problems: Problems) -> None:
+        """Duplicates must be equal, and parts that our model does not have zero."""
+        for name, original in self.duplicates.items():
+            if name in published and not torch.equal(published[name], published[original]):
+                problems.add("differs", f"{name} must equal {original}: they are tied")
+        for name, tensor in published.items():
+            if _matches(name, self.zero) and bool(tensor.any()):
+                problems.add("not zero", f"{name}: our model has no such part")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """`a.{n}.b` matches `a.12.b`; a placeholder that comes twice must match the same number."""
+    seen: set[str] = set()
+    parts = []
+    for text, name in re.findall(r"([^{]*)(?:\{(\w+)\})?", template):
+        parts.append(re.escape(text))
+        if name:
+            parts.append(f"(?P={name})" if name in seen else rf"(?P<{name}>\d+)")
+            seen.add(name)
+    return re.compile("".join(parts))
+
+
+def _matches(name: str, patterns: Iterable[re.Pattern[str]]) -> bool:
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def _converted(
+    change: Callable[[Tensors], Tensors],
+    source: Mapping[str, Tensor],
+    names: tuple[str, ...],
+    into: tuple[str, ...],
+    problems: Problems,
+) -> Tensors:
+    """The tensors of one row after its transform; a transform that fails is a wrong shape."""
+    try:
+        changed = change([source[name] for name in names])
+    except (RuntimeError, ValueError, IndexError) as error:
+        problems.add("wrong shape", f"{', '.join(names)} -> {', '.join(into)}: {error}")
+        return []
+    if len(changed) != len(into):
+        raise CheckpointError(
+            f"row {names} -> {into} of the name table must give {len(into)} tensors, "
+            f"but its transform gives {len(changed)}"
+        )
+    return changed

@@ -1,0 +1,56 @@
+"""Files that are written completely or, after any accident, not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from regard.errors import CheckpointError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file, completely or not at all.
+
+    Raises:
+        CheckpointError: the disk refuses; what was at `path` before is then untouched.
+    """
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The path of a temporary file that the body writes and syncs; it then replaces `path`.
+
+    Raises:
+        CheckpointError: writing failed; what was at `path` before is then untouched.
+    """
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+        sync(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise not_written(path, error) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def not_written(path: Path, error: Exception) -> CheckpointError:
+    """The error for a file or folder that the disk refuses."""
+    return CheckpointError(
+        f"{path} could not be written: {error}. Nothing that was written before is lost; "
+        "free some space or choose another disk."
+    )
