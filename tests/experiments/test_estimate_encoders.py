@@ -170,7 +170,7 @@ def test_a_model_from_nothing_with_and_without_data(tmp_path):
 
 
 def test_nothing_passes_back_through_a_frozen_encoder(start, tmp_path):
-    features = '[model.features]\nlayers = "last"\nd_model = 8\ndepth = 1\n'
+    features = '[model.features]\nlayers = "last"\nd_model = 8\nlstm_layers = 1\n'
     found = estimate(write(tmp_path, "tagging", start, more=features), measure=False)
     encoder = theirs(start, "TokenClassification", 3)["encoder"]
     recurrent = torch.nn.LSTM(D, 4, bidirectional=True)
@@ -192,7 +192,7 @@ def test_words_that_are_predicted_beside_the_class_are_counted(tmp_path):
     from tiny_folders import folder
 
     start = folder(tmp_path / "small", "gpt2", "LMHeadModel")
-    more = "[objective]\nlanguage_modeling = 0.5\n"
+    more = "[objective]\naux_lm_weight = 0.5\n"
     recipe = write(tmp_path, "classification", start, more=more)
     both, alone = (
         estimate(recipe, options, measure=False) for options in ((), ["objective.aux_lm_weight=0"])
