@@ -1,10 +1,9 @@
-"""Logits -> tokens. Decoding knows `start`, `step` and `select`, and no model's name.
+"""Logits -> tokens: decoding methods. They know states and steps, and no model's name.
 
     generate(model, source, Beam(size=5, n_best=3))
     generate(model, source, beams=5, n_best=3)        the same, by name
 
-A new method is one file and one line in `METHODS`: a frozen dataclass of its options with
-`run(model, source)`, `from_settings` and `settings`.
+A new method is one file and one line in `METHODS`; see `regard.decoding.method`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from regard.lazy import entry, imported, names_of
 if TYPE_CHECKING:
     from regard.data.batches import Sequences
     from regard.decoding.hypothesis import Hypothesis
+    from regard.decoding.method import Method
+    from regard.models.protocols import Generator
 
 METHODS = {
     "greedy": "greedy:Greedy",
@@ -67,7 +68,7 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "METHODS", "generate", "method_class"])
 
 
-def method_class(name: str) -> Any:
+def method_class(name: str) -> type[Method]:
     """The options class of a method, imported now.
 
     Raises:
@@ -77,24 +78,33 @@ def method_class(name: str) -> Any:
 
 
 def generate(
-    model: Any, source: Sequences | None, method: Any = None, **named: Any
+    model: Generator, source: Sequences | None, method: Method | None = None, **named: Any
 ) -> list[list[Hypothesis]]:
-    """Decodes a batch: for each sentence its hypotheses, best first.
+    """Decodes a batch.
 
-    model: anything with `start`, `step` and `config` (`regard.models.protocols`).
-    source: B sentences to answer or prompts to continue; None: one sequence from nothing.
-    method: `Greedy()`, `Beam(…)`, `Sampling(…)`; or `named` options, see `options`.
+    Args:
+        model: see `regard.models.protocols.Generator`.
+        source: B sources to answer or prompts to continue; None: one empty prompt.
+        method: `Greedy()`, `Beam(…)`, `Sampling(…)` or `Speculative(…)`.
+        named: its options, where no method is given; see `options`.
+
+    Returns:
+        For each source its hypotheses, best first.
+
+    Raises:
+        ConfigError: both or a wrong `method` are given, or options that do not fit together.
+        RegardError: the model's scores are NaN.
     """
     if method is not None and named:
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
-    if method is not None and not callable(getattr(method, "run", None)):
+    if method is None:
+        method = imported("settings:options", __name__)(**named)
+    if not isinstance(method, imported("method:Method", __name__)):
         raise ConfigError(
             f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
             f"{method!r:.80}. Options by name are given as they are: beams=4."
         )
-    if source is not None and len(source) == 0:
-        return []
-    return (method or imported("settings:options", __name__)(**named)).run(model, source)
+    return [] if source is not None and len(source) == 0 else method.run(model, source)
 
 
 __getattr__ = names_of(__name__, _PUBLIC)

@@ -1,13 +1,13 @@
 """Beam search: the most probable hypotheses side by side, for a whole batch at once.
 
-At every step the W running hypotheses of a sentence have W * V continuations. The best 2 * size
-of them are looked at (at most W of these can be ends, so that enough others remain; with E tokens
-that end a sequence, the best (1 + E) * size):
+At every step the W running hypotheses of a sentence have W * V continuations. The best 2 * size of
+them are expanded (at most W of these can end, so that enough others remain; with E tokens that end
+a sequence, the best (1 + E) * size):
 
-    those that end and stand among the best `size` are finished;
+    those that end and are among the best `size` are finished;
     the best `size` of the others go on.
 
-Sentences whose search is over leave the batch, so that the work shrinks.
+Sentences whose search is over leave the batch.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs
 from regard.decoding.compiled_search import looked_at, search_at_once
-from regard.decoding.filters import Filter, Prefix, apply
+from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.finished import FinishedHypotheses
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit, limits
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import forces_end
-from regard.decoding.option_types import check as check_value
+from regard.decoding.option_types import check as check_option
 from regard.decoding.settings import (
     Settings,
-    check_eos,
+    check_common,
+    check_no_sampling,
     common_settings,
-    refuse_sampling,
     stopping_settings,
 )
 from regard.decoding.steps import (
@@ -46,19 +46,21 @@ from regard.decoding.steps import (
 from regard.decoding.stopping import BeamFinished, CurrentLength, SearchStatus, Stopping
 from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
 from regard.ops import TopKTokens
-
-NEG_INF = float("-inf")
+from regard.state import State
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
     """One step: the K best continuations of the W hypotheses of A sentences, best first.
 
-    parent: (A, K) which of the W it continues.  row: (A, K) the same as a row of the state.
-    token: (A, K) what it adds.  log_prob: (A, K) float64, from the beginning.
-    ended: (A, K) bool, the token is an end.
-    kept: (A, W') which continuations go on, as the hypotheses 0 … W' - 1 of the next step.
+    parent: (A, K) index of the hypothesis that is continued, below W.
+    row: (A, K) the same hypothesis as a row of the state.
+    token: (A, K) what is added.
+    log_prob: (A, K) float64, of the whole hypothesis.
+    ended: (A, K) bool, the token ends the sequence.
+    kept: (A, W') the continuations that go on, as the hypotheses 0 … W' - 1 of the next step.
     """
 
     parent: Tensor
@@ -70,30 +72,32 @@ class Expansion:
 
 
 class SearchListener(Protocol):
-    """Hears of every step of a search, for pictures."""
+    """Is called at every step of a search, for pictures."""
 
     def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
-        """sentences: (A,) their numbers.  done: (A,) bool, after this step nothing goes on."""
+        """One step.
+
+        Args:
+            sentences: (A,) their indices in the batch.
+            step: their continuations.
+            done: (A,) bool, the search of this sentence is over.
+        """
         ...
-
-
-class Silence:
-    """Nobody listens."""
-
-    def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
-        pass
-
-
-SILENCE = Silence()
 
 
 @dataclass(frozen=True)
 class Beam:
     """Beam search and its options.
 
-    size: running hypotheses a sentence.  n_best: how many are given back, best first; fewer where
-    fewer were found.  length_penalty: see `lengths`.  stopping: see `stopping`; a beam of one is
-    greedy search, whatever the rule, because it keeps no alternative.
+    Args:
+        size: running hypotheses of each sentence.
+        n_best: how many are returned, best first; fewer where fewer were found.
+        length_penalty: see `regard.decoding.length_penalty`.
+        stopping: see `regard.decoding.stopping`; a beam of one has no alternative, so that it is
+            greedy search with every rule.
+        filters: what may come next.
+        max_tokens: how many tokens may be generated.
+        eos: the tokens that end a sequence; None: the model's own.
 
     Raises:
         ConfigError: an option out of range, or a filter that makes sense only for sampling.
@@ -108,120 +112,122 @@ class Beam:
     eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_value("num_beams", self.size, "beams")
-        check_value("num_return_sequences", self.n_best, "n_best")
+        check_option("num_beams", self.size)
+        check_option("num_return_sequences", self.n_best, "n_best")
         if self.n_best > self.size:
             raise ConfigError(
                 f"`n_best` must be between 1 and `beams`, {self.size}, but is {self.n_best}."
             )
-        check_limit(self.max_tokens)
-        check_eos(self.eos)
-        refuse_sampling(self.filters, "beam search")
+        check_common(self.max_tokens, self.eos)
+        check_no_sampling(self.filters, "beam search")
 
     @torch.no_grad()
     def run(
-        self, model: Any, source: Sequences | None, listener: SearchListener = SILENCE
+        self, model: Generator, source: Sequences | None, listener: SearchListener | None = None
     ) -> list[list[Hypothesis]]:
-        """For each sentence its `n_best` hypotheses, best first."""
+        """The `n_best` hypotheses of each source, best first.
+
+        Args:
+            source: B sources to answer or prompts to continue; None: one empty prompt.
+            listener: is called at every step.
+        """
         with evaluating(model):
             state, tokens = start_decoding(model, source)
-            room = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
-            if listener is SILENCE:
+            limit = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
+            if listener is None:
                 found = search_at_once(
                     model,
                     (state, tokens),
-                    room,
+                    limit,
                     size=self.size,
                     n_best=self.n_best,
                     penalty=self.length_penalty,
-                    stopping=_rule(self),
+                    stopping=self._rule,
                     eos=self.eos,
                     filters=self.filters,
                 )
                 if found is not None:
                     return found
-            search = _Search(self, tokens, room, ends_of(self.eos, model), listener)
+            search = _Search(self, tokens, limit, ends_of(self.eos, model), listener)
             while search.sentences.numel():
-                step, state = search.look(model, state)
+                step, state = search.expand(model, state)
                 rows = search.advance(step)
                 if rows.numel():
                     state = state.select(rows)
         return search.results
 
+    @property
+    def _rule(self) -> Stopping:
+        return self.stopping if self.size > 1 else BeamFinished()
+
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.settings`."""
+        """See `regard.decoding.method`."""
         return cls(
             size=settings.take("num_beams", 4),
             n_best=settings.take("num_return_sequences", 1),
-            length_penalty=settings.length_penalty(),
             stopping=settings.stopping(),
-            filters=settings.filters(),
-            max_tokens=settings.max_tokens(),
-            eos=settings.eos(),
+            **settings.common(),
         )
 
     def settings(self) -> dict[str, Any]:
-        """The names of generation_config.json."""
+        """See `regard.decoding.method`."""
+        common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         own = {"do_sample": False, "num_beams": self.size, "num_return_sequences": self.n_best}
-        return common_settings(self) | own | stopping_settings(self.stopping)
-
-
-def _rule(beam: Beam) -> Stopping:
-    return beam.stopping if beam.size > 1 else BeamFinished()
+        return common | own | stopping_settings(self.stopping)
 
 
 class _Search:
-    """The running hypotheses of A sentences, W each; those of a sentence stand together.
+    """The W running hypotheses of each of A sentences; those of a sentence are neighbours.
 
-    W is 1 at the beginning, where there is one hypothesis, and grows to the beam's size.
+    W is 1 at first and grows to the beam's size.
     """
 
     def __init__(
         self,
         beam: Beam,
         tokens: Tensor,
-        room: Tensor,
-        ends: tuple[int, ...],
-        listener: SearchListener,
+        limits: Tensor,
+        eos: tuple[int, ...],
+        listener: SearchListener | None,
     ):
-        self.beam, self.room, self.ends, self.listener = beam, room, ends, listener
-        self.count = looked_at(beam.size, ends)  # continuations of a sentence
+        self.beam, self.limits, self.eos, self.listener = beam, limits, eos, listener
+        self.count = looked_at(beam.size, eos)  # continuations of a sentence
         self.forced = forces_end(beam.filters)
-        self.stopping = _rule(beam)
-        self.new, self.begun = 0, tokens.size(1)
+        self.generated, self.prompt = 0, tokens.size(1)
         self.tokens = tokens  # (A * W, T)
         count, device = tokens.size(0), tokens.device
         self.sentences = torch.arange(count, device=device)
         self.running = torch.zeros(count, 1, dtype=torch.float64, device=device)  # (A, W)
-        self.pool = FinishedHypotheses(count, beam.size, device)
+        self.finished = FinishedHypotheses(count, beam.size, device)
         self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
 
-    def look(self, model: Any, state: Any) -> tuple[Expansion, Any]:
-        """The best continuations by the model's next step, and its state after that.
+    def expand(self, model: Generator, state: State) -> tuple[Expansion, State]:
+        """The best continuations by the model's next step, and the state after it.
 
         Raises:
-            RegardError: the scores are no numbers.
+            RegardError: the scores are NaN.
         """
         fed = self.tokens[:, -1:].contiguous()
         found = None if self.beam.filters else leading_after(model, fed, state, self.count)
         if found is not None:
-            leaders, state = found
-            return self._expand(*self._of_leaders(leaders), leaders.vocab_size), state
+            topk, state = found
+            return self._expansion(*self._best_of_topk(topk), topk.vocab_size), state
         scores, state = cuda_graphs.step(model, fed, state)
         scores = scores[:, -1]  # (R, 1, V) -> (R, V)
-        return self._expand(*self._best(scores), scores.size(1)), state
+        return self._expansion(*self._best(scores), scores.size(1)), state
 
     def advance(self, step: Expansion) -> Tensor:
-        """One step: for each new row the old one it continues."""
-        self.new += 1
-        full = self.room <= self.new  # (A,)
+        """Go on with the best continuations: for each new row the old one that it continues."""
+        self.generated += 1
+        full = self.limits <= self.generated  # (A,)
         ends = (step.ended | full[:, None])[:, : self.beam.size]
         ends &= step.log_prob[:, : self.beam.size] > NEG_INF
         self._finish(step, ends, full)
         running = step.log_prob.masked_fill(step.ended, NEG_INF).gather(1, step.kept)
         done = full | self._over(running[:, 0])
-        self.listener.expanded(self.sentences, step, done)
+        if self.listener is not None:
+            self.listener.expanded(self.sentences, step, done)
         row, token = step.row.gather(1, step.kept), step.token.gather(1, step.kept)
         if bool(done.any()):
             stay = self._leave(done)
@@ -235,79 +241,82 @@ class _Search:
         """Of A sentences the best K continuations and their indices w * V + v: (A, K)"""
         filters = self.beam.filters
         if not filters and ops.topk.has_implementation(scores, self.count):
-            return self._of_leaders(ops.topk(scores, self.count))
+            return self._best_of_topk(ops.topk(scores, self.count))
         log_probs = normalized(scores)
         # One NaN makes a whole distribution NaN.
         check(log_probs[:, 0].tolist(), self.tokens.size(1))
         if filters:
-            room = self.room.repeat_interleave(self.running.size(1))
-            log_probs = apply(filters, log_probs, Prefix(self.tokens, self.new, self.ends, room))
-        # (A * W, V) -> (A, W, V)
-        return best_continuations(
-            log_probs.unflatten(0, self.running.shape), self.running, self.count
-        )
+            limits = self.limits.repeat_interleave(self.running.size(1))
+            prefix = Prefix(self.tokens, self.generated, self.eos, limits)
+            log_probs = apply(filters, log_probs, prefix)
+        log_probs = log_probs.unflatten(0, self.running.shape)  # (A * W, V) -> (A, W, V)
+        return best_continuations(log_probs, self.running, self.count)
 
-    def _of_leaders(self, found: TopKTokens) -> tuple[Tensor, Tensor]:
-        """The same of the best words of each hypothesis."""
-        check(found.log_probs[:, 0].tolist(), self.tokens.size(1))
-        return best_of_topk(found.tokens, found.log_probs, self.running, found.vocab_size)
+    def _best_of_topk(self, topk: TopKTokens) -> tuple[Tensor, Tensor]:
+        """The same, from the best tokens of each hypothesis."""
+        check(topk.log_probs[:, 0].tolist(), self.tokens.size(1))
+        return best_of_topk(topk.tokens, topk.log_probs, self.running, topk.vocab_size)
 
-    def _expand(self, log_prob: Tensor, index: Tensor, vocabulary: int) -> Expansion:
+    def _expansion(self, log_prob: Tensor, index: Tensor, vocab_size: int) -> Expansion:
         """The best K continuations, and which of them go on if the sentence does."""
         (count, width), size = self.running.shape, self.beam.size
-        parent = index // vocabulary
-        token = index - parent * vocabulary
+        parent = index // vocab_size
+        token = index - parent * vocab_size
         row = parent + torch.arange(0, count * width, width, device=parent.device)[:, None]
-        ended, ends = torch.zeros_like(token, dtype=torch.bool), width * len(self.ends)
-        for end in self.ends:
+        ended = torch.zeros_like(token, dtype=torch.bool)
+        for end in self.eos:
             ended |= token == end
-        others = max(min(size, token.size(1) - ends), 1)
+        others = max(min(size, token.size(1) - width * len(self.eos)), 1)
         kept = ended.byte().argsort(dim=1, stable=True)[:, :others]  # those that end come last
         return Expansion(parent, row, token, log_prob, ended, kept)
 
     def _finish(self, step: Expansion, ends: Tensor, full: Tensor) -> None:
-        """Puts what ends among the best `size` into the pool: (A, size) bool.
+        """Collect the hypotheses that end among the best `size`.
 
-        full: (A,) which sentences are at their limits, where ends may be forced.
+        Args:
+            ends: (A, size) bool, which end.
+            full: (A,) bool, which sentences are at their limits, where ends may be forced.
         """
         if not bool(ends.any()):
             return
         size = self.beam.size
-        scores = step.log_prob[:, :size] / self.beam.length_penalty(self.new)
+        scores = step.log_prob[:, :size] / self.beam.length_penalty(self.generated)
         cut = (full[:, None] & self.forced).expand_as(step.ended)
         columns = (scores, step.log_prob, step.token, step.ended, cut)
-        score, log_prob, token, ended, forced = (c[:, :size][ends].tolist() for c in columns)
-        prefixes = self.tokens[step.row[:, :size][ends], self.begun :].tolist()
-        found = [
-            Hypothesis(
-                prefix if end else [*prefix, token[at]],
-                *(score[at], log_prob[at], end and not forced[at]),
-            )
-            for at, (prefix, end) in enumerate(zip(prefixes, ended, strict=True))
+        found = zip(*(column[:, :size][ends].tolist() for column in columns), strict=True)
+        prefixes = self.tokens[step.row[:, :size][ends], self.prompt :].tolist()
+        hypotheses = [
+            Hypothesis(prefix if ended else [*prefix, token], score, log_prob, ended and not forced)
+            for prefix, (score, log_prob, token, ended, forced) in zip(prefixes, found, strict=True)
         ]
-        self.pool.add(ends, scores, found)
+        self.finished.add(ends, scores, hypotheses)
 
     def _over(self, running: Tensor) -> Tensor:
-        """(A,) bool: the stopping rule is met, or the filters allow nothing any more."""
-        beam, pool = self.beam, self.pool.scores
-        standing = SearchStatus(
-            pool, running, self.new, self.room, beam.length_penalty, beam.n_best
+        """(A,) bool: the stopping rule is met, or the filters allow no continuation."""
+        beam = self.beam
+        status = SearchStatus(
+            self.finished.scores,
+            running,
+            self.generated,
+            self.limits,
+            beam.length_penalty,
+            beam.n_best,
         )
-        return self.stopping(standing) | (running == NEG_INF)
+        return beam._rule(status) | (running == NEG_INF)
 
     def _leave(self, done: Tensor) -> Tensor:
-        """Takes down the results of sentences that are done; gives those that stay."""
-        for at in done.nonzero()[:, 0].tolist():
-            found = self.pool.of(at, self.beam.n_best)
-            self.results[int(self.sentences[at])] = found or [self._cut_off(at)]
+        """Store the results of sentences that are done; return the indices of the others."""
+        for index in done.nonzero()[:, 0].tolist():
+            found = self.finished.of(index, self.beam.n_best)
+            self.results[int(self.sentences[index])] = found or [self._truncated(index)]
         stay = (~done).nonzero()[:, 0]
-        self.sentences, self.room = self.sentences[stay], self.room[stay]
-        self.pool.select(stay)
+        self.sentences, self.limits = self.sentences[stay], self.limits[stay]
+        self.finished.select(stay)
         return stay
 
-    def _cut_off(self, at: int) -> Hypothesis:
+    def _truncated(self, index: int) -> Hypothesis:
         """The best hypothesis before this step, where the filters allowed nothing after it."""
-        log_prob = float(self.running[at, 0])
-        score = log_prob / self.beam.length_penalty(max(self.new - 1, 1))
-        tokens = self.tokens[at * self.running.size(1), self.begun :].tolist()
+        log_prob = float(self.running[index, 0])
+        score = log_prob / self.beam.length_penalty(max(self.generated - 1, 1))
+        tokens = self.tokens[index * self.running.size(1), self.prompt :].tolist()
         return Hypothesis(tokens, score, log_prob, False)

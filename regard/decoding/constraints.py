@@ -6,137 +6,118 @@ scores of hypotheses: a forbidden token has minus infinity, a forced one adds 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regard.decoding.filters import NEG_INF, Prefix
-from regard.decoding.option_types import check
+from regard.decoding.filters import NEG_INF, OptionFilter, Prefix
 from regard.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class MinLength:
+class MinLength(OptionFilter):
     """No end-of-sequence token before there are `count` tokens, prompt or start token included."""
 
+    option = "min_length"
     count: int
 
-    def __post_init__(self) -> None:
-        check("min_length", self.count, "min_length")
-
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        short = (prefix.tokens >= 0).sum(1) < self.count  # (R,)
-        ends = prefix.ends_below(scores.size(-1))
-        if not ends or not bool(short.any()):
-            return scores
-        forbidden = _token_mask(ends, scores, "eos_token_id")
-        return scores.masked_fill(short[:, None] & forbidden, NEG_INF)
+        return _forbid(scores, prefix.eos, prefix.lengths < self.count)
 
 
 @dataclass(frozen=True)
-class BadWords:
-    """Forbids these sequences of tokens, except those that are just an end-of-sequence token."""
+class BadWords(OptionFilter):
+    """Forbids these sequences of tokens, except those that are just an end-of-sequence token.
 
+    Raises:
+        ConfigError: a token is not in the model's vocabulary.
+    """
+
+    option = "bad_words_ids"
     sequences: tuple[tuple[int, ...], ...]
 
-    def __post_init__(self) -> None:
-        check("bad_words_ids", [list(ids) for ids in self.sequences], "bad_words_ids")
-
-    def singles(self, ends: tuple[int, ...]) -> list[int]:
+    def singles(self, eos: tuple[int, ...]) -> list[int]:
         """The tokens of the sequences of length 1."""
-        return [ids[0] for ids in self.sequences if len(ids) == 1 and ids[0] not in ends]
+        return [ids[0] for ids in self.sequences if len(ids) == 1 and ids[0] not in eos]
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        _token_mask([token for ids in self.sequences for token in ids], scores, "bad_words_ids")
-        single = _token_mask(self.singles(prefix.eos), scores, "bad_words_ids")
-        scores = scores.masked_fill(single, NEG_INF)
-        for *begun, last in self.sequences:
-            if begun and len(begun) <= prefix.tokens.size(1):
-                wanted = torch.tensor(begun, device=scores.device)
-                rows = (prefix.tokens[:, -len(begun) :] == wanted).all(1)  # (R,)
-                forbidden = _token_mask([last], scores, "bad_words_ids")
-                scores = scores.masked_fill(rows[:, None] & forbidden, NEG_INF)
+        _check_tokens([token for ids in self.sequences for token in ids], scores, self.option)
+        scores = _forbid(scores, self.singles(prefix.eos))
+        for *before, last in self.sequences:
+            if before and len(before) <= prefix.tokens.size(1):
+                expected = torch.tensor(before, device=scores.device)
+                matches = (prefix.tokens[:, -len(before) :] == expected).all(1)  # (R,)
+                scores = _forbid(scores, [last], matches)
         return scores
 
 
 @dataclass(frozen=True)
-class Suppress:
+class Suppress(OptionFilter):
     """Forbids these tokens."""
 
+    option = "suppress_tokens"
     tokens: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        check("suppress_tokens", list(self.tokens), "suppress_tokens")
-
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        known = _in_vocabulary(self.tokens, scores)
-        return scores.masked_fill(_token_mask(known, scores, "suppress_tokens"), NEG_INF)
+        return _forbid(scores, self.tokens)
 
 
 @dataclass(frozen=True)
-class SuppressFirst:
+class SuppressFirst(OptionFilter):
     """Forbids these tokens as the first generated token that is not forced."""
 
+    option = "begin_suppress_tokens"
     tokens: tuple[int, ...]
     forced: bool = False  # whether `ForcedFirst` determines the token after the start token
 
-    def __post_init__(self) -> None:
-        check("begin_suppress_tokens", list(self.tokens), "begin_suppress_tokens")
-
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        lengths = (prefix.tokens >= 0).sum(1)
-        alone = lengths - prefix.new == 1  # (R,) rows with only a start token, no prompt
-        here = (alone.long() * self.forced).eq(prefix.new)
-        if not bool(here.any()):
-            return scores
-        forbidden = _token_mask(
-            _in_vocabulary(self.tokens, scores), scores, "begin_suppress_tokens"
-        )
-        return scores.masked_fill(here[:, None] & forbidden, NEG_INF)
+        no_prompt = prefix.lengths - prefix.generated == 1  # (R,) only a start token came before
+        first = (no_prompt.long() * self.forced).eq(prefix.generated)
+        return _forbid(scores, self.tokens, first)
 
 
 @dataclass(frozen=True)
-class ForcedFirst:
-    """Forces this token after the start token, such as the language of a translation."""
+class ForcedFirst(OptionFilter):
+    """Forces this token after the start token, such as the language of a translation.
 
+    Raises:
+        ConfigError: the token is not in the model's vocabulary.
+    """
+
+    option = "forced_bos_token_id"
     token: int
 
-    def __post_init__(self) -> None:
-        check("forced_bos_token_id", self.token, "forced_bos_token_id")
-
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        rows = (prefix.tokens >= 0).sum(1) == 1
-        return _force(scores, rows, (self.token,), "forced_bos_token_id")
+        return _force(scores, (self.token,), prefix.lengths == 1, self.option)
 
 
 @dataclass(frozen=True)
-class ForcedEnd:
+class ForcedEnd(OptionFilter):
     """Forces one of these tokens as the last token before the length limit.
 
     Such a sequence is still reported as truncated, like any other that reaches its limit.
+
+    Raises:
+        ConfigError: a token is not in the model's vocabulary.
     """
 
+    option = "forced_eos_token_id"
     tokens: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        check("forced_eos_token_id", list(self.tokens), "forced_eos_token_id")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         if prefix.limits is None:
             return scores
-        return _force(scores, prefix.limits == prefix.new + 1, self.tokens, "forced_eos_token_id")
+        return _force(scores, self.tokens, prefix.limits == prefix.generated + 1, self.option)
 
 
 @dataclass(frozen=True)
-class Renormalize:
+class Renormalize(OptionFilter):
     """Normalizes the scores after the filters before it, so that the probabilities sum to 1."""
 
+    option = "renormalize_logits"
     on: bool = True
-
-    def __post_init__(self) -> None:
-        check("renormalize_logits", self.on, "renormalize_logits")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         if not self.on:
@@ -145,31 +126,35 @@ class Renormalize:
         return torch.where(all_forbidden, scores, scores.log_softmax(-1))
 
 
-def _token_mask(tokens: Iterable[int], scores: Tensor, name: str) -> Tensor:
-    """(V,) bool: True for these tokens.
-
-    Raises:
-        ConfigError: a token is not in the vocabulary.
-    """
-    chosen, vocabulary = list(tokens), scores.size(-1)
-    if chosen and max(chosen) >= vocabulary:
+def _check_tokens(tokens: Collection[int], scores: Tensor, name: str) -> None:
+    vocab_size = scores.size(-1)
+    if tokens and max(tokens) >= vocab_size:
         raise ConfigError(
-            f"`{name}` must be token ids of the model, 0 to {vocabulary - 1:,}, but one is "
-            f"{max(chosen):,}."
+            f"`{name}` must be token ids of the model, 0 to {vocab_size - 1:,}, but one is "
+            f"{max(tokens):,}."
         )
-    marked = torch.zeros(vocabulary, dtype=torch.bool)
-    marked[chosen] = True
-    return marked.to(scores.device)
 
 
-def _in_vocabulary(tokens: Iterable[int], scores: Tensor) -> list[int]:
-    """The tokens that are in the model's vocabulary."""
-    return [token for token in tokens if token < scores.size(-1)]
+def _token_mask(tokens: Collection[int], scores: Tensor) -> Tensor:
+    """(V,) bool: True for those of the tokens that are in the vocabulary."""
+    mask = torch.zeros(scores.size(-1), dtype=torch.bool)
+    mask[[token for token in tokens if token < len(mask)]] = True
+    return mask.to(scores.device)
 
 
-def _force(scores: Tensor, rows: Tensor, tokens: Iterable[int], name: str) -> Tensor:
+def _forbid(scores: Tensor, tokens: Collection[int], rows: Tensor | None = None) -> Tensor:
+    """Minus infinity for these tokens, in the rows (R,) that are True, or in all."""
+    if rows is None:
+        return scores.masked_fill(_token_mask(tokens, scores), NEG_INF)
+    if not tokens or not bool(rows.any()):
+        return scores
+    return scores.masked_fill(rows[:, None] & _token_mask(tokens, scores), NEG_INF)
+
+
+def _force(scores: Tensor, tokens: Collection[int], rows: Tensor, name: str) -> Tensor:
     """In the rows (R,) that are True: score 0 for these tokens, minus infinity for all others."""
     if not bool(rows.any()):
         return scores
-    only = torch.full_like(scores[0], NEG_INF).masked_fill(_token_mask(tokens, scores, name), 0.0)
-    return torch.where(rows.to(scores.device)[:, None], only, scores)
+    _check_tokens(tokens, scores, name)
+    forced = torch.full_like(scores[0], NEG_INF).masked_fill(_token_mask(tokens, scores), 0.0)
+    return torch.where(rows.to(scores.device)[:, None], forced, scores)

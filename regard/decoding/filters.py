@@ -1,17 +1,17 @@
-"""What may come next: small parts that change scores, applied in the order in which they stand.
+"""Filters: what may come next. Each changes the scores, and they apply in the order given.
 
     filters = (NoRepeatNGram(3), Temperature(0.8), TopK(40), TopP(0.95))
 
 A filter is called with scores (R, V), log-probabilities up to a constant, and the prefix decoded
-so far, and gives new scores; what it forbids becomes minus infinity. A further filter is one
-more class of this shape.
+so far, and returns new scores; tokens that it forbids get minus infinity. Any function of this
+shape is a filter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -19,27 +19,64 @@ from torch import Tensor
 from regard.decoding.option_types import check
 
 NEG_INF = float("-inf")
-FINE = 16  # bits of a float32 by which probabilities of one bin may differ: 128 bins an octave
+BIN_SHIFT = 16  # float32 probabilities that agree above these bits share a bin: 128 an octave
 
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """tokens: (R, T) read so far, the first token included; where prompts have different lengths
-    they stand to the right and -1 fills the left. new: how many of them were generated.
-    eos: the tokens that end a sequence.  limits: (R,) how many tokens may be generated."""
+    """The tokens of R sequences so far.
+
+    tokens: (R, T), the prompt or start token included; shorter prompts are padded on the left
+        with -1.
+    generated: how many of them were generated.
+    eos: the tokens that end a sequence.
+    limits: (R,) how many tokens may be generated.
+    """
 
     tokens: Tensor
-    new: int
+    generated: int
     eos: tuple[int, ...] = ()
     limits: Tensor | None = None
 
-    def ends_below(self, vocabulary: int) -> list[int]:
-        """The ends that a model with this vocabulary can give."""
-        return [token for token in self.eos if token < vocabulary]
+    @property
+    def lengths(self) -> Tensor:
+        """(R,) tokens of each sequence, without padding."""
+        return (self.tokens >= 0).sum(1)
+
+    def eos_below(self, vocab_size: int) -> list[int]:
+        """The end-of-sequence tokens that a model with this vocabulary can give."""
+        return [token for token in self.eos if token < vocab_size]
 
 
 class Filter(Protocol):
-    def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor: ...
+    def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
+        """New scores (R, V); `scores` stay as they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class OptionFilter:
+    """A filter whose first field is the value of one option of generation_config.json.
+
+    Raises:
+        ConfigError: the value has a wrong type or is out of range.
+    """
+
+    option: ClassVar[str]  # the name in the file
+    hint: ClassVar[str] = ""  # what to do instead, for errors
+
+    def __post_init__(self) -> None:
+        check(self.option, self.stored, hint=self.hint)
+
+    @property
+    def stored(self) -> Any:
+        """The value as JSON has it."""
+        return as_lists(getattr(self, fields(self)[0].name))
+
+
+def as_lists(value: Any) -> Any:
+    """Tuples as lists, as JSON has them."""
+    return [as_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
 def apply(filters: Sequence[Filter], scores: Tensor, prefix: Prefix) -> Tensor:
@@ -50,108 +87,100 @@ def apply(filters: Sequence[Filter], scores: Tensor, prefix: Prefix) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MinTokens:
-    """No end before `count` tokens have been generated."""
+class MinTokens(OptionFilter):
+    """Forbids the end before `count` tokens have been generated."""
 
+    option = "min_new_tokens"
     count: int
 
-    def __post_init__(self) -> None:
-        check("min_new_tokens", self.count, "min_tokens")
-
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        ends = prefix.ends_below(scores.size(-1))
-        if not ends or prefix.new >= self.count:
+        eos = prefix.eos_below(scores.size(-1))
+        if not eos or prefix.generated >= self.count:
             return scores
-        return scores.index_fill(-1, torch.tensor(ends, device=scores.device), NEG_INF)
+        return scores.index_fill(-1, torch.tensor(eos, device=scores.device), NEG_INF)
 
 
 @dataclass(frozen=True)
-class NoRepeatNGram:
-    """No `size` tokens in a row occur twice, the prompt included (Paulus et al. 2017)."""
+class NoRepeatNGram(OptionFilter):
+    """No n-gram of `size` tokens may repeat, those of the prompt included (Paulus et al. 2017)."""
 
+    option = "no_repeat_ngram_size"
     size: int
-
-    def __post_init__(self) -> None:
-        check("no_repeat_ngram_size", self.size, "no_repeat_ngram")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         tokens = prefix.tokens
         if tokens.size(1) < self.size:
             return scores
-        windows = tokens.unfold(1, self.size, 1)  # (R, T) -> (R, T - size + 1, size)
-        begun = tokens[:, tokens.size(1) + 1 - self.size :]  # (R, size - 1)
-        repeated = (windows[..., :-1] == begun[:, None]).all(-1) & (windows[..., -1] >= 0)
-        row, window = repeated.nonzero(as_tuple=True)
-        banned = (row, windows[row, window, -1])
-        return scores.index_put(banned, torch.tensor(NEG_INF, dtype=scores.dtype).to(scores.device))
+        ngrams = tokens.unfold(1, self.size, 1)  # (R, T) -> (R, T - size + 1, size)
+        last = tokens[:, tokens.size(1) + 1 - self.size :]  # (R, size - 1)
+        repeated = (ngrams[..., :-1] == last[:, None]).all(-1) & (ngrams[..., -1] >= 0)
+        row, ngram = repeated.nonzero(as_tuple=True)
+        forbidden = (row, ngrams[row, ngram, -1])
+        value = torch.tensor(NEG_INF, dtype=scores.dtype).to(scores.device)
+        return scores.index_put(forbidden, value)
 
 
 @dataclass(frozen=True)
-class Temperature:
+class Temperature(OptionFilter):
     """scores / value: below 1 sharpens the distribution, above 1 flattens it."""
 
+    option = "temperature"
+    hint = "For the most probable token at every step, decode greedily."
     value: float
-
-    def __post_init__(self) -> None:
-        hint = "For the most probable token at every step, decode greedily."
-        check("temperature", self.value, "temperature", hint)
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         return scores / float(self.value)
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(OptionFilter):
     """Only the `count` best tokens, and those as good as the last of them (Fan et al. 2018)."""
 
+    option = "top_k"
     count: int
 
-    def __post_init__(self) -> None:
-        check("top_k", self.count, "top_k")
-
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        worst = scores.topk(min(self.count, scores.size(-1))).values[:, -1:]
-        return scores.where(~(scores < worst), NEG_INF)
+        lowest = scores.topk(min(self.count, scores.size(-1))).values[:, -1:]
+        return scores.where(~(scores < lowest), NEG_INF)
 
 
 @dataclass(frozen=True)
-class TopP:
+class TopP(OptionFilter):
     """The fewest best tokens whose probabilities sum to `mass` (Holtzman et al. 2019)."""
 
+    option = "top_p"
     mass: float
-
-    def __post_init__(self) -> None:
-        check("top_p", self.mass, "top_p")
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         probs = scores.softmax(-1)
         if probs.dtype == torch.float32 and probs.device.type == "cpu" and probs.numel():
-            least = torch.tensor([[self._least(row)] for row in probs])
-            allowed, sure = probs >= least, least[:, 0] > 0
-            if not bool(sure.all()):
-                allowed[~sure] = self._sorted(scores[~sure], probs[~sure])
+            threshold = torch.tensor([[self._threshold(row)] for row in probs])
+            allowed, found = probs >= threshold, threshold[:, 0] > 0
+            if not bool(found.all()):
+                allowed[~found] = self._by_sorting(scores[~found], probs[~found])
         else:
-            allowed = self._sorted(scores, probs)
+            allowed = self._by_sorting(scores, probs)
         return scores.where(allowed, NEG_INF)
 
-    def _least(self, probs: Tensor) -> float:
-        """The least probability (V,) that is allowed; 0 where a token that is not has it too.
+    def _threshold(self, probs: Tensor) -> float:
+        """The lowest allowed probability (V,); 0 where a token that is not allowed has it too.
 
-        Only tokens about as probable as that are sorted: to sort all takes ten times as long.
+        Only the tokens of the bin with the threshold are sorted: sorting all takes ten times as
+        long.
         """
         bins, best = _bins(probs), int(_bins(probs.max()))
         sums = torch.bincount(bins, probs.double(), best + 1)
         below = sums.cumsum(0)
-        last = min(int((below <= 1 - self.mass).sum()), best)  # the lowest bin that is allowed
-        left = 1 - self.mass - float(below[last] - sums[last])
-        near = probs[bins == last]
+        lowest = min(int((below <= 1 - self.mass).sum()), best)  # the lowest bin that is allowed
+        left = 1 - self.mass - float(below[lowest] - sums[lowest])
+        near = probs[bins == lowest]
         if len(near) > len(probs) // 2:
             return 0.0
         near = near.sort().values
         cut = min(int((near.double().cumsum(0) <= left).sum()), len(near) - 1)
         return 0.0 if cut and near[cut - 1] == near[cut] else float(near[cut])
 
-    def _sorted(self, scores: Tensor, probs: Tensor) -> Tensor:
+    def _by_sorting(self, scores: Tensor, probs: Tensor) -> Tensor:
         ascending, order = scores.sort(-1)
         tail = probs.gather(-1, order).double().cumsum(-1) <= 1 - self.mass
         tail[:, -1] = False
@@ -159,5 +188,5 @@ class TopP:
 
 
 def _bins(probs: Tensor) -> Tensor:
-    """Numbers in the order of the probabilities."""
-    return probs.view(torch.int32).clamp(min=0) >> FINE  # NaN may have a sign
+    """The upper bits of the probabilities as integers, which have the same order."""
+    return probs.view(torch.int32).clamp(min=0) >> BIN_SHIFT  # NaN may have a sign

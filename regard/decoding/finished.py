@@ -5,42 +5,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.decoding.filters import NEG_INF
 from regard.decoding.hypothesis import Hypothesis
 
 
 class FinishedHypotheses:
     """For each of A sentences the `size` best finished hypotheses, best first.
 
-    scores: (A, size), minus infinity where there are fewer.
+    scores: (A, size) float64, minus infinity where there are fewer.
     """
 
     def __init__(self, sentences: int, size: int, device: torch.device):
         shape = (sentences, size)
-        self.scores = torch.full(shape, float("-inf"), dtype=torch.float64, device=device)
-        self._numbers = torch.full(shape, -1, device=device)  # places in `_all`
+        self.scores = torch.full(shape, NEG_INF, dtype=torch.float64, device=device)
+        self._indices = torch.full(shape, -1, device=device)  # in `_all`
         self._all: list[Hypothesis] = []
 
     def add(self, where: Tensor, scores: Tensor, hypotheses: list[Hypothesis]) -> None:
-        """New hypotheses, as many as `where` (A, K) is True, row by row; `scores` is (A, K).
+        """Add hypotheses; of equal scores the one that was added first stays first.
 
-        Among equal scores the one that was first stays first.
+        Args:
+            where: (A, K) bool, which of `scores` are those of hypotheses.
+            scores: (A, K).
+            hypotheses: as many as `where` is True, row by row.
         """
-        numbers = torch.full_like(self._numbers[:, :1], -1).expand(where.shape).clone()
+        indices = torch.full_like(self._indices[:, :1], -1).expand(where.shape).clone()
         first = len(self._all)
-        numbers[where] = torch.arange(first, first + len(hypotheses), device=where.device)
+        indices[where] = torch.arange(first, first + len(hypotheses), device=where.device)
         self._all += hypotheses
-        both = torch.cat([self.scores, scores.masked_fill(~where, float("-inf"))], 1)
+        both = torch.cat([self.scores, scores.masked_fill(~where, NEG_INF)], 1)
         self.scores, order = both.sort(dim=1, descending=True, stable=True)
-        size = self._numbers.size(1)
+        size = self._indices.size(1)
         self.scores, order = self.scores[:, :size], order[:, :size]
-        self._numbers = torch.cat([self._numbers, numbers], 1).gather(1, order)
+        self._indices = torch.cat([self._indices, indices], 1).gather(1, order)
 
     def of(self, sentence: int, count: int) -> list[Hypothesis]:
         """The best `count` of a sentence, or as many as there are."""
-        numbers = self._numbers[sentence, :count].tolist()
-        return [self._all[number] for number in numbers if number >= 0]
+        indices = self._indices[sentence, :count].tolist()
+        return [self._all[index] for index in indices if index >= 0]
 
     def select(self, sentences: Tensor) -> None:
-        """Only these sentences stay."""
+        """Keep these sentences (A',) alone."""
         self.scores = self.scores.index_select(0, sentences)
-        self._numbers = self._numbers.index_select(0, sentences)
+        self._indices = self._indices.index_select(0, sentences)

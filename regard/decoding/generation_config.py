@@ -9,85 +9,53 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.decoding.option_types import check, schema, shown
-from regard.decoding.settings import (
-    BELONGS,
-    FILTERS,
-    FORMULA,
-    NAMES,
-    PLUS,
-    RATIO,
-    build,
-    options,
-)
+from regard.decoding.beam import Beam
+from regard.decoding.method import Method
+from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, shown
+from regard.decoding.settings import FORMULA, METHOD_OPTIONS, PLUS, RATIO, build, options
 from regard.decoding.speculative.drafts import draft_of
 from regard.decoding.speculative.method import Speculative
 from regard.decoding.steps import ends_of
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
+from regard.models.protocols import Generator
 from regard.schema import checked, data_error, read_json
 
 FILE = "generation_config.json"
 LOOKUP = "prompt_lookup_num_tokens"  # a draft of n-grams
-ASSISTED = "num_assistant_tokens"  # without a draft that is named, it is for a model given later
+DRAFTED = ("draft", "num_assistant_tokens")
+ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+ONLY_BEAMS = ("num_beams", "early_stopping")
 
-# Values that change nothing, some of which other libraries always write.
+# Values without effect, some of which other libraries always write.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "min_new_tokens": (0,),
-    "min_length": (0,),
-    "no_repeat_ngram_size": (0,),
-    "bad_words_ids": ([],),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
+    **dict.fromkeys(("min_new_tokens", "min_length", "no_repeat_ngram_size", "top_k"), (0,)),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), ([],)),
+    **dict.fromkeys(("temperature", "top_p"), (1,)),
     "forced_eos_token_id": ([],),
     "renormalize_logits": (False,),
-    "temperature": (1,),
-    "top_k": (0,),
-    "top_p": (1,),
 }
-# Whoever does not sample still writes this one; whoever does and writes none has this one.
-UNUSED_TOP_K = 50
+# The default of transformers: a file for sampling without a value means it, and files for other
+# methods have it without effect.
+DEFAULT_TOP_K = 50
 
-KNOWN = {
-    *FILTERS,
-    *("length_penalty", "length_penalty_formula", "filter_order", "early_stopping", "seed"),
-    *("num_beams", "num_return_sequences", "eos_token_id"),
-    *("draft", "num_assistant_tokens"),
-    *("max_new_tokens", "max_length", RATIO, PLUS),
-}
-# Fields of other libraries that change tokens and that we do not have, with the values that do
-# nothing there. Any other value of theirs is named in a warning, as is a field nobody knows.
+# Fields of other libraries that change tokens and that are not supported here, with the values
+# that have no effect there. Any other value causes a warning, as an unknown field does.
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), (0,)),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_p", "penalty_alpha"), (0,)),
+    **dict.fromkeys(("encoder_repetition_penalty", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("guidance_scale", "num_beam_groups", "typical_p"), (1,)),
+    **dict.fromkeys(("remove_invalid_values", "token_healing", "use_mtp"), (False,)),
+    **dict.fromkeys(("assistant_early_exit", "assistant_ensemble_weight", "constraints"), ()),
+    **dict.fromkeys(("dola_layers", "exponential_decay_length_penalty", "force_words_ids"), ()),
+    **dict.fromkeys(("max_time", "sequence_bias", "speculation_type", "top_h"), ()),
     "assistant_confidence_threshold": (0.4,),
-    "assistant_early_exit": (),
-    "assistant_ensemble_weight": (),
-    "constraints": (),
-    "diversity_penalty": (0,),
-    "dola_layers": (),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "exponential_decay_length_penalty": (),
-    "force_words_ids": (),
-    "guidance_scale": (1,),
-    "max_time": (),
-    "min_p": (0,),
-    "num_beam_groups": (1,),
-    "penalty_alpha": (0,),
-    "remove_invalid_values": (False,),
-    "repetition_penalty": (1,),
-    "sequence_bias": (),
-    "speculation_type": (),
     "stop_strings": ([],),
-    "token_healing": (False,),
-    "top_h": (),
-    "typical_p": (1,),
-    "use_mtp": (False,),
     "watermarking_config": (),
 }
-# Not about the choice of tokens: how they are computed, what is given back beside them, and how far
-# a draft looks, which decides on the time alone.
+# Fields that do not change tokens: how they are computed, what is returned beside them, and how far
+# a draft looks, which changes the speed alone.
 IGNORED = {
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"),
     *("transformers_version", "compile_config", "disable_compile", "low_memory"),
@@ -96,41 +64,48 @@ IGNORED = {
     *("pad_token_id", "transformers.js_config"),
 }
 IGNORED_PREFIXES = ("output_", "return_", "_")
-# These are the model's own, so that they are compared with those of its configuration.
+# Fields that must agree with the model's configuration, and their names there.
 OWN = {"bos_token_id": "bos", "decoder_start_token_id": "bos"}
 
 
 def save(
-    method: Any,
+    method: Method,
     path: str | Path,
     ids: Mapping[str, int] | None = None,
     max_length: int | None = None,
 ) -> None:
-    """Writes the method's options to a file, or to generation_config.json in a folder.
+    """Writes the options of a method.
 
-    ids: `eos_token_id` and the like of the model, for other libraries that read the file; ends
-        that the method has are written instead.
-    max_length: what the model reads at most; no fixed limit that is written for others is above.
+    Args:
+        path: the file, or a folder for its generation_config.json.
+        ids: `eos_token_id` and the like of the model, for other libraries that read the file; the
+            method's own `eos` replaces them.
+        max_length: the most tokens that the model reads; the fixed limit that is written for other
+            libraries is not above it.
+
+    Raises:
+        ConfigError: a filter, a rule or a draft that the file has no option for.
     """
     values = method.settings()
     if max_length is not None and RATIO in values:
         values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
     if "draft" in values:
         values["draft"] = values["draft"].stored()
-    text = json.dumps({**(ids or {}), **values}, indent=2, sort_keys=True, default=_refuse)
+    text = json.dumps({**(ids or {}), **values}, indent=2, sort_keys=True, default=_not_storable)
     write_text(_file(path), text + "\n")
 
 
-def load(path: str | Path, model: Any = None) -> Any:
-    """The decoding method that a file, ours or another library's, asks for.
+def load(path: str | Path, model: Generator | None = None) -> Any:
+    """The decoding method of a generation_config.json, ours or another library's.
 
-    It means what it means in transformers: `eos_token_id` wins over the model's own, `max_length`
+    It means what it means in transformers: `eos_token_id` overrides the model's own, `max_length`
     counts the prompt, sampling without `top_k` takes the best 50. Two things differ: without
-    `eos_token_id` texts end as the model's configuration says, and without a limit there is ours.
-    A beam of one comes back as greedy search, its equal. The name of a draft is a folder, seen from
-    that of the file.
+    `eos_token_id` the model's own is used, and without a limit our default is used. A beam of one
+    becomes greedy search, its equal.
 
-    model: for which it is; fields that must agree with its configuration are compared with it.
+    Args:
+        path: the file or its folder. The name of a draft in it is a folder, relative to the file.
+        model: fields that must agree with its configuration are compared with it.
 
     Raises:
         DataError: no such file, or not JSON.
@@ -144,31 +119,31 @@ def load(path: str | Path, model: Any = None) -> Any:
     checked(values, schema(), file, ConfigError)
     values = {name: value for name, value in values.items() if value is not None}
     if values.get("do_sample"):
-        values.setdefault("top_k", UNUSED_TOP_K)
+        values.setdefault("top_k", DEFAULT_TOP_K)
     if isinstance(draft := values.get("draft"), str):
         values["draft"] = draft_of(draft, file)
     try:
         if model is not None:
             _check_own(values, model)
-        found = from_config(values)
-    except ConfigError as wrong:
-        raise ConfigError(f"{file}: {wrong}") from None
-    return found if model is None else _with_own_ends(found, model)
+        method = from_config(values)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    return method if model is None else _with_own_eos(method, model)
 
 
-def _with_own_ends(method: Any, model: Any) -> Any:
-    """The method, which leaves the ends to the model where they are the same."""
+def _with_own_eos(method: Any, model: Generator) -> Any:
+    """The method with `eos` None, if it equals the model's own."""
     if isinstance(method, Speculative):
-        return replace(method, method=_with_own_ends(method.method, model))
+        return replace(method, method=_with_own_eos(method.method, model))
     same = method.eos is not None and method.eos == ends_of(None, model)
     return replace(method, eos=None) if same else method
 
 
-def _check_own(values: dict[str, Any], model: Any) -> None:
-    """Compares the tokens of a file with those of the model.
+def _check_own(values: dict[str, Any], model: Generator) -> None:
+    """Compare the tokens of a file with those of the model.
 
     Raises:
-        ConfigError: the model has no such token, or begins an answer with another one.
+        ConfigError: the model has no such token, or starts an answer with another one.
     """
     for name in ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id"):
         if wrong := [i for i in _flat(values.get(name, [])) if i >= model.config.vocab_size]:
@@ -195,44 +170,43 @@ def _flat(value: Any) -> list[int]:
 
 
 def from_config(values: Mapping[str, Any]) -> Any:
-    """The method that conventional names and values describe; null means not given.
+    """The method that conventional names and values describe; None means not given.
 
-    Options that we do not have, and that would change the tokens, are named in a warning.
+    Options that are not supported, and that would change the tokens, are named in a warning.
+
+    Raises:
+        ConfigError: values out of range, or of two methods at once.
     """
-    wanted = {name: value for name, value in values.items() if value is not None}
-    sample, beams = wanted.pop("do_sample", False), wanted.get("num_beams", 1)
+    given = {name: value for name, value in values.items() if value is not None}
+    sample, beams = given.pop("do_sample", False), given.get("num_beams", 1)
     check("num_beams", beams, "num_beams")
     if sample and beams > 1:
         raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
-    guesses = wanted.pop(LOOKUP, None)
-    if guesses is not None and method == "beam":
+    lookup = given.pop(LOOKUP, None)
+    if lookup is not None and method == "beam":
         _warn({LOOKUP}, "beam search has no draft")
-    elif guesses is not None and "draft" not in wanted:
-        wanted |= {"draft": "ngram", "num_assistant_tokens": guesses}
+    elif lookup is not None and "draft" not in given:
+        given |= {"draft": "ngram", "num_assistant_tokens": lookup}
     for other, ours in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
-        if other in wanted and ours in wanted:
-            if wanted[other] not in NEUTRAL.get(other, ()):
+        if other in given and ours in given:
+            if given[other] not in NEUTRAL.get(other, ()):
                 _warn({other}, f"`{ours}` is there too, and wins")
-            del wanted[other]
-    drafted = "draft" in wanted
-    known = {k: v for k, v in wanted.items() if k in KNOWN and (drafted or k != ASSISTED)}
-    _warn({k for k in wanted.keys() - known.keys() if _matters(k, wanted[k])})
-    meant = _meant(known, method)
-    if drafted and method != "beam":
-        return build("speculative", meant | {"do_sample": sample})
-    return build(method, meant)
+            del given[other]
+    known = {name: value for name, value in given.items() if name in OPTION_TYPES}
+    if "draft" not in given:  # the number of tokens is for a draft that is given later
+        known.pop("num_assistant_tokens", None)
+    _warn({name for name in given.keys() - known.keys() if _has_effect(name, given[name])})
+    relevant = _relevant(known, method)
+    if "draft" in given and method != "beam":
+        return build("speculative", relevant | {"do_sample": sample})
+    return build(method, relevant)
 
 
-ONLY_SAMPLING = ("temperature", "top_k", "top_p")
-DRAFTED = ("draft", "num_assistant_tokens")
-ONLY_BEAMS = ("num_beams", "early_stopping")
-
-
-def with_options(method: Any, /, **named: Any) -> Any:
+def with_options(method: Method, /, **named: Any) -> Any:
     """`method` with some options changed, by their names in `options`.
 
-    Options that belong to another method choose that one; what both know is kept.
+    Options that belong to another method choose that one, and the options that both have stay.
 
     Raises:
         ConfigError: an unknown name, a value out of range, or names of different methods.
@@ -243,43 +217,46 @@ def with_options(method: Any, /, **named: Any) -> Any:
             "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `draft` guesses ahead."
         )
     named = {name: value for name, value in named.items() if value is not None}
-    asked = options(**named)  # refuses what is wrong by itself
-    values = method.settings()
-    if any(name in named for name in BELONGS["sampling"]):
-        values = {k: v for k, v in values.items() if k not in ONLY_BEAMS}
-        values |= {"do_sample": True}
-    elif any(name in named for name in BELONGS["beam"]):
-        values = {k: v for k, v in values.items() if k not in (*ONLY_SAMPLING, *DRAFTED, "seed")}
-        values |= {"do_sample": False, "num_beams": getattr(method, "size", None) or asked.size}
-    elif values.get("num_beams", 1) > 1 and any(name in named for name in BELONGS["speculative"]):
-        several = "num_return_sequences"
-        values = {k: v for k, v in values.items() if k not in (*ONLY_BEAMS, several)}
+    alone = options(**named)  # raises the errors of the names and values themselves
+    values, dropped = method.settings(), set[str]()
+    sampling, beam, draft = (
+        any(name in named for name in names) for names in METHOD_OPTIONS.values()
+    )
+    if sampling:
+        dropped |= {*ONLY_BEAMS}
+        values["do_sample"] = True
+    elif beam:
+        dropped |= {*ONLY_SAMPLING, *DRAFTED}
+        size = method.size if isinstance(method, Beam) else alone.size
+        values |= {"do_sample": False, "num_beams": size}
+    elif draft and values.get("num_beams", 1) > 1:
+        dropped |= {*ONLY_BEAMS, "num_return_sequences"}
+    if "max_tokens" in named:
+        dropped |= {RATIO, PLUS, "max_length"}
+    if "min_tokens" in named:
+        dropped.add("min_length")
+    if "length_penalty" in named:
+        dropped.add(FORMULA)
+    values = {name: value for name, value in values.items() if name not in dropped}
     if "draft_tokens" in named:
         values.setdefault("draft", "ngram")
-    if "max_tokens" in named:
-        values = {k: v for k, v in values.items() if k not in (RATIO, PLUS, "max_length")}
-    if "min_tokens" in named:
-        values.pop("min_length", None)
-    if "length_penalty" in named:
-        values.pop(FORMULA, None)
     return from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
 
 
-def _meant(values: dict[str, Any], method: str) -> dict[str, Any]:
-    """Without the values that change nothing."""
-    kept = {k: v for k, v in values.items() if v not in NEUTRAL.get(k, ())}
-    if method != "sampling" and kept.get("top_k") == UNUSED_TOP_K:
-        del kept["top_k"]
+def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:
+    """Without the values that have no effect."""
+    rest = {k: v for k, v in values.items() if v not in NEUTRAL.get(k, ())}
+    if method != "sampling" and rest.get("top_k") == DEFAULT_TOP_K:
+        del rest["top_k"]
     if method != "beam":
-        kept.pop("early_stopping", None)
-        kept.pop("num_beams", None)
-    if method == "greedy" and kept.get("num_return_sequences") == 1:
-        del kept["num_return_sequences"]
-    return kept
+        rest = {k: v for k, v in rest.items() if k not in ONLY_BEAMS}
+    if method == "greedy" and rest.get("num_return_sequences") == 1:
+        del rest["num_return_sequences"]
+    return rest
 
 
-def _matters(name: str, value: Any) -> bool:
-    """Whether a field that we do not have would change the tokens, or may do so."""
+def _has_effect(name: str, value: Any) -> bool:
+    """Whether a field that is not supported would change the tokens, or may do so."""
     if name in IGNORED or name in OWN or name.startswith(IGNORED_PREFIXES):
         return False
     return value not in WITHOUT_EFFECT.get(name, ())
@@ -293,7 +270,7 @@ def _warn(names: set[str], why: str = "there is no such option here") -> None:
         )
 
 
-def _refuse(part: Any) -> Any:
+def _not_storable(part: Any) -> Any:
     raise ConfigError(
         f"A draft that lies in no folder cannot be stored in {FILE}: {type(part).__name__}. Give "
         "the folder of the draft's model."

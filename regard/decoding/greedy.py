@@ -15,27 +15,33 @@ from regard.decoding.compiled_search import search_at_once
 from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit, limits
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import (
     Chooser,
-    Collector,
-    Plan,
     StepResult,
+    TokenMethod,
+    choose_filtered,
     decode_steps,
-    forces_end,
-    picking,
 )
-from regard.decoding.settings import Settings, check_eos, common_settings, refuse_sampling
-from regard.decoding.steps import ends_of, evaluating, start_decoding
+from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
+from regard.decoding.steps import evaluating, start_decoding
 from regard.decoding.stopping import BeamFinished
+from regard.models.protocols import Generator
+from regard.state import State
 
 
 @dataclass(frozen=True)
-class Greedy:
-    """Equals a beam of one, tokens and scores. Of equal tokens the lowest id is taken.
+class Greedy(TokenMethod):
+    """The same tokens and scores as a beam of one. Of equally probable tokens the lowest id wins.
 
-    length_penalty only normalises the score that is reported.  eos: the tokens that end a
-    sequence; None: the model's own.
+    Args:
+        length_penalty: normalizes the score that is reported, and nothing else.
+        filters: what may come next.
+        max_tokens: how many tokens may be generated.
+        eos: the tokens that end a sequence; None: the model's own.
+
+    Raises:
+        ConfigError: an option out of range, or a filter that makes sense only for sampling.
     """
 
     length_penalty: LengthPenalty = Power(1.0)
@@ -44,31 +50,30 @@ class Greedy:
     eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_limit(self.max_tokens)
-        check_eos(self.eos)
-        refuse_sampling(self.filters, "greedy search")
+        check_common(self.max_tokens, self.eos)
+        check_no_sampling(self.filters, "greedy search")
 
-    def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
-        """One hypothesis a sentence."""
+    def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
+        """One hypothesis for each source."""
         with torch.no_grad(), evaluating(model):
-            begun = start_decoding(model, source)
-            at_once = self._at_once(model, source, begun)
-        if at_once is not None:
-            return at_once
-        found = self.collector(model)
-        for step in self.steps(model, source, begun):
-            found.add(step)
-        return found.results()
+            started = start_decoding(model, source)
+            found = self._compiled(model, source, started)
+        if found is not None:
+            return found
+        collector = self.collector(model)
+        for results in self.steps(model, source, started):
+            collector.add(results)
+        return collector.results()
 
-    def _at_once(
-        self, model: Any, source: Sequences | None, begun: tuple[Any, Tensor]
+    def _compiled(
+        self, model: Generator, source: Sequences | None, started: tuple[State, Tensor]
     ) -> list[list[Hypothesis]] | None:
         if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
-            return None  # these change the scores of a beam, but not what is reported here
+            return None  # these change the scores of a beam, but not those of greedy search
         return search_at_once(
             model,
-            begun,
-            limits(self.max_tokens, model, source, begun[1].size(0)),
+            started,
+            limits(self.max_tokens, model, source, started[1].size(0)),
             size=1,
             n_best=1,
             penalty=self.length_penalty,
@@ -78,28 +83,25 @@ class Greedy:
         )
 
     def steps(
-        self, model: Any, source: Sequences | None, begun: tuple[Any, Tensor] | None = None
+        self,
+        model: Generator,
+        source: Sequences | None,
+        started: tuple[State, Tensor] | None = None,
     ) -> Iterator[list[StepResult]]:
-        """Token by token, as they are decided."""
-        plan = Plan(self.max_tokens, self.eos, forces_end(self.filters))
-        return decode_steps(model, source, self._chooser, plan, begun=begun)
-
-    def collector(self, model: Any) -> Collector:
-        """Turns steps into hypotheses."""
-        return Collector(ends_of(self.eos, model), self.length_penalty)
+        """Token by token; started: what `start_decoding` returned, if it was called before."""
+        return decode_steps(model, source, self, self._chooser, started)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.settings`."""
-        return cls(
-            settings.length_penalty(), settings.filters(), settings.max_tokens(), settings.eos()
-        )
+        """See `regard.decoding.method`."""
+        return cls(**settings.common())
 
     def settings(self) -> dict[str, Any]:
-        """The names of generation_config.json."""
-        return common_settings(self) | {"do_sample": False, "num_beams": 1}
+        """See `regard.decoding.method`."""
+        common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
+        return common | {"do_sample": False, "num_beams": 1}
 
     def _chooser(self, limits: Tensor) -> Chooser:
         if self.filters:
-            return picking(self.filters, lambda scores, rows, new: scores.argmax(-1))
-        return lambda scores, written, rows: ops.argmax(scores)
+            return choose_filtered(self.filters, lambda scores, rows, count: scores.argmax(-1))
+        return lambda scores, generated, rows: ops.argmax(scores)

@@ -1,4 +1,4 @@
-"""What decoding gives back."""
+"""What decoding returns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 class Hypothesis:
     """A decoded sequence.
 
-    tokens: without the first token and without `eos`.
-    score: `log_prob` divided by the length penalty; hypotheses of a sentence are ranked by it.
-    log_prob: natural logarithm of the model's own probability of the tokens (and of `eos` when
-        finished), before temperature, top-k and top-p.
-    finished: it ended with `eos`; False where a limit on the length, or filters that allowed no
-        token at all, cut it off.
+    tokens: without the prompt or start token, and without the end-of-sequence token.
+    score: `log_prob` divided by the length penalty; hypotheses of a source are ranked by it.
+    log_prob: natural logarithm of the model's own probability of the tokens (and of the end, where
+        `finished`), before temperature, top-k and top-p.
+    finished: it ended with an end-of-sequence token; False where the limit on the length truncated
+        it, or filters that allowed no token.
     """
 
     tokens: list[int]
@@ -25,5 +25,5 @@ class Hypothesis:
 
 
 def unfinished(results: Iterable[list[Hypothesis]]) -> int:
-    """How many sentences have a best hypothesis that was cut off: a number to report."""
+    """Of how many sources the best hypothesis was truncated."""
     return sum(1 for hypotheses in results if hypotheses and not hypotheses[0].finished)

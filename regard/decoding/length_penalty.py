@@ -1,6 +1,6 @@
-"""How length counts: penalties on a score, and limits on the number of tokens.
+"""Penalties on the length of a hypothesis, and limits on the number of tokens.
 
-The length `n` of a hypothesis is the number of tokens that were generated, `eos` included.
+The length n of a hypothesis is the number of tokens that were generated, `eos` included.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.option_types import check, shown
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
 
 
 class LengthPenalty(Protocol):
@@ -34,7 +35,7 @@ class Power:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        check("length_penalty", self.alpha, "length_penalty")
+        check("length_penalty", self.alpha)
 
     def __call__(self, length: Any) -> Any:
         return length**self.alpha
@@ -47,7 +48,7 @@ class GNMT:
     alpha: float = 0.6
 
     def __post_init__(self) -> None:
-        check("length_penalty", self.alpha, "length_penalty")
+        check("length_penalty", self.alpha)
 
     def __call__(self, length: Any) -> Any:
         return ((5 + length) / 6) ** self.alpha
@@ -58,7 +59,11 @@ PENALTIES: dict[str, type[Power] | type[GNMT]] = {"power": Power, "gnmt": GNMT}
 
 @dataclass(frozen=True)
 class RelativeLimit:
-    """A limit that grows with the source: at most ratio * S + plus tokens for S source tokens."""
+    """At most ratio * S + plus generated tokens for a source of S tokens.
+
+    Raises:
+        ConfigError: `ratio` is below 0, or `plus` below 1.
+    """
 
     ratio: float = 2.0
     plus: int = 10
@@ -67,10 +72,10 @@ class RelativeLimit:
         try:
             check("max_new_tokens_per_source_token", self.ratio, "ratio")
             check("max_new_tokens_beside_source", self.plus, "plus")
-        except ConfigError as wrong:
+        except ConfigError as error:
             raise ConfigError(
                 "A relative limit needs `ratio` of at least 0 and `plus` of at least 1, "
-                f"but they are {shown(self.ratio)} and {shown(self.plus)}: {wrong}"
+                f"but they are {shown(self.ratio)} and {shown(self.plus)}: {error}"
             ) from None
 
     def of(self, source: Sequences) -> Tensor:
@@ -80,56 +85,70 @@ class RelativeLimit:
 
 @dataclass(frozen=True)
 class TotalLimit:
-    """At most `count` tokens with the prompt, or with the first token of an answer: `max_length`
-    of other libraries."""
+    """At most `count` tokens with the prompt, or with the start token of a decoder that has a
+    source: `max_length` of other libraries.
+
+    Raises:
+        ConfigError: `count` is below 1.
+    """
 
     count: int
 
     def __post_init__(self) -> None:
-        check("max_length", self.count, "max_length")
+        check("max_length", self.count)
 
-    def beside(self, read: Tensor) -> Tensor:
-        """(B,) limits beside (B,) tokens that there are.
+    def after(self, read: Tensor) -> Tensor:
+        """(B,) limits after (B,) tokens.
 
         Raises:
-            ConfigError: a prompt leaves no room.
+            ConfigError: a prompt is as long as the limit.
         """
-        room = self.count - read
-        if bool((room < 1).any()):
-            row = int(room.argmin())
+        left = self.count - read
+        if bool((left < 1).any()):
+            row = int(left.argmin())
             raise ConfigError(
                 f"The prompt of row {row} has {int(read[row]):,} tokens, but the model's "
                 f"`max_length` of {self.count:,} counts these too, so there is no room for more. "
                 "Say how many are to be generated: max_tokens."
             )
-        return room
+        return left
 
 
 Limit = int | RelativeLimit | TotalLimit
 
 
 def check_limit(max_tokens: Limit) -> None:
-    """Refuses a fixed limit below one token, and what is no limit."""
-    if not isinstance(max_tokens, RelativeLimit | TotalLimit):
-        check("max_new_tokens", max_tokens, "max_tokens")
-
-
-def limits(max_tokens: Limit, model: Any, source: Sequences | None, rows: int) -> Tensor:
-    """How many tokens each row may generate: (B,), on the CPU.
-
-    The model's own `config.max_length` counts the tokens it reads: the first token or the whole
-    prompt (`model.continues` tells a prompt from a source), and all that is generated but the
-    last, which nobody reads.
+    """Check the field `max_tokens` of a method.
 
     Raises:
-        ConfigError: a relative limit without a source; a prompt that leaves no room.
+        ConfigError: a fixed limit below one token, or no limit at all.
     """
-    prompted = source is not None and model.continues
-    read = source.lengths.cpu().clamp(min=1) if source is not None and prompted else 1
+    if not isinstance(max_tokens, RelativeLimit | TotalLimit):
+        check("max_new_tokens", max_tokens)
+
+
+def limits(
+    max_tokens: Limit, model: Generator, source: Sequences | None, batch_size: int
+) -> Tensor:
+    """How many tokens may be generated for each source or prompt: (B,), on the CPU.
+
+    The model's own `config.max_length` counts the tokens that it reads: the start token or the
+    whole prompt, and all generated tokens but the last.
+
+    Args:
+        source: B sources or, where the model `continues`, prompts; None: one empty prompt.
+        batch_size: B.
+
+    Raises:
+        ConfigError: a relative limit without a source, or a prompt as long as the limit.
+    """
+    read = torch.ones(batch_size, dtype=torch.long)
+    if source is not None and model.continues:
+        read = source.lengths.cpu().clamp(min=1)
     if isinstance(max_tokens, int):
-        allowed = torch.full((rows,), max_tokens)
+        allowed = torch.full((batch_size,), max_tokens)
     elif isinstance(max_tokens, TotalLimit):
-        allowed = max_tokens.beside(torch.as_tensor(read).expand(rows))
+        allowed = max_tokens.after(read)
     elif source is None:
         raise ConfigError("A limit relative to the source needs a source, but there is none.")
     else:
@@ -137,11 +156,10 @@ def limits(max_tokens: Limit, model: Any, source: Sequences | None, rows: int) -
     longest = model.config.max_length
     if longest is None:
         return allowed
-    room = torch.as_tensor(longest + 1 - read).expand(rows)
-    if bool((room < 1).any()):
-        row = int(room.argmin())
+    if bool((read > longest).any()):
+        row = int(read.argmax())
         raise ConfigError(
-            f"The prompt of row {row} has {longest + 1 - int(room[row])} tokens, but this model "
-            f"reads at most {longest}. Shorten the prompt."
+            f"The prompt of row {row} has {int(read[row])} tokens, but this model reads at most "
+            f"{longest}. Shorten the prompt."
         )
-    return torch.minimum(allowed, room)
+    return torch.minimum(allowed, longest + 1 - read)

@@ -1,10 +1,10 @@
-"""One hypothesis a row, one token at a time: what greedy search and sampling have in common."""
+"""The loop of greedy search and sampling: one hypothesis a sequence, one token at a time."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,64 +16,42 @@ from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, limits
 from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
+from regard.models.protocols import Generator
 from regard.state import State
 
-# scores (R, V), what is written, row numbers (R,) -> tokens (R,) and their log-probabilities (R,),
-# which are minus infinity where the filters allow none, and no numbers where the scores are none
+# scores (R, V), the tokens so far, indices of the sequences (R,) -> tokens (R,) and their
+# log-probabilities (R,): minus infinity where the filters allow none, NaN where the scores are
 Chooser = Callable[[Tensor, "GeneratedTokens", Tensor], tuple[Tensor, Tensor]]
-# filtered scores (R, V), row numbers (R,), tokens decided before -> the tokens decided now (R,)
+# filtered scores (R, V), indices of the sequences (R,), tokens generated before -> tokens (R,)
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """When rows end: at a limit, or with one of the tokens `eos` (None: the model's own).
-
-    forced: at the limit an end is written in any case.
-    """
-
-    max_tokens: Limit = 256
-    eos: tuple[int, ...] | None = None
-    forced: bool = False
-
-
-@dataclass(frozen=True)
 class StepResult:
-    """One row's next token. token: None when the filters allowed none. last: the row ends here.
-    forced: with an end that the limit forced."""
+    """The next token of one sequence.
+
+    row: the index of the sequence in the batch.
+    token: None where the filters allow none.
+    log_prob: of the sequence so far, this token included.
+    last: the sequence ends here.
+    forced: it ends with an end-of-sequence token that a filter forced at the limit.
+    """
 
     row: int
     token: int | None
-    log_prob: float  # of the row so far, this token included
+    log_prob: float
     last: bool
     forced: bool = False
 
 
-@dataclass
-class Row:
-    """A row that goes on. room: tokens that it may have. log_prob: of those that it has."""
-
-    number: int
-    room: int
-    log_prob: float = 0.0
-
-    def take(
-        self, token: int, log_prob: float, new: int, ends: tuple[int, ...], forced: bool
-    ) -> StepResult:
-        """The row with its token number `new`, from 1."""
-        if log_prob == NEG_INF:
-            return StepResult(self.number, None, self.log_prob, True)
-        self.log_prob += log_prob
-        full = new >= self.room
-        last = full or token in ends
-        return StepResult(self.number, token, self.log_prob, last, forced and full)
-
-
 class GeneratedTokens:
-    """What the rows have read so far, put together only when somebody asks. new: tokens decided."""
+    """The tokens of the sequences so far, concatenated only where a filter reads them.
+
+    count: how many of each sequence were generated.
+    """
 
     def __init__(self, tokens: Tensor, eos: tuple[int, ...], limits: Tensor):
-        self.new, self.eos, self.limits = 0, eos, limits
+        self.count, self.eos, self.limits = 0, eos, limits
         self._parts = [tokens]
 
     @property
@@ -81,81 +59,147 @@ class GeneratedTokens:
         """For filters."""
         if len(self._parts) > 1:
             self._parts = [torch.cat(self._parts, 1)]
-        return Prefix(self._parts[0], self.new, self.eos, self.limits)
+        return Prefix(self._parts[0], self.count, self.eos, self.limits)
 
     def add(self, column: Tensor) -> None:
-        """One more token of each row: (R, 1)"""
-        self.new += 1
+        """One more token of each sequence, (R, 1)."""
+        self.count += 1
         self._parts.append(column)
 
     def select(self, rows: Tensor) -> None:
-        """These go on."""
+        """Keep these sequences alone."""
         self._parts, self.limits = [self.prefix.tokens[rows]], self.limits[rows]
+
+
+class IncrementalMethod(ABC):
+    """A method that decides one token after another, so that its text can be streamed."""
+
+    @property
+    @abstractmethod
+    def max_tokens(self) -> Limit:
+        """How many tokens may be generated."""
+
+    @abstractmethod
+    def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
+        """Of each step of the model, the tokens that were decided; source: see `run`."""
+
+    @abstractmethod
+    def collector(self, model: Generator) -> Collector:
+        """What turns the results of the steps into hypotheses."""
+
+    def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
+        """The hypotheses of each source.
+
+        Args:
+            source: B sources to answer or prompts to continue; None: one empty prompt.
+        """
+        collector = self.collector(model)
+        for results in self.steps(model, source):
+            collector.add(results)
+        return collector.results()
+
+
+class TokenMethod(IncrementalMethod):
+    """Greedy search or sampling: each step of the model decides one token of each sequence.
+
+    length_penalty: divides the log-probability in the score that is reported.
+    filters: what may come next.
+    eos: the tokens that end a sequence; None: the model's own.
+    """
+
+    length_penalty: LengthPenalty
+    filters: tuple[Filter, ...]
+    eos: tuple[int, ...] | None
+
+    @property
+    def copies(self) -> int:
+        """Sequences for each source."""
+        return 1
+
+    def collector(self, model: Generator) -> Collector:
+        """See `IncrementalMethod`."""
+        return Collector(ends_of(self.eos, model), self.length_penalty, self.copies)
+
+
+@dataclass
+class _Active:
+    """A sequence that has not ended. log_prob: of the tokens that it has."""
+
+    row: int
+    limit: int
+    log_prob: float = 0.0
+
+    def take(
+        self, token: int, log_prob: float, count: int, eos: tuple[int, ...], forced: bool
+    ) -> StepResult:
+        """The result for the token that makes it `count` tokens."""
+        if log_prob == NEG_INF:
+            return StepResult(self.row, None, self.log_prob, True)
+        self.log_prob += log_prob
+        full = count >= self.limit
+        return StepResult(self.row, token, self.log_prob, full or token in eos, forced and full)
 
 
 @torch.no_grad()
 def decode_steps(
-    model: Any,
+    model: Generator,
     source: Sequences | None,
+    method: TokenMethod,
     chooser: Callable[[Tensor], Chooser],
-    plan: Plan,
-    *,
-    copies: int = 1,
-    begun: tuple[Any, Tensor] | None = None,
+    started: tuple[State, Tensor] | None = None,
 ) -> Iterator[list[StepResult]]:
-    """Step after step, what was decided for each row that still goes on.
+    """The results of each step for the sequences that have not ended.
 
-    `chooser` is given the limits (R,) of the rows and returns the function that chooses tokens. The
-    rows of sentence b are b * copies … b * copies + copies - 1. Rows that end leave the batch.
-    begun: what `start_decoding` gave, where somebody has asked already.
+    Sequence i of source b has the row b * copies + i.
+
+    Args:
+        source: B sources or prompts; None: one empty prompt.
+        chooser: takes the limits (R,) of the sequences and returns what chooses their tokens.
+        started: what `start_decoding` returned, if it was called before.
     """
     with evaluating(model):
-        state, tokens = begun or start_decoding(model, source)
-        numbers = torch.arange(tokens.size(0) * copies, device=tokens.device)
-        room = limits(plan.max_tokens, model, source, tokens.size(0)).repeat_interleave(copies)
-        choose = chooser(room)
-        if copies > 1:
-            state, tokens = state.select(numbers // copies), tokens[numbers // copies]
-        ends = ends_of(plan.eos, model)
-        rows = [Row(number, most) for number, most in enumerate(room.tolist())]
-        if rows and isinstance(state, State):
-            state = state.expecting(max(row.room for row in rows))
-        written, read = GeneratedTokens(tokens, ends, room.to(tokens.device)), tokens.size(1)
+        state, tokens = started or start_decoding(model, source)
+        limit = limits(method.max_tokens, model, source, tokens.size(0))
+        limit = limit.repeat_interleave(method.copies)
+        rows = torch.arange(limit.size(0), device=tokens.device)
+        choose, forced, eos = chooser(limit), forces_end(method.filters), ends_of(method.eos, model)
+        if method.copies > 1:
+            sources = rows // method.copies
+            state, tokens = state.select(sources), tokens[sources]
+        active = [_Active(row, most) for row, most in enumerate(limit.tolist())]
+        if active:
+            state = state.expecting(int(limit.max()))
+        generated, read = GeneratedTokens(tokens, eos, limit.to(tokens.device)), tokens.size(1)
         fed = tokens[:, -1:].contiguous()
-        while rows:
+        while active:
             scores, state = cuda_graphs.step(model, fed, state)
-            token, log_prob = choose(scores[:, -1], written, numbers)
+            token, log_prob = choose(scores[:, -1], generated, rows)
             fed = token[:, None]
-            words, found = together(token, log_prob)
-            check(found, read + written.new)
-            written.add(fed)
-            chosen = zip(rows, words, found, strict=True)
-            step = [
-                row.take(word, gain, written.new, ends, plan.forced) for row, word, gain in chosen
+            # Both columns in one device synchronization; float64 holds every token exactly.
+            ids, log_probs = torch.stack([token.double(), log_prob.double()]).tolist()
+            check(log_probs, read + generated.count)
+            generated.add(fed)
+            results = [
+                one.take(int(token_id), gain, generated.count, eos, forced)
+                for one, token_id, gain in zip(active, ids, log_probs, strict=True)
             ]
-            yield step
-            going = [at for at, decided in enumerate(step) if not decided.last]
-            if len(going) < len(rows):
-                rows = [rows[at] for at in going]
+            yield results
+            going = [index for index, result in enumerate(results) if not result.last]
+            if len(going) < len(active):
+                active = [active[index] for index in going]
                 keep = torch.tensor(going, dtype=torch.long, device=fed.device)
-                numbers, fed = numbers[keep], fed[keep]
-                written.select(keep)
-                state = state.select(keep) if rows else state
+                rows, fed = rows[keep], fed[keep]
+                generated.select(keep)
+                state = state.select(keep) if active else state
 
 
-def together(token: Tensor, log_prob: Tensor) -> tuple[list[int], list[float]]:
-    """Two columns (R,) as numbers, in one look at the device."""
-    words, found = torch.stack([token.double(), log_prob.double()]).tolist()
-    return list(map(int, words)), found
+def choose_filtered(filters: Sequence[Filter], pick: Pick) -> Chooser:
+    """Picks among the tokens that the filters allow."""
 
-
-def picking(filters: Sequence[Filter], pick: Pick) -> Chooser:
-    """Picks among what the filters leave."""
-
-    def choose(scores: Tensor, written: GeneratedTokens, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(scores: Tensor, generated: GeneratedTokens, rows: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = normalized(scores)
-        allowed = apply(filters, log_probs, written.prefix) if filters else log_probs
-        token = pick(allowed, rows, written.new)
+        allowed = apply(filters, log_probs, generated.prefix) if filters else log_probs
+        token = pick(allowed, rows, generated.count)
         index = token[:, None]
         log_prob = log_probs.gather(1, index)
         impossible = (allowed.gather(1, index) == NEG_INF) & ~log_prob.isnan()
@@ -165,45 +209,40 @@ def picking(filters: Sequence[Filter], pick: Pick) -> Chooser:
 
 
 def forces_end(filters: Sequence[Filter]) -> bool:
-    """Whether an end is forced at the limit."""
+    """Whether a filter forces an end at the limit."""
     return any(isinstance(part, ForcedEnd) for part in filters)
 
 
-def decided(
-    rows: Tensor, token: Tensor, possible: Tensor, total: Tensor, going: Tensor, forced: Tensor
-) -> list[StepResult]:
-    """What was decided for R rows, from (R,) columns."""
-    columns = map(Tensor.tolist, (rows, token, possible, total, going, forced))
-    return [
-        StepResult(row, token if possible else None, log_prob, not going, forced)
-        for row, token, possible, log_prob, going, forced in zip(*columns, strict=True)
-    ]
-
-
 class Collector:
-    """Gathers what the steps decided into hypotheses."""
+    """Turns the results of steps into hypotheses.
 
-    def __init__(self, ends: tuple[int, ...], penalty: LengthPenalty, copies: int = 1):
-        self.ends, self.penalty, self.copies = ends, penalty, copies
+    Args:
+        eos: the tokens that end a sequence.
+        penalty: divides the log-probabilities.
+        copies: sequences for each source.
+    """
+
+    def __init__(self, eos: tuple[int, ...], penalty: LengthPenalty, copies: int = 1):
+        self.eos, self.penalty, self.copies = eos, penalty, copies
         self._tokens: dict[int, list[int]] = {}
         self._ended: dict[int, Hypothesis] = {}
 
-    def add(self, step: Iterable[StepResult]) -> None:
-        """One step."""
-        for decided in step:
-            tokens = self._tokens.setdefault(decided.row, [])
-            if decided.token is not None:
-                tokens.append(decided.token)
-            if decided.last:
-                self._ended[decided.row] = self._end(tokens, decided)
+    def add(self, results: Iterable[StepResult]) -> None:
+        """Those of one step."""
+        for result in results:
+            tokens = self._tokens.setdefault(result.row, [])
+            if result.token is not None:
+                tokens.append(result.token)
+            if result.last:
+                self._ended[result.row] = self._hypothesis(tokens, result)
 
-    def _end(self, tokens: list[int], decided: StepResult) -> Hypothesis:
-        score = decided.log_prob / self.penalty(max(len(tokens), 1))
-        ended = decided.token is not None and decided.token in self.ends
-        words = tokens[:-1] if ended else tokens
-        return Hypothesis(words, score, decided.log_prob, ended and not decided.forced)
+    def _hypothesis(self, tokens: list[int], last: StepResult) -> Hypothesis:
+        score = last.log_prob / self.penalty(max(len(tokens), 1))
+        ended = last.token is not None and last.token in self.eos
+        text = tokens[:-1] if ended else tokens
+        return Hypothesis(text, score, last.log_prob, ended and not last.forced)
 
     def results(self) -> list[list[Hypothesis]]:
-        """For each sentence its `copies` hypotheses; complete when all steps have been added."""
-        rows = [self._ended[row] for row in sorted(self._ended)]
-        return [rows[at : at + self.copies] for at in range(0, len(rows), self.copies)]
+        """For each source its `copies` hypotheses; complete when all steps have been added."""
+        ended = [self._ended[row] for row in sorted(self._ended)]
+        return [ended[row : row + self.copies] for row in range(0, len(ended), self.copies)]

@@ -1,70 +1,80 @@
-"""The types and ranges of the decoding options, for files, recipes, flags and keyword arguments.
+"""Types and ranges of the decoding options, for files, recipes, flags and keyword arguments.
 
-    check("num_beams", 0, "beams")     ConfigError: `beams` must be at least 1, but is 0.
+    check("num_beams", 0)     ConfigError: `beams` must be at least 1, but is 0.
 
-The names are those of generation_config.json. Each method and filter checks its fields with this
-table when it is created. The fields of a file are checked under the names in the file.
+Options have the names of generation_config.json here; `NAMES` translates ours. Each method and
+filter checks its fields when it is created. The fields of a file keep the names of the file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from regard.errors import ConfigError
 from regard.schema import Fields, type_error_message
 
 MAX_TOKENS = 2**31 - 1  # of a sequence, a batch or a vocabulary
-MAX_SEQUENCES = 10_000  # in parallel for one sentence: beams, samples
+MAX_SEQUENCES = 10_000  # in parallel for one source: beams, samples
 MIN_TEMPERATURE = 1e-30  # a log-probability divided by it is a finite float32
 MAX_EXPONENT = 30.0  # length^30 is a finite float64 for every possible length
 
+# our name -> the name in generation_config.json
+NAMES = {
+    "beams": "num_beams",
+    "n_best": "num_return_sequences",
+    "samples": "num_return_sequences",
+    "length_penalty": "length_penalty",
+    "stopping": "early_stopping",
+    "min_tokens": "min_new_tokens",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "max_tokens": "max_new_tokens",
+    "seed": "seed",
+    "draft": "draft",
+    "draft_tokens": "num_assistant_tokens",
+    "eos": "eos_token_id",
+}
+OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
 
-def _between(least: float, most: float) -> AfterValidator:
-    def within(value: Any) -> Any:
-        if value < least:
-            raise ValueError(f"must be at least {least:,}")
-        if value > most:
-            raise ValueError(f"must be at most {most:,}")
+
+def _must(message: str, holds: Callable[[Any], bool]) -> AfterValidator:
+    def validate(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(f"must be {message}")
         return value
 
-    return AfterValidator(within)
+    return AfterValidator(validate)
 
 
-def _temperature(value: float) -> float:
-    if not value > 0:
-        raise ValueError("must be above 0")
-    if value < MIN_TEMPERATURE:
-        raise ValueError(f"must be at least {MIN_TEMPERATURE}")
-    return value
+def _at_least(low: float) -> AfterValidator:
+    return _must(f"at least {low:,}", lambda value: value >= low)
 
 
-def _probability(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError("must be above 0 and at most 1")
-    return value
+def _at_most(high: float) -> AfterValidator:
+    return _must(f"at most {high:,}", lambda value: value <= high)
 
 
-def _not_empty(value: Any) -> Any:
-    if not value:
-        raise ValueError("must be non-empty")
-    return value
+_POSITIVE = _must("above 0", lambda value: value > 0)
+_NOT_EMPTY = _must("non-empty", bool)
+_FINITE = Field(allow_inf_nan=False)
 
-
-Finite = Field(allow_inf_nan=False)
-Count = Annotated[int, _between(1, MAX_TOKENS)]
-CountOrZero = Annotated[int, _between(0, MAX_TOKENS)]
-Sequences = Annotated[int, _between(1, MAX_SEQUENCES)]
-Token = Annotated[int, _between(0, MAX_TOKENS)]
+Count = Annotated[int, _at_least(1), _at_most(MAX_TOKENS)]
+CountOrZero = Annotated[int, _at_least(0), _at_most(MAX_TOKENS)]
+SequenceCount = Annotated[int, _at_least(1), _at_most(MAX_SEQUENCES)]
+Token = CountOrZero
 Tokens = list[Token]
-Exponent = Annotated[float, Finite, _between(-MAX_EXPONENT, MAX_EXPONENT)]
-Temperature = Annotated[float, Finite, AfterValidator(_temperature)]
-Probability = Annotated[float, Finite, AfterValidator(_probability)]
-Ratio = Annotated[float, Finite, _between(0, 1e6)]
-Seed = Annotated[int, _between(-(2**63), 2**63 - 1)]
-Name = Annotated[str, AfterValidator(_not_empty)]
+Exponent = Annotated[float, _FINITE, _at_least(-MAX_EXPONENT), _at_most(MAX_EXPONENT)]
+Temperature = Annotated[float, _FINITE, _POSITIVE, _at_least(MIN_TEMPERATURE)]
+Probability = Annotated[float, _FINITE, _must("above 0 and at most 1", lambda p: 0 < p <= 1)]
+Ratio = Annotated[float, _FINITE, _at_least(0), _at_most(1e6)]
+Seed = Annotated[int, _at_least(-(2**63)), _at_most(2**63 - 1)]
+Name = Annotated[str, _NOT_EMPTY]
 
 OPTION_TYPES: dict[str, Any] = {
     "max_new_tokens": Count,
@@ -73,8 +83,8 @@ OPTION_TYPES: dict[str, Any] = {
     "max_new_tokens_beside_source": Count,
     "min_new_tokens": CountOrZero,
     "min_length": CountOrZero,
-    "num_beams": Sequences,
-    "num_return_sequences": Sequences,
+    "num_beams": SequenceCount,
+    "num_return_sequences": SequenceCount,
     "length_penalty": Exponent,
     "length_penalty_formula": Name,
     "early_stopping": bool | Literal["never"],
@@ -87,7 +97,7 @@ OPTION_TYPES: dict[str, Any] = {
     "num_assistant_tokens": Count,
     "prompt_lookup_num_tokens": Count,
     "eos_token_id": Token | Tokens,
-    "bad_words_ids": list[Annotated[Tokens, AfterValidator(_not_empty)]],
+    "bad_words_ids": list[Annotated[Tokens, _NOT_EMPTY]],
     "suppress_tokens": Tokens,
     "begin_suppress_tokens": Tokens,
     "forced_bos_token_id": Token,
@@ -100,9 +110,8 @@ ZERO_IS_OFF = ("no_repeat_ngram_size", "top_k")  # in a file, 0 turns these opti
 
 
 @lru_cache(maxsize=1)
-def schema() -> Any:
+def schema() -> type[BaseModel]:
     """The schema of generation_config.json: null means "not given"; unknown fields are stored."""
-
     fields = {
         name: (CountOrZero | None if name in ZERO_IS_OFF else kind | None, None)
         for name, kind in OPTION_TYPES.items()
@@ -115,21 +124,24 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(OPTION_TYPES[name])
 
 
-def check(name: str, value: Any, called: str, hint: str = "") -> None:
+def check(name: str, value: Any, called: str | None = None, hint: str = "") -> None:
     """Check the value of an option.
 
-    called: the name that the user gave it.  hint: what to do instead.
+    Args:
+        name: as in generation_config.json.
+        called: the name in the message; None: our name of the option.
+        hint: a sentence that says what to do instead.
 
     Raises:
-        ConfigError: its type is wrong, or it is out of range.
+        ConfigError: the type is wrong, or the value is out of range.
     """
     try:
         _adapter(name).validate_python(value, strict=True)
-    except ValidationError as wrong:
-        errors = wrong.errors()
+    except ValidationError as error:
+        errors = error.errors()
         inside = [str(part) for part in errors[0]["loc"] if isinstance(part, int)]
-        problem = type_error_message(".".join([called, *inside]), errors, shown)
-        raise ConfigError(f"{problem} {hint}".rstrip()) from None
+        path = ".".join([called or OUR_NAMES.get(name, name), *inside])
+        raise ConfigError(f"{type_error_message(path, errors, shown)} {hint}".rstrip()) from None
 
 
 def shown(value: Any) -> str:

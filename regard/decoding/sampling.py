@@ -12,28 +12,30 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding.filters import Filter
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import LengthPenalty, Limit, Power, check_limit
-from regard.decoding.loop import (
-    Chooser,
-    Collector,
-    Plan,
-    StepResult,
-    decode_steps,
-    forces_end,
-    picking,
-)
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power
+from regard.decoding.loop import Chooser, StepResult, TokenMethod, choose_filtered, decode_steps
 from regard.decoding.option_types import check
-from regard.decoding.settings import Settings, check_eos, common_settings
-from regard.decoding.steps import ends_of
+from regard.decoding.settings import Settings, check_common, common_settings
+from regard.models.protocols import Generator
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(TokenMethod):
     """`samples` independent sequences for each source, in the order in which they were drawn.
 
     A sample is a function of the model, the source's tokens, `seed` and its own number 0, 1, …
-    alone: the same sentence gives the same samples alone, in any batch, in any order of rows.
+    alone: the same source gives the same samples alone, in any batch, in any order.
+
+    Args:
+        filters: what may come next; temperature, top-k and top-p are filters.
+        samples: sequences for each source.
+        seed: of the random numbers.
+        length_penalty: normalizes the score that is reported, and nothing else.
+        max_tokens: how many tokens may be generated.
+        eos: the tokens that end a sequence; None: the model's own.
+
+    Raises:
+        ConfigError: an option out of range.
     """
 
     filters: tuple[Filter, ...] = ()
@@ -44,54 +46,48 @@ class Sampling:
     eos: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_limit(self.max_tokens)
-        check_eos(self.eos)
+        check_common(self.max_tokens, self.eos)
         check("num_return_sequences", self.samples, "samples")
-        check("seed", self.seed, "seed")
+        check("seed", self.seed)
 
-    def run(self, model: Any, source: Sequences | None) -> list[list[Hypothesis]]:
-        """`samples` hypotheses a sentence."""
-        found = self.collector(model)
-        for step in self.steps(model, source):
-            found.add(step)
-        return found.results()
+    @property
+    def copies(self) -> int:
+        """See `TokenMethod`."""
+        return self.samples
 
-    def steps(self, model: Any, source: Sequences | None) -> Iterator[list[StepResult]]:
-        """Token by token, as they are drawn; row b * samples + i is sample i of sentence b."""
+    def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
+        """Token by token; sample i of source b has the row b * samples + i."""
 
-        def drawing(limits: Tensor) -> Chooser:
+        def chooser(limits: Tensor) -> Chooser:
             seeds = row_seeds(source, self.samples, self.seed)
-            return picking(self.filters, Draw(seeds, limits))
+            return choose_filtered(self.filters, Draw(seeds, limits))
 
-        plan = Plan(self.max_tokens, self.eos, forces_end(self.filters))
-        return decode_steps(model, source, drawing, plan, copies=self.samples)
-
-    def collector(self, model: Any) -> Collector:
-        """Turns steps into hypotheses."""
-        return Collector(ends_of(self.eos, model), self.length_penalty, self.samples)
+        return decode_steps(model, source, self, chooser)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.settings`."""
+        """See `regard.decoding.method`."""
         return cls(
-            filters=settings.filters(),
             samples=settings.take("num_return_sequences", 1),
             seed=settings.take("seed", 0),
-            length_penalty=settings.length_penalty(),
-            max_tokens=settings.max_tokens(),
-            eos=settings.eos(),
+            **settings.common(),
         )
 
     def settings(self) -> dict[str, Any]:
-        """The names of generation_config.json."""
+        """See `regard.decoding.method`."""
+        common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         own = {"do_sample": True, "num_return_sequences": self.samples, "seed": self.seed}
-        # Without them other libraries would fall back on values of their own.
-        neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        return neutral | common_settings(self) | own
+        # Without them other libraries would use values of their own.
+        return {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | common | own
 
 
 def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
-    """A seed for each row: the first 8 bytes of BLAKE2b over "seed sample-number token token …"."""
+    """A seed for each sample: the first 8 bytes of BLAKE2b over "seed sample-number token …".
+
+    Args:
+        source: B sources or prompts; None: one empty prompt.
+        samples: for each source.
+    """
     texts: list[list[int]] = [[]]
     if source is not None:
         lengths = source.lengths.tolist()
@@ -106,40 +102,42 @@ def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
 class Draw:
     """Draws by the inverse of the cumulative distribution.
 
-    Each row has its own generator, seeded by its own seed; its i-th token takes the i-th uniform
-    number, whatever the other rows do. They are drawn as they are needed: limits may be huge.
+    Each sequence has its own generator with its own seed; its i-th token takes the i-th uniform
+    number, whatever the other sequences do. The numbers are drawn on demand: limits may be huge.
     """
 
-    FIRST = 256  # numbers of a row that are drawn at once, then twice as many
+    FIRST = 256  # numbers of a sequence that are drawn at first, then twice as many
 
     def __init__(self, seeds: list[int], limits: Tensor):
         self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
-        self.most = int(limits.max()) if seeds else 0
+        self.limit = int(limits.max()) if seeds else 0
         self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
 
-    def numbers(self, rows: Tensor, new: int | Tensor) -> Tensor:
-        """The uniform numbers (R,) of the rows' tokens number `new`."""
-        self._reach(1 + (int(new.max()) if isinstance(new, Tensor) else new))
+    def numbers(self, rows: Tensor, count: int | Tensor) -> Tensor:
+        """The uniform numbers (R,) for the token that comes after `count` generated ones, or after
+        (R,) counts.
+        """
+        self._draw(1 + (int(count.max()) if isinstance(count, Tensor) else count))
         self.uniform = self.uniform.to(rows.device)
-        return self.uniform[rows, new]
+        return self.uniform[rows, count]
 
-    def _reach(self, count: int) -> None:
-        have = self.uniform.size(1)
-        if count <= have or not self.generators:
+    def _draw(self, needed: int) -> None:
+        drawn = self.uniform.size(1)
+        if needed <= drawn or not self.generators:
             return
-        more = min(max(count, 2 * have, self.FIRST), max(self.most, count)) - have
-        drawn = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
-        self.uniform = torch.cat([self.uniform, torch.stack(drawn).to(self.uniform.device)], 1)
+        more = min(max(needed, 2 * drawn, self.FIRST), max(self.limit, needed)) - drawn
+        new = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
+        self.uniform = torch.cat([self.uniform, torch.stack(new).to(self.uniform.device)], 1)
 
-    def __call__(self, scores: Tensor, rows: Tensor, new: int | Tensor) -> Tensor:
-        """Tokens (R,) for scores (R, V), the rows' tokens number `new`, or (R,) numbers.
+    def __call__(self, scores: Tensor, rows: Tensor, count: int | Tensor) -> Tensor:
+        """Tokens (R,) for scores (R, V); rows, count: see `numbers`.
 
-        A row where nothing is allowed gives any token.
+        A sequence for which no token is allowed gets any token.
         """
         cumulative = scores.softmax(-1).nan_to_num(0.0).cumsum(-1)
         total = cumulative[:, -1:]
-        goal = (self.numbers(rows, new)[:, None] * total).to(total.dtype)
-        # Rounding must not lift the goal to the total: the first sum above it has a probability.
-        goal = torch.minimum(goal, torch.nextafter(total, torch.zeros_like(total)))
-        found = torch.searchsorted(cumulative, goal, right=True)[:, 0]
-        return found.clamp(max=scores.size(-1) - 1)
+        target = (self.numbers(rows, count)[:, None] * total).to(total.dtype)
+        # Rounding must not lift the target to the total: the first sum above it has a probability.
+        target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+        token = torch.searchsorted(cumulative, target, right=True)[:, 0]
+        return token.clamp(max=scores.size(-1) - 1)

@@ -1,4 +1,4 @@
-"""When a beam search may leave a sentence: three rules, from the quickest to the exact one."""
+"""When a beam search may leave a sentence: three rules, from the fastest to the exact one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from regard.decoding.length_penalty import LengthPenalty
 
 @dataclass(frozen=True, eq=False)
 class SearchStatus:
-    """Where A sentences stand after a step.
+    """A beam search of A sentences after a step.
 
-    scores: (A, N) of their finished hypotheses, best first, minus infinity where there are fewer.
-    running: (A,) log-probability of the best hypothesis that goes on.
-    length: tokens generated so far.  limits: (A,) tokens that may be generated.
+    scores: (A, N) of the finished hypotheses, best first; minus infinity where there are fewer.
+    running: (A,) log-probability of the best running hypothesis.
+    length: tokens generated so far.
+    limits: (A,) tokens that may be generated.
     """
 
     scores: Tensor
@@ -30,7 +31,7 @@ class SearchStatus:
 
 class Stopping(Protocol):
     def __call__(self, status: SearchStatus) -> Tensor:
-        """(A,) bool: this sentence is done."""
+        """(A,) bool: the search of this sentence is over."""
         ...
 
 
@@ -38,7 +39,7 @@ class Stopping(Protocol):
 class BeamFinished:
     """As many hypotheses have finished as the beam is wide.
 
-    transformers' `early_stopping=True`, and fairseq's rule. The quickest; a better hypothesis that
+    transformers' `early_stopping=True`, and fairseq's rule. The fastest; a better hypothesis that
     would have finished later is missed.
     """
 
@@ -72,8 +73,8 @@ class ExactBound:
     def __call__(self, status: SearchStatus) -> Tensor:
         soon = torch.as_tensor(status.penalty(float(status.length + 1)))
         late = status.penalty(status.limits.to(status.running.dtype))
-        reach = status.running / torch.maximum(late, soon.to(late))
-        return reach <= status.scores[:, status.n_best - 1]
+        bound = status.running / torch.maximum(late, soon.to(late))
+        return bound <= status.scores[:, status.n_best - 1]
 
 
 STOPPING: dict[str, Stopping] = {

@@ -1,95 +1,103 @@
-"""Tokens and their text as they are decided, for a reader who does not want to wait for the end."""
+"""Tokens and their text as they are decided, for a reader who does not wait for the end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from regard.data.batches import Sequences
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.loop import IncrementalMethod
+from regard.decoding.method import Method
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
 from regard.text import Tokenizer
 
-KEPT = 8  # tokens whose text is made again: more than a character has bytes
-MOST = 32  # tokens before all but those are let go
-LOST = "\ufffd"  # in the place of bytes that are no character, or not yet
-BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that stands for one byte
+DECODED_AGAIN = 8  # tokens that are decoded again with the next: more than a character has bytes
+MAX_WINDOW = 32  # tokens before the window is shortened to those
+REPLACEMENT = "\ufffd"  # for bytes that are no character, or not yet
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that stands for one byte
 
 
 class Streaming:
-    """Iterates over (row, token) pairs; afterwards `results` holds what `generate` would give.
+    """Iterates over (row, token) pairs; afterwards `results` holds what `generate` would return.
 
         for row, token in Streaming(model, prompts, options(top_k=40)):
             print(tokenizer.token(token), end="", flush=True)
 
-    Ends are not among the tokens. With several samples, row b * samples + i is sample i of
-    sentence b.
+    End-of-sequence tokens are left out. Sample i of source b has the row b * samples + i.
+
+    Args:
+        model: what decodes.
+        source: sources to answer or prompts to continue; None: one empty prompt.
+        method: greedy search or sampling, with a draft or without.
 
     Raises:
-        ConfigError: the method changes its mind about tokens until the end, as a beam does.
+        ConfigError: the method may replace tokens until the end, as beam search does.
     """
 
-    def __init__(self, model: Any, source: Sequences | None, method: Any):
-        if not hasattr(method, "steps"):
+    def __init__(self, model: Generator, source: Sequences | None, method: Method):
+        if not isinstance(method, IncrementalMethod):
             raise ConfigError(
                 f"{type(method).__name__} cannot be streamed: it decides on its tokens at the end. "
                 "Decode greedily or by sampling."
             )
         self._collector = method.collector(model)
         self._steps = method.steps(model, source)
-        self._ends = self._collector.ends
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for step in self._steps:
-            self._collector.add(step)
-            for decided in step:
-                if decided.token is not None and decided.token not in self._ends:
-                    yield decided.row, decided.token
+        for results in self._steps:
+            self._collector.add(results)
+            for result in results:
+                if result.token is not None and result.token not in self._collector.eos:
+                    yield result.row, result.token
 
     @property
     def results(self) -> list[list[Hypothesis]]:
-        """Per sentence its hypotheses; complete after the iteration."""
+        """The hypotheses of each source; complete after the iteration."""
         return self._collector.results()
 
 
 class IncrementalDetokenizer:
-    """The text of tokens that come one by one behind others.
+    """The text of tokens that come one by one after others.
 
-        spelling = IncrementalDetokenizer(tokenizer, before)
+        detokenizer = IncrementalDetokenizer(tokenizer, prompt)
         for token in tokens:
-            print(spelling.add(token), end="", flush=True)
-        print(spelling.rest())
+            print(detokenizer.add(token), end="", flush=True)
+        print(detokenizer.rest())
 
-    All parts together are what `decode` makes of all tokens together, behind what it makes of
-    `before`; that is not what it makes of the parts: pieces are glued, and a character may have
-    several tokens. Since no piece changes the text of those far before it, only the last ones are
-    decoded again.
+    The parts, joined, are what `decode` makes of all tokens, without what it makes of the prompt.
+    Decoding each token alone would not do: subwords are joined, and a character may have several
+    tokens. No token changes the text of those far before it, so that only the last ones are decoded
+    again.
+
+    Args:
+        before: the ids that come first; their text is left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int]):
         self._tokenizer = tokenizer
-        self._silent = tokenizer.special_ids - {tokenizer.unk_id}
-        self._window = [i for i in before if i not in self._silent]
+        self._without_text = tokenizer.special_ids - {tokenizer.unk_id}
+        self._window = [i for i in before if i not in self._without_text]
         text = tokenizer.decode(self._window)
-        self._said = len(text)
+        self._returned = len(text)  # characters of the window's text
         self._shorten(text)
 
     def add(self, token: int) -> str:
-        """The text that is certain now: nothing in the middle of a character."""
-        if token in self._silent:
+        """The text that is certain with this token: it never ends within a character."""
+        if token in self._without_text:
             return ""
         self._window.append(token)
-        if self._is_byte(token):  # they make characters only if all that stand in a row do
+        if self._is_byte(token):  # only a complete run of bytes decodes to characters
             return ""
         text = self._tokenizer.decode(self._window)
-        part = self._until(text, len(text) - text.endswith(LOST))
-        if len(self._window) > MOST:
+        part = self._until(text, len(text) - text.endswith(REPLACEMENT))
+        if len(self._window) > MAX_WINDOW:
             self._shorten(text)
         return part
 
     def rest(self) -> str:
-        """What is left when no token comes any more: the beginning of a character."""
+        """The text that is left after the last token, such as an incomplete character."""
         text = self._tokenizer.decode(self._window)
         return self._until(text, len(text))
 
@@ -97,16 +105,16 @@ class IncrementalDetokenizer:
         return BYTE.fullmatch(self._tokenizer.token(token)) is not None
 
     def _until(self, text: str, end: int) -> str:
-        part = text[self._said : end]
-        self._said = max(self._said, end)
+        part = text[self._returned : end]
+        self._returned = max(self._returned, end)
         return part
 
     def _shorten(self, text: str) -> None:
-        """Lets the first tokens go; what was not said yet is the same of those that stay."""
-        start = max(0, len(self._window) - KEPT)
+        """Drop the first tokens of the window, of which `text` is the text."""
+        start = max(0, len(self._window) - DECODED_AGAIN)
         while start and self._is_byte(self._window[start]):
             start -= 1
-        kept = self._window[start:]
-        shorter = self._tokenizer.decode(kept)
-        if shorter:  # else the next piece would be treated as the first of a text
-            self._window, self._said = kept, len(shorter) - (len(text) - self._said)
+        window = self._window[start:]
+        shorter = self._tokenizer.decode(window)
+        if shorter:  # else the next token would be decoded as the first of a text
+            self._window, self._returned = window, len(shorter) - (len(text) - self._returned)

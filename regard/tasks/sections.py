@@ -51,8 +51,8 @@ class TokenizerSection(Options):
 class DecodingSection(Options):
     """[decoding]: the method is the one that the options belong to, greedy search without any."""
 
-    beams: option_types.Sequences | None = None
-    n_best: option_types.Sequences | None = None
+    beams: option_types.SequenceCount | None = None
+    n_best: option_types.SequenceCount | None = None
     length_penalty: option_types.Exponent | str | None = None
     stopping: str | None = None
     temperature: option_types.Temperature | None = None

@@ -86,7 +86,7 @@ def test_the_nucleus_is_the_same_whether_all_is_sorted_or_not(monkeypatch, mass)
     scores[2, 500:] = NO
     found = TopP(mass)(scores, prefix([[1]] * 6))
 
-    monkeypatch.setattr(TopP, "_least", lambda self, probs: 0.0)
+    monkeypatch.setattr(TopP, "_threshold", lambda self, probs: 0.0)
     assert torch.equal(TopP(mass)(scores, prefix([[1]] * 6)), found)
     for row, alone in zip(scores, found, strict=True):
         assert torch.equal(TopP(mass)(row[None], prefix([[1]]))[0], alone)
@@ -96,7 +96,7 @@ def test_the_nucleus_of_many_words_is_found_without_sorting_all(monkeypatch):
     random = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 20_000, generator=random) * torch.tensor([[4, 1, 0.2]]).T
     wanted = TopP(0.8)(scores.double(), prefix([[1]] * 3)) > NO
-    monkeypatch.setattr(TopP, "_sorted", None)
+    monkeypatch.setattr(TopP, "_by_sorting", None)
     assert torch.equal(TopP(0.8)(scores, prefix([[1]] * 3)) > NO, wanted)
     wrong = scores.index_fill(1, torch.tensor([7]), torch.nan)
     monkeypatch.undo()

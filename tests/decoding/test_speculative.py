@@ -86,12 +86,12 @@ def test_greedy_is_the_same_token_by_token(name):
         expected = method.run(model, rows)
         drafts = [(NGrams(2), 5), (SmallModel(near(model)), 4), (SmallModel(build(name, 99)), 1)]
         for draft, ahead in drafts:
-            with count_acceptance() as pace:
+            with count_acceptance() as stats:
                 same(Speculative(method, draft, ahead).run(model, rows), expected)
-            assert pace.tokens == sum(len(h.tokens) + h.finished for (h,) in expected)
-            assert 1 <= pace.tokens_per_step <= 1 + ahead
-            assert 0 <= pace.accepted <= pace.drafted
-            steps, tokens = steps + pace.steps, tokens + pace.tokens
+            assert stats.tokens == sum(len(h.tokens) + h.finished for (h,) in expected)
+            assert 1 <= stats.tokens_per_step <= 1 + ahead
+            assert 0 <= stats.accepted <= stats.drafted
+            steps, tokens = steps + stats.steps, tokens + stats.tokens
         assert model.training
     assert tokens > 1.1 * steps
 
@@ -102,9 +102,9 @@ def test_samples_with_n_grams_are_those_without(name):
     filters = (NoRepeatNGram(4), Temperature(0.7), TopK(6), TopP(0.9))
     method = Sampling(filters, samples=3, seed=5, max_tokens=20)
     expected = method.run(model, rows)
-    with count_acceptance() as pace:
+    with count_acceptance() as stats:
         same(Speculative(method, NGrams(2), 4).run(model, rows), expected)
-    assert pace.accepted > 0
+    assert stats.accepted > 0
 
 
 @pytest.mark.parametrize("limit", [256, 9])
@@ -217,9 +217,9 @@ def test_the_distribution_is_that_of_the_model(filters, tokens):
     # All 4^4 texts behind a prompt against their products of conditional probabilities.
     model, small, count = Table(1), Table(2), 4000
     plan = Speculative(Sampling(filters, count, 3, max_tokens=4), SmallModel(small), tokens)
-    with count_acceptance() as pace:
+    with count_acceptance() as stats:
         (found,) = plan.run(model, Sequences.of([[1, 3]], 0))
-    assert 0.1 < pace.accepted / pace.drafted < 0.95
+    assert 0.1 < stats.accepted / stats.drafted < 0.95
     places = 4 ** torch.arange(4)
     drawn = torch.tensor([one.tokens for one in found]) @ places
     seen = torch.bincount(drawn, minlength=256).double()
@@ -244,11 +244,11 @@ def test_the_share_that_stands_is_one_less_the_distance():
     # E[accepted] at the first token is sum_x min(p, q)              (Leviathan et al. 2023, 3.3)
     model, small, count = Table(5), Table(6), 6000
     plan = Speculative(Sampling((), count, max_tokens=2), SmallModel(small), 1)
-    with count_acceptance() as pace:
+    with count_acceptance() as stats:
         plan.run(model, Sequences.of([[2]], 0))
     p, q = (m.scores[0, 2].softmax(-1) for m in (model, small))
-    assert pace.drafted == count
-    assert pace.accepted / count == pytest.approx(float(torch.minimum(p, q).sum()), abs=0.025)
+    assert stats.drafted == count
+    assert stats.accepted / count == pytest.approx(float(torch.minimum(p, q).sum()), abs=0.025)
 
 
 # ------------------------------------------------------------------------ small models
@@ -286,9 +286,9 @@ def test_a_small_model_guesses_what_it_would_if_it_read_everything_again(name, s
     paces, results = [], []
     for draft in (two, Afresh(two)):
         method = Sampling(samples=2, max_tokens=15) if sampled else Greedy(max_tokens=15)
-        with count_acceptance() as pace:
+        with count_acceptance() as stats:
             results.append(Speculative(method, SmallModel(draft), 4).run(Afresh(one), rows))
-        paces.append(pace)
+        paces.append(stats)
     same(*results)
     assert paces[0] == paces[1]
     assert 0.1 * paces[0].drafted < paces[0].accepted < 0.95 * paces[0].drafted
@@ -329,10 +329,10 @@ def test_n_grams_find_what_followed():
 
 
 def _rows(tokens):
-    from regard.decoding.speculative.drafts import Rows
+    from regard.decoding.speculative.drafts import ActiveSequences
 
     one, none = torch.tensor([len(tokens)]), torch.tensor([0])
-    return Rows(none, one, none, one, none.double(), torch.tensor([tokens]))
+    return ActiveSequences(none, one, none, one, none.double(), torch.tensor([tokens]))
 
 
 def test_a_copy_of_the_source_is_guessed_from_it():
@@ -354,22 +354,23 @@ def test_a_copy_of_the_source_is_guessed_from_it():
 
     random = torch.Generator().manual_seed(0)
     rows = [[*torch.randperm(26, generator=random)[:n].add(3).tolist(), EOS] for n in (20, 12, 4)]
-    with count_acceptance() as pace:
+    with count_acceptance() as stats:
         found = generate(Copies(), batch(rows), draft="ngram", draft_tokens=6)
     assert [h.tokens for (h,) in found] == [row[:-1] for row in rows]
-    assert pace.tokens_per_step > 2.5
+    assert stats.tokens_per_step > 2.5
 
 
-# ------------------------------------------------------------------- pace, streams, names
+# ------------------------------------------------------------------- stats, streams, names
 
 
 def test_a_perfect_draft_gives_all_its_tokens_at_each_step():
     model = build("gpt2", 4, eos=None)
-    with count_acceptance() as outer, count_acceptance() as pace:
+    with count_acceptance() as outer, count_acceptance() as stats:
         generate(model, batch([[5, 6], [7]]), draft=near(model, noise=0.0), max_tokens=20)
-    assert (pace.steps, pace.tokens, pace.drafted, pace.accepted) == (8, 40, 32, 32)
+    assert (stats.steps, stats.tokens, stats.drafted, stats.accepted) == (8, 40, 32, 32)
     assert (
-        str(pace) == "5.00 tokens per step of the model; 32 of 32 guesses of the draft stood (100%)"
+        str(stats)
+        == "5.00 tokens per step of the model; 32 of 32 drafted tokens were accepted (100%)"
     )
     assert outer.tokens == 40 and count_acceptance().__enter__().tokens_per_step == 1.0
 

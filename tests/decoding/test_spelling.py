@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from regard import text
-from regard.decoding.streaming import KEPT, MOST, IncrementalDetokenizer
+from regard.decoding.streaming import DECODED_AGAIN, MAX_WINDOW, IncrementalDetokenizer
 from regard.text import Tokenizer
 
 LINES = [
@@ -111,4 +111,4 @@ def test_every_token_costs_the_same(kind, monkeypatch):
     decoded.clear()
     for token in [i % tokenizer.vocab_size for i in range(2000)]:
         spelling.add(token)
-    assert sum(decoded) <= 2000 * (MOST + KEPT)
+    assert sum(decoded) <= 2000 * (MAX_WINDOW + DECODED_AGAIN)

@@ -1,18 +1,18 @@
-"""Drafts: tokens that may come next, guessed cheaply, for a model to agree with or not.
+"""Drafts: tokens that may come next, guessed cheaply, for the model to accept or reject.
 
-    NGrams(3)           what followed when the last three (or two) tokens last stood in the text
-    SmallModel(model)   what a smaller model with the same vocabulary writes
+    NGrams(3)           what followed the last earlier occurrence of the last three (or two) tokens
+    SmallModel(model)   what a smaller model with the same vocabulary generates
 
-A draft decides how fast speculative decoding is, and never what it writes.
+A draft decides how fast speculative decoding is, and never what it generates.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,55 +22,58 @@ from regard.decoding import cuda_graphs
 from regard.decoding.option_types import check
 from regard.decoding.steps import evaluating, log_probs_after, start_decoding
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
 from regard.state import State
 
-SHORTEST = 2  # one token says too little: what is guessed from it is hardly ever right
-BETWEEN = -1  # no token: stands between a source and what is written
+SHORTEST_NGRAM = 2  # what followed a single token is hardly ever right
+SEPARATOR = -1  # between a source and the generated text
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """The R rows that are still being written, each with a number of tokens of its own.
+class ActiveSequences:
+    """The R sequences that have not ended, each with its own number of tokens.
 
-    numbers: (R,) their numbers in the batch.  begun: (R,) tokens at the beginning, the first one
-    or the prompt.  new: (R,) tokens written.  room: (R,) how many may be.  total: (R,) float64
-    log-probability so far.  tokens: (R, T) all of them, on the right, with -1 on their left.
+    rows: (R,) their indices in the batch.
+    prompts: (R,) tokens of the prompt or start token.
+    generated: (R,) tokens generated.
+    limits: (R,) how many may be.
+    log_prob: (R,) float64, of the generated tokens.
+    tokens: (R, T) all of them; shorter ones are padded on the left with -1.
     """
 
-    numbers: Tensor
-    begun: Tensor
-    new: Tensor
-    room: Tensor
-    total: Tensor
+    rows: Tensor
+    prompts: Tensor
+    generated: Tensor
+    limits: Tensor
+    log_prob: Tensor
     tokens: Tensor
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) tokens of each row."""
-        return self.begun + self.new
+        """(R,) tokens of each sequence."""
+        return self.prompts + self.generated
 
-    def written(self, columns: Tensor, counts: Tensor, total: Tensor) -> Rows:
-        """With the first `counts` (R,) tokens of columns (R, T) behind the others."""
+    def extended(self, columns: Tensor, counts: Tensor, log_prob: Tensor) -> ActiveSequences:
+        """With the first `counts` (R,) of the tokens in `columns` (R, J) after the others."""
         tokens = torch.cat([self.tokens, columns], 1)
         width = tokens.size(1)
-        new = self.new + counts
-        empty = columns.size(1) - counts[:, None]  # places that would stay free on the right
-        at = torch.arange(width, device=tokens.device) - empty
-        tokens = tokens.gather(1, at.clamp(min=0)).masked_fill(at < 0, -1)
-        longest = int((self.begun + new).max())
-        return Rows(self.numbers, self.begun, new, self.room, total, tokens[:, width - longest :])
+        generated = self.generated + counts
+        unused = columns.size(1) - counts[:, None]
+        source = torch.arange(width, device=tokens.device) - unused  # shifted to the right
+        tokens = tokens.gather(1, source.clamp(min=0)).masked_fill(source < 0, -1)
+        tokens = tokens[:, width - int((self.prompts + generated).max()) :]
+        return ActiveSequences(self.rows, self.prompts, generated, self.limits, log_prob, tokens)
 
-    def select(self, rows: Tensor) -> Rows:
-        """These rows alone."""
-        parts = (self.numbers, self.begun, self.new, self.room, self.total, self.tokens)
-        return Rows(*(part[rows] for part in parts))
+    def select(self, rows: Tensor) -> ActiveSequences:
+        """These sequences alone."""
+        return ActiveSequences(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """What may come next: tokens (R, K), of which the first `counts` (R,) of each row are meant.
+    """Drafted tokens (R, J), of which the first `counts` (R,) of each sequence are proposed.
 
-    probs: (R, K, V) the distributions they were drawn from; None: nothing was drawn.
+    probs: (R, J, V) the distributions that they were drawn from; None: they were not drawn.
     """
 
     tokens: Tensor
@@ -78,34 +81,43 @@ class Proposal:
     probs: Tensor | None = None
 
 
-# Log-probabilities (R, V), the rows, what was guessed behind them (R, J) -> tokens (R,), and the
+# Log-probabilities (R, V), the sequences, the tokens drafted so far (R, J) -> tokens (R,), and the
 # distributions (R, V) that they were drawn from, or None.
-Guess = Callable[[Tensor, Rows, Tensor], tuple[Tensor, Tensor | None]]
+DraftChooser = Callable[[Tensor, ActiveSequences, Tensor], tuple[Tensor, Tensor | None]]
 
 
-class Drafting(Protocol):
+class Drafter(Protocol):
     """A draft at work on one batch."""
 
-    def propose(self, rows: Rows, most: Tensor) -> Proposal:
-        """At most `most` (R,) tokens for each row, one for the longest at least."""
+    def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
+        """At most `limits` (R,) tokens for each sequence."""
         ...
 
     def select(self, rows: Tensor) -> None:
-        """Only these rows go on."""
+        """Keep these sequences alone."""
         ...
 
 
+@runtime_checkable
 class Draft(Protocol):
     """The options of a draft."""
 
     def start_drafting(
-        self, model: Any, source: Sequences | None, rows: Rows, guess: Guess
-    ) -> Drafting:
-        """Ready to propose; the rows of a sentence are len(rows) / len(source) neighbours."""
+        self,
+        model: Generator,
+        source: Sequences | None,
+        active: ActiveSequences,
+        choose: DraftChooser,
+    ) -> Drafter:
+        """A drafter for the sequences; those of one source are neighbours.
+
+        Raises:
+            ConfigError: the draft does not fit the model.
+        """
         ...
 
     def stored(self) -> Any:
-        """Its name in recipes and files; itself where it has none."""
+        """Its name in recipes and files; the draft itself where it has none."""
         ...
 
 
@@ -114,42 +126,54 @@ class Draft(Protocol):
 
 @dataclass(frozen=True)
 class NGrams:
-    """The text is its own draft: what followed when its last tokens stood there before.
+    """The text is its own draft: what followed when its last tokens occurred before.
 
-    Prompt, source and what was written are searched for the last `size` tokens, then for fewer,
-    down to two; the latest place counts. It pays where a text repeats itself or its source:
-    code, corrections, summaries, answers about a document.
+    Prompt, source and generated text are searched for the last `size` tokens, then for fewer, down
+    to two; the latest occurrence counts. It pays where a text repeats itself or its source: code,
+    corrections, summaries, answers about a document.
+
+    Raises:
+        ConfigError: `size` is below 2.
     """
 
     size: int = 3
 
     def __post_init__(self) -> None:
-        if self.size < SHORTEST:
+        if self.size < SHORTEST_NGRAM:
             raise ConfigError(
-                f"`draft` must look for n-grams of at least {SHORTEST} tokens, but for {self.size}."
+                f"`draft` must look for n-grams of at least {SHORTEST_NGRAM} tokens, but for "
+                f"{self.size}."
             )
 
     def start_drafting(
-        self, model: Any, source: Sequences | None, rows: Rows, guess: Guess
-    ) -> Drafting:
+        self,
+        model: Generator,
+        source: Sequences | None,
+        active: ActiveSequences,
+        choose: DraftChooser,
+    ) -> Drafter:
         """See `Draft`."""
-        texts = [[token for token in row if token >= 0] for row in rows.tokens.tolist()]
+        texts = [[token for token in row if token >= 0] for row in active.tokens.tolist()]
         if source is not None and not model.continues:
             lengths, copies = source.lengths.tolist(), len(texts) // len(source)
             sources = [ids[:n] for ids, n in zip(source.ids.tolist(), lengths, strict=True)]
-            texts = [[*sources[at // copies], BETWEEN, *text] for at, text in enumerate(texts)]
-        return _Lookup([_Text(text, range(self.size, SHORTEST - 1, -1)) for text in texts])
+            texts = [[*sources[row // copies], SEPARATOR, *text] for row, text in enumerate(texts)]
+        sizes = range(self.size, SHORTEST_NGRAM - 1, -1)
+        return _NGramDrafter([_IndexedText(text, sizes) for text in texts])
 
     def stored(self) -> str:
         """See `Draft`."""
         return "ngram" if self.size == NGrams.size else f"ngram:{self.size}"
 
 
-class _Text:
-    """A text that knows what followed each n-gram when it stood there last."""
+class _IndexedText:
+    """A text with the position after the latest occurrence of each n-gram.
+
+    sizes: of the n-grams, the longest first.
+    """
 
     def __init__(self, tokens: Sequence[int], sizes: Sequence[int]):
-        self.sizes = sizes  # the longest first
+        self.sizes = sizes
         self.tokens: list[int] = []
         self.after: dict[tuple[int, ...], int] = {}
         self.add(tokens)
@@ -163,47 +187,38 @@ class _Text:
             self.tokens.append(token)
 
     def guess(self, count: int) -> list[int]:
-        """At most `count` tokens; what runs into the end of the text repeats itself."""
-        for size in self.sizes:
-            at = self.after.get(tuple(self.tokens[-size:]))
-            if at is not None:
-                break
-        else:
+        """At most `count` tokens; a guess that reaches the end of the text repeats itself."""
+        found = (self.after.get(tuple(self.tokens[-size:])) for size in self.sizes)
+        start = next((position for position in found if position is not None), None)
+        if start is None:
             return []
-        found: list[int] = []
-        period = len(self.tokens) - at
-        for step in range(count):
-            token = self.tokens[at + step % period]
-            if token == BETWEEN:
-                break
-            found.append(token)
-        return found
+        period = len(self.tokens) - start
+        guess = [self.tokens[start + step % period] for step in range(count)]
+        return guess[: guess.index(SEPARATOR)] if SEPARATOR in guess else guess
 
 
-class _Lookup:
-    """A text for each row."""
+class _NGramDrafter:
+    """A text for each sequence, and how many generated tokens it has."""
 
-    def __init__(self, texts: list[_Text]):
+    def __init__(self, texts: list[_IndexedText]):
         self.texts = texts
-        self.seen = [0] * len(texts)  # of the tokens written
+        self.generated = [0] * len(texts)
 
-    def propose(self, rows: Rows, most: Tensor) -> Proposal:
-        new = rows.new.tolist()
-        for text, tail, unseen in zip(self.texts, *self._unseen(rows, new), strict=True):
-            text.add(tail[len(tail) - unseen :])
-        self.seen = new
-        found = [text.guess(n) for text, n in zip(self.texts, most.tolist(), strict=True)]
-        proposed = Sequences.of(found, 0).to(rows.tokens.device)
+    def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
+        generated = active.generated.tolist()
+        new = [now - before for now, before in zip(generated, self.generated, strict=True)]
+        tails = active.tokens[:, active.tokens.size(1) - max(new) :].tolist()
+        for text, tail, count in zip(self.texts, tails, new, strict=True):
+            text.add(tail[len(tail) - count :])
+        self.generated = generated
+        found = [text.guess(n) for text, n in zip(self.texts, limits.tolist(), strict=True)]
+        proposed = Sequences.of(found, 0).to(active.tokens.device)
         return Proposal(proposed.ids, proposed.lengths)
 
-    def _unseen(self, rows: Rows, new: list[int]) -> tuple[list[list[int]], list[int]]:
-        counts = [now - before for now, before in zip(new, self.seen, strict=True)]
-        return rows.tokens[:, rows.tokens.size(1) - max(counts) :].tolist(), counts
-
     def select(self, rows: Tensor) -> None:
-        kept = rows.tolist()
-        self.texts = [self.texts[row] for row in kept]
-        self.seen = [self.seen[row] for row in kept]
+        indices = rows.tolist()
+        self.texts = [self.texts[row] for row in indices]
+        self.generated = [self.generated[row] for row in indices]
 
 
 # ---------------------------------------------------------------------------- small models
@@ -211,113 +226,79 @@ class _Lookup:
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A smaller model writes ahead.
+    """A smaller model drafts.
 
-    model: it, or the folder that it lies in. It has the vocabulary of the model that it drafts for
-    and can read texts as long. It may be of another family, as an LSTM for GPT-2.
-    file: the generation_config.json that names the folder. What a file names is a folder on this
-    machine, as seen from that of the file; only a user may name a model on the hub.
+    Args:
+        model: it, or its folder. It has the vocabulary of the model that it drafts for and can read
+            texts as long. It may be of another family, as an LSTM for GPT-2.
+        file: the generation_config.json that names the folder, which is relative to the file and on
+            this machine; only a user may name a model on the hub.
     """
 
-    model: Any
+    model: Any  # a `Generator`, or a string
     file: Path | None = field(default=None, compare=False, repr=False)
 
     def start_drafting(
-        self, model: Any, source: Sequences | None, rows: Rows, guess: Guess
-    ) -> Drafting:
-        """See `Draft`.
-
-        Raises:
-            ConfigError: this draft is none for this model.
-        """
-        small = self.model
+        self,
+        model: Generator,
+        source: Sequences | None,
+        active: ActiveSequences,
+        choose: DraftChooser,
+    ) -> Drafter:
+        """See `Draft`."""
+        small: Any = self.model
         if isinstance(small, str):
-            folder = small if self.file is None else str(_beside(small, self.file))
-            small = _opened(folder).to(rows.tokens.device)
+            folder = small if self.file is None else str(_folder_beside(small, self.file))
+            small = _opened(folder).to(active.tokens.device)
         _check_pair(model, small)
         with evaluating(small):
             state, tokens = start_decoding(small, source)
         if not rewinds(state):
-            small, state = _Recalling(small), _Recalled([state])
-        copies = rows.numbers.size(0) // tokens.size(0)
-        return _Ahead(small, state.select(rows.numbers // copies), rows, guess)
+            small, state = _TokenByToken(small), _StateHistory([state])
+        copies = active.rows.size(0) // tokens.size(0)
+        return _ModelDrafter(small, state.select(active.rows // copies), active, choose)
 
     def stored(self) -> Any:
         """See `Draft`."""
         if not isinstance(self.model, str):
             return self
-        # Relative names are seen from elsewhere in the file that is written.
+        # A relative name would mean another folder in the file that is written.
         folder = Path(self.model) if self.file is None else self.file.parent / self.model
         return str(folder.absolute()) if folder.is_dir() else self.model
 
 
-class _Ahead:
-    """The state of a small model, which has read all but the last one or two tokens of each row."""
-
-    def __init__(self, model: Any, state: Any, rows: Rows, guess: Guess):
-        self.model, self.guess, self.state = model, guess, state
-        self.waits = isinstance(state, State)  # what keeps no positions cannot run out of them
-        self.read = rows.lengths - 1  # (R,)
-        self.fresh = True
-
-    def propose(self, rows: Rows, most: Tensor) -> Proposal:
-        # It has not read the last token that it wrote itself: so the last two are fed.
-        feed = 1 if self.fresh else 2
-        self._forget(self.read - (rows.lengths - feed))
-        fed = rows.tokens[:, rows.tokens.size(1) - feed :]
-        drafted, probs = fed[:, :0], []
-        with evaluating(self.model):
-            for place in range(int(most.max())):
-                if self.waits:
-                    self._forget((most < place).long())  # these rows wait at their place
-                log_probs, self.state = log_probs_after(self.model, fed, self.state, rows.tokens)
-                self.read, self.fresh = self.read + fed.size(1), False
-                token, drawn_from = self.guess(log_probs[:, -1], rows, drafted)
-                fed = token[:, None]
-                drafted = torch.cat([drafted, fed], 1)
-                if drawn_from is not None:
-                    probs.append(drawn_from)
-        return Proposal(drafted, most, torch.stack(probs, 1) if probs else None)
-
-    def _forget(self, counts: Tensor) -> None:
-        if bool(counts.any()):
-            self.state, self.read = self.state.rewind(counts), self.read - counts
-
-    def select(self, rows: Tensor) -> None:
-        self.state, self.read = self.state.select(rows), self.read[rows]
-
-
-class _Recalled:
-    """A state that cannot forget, behind those before it: it forgets by going back to one."""
+class _StateHistory:
+    """A state that cannot rewind, after copies of those before each of the last tokens."""
 
     def __init__(self, states: list[State]):
         self.states = states
 
-    def select(self, rows: Tensor) -> _Recalled:
-        return _Recalled([state.select(rows) for state in self.states])
+    def select(self, rows: Tensor) -> _StateHistory:
+        return _StateHistory([state.select(rows) for state in self.states])
 
-    def rewind(self, counts: Tensor) -> _Recalled:
-        """Each row's state before its last `counts` (R,) tokens; those before are let go."""
-        named = [state.tensors() for state in self.states]
-        at = len(named) - 1 - counts
-        rows = torch.arange(len(counts), device=counts.device)
-        tensors = {}
-        for name, newest in named[-1].items():  # what rows share, a source, never changes
-            several = newest.size(0) == len(rows)
-            all_of_it = torch.stack([one[name] for one in named]) if several else None
-            tensors[name] = newest if all_of_it is None else all_of_it[at, rows]
-        return _Recalled([self.states[-1].with_tensors(tensors)])
+    def rewind(self, counts: Tensor) -> _StateHistory:
+        """Each sequence's state before its last `counts` (R,) tokens; earlier ones are dropped."""
+        past = [state.tensors() for state in self.states]
+        chosen, rows = len(past) - 1 - counts, torch.arange(len(counts), device=counts.device)
+        tensors = {
+            # A tensor that sequences share, as that of a source, is the same in all states.
+            name: torch.stack([one[name] for one in past])[chosen, rows]
+            if tensor.size(0) == len(rows)
+            else tensor
+            for name, tensor in past[-1].items()
+        }
+        return _StateHistory([self.states[-1].with_tensors(tensors)])
 
 
-class _Recalling:
-    """A model whose states are kept as it reads, token by token."""
+class _TokenByToken:
+    """A model that reads token by token and keeps the history of its states."""
 
-    training = False  # its step sees to the mode of the model
+    training = False  # `step` switches the mode of the model
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Generator):
         self.model = model
 
-    def step(self, tokens: Tensor, state: _Recalled) -> tuple[Tensor, _Recalled]:
+    def step(self, tokens: Tensor, state: _StateHistory) -> tuple[Tensor, _StateHistory]:
         *states, current = state.states
         everything = torch.arange(tokens.size(0), device=tokens.device)
         scores = []
@@ -326,23 +307,64 @@ class _Recalling:
                 states.append(current.select(everything))  # a copy: the step may reuse the memory
                 score, current = cuda_graphs.step(self.model, column, current)
                 scores.append(score)
-        return torch.cat(scores, 1), _Recalled([*states, current])
+        return torch.cat(scores, 1), _StateHistory([*states, current])
 
 
-def rewinds(state: Any) -> bool:
+class _ModelDrafter:
+    """The state of a small model, which has read all but the last one or two tokens."""
+
+    def __init__(
+        self,
+        model: Generator | _TokenByToken,
+        state: State | _StateHistory,
+        active: ActiveSequences,
+        choose: DraftChooser,
+    ):
+        self.model, self.choose, self.state = model, choose, state
+        self.has_positions = isinstance(state, State)  # it could run out of them
+        self.read = active.lengths - 1  # (R,)
+        self.unread = 1
+
+    def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
+        self._rewind(self.read - (active.lengths - self.unread))
+        fed = active.tokens[:, active.tokens.size(1) - self.unread :]
+        drafted, probs = fed[:, :0], []
+        with evaluating(self.model):
+            for step in range(int(limits.max())):
+                if self.has_positions:
+                    self._rewind((limits < step).long())  # at their limits sequences do not advance
+                log_probs, self.state = log_probs_after(self.model, fed, self.state, active.tokens)
+                self.read = self.read + fed.size(1)
+                self.unread = 2  # the next time: the last drafted token was not read
+                token, drawn_from = self.choose(log_probs[:, -1], active, drafted)
+                fed = token[:, None]
+                drafted = torch.cat([drafted, fed], 1)
+                if drawn_from is not None:
+                    probs.append(drawn_from)
+        return Proposal(drafted, limits, torch.stack(probs, 1) if probs else None)
+
+    def _rewind(self, counts: Tensor) -> None:
+        if not self.has_positions or bool(counts.any()):
+            self.state, self.read = self.state.rewind(counts), self.read - counts
+
+    def select(self, rows: Tensor) -> None:
+        self.state, self.read = self.state.select(rows), self.read[rows]
+
+
+def rewinds(state: State) -> bool:
     """Whether a state can forget the last tokens."""
     try:
         state.rewind(0)
-    except (AttributeError, TypeError):
+    except TypeError:
         return False
     return True
 
 
-def check_rewinds(model: Any, state: Any) -> None:
-    """Refuses a model whose state cannot forget the last tokens.
+def check_rewinds(model: Generator, state: State) -> None:
+    """Check that speculative decoding can take back tokens that the model has read.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the state cannot forget the last tokens.
     """
     if not rewinds(state):
         raise ConfigError(
@@ -352,27 +374,27 @@ def check_rewinds(model: Any, state: Any) -> None:
         )
 
 
-def _check_pair(model: Any, small: Any) -> None:
-    one, two = model.config, small.config
-    if one.vocab_size != two.vocab_size:
+def _check_pair(model: Generator, small: Generator) -> None:
+    own, other = model.config, small.config
+    if own.vocab_size != other.vocab_size:
         raise ConfigError(
             f"A draft must have the vocabulary of its model, but the draft's has "
-            f"{two.vocab_size:,} tokens and the model's {one.vocab_size:,}."
+            f"{other.vocab_size:,} tokens and the model's {own.vocab_size:,}."
         )
     if model.continues != small.continues:
         raise ConfigError(
             f"{type(small).__name__} is no draft for {type(model).__name__}: one continues a text, "
             "the other answers it."
         )
-    most, needed = (config.max_length for config in (two, one))
-    if most is not None and (needed is None or most < needed):
+    longest, needed = other.max_length, own.max_length
+    if longest is not None and (needed is None or longest < needed):
         raise ConfigError(
-            f"A draft must read texts as long as its model does, but it reads at most {most:,} "
+            f"A draft must read texts as long as its model does, but it reads at most {longest:,} "
             f"tokens and the model {'any number' if needed is None else f'{needed:,}'}."
         )
 
 
-def _beside(name: str, file: Path) -> Path:
+def _folder_beside(name: str, file: Path) -> Path:
     """The folder that a file names as its draft's.
 
     Raises:
@@ -393,6 +415,9 @@ def _beside(name: str, file: Path) -> Path:
     return folder
 
 
+_open: dict[str, Any] = {}
+
+
 def _opened(folder: str) -> Any:
     from regard.checkpoints.model_folder import read_inference_model
 
@@ -401,27 +426,25 @@ def _opened(folder: str) -> Any:
     return _open[folder]
 
 
-_open: dict[str, Any] = {}
-
-
 def draft_of(value: Any, file: Path | None = None) -> Draft:
-    """A draft by its name: "ngram", "ngram:4" or a folder; a draft itself or a model as it is.
+    """A draft by its name.
 
-    file: where the name stands, unless a user has given it.
+    Args:
+        value: "ngram", "ngram:4" or a folder; a draft is returned as it is, a model as a draft.
+        file: the generation_config.json that has the name; None: the user gave it.
 
     Raises:
-        ConfigError: the n-grams have no size, or this names no draft.
+        ConfigError: the n-grams have no valid size, or the value names no draft.
     """
-    if isinstance(value, Path):
-        value = str(value)
-    if hasattr(value, "start_drafting"):
+    if isinstance(value, Draft):
         return value
-    if hasattr(value, "step"):
+    if isinstance(value, Generator):
         return SmallModel(value)
-    check("draft", value, "draft")
+    value = str(value) if isinstance(value, Path) else value
+    check("draft", value)
     kind, _, size = value.partition(":")
     if kind != "ngram":
         return SmallModel(value, file)
     if size and not re.fullmatch("[0-9]{1,9}", size):
         raise ConfigError(f'`draft` must be like "ngram:3", but is {value!r}.')
-    return cast("Draft", NGrams(int(size)) if size else NGrams())
+    return NGrams(int(size)) if size else NGrams()
