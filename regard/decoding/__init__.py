@@ -68,7 +68,7 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "METHODS", "generate", "method_class"])
 
 
-def method_class(name: str) -> type[Method]:
+def method_class(name: str) -> Any:
     """The options class of a method, imported now.
 
     Raises:
