@@ -212,7 +212,7 @@ class OurWindows:
         text = TokenArray.of([_text(tokens, shape["vocab_size"])], shape["vocab_size"])
         window = shape["length"]
         rows = max(1, batch_budget(self.model) // window)
-        self.windows = SlidingWindows(text, window=window, stride=stride, rows=rows)
+        self.windows = SlidingWindows(text, window=window, stride=stride, batch_size=rows)
 
     def turn(self) -> float:
         """Nats per token."""

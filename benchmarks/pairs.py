@@ -102,7 +102,7 @@ class Ours:
         texts = sentences(count, sizes["vocab_size"])
         sources = TokenArray.of([[*text, EOS] for text in texts])
         targets = TokenArray.of([[BOS, *text, EOS] for text in texts])
-        batches = list(sorted_batches((sources, targets), (PAD, PAD), budget=1024))
+        batches = list(sorted_batches((sources, targets), (PAD, PAD), max_tokens=1024))
         if not sort:
             batches = [_batch(texts[i : i + 32]) for i in range(0, count, 32)]
         rule = OptimizerOptions("adamw", RATE, (0.9, 0.999), eps=1e-8, clip=1.0)

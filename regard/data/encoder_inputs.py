@@ -1,12 +1,14 @@
-"""Texts as an encoder of pieces reads them: tokenizer, template and max_length together.
+"""Texts as inputs of an encoder: tokenizer, template and length limit together.
 
-pieces = Pieces(tokenizer, template, max_length=512, pad=0)
-rows = pieces.encode([("One text.",), ("A pair", "of texts")])        whole, however long
-rows = [pieces.truncate(row) for row in rows]                      the longest text first
+format = InputFormat(tokenizer, template, max_length=512, pad=0)
+inputs = format.encode([("One text.",), ("A pair", "of texts")])    of any length
+inputs = [format.truncate(one) for one in inputs]                   the longer text first
+batch = format.batch(inputs)
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.data.bucketing import Buckets, PaddedBatches, sorted_batches
+from regard.data.bucketing import Buckets, Make, PaddedBatches, sorted_batches
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
 from regard.text.templates import EncoderInput, Template
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
 
 Texts = tuple[str, ...]  # one, or two
 TooLong = Literal["error", "truncate", "skip"]
-BATCHES_PER_POOL = 50  # batches that are cut from one pool of rows sorted by length
+BATCHES_PER_POOL = 50  # batches that are cut from one pool of inputs sorted by length
 
 
 @dataclass(frozen=True)
 class InputFormat:
-    """How texts become rows of ids.
+    """How texts become inputs of an encoder.
 
-    max_length: the most ids that a row may have; None: any number.
-    pad: the id of padding; None: the model has no token for it.
+    max_length: the most ids of an input; None: any number
+    pad: the id of padding; None: the model has no token for it
+
+    Raises:
+        ConfigError: the template leaves no room for two texts within `max_length`.
     """
 
     tokenizer: Tokenizer
@@ -47,120 +52,131 @@ class InputFormat:
             raise ConfigError(f"`max_length` must be at least {least}, but is {self.max_length}.")
 
     def encode(self, texts: Sequence[Texts]) -> list[EncoderInput]:
-        """The rows of many texts or pairs of texts, not shortened. An empty text is one piece."""
+        """The inputs of many texts or pairs, not truncated. An empty text is one unknown token."""
         flat = iter(self.tokenizer.encode_many([part for one in texts for part in one]))
-        return [self._row([next(flat) for _ in one]) for one in texts]
+        return [self._input([next(flat) for _ in one]) for one in texts]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """The pieces of each word of each sentence; a word that has none is the unknown piece.
+        """The ids of each word of each sentence; a word without tokens becomes the unknown token.
 
-        Words are taken as they stand between spaces; each is encoded once, however often it comes.
+        A word is encoded as it is between spaces, once, however often it occurs.
         """
         distinct = list(dict.fromkeys(word for sentence in sentences for word in sentence))
-        # Byte-level pieces carry the space before a word: without one they are another word's end.
+        # A byte-level token includes the space before a word; without it a word would continue one.
         spaced = [f" {word}" if self.tokenizer.kind == "byte-bpe" else word for word in distinct]
-        found = [ids or [self._something()] for ids in self.tokenizer.encode_many(spaced)]
-        pieces = dict(zip(distinct, found, strict=True))
-        return [[pieces[word] for word in sentence] for sentence in sentences]
+        encoded = [ids or [self._placeholder] for ids in self.tokenizer.encode_many(spaced)]
+        ids_of = dict(zip(distinct, encoded, strict=True))
+        return [[ids_of[word] for word in sentence] for sentence in sentences]
 
-    def too_long(self, rows: Sequence[EncoderInput]) -> list[int]:
+    def too_long(self, inputs: Sequence[EncoderInput]) -> list[int]:
         """The indices of inputs longer than `max_length`."""
-        return [
-            i
-            for i, row in enumerate(rows)
-            if self.max_length is not None and len(row) > self.max_length
-        ]
+        limit = self.max_length
+        return [] if limit is None else [i for i, one in enumerate(inputs) if len(one) > limit]
 
-    def truncate(self, row: EncoderInput) -> EncoderInput:
+    def truncate(self, one: EncoderInput) -> EncoderInput:
         """The input within `max_length`, tokens dropped from the end of the longer text until both
         are equally long, then from both in turn (as BERT's own programs do)."""
-        if self.max_length is None or len(row) <= self.max_length:
-            return row
-        texts = row.texts()
-        room = self.max_length - self.template.special_count(len(texts))
+        if self.max_length is None or len(one) <= self.max_length:
+            return one
+        texts = one.texts()
+        left = self.max_length - self.template.special_count(len(texts))
         if len(texts) == 1:
-            return self.template.apply([texts[0][:room]])
-        first = min(len(texts[0]), max(room - len(texts[1]), (room + 1) // 2))
-        return self.template.apply([texts[0][:first], texts[1][: room - first]])
+            return self.template.apply([texts[0][:left]])
+        first = min(len(texts[0]), max(left - len(texts[1]), (left + 1) // 2))
+        return self.template.apply([texts[0][:first], texts[1][: left - first]])
 
-    def batch(self, rows: Sequence[EncoderInput]) -> Sequences:
-        """Rows side by side, padded on the right."""
-        padded = Sequences.of([row.ids for row in rows], self.pad)
-        return with_segments(padded, Sequences.of([row.segments for row in rows], 0))
+    def batch(self, inputs: Sequence[EncoderInput]) -> Sequences:
+        """The inputs padded on the right: ids and segments (B, T), lengths (B,)."""
+        padded = Sequences.of([one.ids for one in inputs], self.pad)
+        return with_segments(padded, Sequences.of([one.segments for one in inputs], 0))
 
-    def _row(self, ids: list[list[int]]) -> EncoderInput:
-        row = self.template.apply(ids)
-        return row if row.ids else self.template.apply([[self._something()]])
+    def _input(self, texts: list[list[int]]) -> EncoderInput:
+        made = self.template.apply(texts)
+        return made if made.ids else self.template.apply([[self._placeholder]])
 
-    def _something(self) -> int:
-        """What stands where there would be nothing: the unknown piece, or the end of a text."""
+    @property
+    def _placeholder(self) -> int:
+        """The id that replaces an empty sequence: the unknown token, or the end of a text."""
         known = (self.tokenizer.unk_id, self.tokenizer.eos_id, self.tokenizer.bos_id)
-        return next((number for number in known if number is not None), self.pad or 0)
+        return next((id for id in known if id is not None), self.pad or 0)
+
+
+class InputArrays(ABC):
+    """Encoded examples in flat arrays, and the batches that they make."""
+
+    @abstractmethod
+    def _columns(
+        self, pad: int | None
+    ) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]:
+        """The arrays, their padding ids, and what makes a batch of their sequences."""
+
+    def buckets(
+        self, pad: int | None, *, batch_size: int, max_tokens: int, seed: int, by_length: bool
+    ) -> Buckets:
+        """Shuffled batches of at most `batch_size` examples and `max_tokens` padded tokens.
+
+        pad: the id of padding
+        by_length: whether examples of similar lengths meet in a batch, or any
+        """
+        columns, pads, make = self._columns(pad)
+        pool = batch_size * BATCHES_PER_POOL if by_length else None
+        limits = {"max_tokens": max_tokens, "batch_size": batch_size}
+        return Buckets(columns, pads, **limits, pool=pool, seed=seed, make=make)
+
+    def longest_first(self, pad: int | None, *, max_tokens: int) -> PaddedBatches:
+        """All examples once, longest first, in batches of at most `max_tokens`: for evaluation."""
+        columns, pads, make = self._columns(pad)
+        return sorted_batches(columns, pads, max_tokens=max_tokens, make=make)
 
 
 @dataclass(frozen=True, eq=False)
 class InputBatch:
-    """Rows of texts, and by `numbers` (B,) int64 which examples they are: those stay on the CPU."""
+    """Encoder inputs, and which examples they are: `numbers` (B,) int64, on the CPU."""
 
     texts: Sequences
     numbers: Tensor
 
     def __len__(self) -> int:
-        """The number of rows, B."""
+        """The number of inputs, B."""
         return len(self.texts)
 
     def to(self, device: torch.device | str) -> InputBatch:
-        """The same rows on another device."""
+        """The same inputs on another device."""
         return InputBatch(self.texts.to(device), self.numbers)
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedInputs:
-    """Rows in flat arrays: ids, segments, and the number of the example that each row is."""
+class EncodedInputs(InputArrays):
+    """Encoder inputs in flat arrays: ids, segments, and the number of each one's example."""
 
     ids: TokenArray
     segments: TokenArray
     numbers: TokenArray
 
     @classmethod
-    def of(cls, rows: Sequence[EncoderInput]) -> EncodedInputs:
-        """Row i is example i."""
+    def of(cls, inputs: Sequence[EncoderInput]) -> EncodedInputs:
+        """Input i is example i."""
         return cls(
-            TokenArray.of(row.ids for row in rows),
-            TokenArray.of((row.segments for row in rows), 256),
-            TokenArray.of([i] for i in range(len(rows))),
+            TokenArray.of(one.ids for one in inputs),
+            TokenArray.of((one.segments for one in inputs), 256),
+            TokenArray.of([i] for i in range(len(inputs))),
         )
 
     def __len__(self) -> int:
+        """The number of inputs."""
         return len(self.ids)
 
-    def buckets(
-        self, pad: int | None, *, rows: int, tokens: int, seed: int, alike: bool
-    ) -> Buckets:
-        """Shuffled batches of at most `rows` rows and `tokens` places.
-
-        alike: rows of similar lengths together; else which rows meet does not depend on lengths.
-        """
-        columns, pads = self._columns(pad)
-        pool = rows * BATCHES_PER_POOL if alike else None
-        return Buckets(
-            columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=_row_batch
-        )
-
-    def in_order(self, pad: int | None, *, tokens: int) -> PaddedBatches:
-        """All rows once, longest first: for evaluation."""
-        columns, pads = self._columns(pad)
-        return sorted_batches(columns, pads, budget=tokens, make=_row_batch)
-
-    def _columns(self, pad: int | None) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...]]:
-        return (self.ids, self.segments, self.numbers), (pad, 0, 0)
+    def _columns(
+        self, pad: int | None
+    ) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]:
+        return (self.ids, self.segments, self.numbers), (pad, 0, 0), _input_batch
 
 
-def _row_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> InputBatch:
+def _input_batch(ids: Sequences, segments: Sequences, numbers: Sequences) -> InputBatch:
     return InputBatch(with_segments(ids, segments), numbers.ids[:, 0])
 
 
 def with_segments(ids: Sequences, segments: Sequences) -> Sequences:
-    """Rows that know the segment of each place, where not all are of the first."""
-    # Families without segments (GPT) must not be told of a first one.
+    """The sequences `ids` with the segment of every position, unless all are of the first."""
+    # Models without segments (GPT) have no embedding even of the first.
     return replace(ids, segments=segments.ids) if bool(segments.ids.any()) else ids

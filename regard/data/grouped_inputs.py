@@ -1,7 +1,7 @@
-"""Examples of several rows each: the choices of a question, a pair of texts in both orders.
+"""Examples of several encoder inputs: the choices of a question, a pair of texts in both orders.
 
-An example's rows stay together in one batch. A batch costs about as many places as its rows have,
-and its size is counted in examples.
+The inputs of an example stay together in one batch. A batch costs about as many tokens as its
+inputs have, and its size is counted in examples.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences, moved
-from regard.data.bucketing import Buckets, PaddedBatches, sorted_batches
-from regard.data.encoder_inputs import BATCHES_PER_POOL, with_segments
+from regard.data.bucketing import Make
+from regard.data.encoder_inputs import InputArrays, with_segments
 from regard.data.token_arrays import TokenArray
 from regard.text.templates import EncoderInput
 
 
 @dataclass(frozen=True, eq=False)
 class GroupBatch:
-    """Rows (R of them) of B examples, in order: the first `sizes[0]` are those of the first.
+    """The N inputs of B examples, in order: the first `sizes[0]` are those of the first example.
 
-    sizes: (B,) int64.  numbers: (B,) int64, which examples they are. Both stay on the CPU: what
-    shapes depend on is known there without waiting for a device.
+    sizes: (B,) int64.  numbers: (B,) int64, which examples they are. Both stay on the CPU: shapes
+    depend on them, which then takes no waiting for a device.
     """
 
     texts: Sequences
@@ -37,25 +37,26 @@ class GroupBatch:
         return len(self.numbers)
 
     def to(self, device: torch.device | str) -> GroupBatch:
-        """The same rows on another device."""
+        """The same inputs on another device."""
         return GroupBatch(self.texts.to(device), self.sizes, self.numbers)
 
-    def summed(self, vectors: Tensor) -> Tensor:
-        """The sum over the rows of each example: (R, D) -> (B, D)."""
+    def sum_by_example(self, vectors: Tensor) -> Tensor:
+        """The sum over the inputs of each example: (N, D) -> (B, D)."""
         owners = moved(torch.arange(len(self)).repeat_interleave(self.sizes), vectors.device)
         return vectors.new_zeros(len(self), vectors.size(1)).index_add(0, owners, vectors)
 
-    def side_by_side(self, scores: Tensor) -> Tensor:
-        """The scores of an example's rows in one line: (R,) -> (B, C), -inf where it has fewer."""
+    def scores_by_example(self, scores: Tensor) -> Tensor:
+        """The scores of each example's inputs: (N,) -> (B, C), -inf where it has fewer than C."""
         most = int(self.sizes.max()) if len(self) else 0
-        places = moved(torch.arange(most) < self.sizes[:, None], scores.device)
-        laid = scores.new_full(places.shape, -torch.inf)
-        return laid.masked_scatter(places, scores)
+        present = moved(torch.arange(most) < self.sizes[:, None], scores.device)  # (B, C)
+        padded = scores.new_full(present.shape, -torch.inf)
+        return padded.masked_scatter(present, scores)
 
 
 @dataclass(frozen=True, eq=False)
-class GroupedInputs:
-    """Examples in flat arrays: the ids and segments of all rows of each, and the rows' lengths."""
+class GroupedInputs(InputArrays):
+    """Examples in flat arrays: the ids and segments of all inputs of each, the inputs' lengths, and
+    the number of the example."""
 
     ids: TokenArray
     segments: TokenArray
@@ -64,45 +65,36 @@ class GroupedInputs:
 
     @classmethod
     def of(cls, examples: Sequence[Sequence[EncoderInput]]) -> GroupedInputs:
-        """The rows of each example."""
+        """From the inputs of each example."""
         return cls(
-            TokenArray.of([i for row in rows for i in row.ids] for rows in examples),
-            TokenArray.of(([s for row in rows for s in row.segments] for rows in examples), 256),
-            TokenArray.of([len(row) for row in rows] for rows in examples),
+            TokenArray.of([i for one in inputs for i in one.ids] for inputs in examples),
+            TokenArray.of(
+                ([s for one in inputs for s in one.segments] for inputs in examples), 256
+            ),
+            TokenArray.of([len(one) for one in inputs] for inputs in examples),
             TokenArray.of([i] for i in range(len(examples))),
         )
 
     def __len__(self) -> int:
+        """The number of examples."""
         return len(self.ids)
 
-    def buckets(
-        self, pad: int | None, *, rows: int, tokens: int, seed: int, alike: bool
-    ) -> Buckets:
-        """Shuffled batches of at most `rows` examples and about `tokens` places.
-
-        alike: examples of similar lengths together; else which meet does not depend on lengths.
-        """
-        columns, pads, pool = self._columns(), (0,) * 4, rows * BATCHES_PER_POOL if alike else None
-        make = partial(_group_batch, pad)
-        return Buckets(columns, pads, budget=tokens, rows=rows, pool=pool, seed=seed, make=make)
-
-    def in_order(self, pad: int | None, *, tokens: int) -> PaddedBatches:
-        """All examples once, longest first: for evaluation."""
-        make = partial(_group_batch, pad)
-        return sorted_batches(self._columns(), (0,) * 4, budget=tokens, make=make)
-
-    def _columns(self) -> tuple[TokenArray, ...]:
-        return self.ids, self.segments, self.lengths, self.numbers
+    def _columns(
+        self, pad: int | None
+    ) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]:
+        columns = self.ids, self.segments, self.lengths, self.numbers
+        return columns, (0,) * 4, partial(_group_batch, pad)
 
 
 def _group_batch(
     pad: int | None, ids: Sequences, segments: Sequences, lengths: Sequences, numbers: Sequences
 ) -> GroupBatch:
-    rows = lengths.ids[lengths.keep]  # (R,)
-    inside = torch.arange(int(rows.max())) < rows[:, None]  # (R, T)
-    laid = [
+    """One row per input, from one row per example with its inputs end to end: (B, ·) -> (N, T)."""
+    counts = lengths.ids[lengths.keep]  # (N,)
+    inside = torch.arange(int(counts.max())) < counts[:, None]  # (N, T)
+    padded = [
         torch.full(inside.shape, fill).masked_scatter(inside, flat.ids[flat.keep])
         for flat, fill in ((ids, pad or 0), (segments, 0))
     ]
-    texts = with_segments(Sequences(laid[0], rows), Sequences(laid[1], rows))
+    texts = with_segments(Sequences(padded[0], counts), Sequences(padded[1], counts))
     return GroupBatch(texts, lengths.lengths, numbers.ids[:, 0])

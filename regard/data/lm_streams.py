@@ -1,205 +1,213 @@
-"""One long text for language models: parallel streams, blocks, or windows that overlap.
+"""One long text for language models: parallel streams, shuffled blocks, or sliding windows.
 
-Models with a state read streams; models without one learn from blocks, which stand for themselves,
-and are measured over windows. All predict every token of the text once, except the first, which
-nothing precedes.
+Models with a state read streams. Models without one are trained on blocks, each with a context of
+its own, and evaluated over windows. In all of them every token of the text but the first, which
+nothing precedes, is a target once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from regard.data.batches import IGNORE, StreamBatch
-from regard.data.sampler import permutation
+from regard.data.sampler import BatchSequence, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
 
 
-class ParallelStreams(Sequence[Any]):
-    """A text read in `rows` places at once, `steps` tokens at a time, for models with a state.
+class ParallelStreams(BatchSequence[StreamBatch]):
+    """A text as `batch_size` streams, read in parallel, for models with a state.
 
-    The text is cut into `rows` streams of nearly equal length, and these into windows: row b of a
-    window continues row b of the window before, and the first window is `fresh`. The last may be
-    shorter than `steps`. Where the length does not divide, the first streams are one token longer,
-    and in the last column the targets of the others are IGNORE.
+    The text is cut into streams of nearly equal length, and these into batches of
+    `sequence_length` tokens: row b of a batch continues row b of the batch before, and the first
+    batch is `fresh`. The last may be shorter. If the length does not divide, the first streams are
+    one token longer, and in the last column the targets of the others are IGNORE.
 
-    It is the sequence of windows of one pass, to evaluate; a `Cursor` over it passes without end.
+    These are the batches of one pass, for evaluation; an `EpochSampler` repeats them endlessly.
+
+    Raises:
+        ConfigError: a number is below 1, or the text has fewer tokens than streams.
     """
 
-    def __init__(self, text: TokenArray, *, rows: int, steps: int):
-        self.text, self.rows, self.steps = text, rows, steps
-        _check(text, rows, steps)
-        self.predicted = len(text.ids) - 1
-        if rows > self.predicted:
+    def __init__(self, text: TokenArray, *, batch_size: int, sequence_length: int):
+        self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
+        self.predicted = _check(text, batch_size, sequence_length)
+        if batch_size > self.predicted:
             raise ConfigError(
-                f"`rows` must be at most {self.predicted}, the tokens to predict, but is {rows}."
+                f"`batch_size` must be at most {self.predicted}, the number of tokens to predict, "
+                f"but is {batch_size}."
             )
-        short, longer = divmod(self.predicted, rows)
-        self._lengths = np.where(np.arange(rows) < longer, short + 1, short)  # (B,)
+        short, longer = divmod(self.predicted, batch_size)
+        self._lengths = np.where(np.arange(batch_size) < longer, short + 1, short)  # (B,)
         self._starts = np.cumsum(self._lengths) - self._lengths  # (B,)
 
     def __len__(self) -> int:
-        """The number of windows."""
-        return -(-int(self._lengths[0]) // self.steps)
+        return -(-int(self._lengths[0]) // self.sequence_length)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Window number `index`: tokens and targets (B, T), T the steps or what is left."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"window must be from 0 to {len(self) - 1}, but is {index}")
-        first = index * self.steps
-        ends = np.minimum(self._lengths, first + self.steps)
-        return _window(self.text, self._starts + first, ends - first, fresh=index == 0)
+    def batch(self, index: int) -> StreamBatch:
+        first = index * self.sequence_length
+        ends = np.minimum(self._lengths, first + self.sequence_length)
+        return _batch(self.text, self._starts + first, ends - first, fresh=index == 0)
 
     def epoch(self, number: int) -> ParallelStreams:
-        """The windows of any epoch: the order of a text is its own."""
+        """The batches of any epoch: a text is read in its own order."""
         return self
 
     def identity(self) -> dict[str, Any]:
-        """What the order depends on."""
-        return {"data": f"{self.text.checksum:08x}", "rows": self.rows, "steps": self.steps}
+        """What the order depends on. Checkpoints hold these names."""
+        return _identity(self.text, self.batch_size, self.sequence_length)
 
 
-class WarmedStreams(Sequence[Any]):
-    """A text read in `rows` places at once, each of them begun `lead` tokens early.
+class WarmedStreams(BatchSequence[StreamBatch]):
+    """A text as `batch_size` streams, each of which starts `warmup` tokens before its targets.
 
-    A model with a state that forgets what stood so many tokens ago then knows at each place what it
-    would know had it read the whole text up to there. Row b predicts part b of what follows the
-    first `lead` tokens, in parts of one length, the last one shorter; before that it reads the
-    `lead` tokens that precede. Those that precede the first row are the beginning of the text, and
-    are predicted too: so every token is, once.
+    A model whose state converges within `warmup` tokens then predicts as if it had read the whole
+    text before. Row b predicts part b of what follows the first `warmup` tokens, in parts of equal
+    length, the last one shorter; before that it reads the `warmup` tokens that precede the part.
+    Those that precede part 0 are the beginning of the text and are targets, too, so that every
+    token is a target once.
 
-    It is a sequence of windows of `steps` tokens at most; the first is `fresh`, and the first
-    `leading` of them are those before the parts.
+    The first batch is `fresh`, and the first `leading` batches are those before the parts.
+
+    Raises:
+        ConfigError: a number is below 1, or a row has nothing to predict.
     """
 
-    def __init__(self, text: TokenArray, *, rows: int, steps: int, lead: int):
-        self.text, self.rows, self.steps, self.lead = text, rows, steps, lead
-        _check(text, rows, steps)
-        self.predicted = len(text.ids) - 1
-        self.length = -(-(self.predicted - lead) // rows)  # of a part
-        if lead < 1 or (rows - 1) * self.length >= self.predicted - lead:
+    def __init__(self, text: TokenArray, *, batch_size: int, sequence_length: int, warmup: int):
+        self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
+        self.warmup, self.predicted = warmup, _check(text, batch_size, sequence_length)
+        self.length = -(-(self.predicted - warmup) // batch_size)  # of a part
+        if warmup < 1 or (batch_size - 1) * self.length >= self.predicted - warmup:
             raise ConfigError(
-                f"`rows` and `lead` must leave each row a part of the {self.predicted} tokens, but "
-                f"are {rows} and {lead}."
+                f"`batch_size` and `warmup` must leave each row a part of the {self.predicted} "
+                f"tokens, but are {batch_size} and {warmup}."
             )
-        self._starts = np.arange(rows) * self.length  # where the rows begin to read
-        self.leading = -(-lead // steps)
+        self._starts = np.arange(batch_size) * self.length
+        self.leading = -(-warmup // sequence_length)
 
     def __len__(self) -> int:
-        """The number of windows."""
-        return self.leading + -(-self.length // self.steps)
+        return self.leading + -(-self.length // self.sequence_length)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Window number `index`: tokens and targets (B, T)."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"window must be from 0 to {len(self) - 1}, but is {index}")
+    def batch(self, index: int) -> StreamBatch:
         early = index < self.leading
-        first = index * self.steps if early else self.lead + (index - self.leading) * self.steps
-        end = min(first + self.steps, self.lead if early else self.lead + self.length)
+        base, count = (0, index) if early else (self.warmup, index - self.leading)
+        first = base + count * self.sequence_length
+        end = min(first + self.sequence_length, self.warmup + (0 if early else self.length))
         starts = self._starts + first
         lengths = np.clip(self.predicted - starts, 0, end - first)
-        batch = _window(self.text, starts, lengths, fresh=index == 0)
+        batch = _batch(self.text, starts, lengths, fresh=index == 0)
         if early:
             batch.targets[1:] = IGNORE
         return batch
 
 
 class ShuffledBlocks:
-    """A text in blocks of `steps` tokens, shuffled, `rows` at a time, for models without a state.
+    """A text in shuffled blocks of `sequence_length` tokens, for training models without a state.
 
-    Every batch is `fresh`. Blocks begin at multiples of `steps` in the first epoch; in each later
-    one they are moved by another number of tokens, so that a token is not always seen with the
-    same context. The text's first and last blocks may be shorter: they are filled up with targets
-    of IGNORE. An epoch's last batch may have fewer rows. The order depends on `seed` and the
-    epoch's number alone. To be read through a `Cursor`.
+    Every batch is `fresh`. Blocks start at multiples of `sequence_length` in the first epoch; in
+    each later one they are shifted by a random number of tokens, so that a token does not always
+    have the same context. The first and the last block of the text may be shorter: they are filled
+    up with targets of IGNORE. An epoch's last batch may have fewer blocks. The order depends on
+    `seed` and the epoch's number alone. For an `EpochSampler`.
+
+    Raises:
+        ConfigError: a number is below 1, or the text has fewer than 2 tokens.
     """
 
-    def __init__(self, text: TokenArray, *, rows: int, steps: int, seed: int):
-        self.text, self.rows, self.steps, self.seed = text, rows, steps, seed
-        _check(text, rows, steps)
-        self.predicted = len(text.ids) - 1
+    def __init__(self, text: TokenArray, *, batch_size: int, sequence_length: int, seed: int):
+        self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
+        self.seed, self.predicted = seed, _check(text, batch_size, sequence_length)
 
     def epoch(self, number: int) -> _BlockEpoch:
-        """The batches of this epoch, in order."""
-        moved = int(permutation(self.steps, self.seed, number, 1)[0]) if number else 0
-        starts = np.arange(moved, self.predicted, self.steps)
-        starts = np.concatenate([[0], starts]) if moved else starts
+        """The batches of epoch `number`, in order."""
+        length = self.sequence_length
+        shift = int(permutation(length, self.seed, number, 1)[0]) if number else 0
+        starts = np.arange(shift, self.predicted, length)
+        starts = np.concatenate([[0], starts]) if shift else starts
         lengths = np.diff(starts, append=self.predicted)
         order = permutation(len(starts), self.seed, number)
-        return _BlockEpoch(self, starts[order], lengths[order])
+        return _BlockEpoch(self.text, self.batch_size, starts[order], lengths[order])
 
     def identity(self) -> dict[str, Any]:
-        """What the order depends on."""
-        data = f"{self.text.checksum:08x}"
-        return {"data": data, "rows": self.rows, "steps": self.steps, "seed": self.seed}
+        """What the order depends on. Checkpoints hold these names."""
+        return {**_identity(self.text, self.batch_size, self.sequence_length), "seed": self.seed}
 
 
-class _BlockEpoch(Sequence[Any]):
-    def __init__(self, blocks: ShuffledBlocks, starts: np.ndarray, lengths: np.ndarray):
-        self._blocks, self._starts, self._lengths = blocks, starts, lengths
+class _BlockEpoch(BatchSequence[StreamBatch]):
+    def __init__(self, text: TokenArray, batch_size: int, starts: np.ndarray, lengths: np.ndarray):
+        self._text, self._batch_size, self._starts, self._lengths = (
+            text,
+            batch_size,
+            starts,
+            lengths,
+        )
 
     def __len__(self) -> int:
-        return -(-len(self._starts) // self._blocks.rows)
+        return -(-len(self._starts) // self._batch_size)
 
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(f"batch must be from 0 to {len(self) - 1}, but is {index}")
-        rows = slice(index * self._blocks.rows, (index + 1) * self._blocks.rows)
-        return _window(self._blocks.text, self._starts[rows], self._lengths[rows], fresh=True)
+    def batch(self, index: int) -> StreamBatch:
+        blocks = slice(index * self._batch_size, (index + 1) * self._batch_size)
+        return _batch(self._text, self._starts[blocks], self._lengths[blocks], fresh=True)
 
 
-class SlidingWindows(Sequence[Any]):
-    """A text in windows of `window` tokens, `stride` apart, `rows` at a time, to measure it.
+class SlidingWindows(BatchSequence[StreamBatch]):
+    """A text in windows of `window` tokens, `stride` apart, for evaluating models without a state.
 
-    The first window predicts all its tokens; each other one those that no window before it has
-    reached, with at least `window - stride` tokens before them. The last may be shorter.
+    The first window predicts all its tokens; each other one predicts those after the end of the
+    window before, with at least `window - stride` tokens of context. The last may be shorter.
+
+    Raises:
+        ConfigError: a number is below 1, or the stride is larger than the window.
     """
 
-    def __init__(self, text: TokenArray, *, window: int, stride: int | None = None, rows: int = 1):
-        self.text, self.window, self.rows = text, window, rows
+    def __init__(
+        self, text: TokenArray, *, window: int, stride: int | None = None, batch_size: int = 1
+    ):
+        self.text, self.window, self.batch_size = text, window, batch_size
         self.stride = window if stride is None else stride
-        _check(text, rows, window)
+        self.predicted = _check(text, batch_size, window)
         if not 1 <= self.stride <= window:
             raise ConfigError(f"`stride` must be between 1 and {window}, but is {self.stride}.")
-        self.predicted = len(text.ids) - 1
-        further = max(0, self.predicted - window)
-        self._starts = np.arange(0, further + self.stride, self.stride)
+        last = max(0, self.predicted - window)
+        self._starts = np.arange(0, last + self.stride, self.stride)
         self._ends = np.minimum(self._starts + window, self.predicted)
 
     def __len__(self) -> int:
-        """The number of batches."""
-        return -(-len(self._starts) // self.rows)
+        return -(-len(self._starts) // self.batch_size)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Batch number `index`: tokens and targets (B, T); targets reached before are IGNORE."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"batch must be from 0 to {len(self) - 1}, but is {index}")
-        rows = slice(index * self.rows, (index + 1) * self.rows)
-        starts, ends = self._starts[rows], self._ends[rows]
-        batch = _window(self.text, starts, ends - starts, fresh=True)
-        reached = np.concatenate([[0], self._ends[:-1]])[rows] - starts  # (B,)
-        places = np.arange(batch.targets.size(1))
-        batch.targets[torch.from_numpy(places < reached[:, None])] = IGNORE
+    def batch(self, index: int) -> StreamBatch:
+        """Batch number `index`. Targets that another window predicts are IGNORE."""
+        windows = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        starts, ends = self._starts[windows], self._ends[windows]
+        batch = _batch(self.text, starts, ends - starts, fresh=True)
+        predicted = np.concatenate([[0], self._ends[:-1]])[windows] - starts  # (B,)
+        positions = np.arange(batch.targets.size(1))
+        batch.targets[torch.from_numpy(positions < predicted[:, None])] = IGNORE
         return batch
 
 
-def _window(text: TokenArray, starts: np.ndarray, lengths: np.ndarray, fresh: bool) -> StreamBatch:
-    """Row b: the `lengths[b]` tokens from `starts[b]` on, and the tokens that follow each."""
+def _batch(text: TokenArray, starts: np.ndarray, lengths: np.ndarray, fresh: bool) -> StreamBatch:
+    """Row b: the `lengths[b]` tokens from `starts[b]` on, and the token that follows each."""
     steps = np.arange(lengths.max())
-    places = np.minimum(starts[:, None] + steps, len(text.ids) - 2)  # (B, T)
-    tokens = text.ids[places].astype(np.int64)
-    targets = text.ids[places + 1].astype(np.int64)
+    positions = np.minimum(starts[:, None] + steps, len(text.ids) - 2)  # (B, T)
+    tokens = text.ids[positions].astype(np.int64)
+    targets = text.ids[positions + 1].astype(np.int64)
     targets[steps >= lengths[:, None]] = IGNORE
     return StreamBatch(torch.from_numpy(tokens), torch.from_numpy(targets), fresh)
 
 
-def _check(text: TokenArray, rows: int, steps: int) -> None:
-    for name, value in (("rows", rows), ("steps", steps)):
+def _check(text: TokenArray, batch_size: int, sequence_length: int) -> int:
+    """The number of tokens to predict, after checking the arguments."""
+    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length)):
         if value < 1:
             raise ConfigError(f"`{name}` must be at least 1, but is {value}.")
     if len(text.ids) < 2:
         raise ConfigError(f"the text must have at least 2 tokens, but has {len(text.ids)}.")
+    return len(text.ids) - 1
+
+
+def _identity(text: TokenArray, batch_size: int, sequence_length: int) -> dict[str, Any]:
+    return {"data": f"{text.checksum:08x}", "rows": batch_size, "steps": sequence_length}

@@ -1,7 +1,7 @@
-"""Examples as token ids in flat arrays: compact, and any rows of them become a batch at once.
+"""Examples as token ids in flat arrays: compact, and any of them become a batch at once.
 
-A field of n examples is one array of all its ids, end to end, and n + 1 offsets into it. Ids take
-two bytes where the vocabulary has at most 65,536 pieces, four otherwise: the 4.5 million sentence
+A column of n examples is one array of all its ids, end to end, and n + 1 offsets into it. Ids take
+two bytes where the vocabulary has at most 65,536 tokens, four otherwise: the 4.5 million sentence
 pairs of WMT14 (about 270 million tokens) take 0.6 GB.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,9 +23,11 @@ from regard.data.batches import Sequences
 from regard.data.readers import Row, RowReader, read
 from regard.errors import ConfigError, DataError
 
-_CHUNK = 512  # rows that are encoded together: what they need lies in the cache
+_CHUNK = 512  # rows that are encoded together: their ids fit in the cache
 _FEW = 8  # rows that are read before their lengths are looked at
 _CHARACTERS = 1 << 22  # of rows that are encoded together
+_DONE = {"skip": "row left out", "keep": "row kept", "truncate": "truncated"}
+S = TypeVar("S")
 T = TypeVar("T")
 Chunk = list[tuple[int, Row]]
 
@@ -35,16 +36,23 @@ class TextTokenizer(Protocol):
     """What this module needs of a tokenizer."""
 
     @property
-    def vocab_size(self) -> int: ...
-    def encode_many(self, texts: list[str]) -> list[list[int]]: ...
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text."""
 
 
 @dataclass(frozen=True)
 class FieldEncoder:
     """How one field of a row becomes ids: `before`, then the text's ids, then `after`.
 
-    `max_length` limits the whole, `before` and `after` included. What is longer is an error, loses
-    the end of its text (`truncate`), or leaves its whole row out (`skip`); both are counted.
+    name: of the field, for messages and reports
+    max_tokens: the most ids, `before` and `after` included; None: any number
+    too_long: for a longer text, raise an error, `truncate` it, or `skip` its row; both are counted
+
+    Raises:
+        ConfigError: `too_long` is something else, or `max_tokens` leaves no room for a text.
     """
 
     name: str
@@ -59,19 +67,24 @@ class FieldEncoder:
             raise ConfigError(
                 f"`too_long` must be error, truncate or skip, but is {self.too_long!r}."
             )
-        least = len(self.before) + len(self.after) + 1
-        if self.max_length is not None and self.max_length < least:
-            raise ConfigError(f"`max_length` must be at least {least}, but is {self.max_length}.")
+        if self.max_tokens is not None and self.max_tokens < self.special_count + 1:
+            least = self.special_count + 1
+            raise ConfigError(f"`max_tokens` must be at least {least}, but is {self.max_tokens}.")
+
+    @property
+    def special_count(self) -> int:
+        """How many ids are added to a text."""
+        return len(self.before) + len(self.after)
 
     def encode_many(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text between `before` and `after`, whatever their number."""
         before, after = list(self.before), list(self.after)
         return [[*before, *ids, *after] for ids in self.tokenizer.encode_many(texts)]
 
-    def long_ones(self, rows: Sequence[Sequence[int]]) -> list[int]:
-        """Which of the rows of ids are longer than `max_length`."""
-        most = self.max_length
-        return [] if most is None else [i for i, ids in enumerate(rows) if len(ids) > most]
+    def over_limit(self, encoded: Sequence[Sequence[int]]) -> list[int]:
+        """The indices of encoded texts longer than `max_tokens`."""
+        most = self.max_tokens
+        return [] if most is None else [i for i, ids in enumerate(encoded) if len(ids) > most]
 
     def truncated(self, ids: list[int]) -> list[int]:
         """The first `max_length` ids, of which the last are `after`."""
@@ -81,10 +94,10 @@ class FieldEncoder:
 
 @dataclass
 class ReadReport:
-    """What became of the rows that were read: nothing is left out or cut without being counted.
+    """How many rows were read and kept, and what was left out or changed.
 
-    `events` maps what happened ("source: empty, row left out") to how often and to the line where
-    it happened first (or the question, in a file without lines: `unit` says which).
+    events: what happened ("source: empty, row left out") -> how often, and where first
+    unit: what the numbers of `first_line` count: lines, or questions in a file without lines
     """
 
     files: tuple[str, ...]
@@ -94,7 +107,7 @@ class ReadReport:
     unit: str = "line"
 
     def note(self, event: str, line: int) -> None:
-        """Count one more of an event, which happened on this line."""
+        """Count an event at this line."""
         self.events.setdefault(event, {"count": 0, "first_line": line})["count"] += 1
 
     def __str__(self) -> str:
@@ -106,51 +119,61 @@ class ReadReport:
 
 @dataclass(frozen=True, eq=False)
 class TokenArray:
-    """Rows of ids end to end: `ids` (N,) uint16 or int32, `offsets` (rows + 1,) int64."""
+    """Sequences of ids end to end: `ids` (N,) uint16 or int32, `offsets` (sequences + 1,) int64."""
 
     ids: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int]], vocab_size: int = 1 << 31) -> TokenArray:
-        """The rows in one array; `vocab_size` decides how many bytes an id takes."""
-        growing = _ArrayBuilder(vocab_size)
-        growing.extend(rows)
-        return growing.done()
+    def of(cls, sequences: Iterable[Sequence[int]], vocab_size: int = 1 << 31) -> TokenArray:
+        """The sequences in one array; `vocab_size` decides how many bytes an id takes."""
+        builder = _ArrayBuilder(vocab_size)
+        builder.extend(sequences)
+        return builder.done()
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[TokenArray]) -> TokenArray:
+        """The sequences of all parts, in order."""
+        offsets = np.concatenate([[0], *(part.lengths for part in parts)]).cumsum()
+        return cls(np.concatenate([part.ids for part in parts]), offsets)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(rows,) int64: how many ids each row has."""
+        """(sequences,) int64: the number of ids of each sequence."""
         return np.diff(self.offsets)
 
     @cached_property
     def checksum(self) -> int:
-        """A CRC-32 of all ids and offsets: tells data that changed from data that did not."""
+        """CRC-32 of all ids and offsets, by which data is recognized when a run resumes."""
         return zlib.crc32(self.offsets.tobytes(), zlib.crc32(self.ids.data))
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """The number of sequences."""
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> np.ndarray:
-        """The ids of one row."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row must be from 0 to {len(self) - 1}, but is {row}")
-        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+    def __getitem__(self, index: int) -> np.ndarray:
+        """The ids of one sequence.
 
-    def padded(self, rows: np.ndarray, pad: int | None) -> Sequences:
-        """These rows as a batch (B, T), T the longest; `pad` (None: 0) stands after the ends."""
-        lengths = self.lengths[rows]
-        places = np.arange(lengths.max(initial=0))
-        inside = places < lengths[:, None]  # (B, T)
+        Raises:
+            IndexError: there is no such sequence.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"the index must be from 0 to {len(self) - 1}, but is {index}.")
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def padded(self, indices: np.ndarray, pad: int | None) -> Sequences:
+        """The sequences at `indices` (B,) as a batch (B, T), padded with `pad` (None: 0)."""
+        lengths = self.lengths[indices]
+        positions = np.arange(lengths.max(initial=0))
+        inside = positions < lengths[:, None]  # (B, T)
         ids = np.full(inside.shape, pad or 0, np.int64)
-        ids[inside] = self.ids[(self.offsets[rows][:, None] + places)[inside]]
+        ids[inside] = self.ids[(self.offsets[indices][:, None] + positions)[inside]]
         return Sequences(torch.from_numpy(ids), torch.from_numpy(lengths))
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedExamples:
-    """Encoded rows: one `TokenArray` for each column, all of the same number of rows."""
+    """Encoded rows: one `TokenArray` for each column, all of the same number of sequences."""
 
     columns: tuple[TokenArray, ...]
     report: ReadReport
@@ -167,15 +190,21 @@ def encode(
 ) -> EncodedExamples:
     """Read all rows of `data` and encode field i of each with `columns[i]`.
 
-    A row with an empty field (white space alone) is left out (`skip`), encoded like others (`keep`)
-    or an error. Rows pass in chunks, so that only ids stay in memory. Nothing left is an error.
+    Rows are read in chunks, so that only ids stay in memory.
+
+    data: a reader, or what `regard.data.read` takes
+    empty: for a row with an empty field (white space alone), raise an error, `keep` it or `skip` it
+
+    Raises:
+        ConfigError: `empty` is something else.
+        DataError: a row cannot be read, is empty or too long as the options say, or none is left.
     """
     if empty not in ("error", "keep", "skip"):
         raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
     rows = data if isinstance(data, RowReader) else read(data)
     encoding = _Encoding(rows, tuple(columns), empty)
-    for chunk in _ahead(encoding.encoded, encoding.chunks()):
-        encoding.add(*chunk)
+    for chunk, fields in _ahead(encoding.encoded, encoding.chunks()):
+        encoding.add(chunk, fields)
     return encoding.done()
 
 
@@ -186,25 +215,25 @@ def encode_texts(
     first: Sequence[int] = (),
     after: Sequence[int] = (),
 ) -> TokenArray:
-    """Texts end to end, a row each, with `after` behind every one; `first` is a row before them.
+    """Texts end to end, a sequence each; only ids stay in memory.
 
-    Only ids stay in memory, as with `encode`.
+    first: ids of a sequence before all texts
+    after: ids at the end of every text
     """
-    growing = _ArrayBuilder(tokenizer.vocab_size)
+    builder = _ArrayBuilder(tokenizer.vocab_size)
     if first:
-        growing.extend([first])
+        builder.extend([first])
 
     def encoded(chunk: list[str]) -> _RaggedIds:
-        return _RaggedIds.of(tokenizer.encode_many(chunk), growing.ids.typecode)
+        return _RaggedIds.of(tokenizer.encode_many(chunk), builder.ids.typecode)
 
-    several = iter(texts)
-    for rows in _ahead(encoded, _chunks(several, len)):
-        growing.add(rows.framed((), tuple(after)))
-    return growing.done()
+    for sequences in _ahead(encoded, _chunks(iter(texts), len)):
+        builder.add(sequences.framed((), tuple(after)))
+    return builder.done()
 
 
 def _chunks(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T]]:
-    """Up to `_CHUNK` items at a time; fewer where their `length` adds up to much."""
+    """Up to `_CHUNK` items at a time; fewer where their lengths sum to over `_CHARACTERS`."""
     chunk: list[T] = []
     total = 0
     while few := list(islice(items, _FEW)):
@@ -217,156 +246,125 @@ def _chunks(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T]]
         yield chunk
 
 
-def _ahead(work: Callable[[Any], Any], parts: Iterator[Any]) -> Iterator[Any]:
-    """`work(part)` for each part, in order; the next is worked on, in a thread, while one is used.
+def _ahead(work: Callable[[S], T], parts: Iterator[S]) -> Iterator[T]:
+    """`work(part)` for each part, in order; a thread works on the next one while one is used.
 
-    Tokenizers compute on all cores without holding Python up, so that reading and storing cost
-    nothing. What goes wrong does so in the order of the parts.
+    Tokenizers compute on all cores without holding Python's lock, so that reading and storing cost
+    nothing. Errors are raised in the order of the parts.
     """
     with ThreadPoolExecutor(1) as pool:
-        waiting: deque[Future[Any]] = deque()
-        more = True
-        while more:
+        waiting: list[Future[T]] = []
+        failure = None
+        while failure is None:
             try:
                 waiting.append(pool.submit(work, next(parts)))
             except StopIteration:
-                more = False
+                break
             except Exception as error:
-                waiting.append(Future())
-                waiting[-1].set_exception(error)
-                more = False
+                failure = error
             if len(waiting) > 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
+        if failure is not None:
+            raise failure
 
 
 @dataclass(frozen=True)
 class _RaggedIds:
-    """Rows of ids end to end, and the length of each."""
+    """Sequences of ids end to end, and the length of each."""
 
     ids: np.ndarray
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[list[int]], kind: str) -> _RaggedIds:
-        ids = array(kind)
-        for row in rows:
-            ids.fromlist(row)
-        return cls(np.frombuffer(ids, kind), np.fromiter(map(len, rows), np.int64, len(rows)))
+    def of(cls, sequences: Sequence[list[int]], typecode: str) -> _RaggedIds:
+        ids = array(typecode)
+        for one in sequences:
+            ids.fromlist(one)
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        return cls(np.frombuffer(ids, typecode), lengths)
 
-    def rows(self, keep: np.ndarray) -> _RaggedIds:
-        """Those where `keep` (rows,) is True."""
+    def select(self, keep: np.ndarray) -> _RaggedIds:
+        """The sequences where `keep` (sequences,) is True."""
         return _RaggedIds(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
 
-    def shortened(self, lengths: np.ndarray) -> _RaggedIds:
-        """The first ids of each row, so many."""
+    def truncated(self, lengths: np.ndarray) -> _RaggedIds:
+        """The first ids of each sequence, `lengths` (sequences,) of them."""
         starts = np.cumsum(self.lengths) - self.lengths
-        places = np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
-        return _RaggedIds(self.ids[places < np.repeat(lengths, self.lengths)], lengths)
+        positions = np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
+        return _RaggedIds(self.ids[positions < np.repeat(lengths, self.lengths)], lengths)
 
     def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> _RaggedIds:
-        """Each row between these."""
+        """Each sequence between `before` and `after`."""
         if not before and not after:
             return self
         lengths = self.lengths + len(before) + len(after)
         ends = np.cumsum(lengths)
         ids = np.empty(lengths.sum(), self.ids.dtype)
         inside = np.ones(len(ids), bool)
-        for first, pieces in ((ends - lengths, before), (ends - len(after), after)):
-            for place, piece in enumerate(pieces):
-                ids[first + place] = piece
-                inside[first + place] = False
+        for first, added in ((ends - lengths, before), (ends - len(after), after)):
+            for offset, id in enumerate(added):
+                ids[first + offset] = id
+                inside[first + offset] = False
         ids[inside] = self.ids
         return _RaggedIds(ids, lengths)
 
 
 class _ArrayBuilder:
-    """Flat arrays that grow at the end without ever being copied whole at finish."""
+    """Flat arrays that grow at the end; the finished `TokenArray` shares their memory."""
 
     def __init__(self, vocab_size: int):
         self.ids = array("H" if vocab_size <= 1 << 16 else "i")
         self.offsets = array("q", [0])
 
-    def extend(self, rows: Iterable[Sequence[int]]) -> None:
-        rows = list(rows)
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        flat = np.fromiter(chain.from_iterable(rows), self.ids.typecode, int(lengths.sum()))
-        self.add(_RaggedIds(flat, lengths))
+    def extend(self, sequences: Iterable[Sequence[int]]) -> None:
+        sequences = list(sequences)
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        flat = chain.from_iterable(sequences)
+        self.add(_RaggedIds(np.fromiter(flat, self.ids.typecode, int(lengths.sum())), lengths))
 
-    def add(self, rows: _RaggedIds) -> None:
-        self.ids.frombytes(rows.ids.tobytes())
-        self.offsets.frombytes((self.offsets[-1] + np.cumsum(rows.lengths)).tobytes())
+    def add(self, sequences: _RaggedIds) -> None:
+        self.ids.frombytes(sequences.ids.tobytes())
+        self.offsets.frombytes((self.offsets[-1] + np.cumsum(sequences.lengths)).tobytes())
 
     def done(self) -> TokenArray:
-        return TokenArray(
-            np.frombuffer(self.ids, self.ids.typecode), np.frombuffer(self.offsets, "q")
-        )
+        ids = np.frombuffer(self.ids, self.ids.typecode)
+        return TokenArray(ids, np.frombuffer(self.offsets, "q"))
 
 
 class _Encoding:
-    """The work of `encode`: columns that grow, and the report of what was met."""
+    """The work of `encode`: an array for each column, and the report."""
 
     def __init__(self, rows: RowReader, columns: tuple[FieldEncoder, ...], empty: str):
         self.rows, self.columns, self.empty = rows, columns, empty
-        self.growing = [_ArrayBuilder(column.tokenizer.vocab_size) for column in columns]
+        self.builders = [_ArrayBuilder(column.tokenizer.vocab_size) for column in columns]
         files = dict.fromkeys(rows.file_of(i) for i in range(len(columns)))
         self.report = ReadReport(tuple(files))
 
     def chunks(self) -> Iterator[Chunk]:
-        """The rows that are encoded, some thousands at a time."""
+        """The rows to encode, some hundreds at a time."""
         numbered = self.rows.numbered()
         for chunk in _chunks(numbered, lambda numbered_row: sum(map(len, numbered_row[1]))):
             self.report.read += len(chunk)
-            if not self._are_whole([row for _, row in chunk]):
-                chunk = [(line, row) for line, row in chunk if self._is_whole(line, row)]
+            if not self._all_complete(chunk):
+                chunk = [(line, row) for line, row in chunk if self._keeps(line, row)]
             yield chunk
 
-    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[_RaggedIds]]:
-        """A chunk with the ids of each of its columns."""
-        fields = []
-        for i, (column, growing) in enumerate(zip(self.columns, self.growing, strict=True)):
-            rows = column.tokenizer.encode_many([row[i] for _, row in chunk])
-            fields.append(_RaggedIds.of(rows, growing.ids.typecode))
-        return chunk, fields
-
-    def add(self, chunk: Chunk, fields: list[_RaggedIds]) -> None:
-        keep = np.ones(len(chunk), bool)
-        for i, column in enumerate(self.columns):
-            if column.max_length is None:
-                continue
-            around = len(column.before) + len(column.after)
-            lengths = fields[i].lengths
-            long = lengths + around > column.max_length
-            for place in np.flatnonzero(long):
-                self._note_long(i, chunk[place][0], int(lengths[place]) + around)
-            if column.too_long == "skip":
-                keep &= ~long
-            elif long.any():
-                fields[i] = fields[i].shortened(np.minimum(lengths, column.max_length - around))
-        for growing, column, rows in zip(self.growing, self.columns, fields, strict=True):
-            kept = rows if keep.all() else rows.rows(keep)
-            growing.add(kept.framed(column.before, column.after))
-        self.report.kept += int(keep.sum())
-
-    def _are_whole(self, rows: list[Row]) -> bool:
-        """Whether no row of a chunk needs a closer look."""
+    def _all_complete(self, chunk: Chunk) -> bool:
+        """Whether all rows have all fields and none is empty: the usual case, checked fast."""
         count = len(self.columns)
-        return all(len(row) == count for row in rows) and not any(
-            not text or text.isspace() for row in rows for text in row
+        return all(len(row) == count for _, row in chunk) and not any(
+            not text or text.isspace() for _, row in chunk for text in row
         )
 
-    def done(self) -> EncodedExamples:
-        if not self.report.kept:
-            raise DataError(self.report.files[0], None, f"no example is left. {self.report}.")
-        return EncodedExamples(tuple(growing.done() for growing in self.growing), self.report)
-
-    def _is_whole(self, line: int, row: Row) -> bool:
+    def _keeps(self, line: int, row: Row) -> bool:
+        """Whether a row is encoded; an empty field is noted."""
         if len(row) != len(self.columns):
             names = ", ".join(column.name for column in self.columns)
             problem = f"has {len(row)} fields, but {len(self.columns)} are needed: {names}."
             raise DataError(self.rows.file_of(0), line, problem)
-        whole = True
+        complete = True
         for i, (column, text) in enumerate(zip(self.columns, row, strict=True)):
             if text and not text.isspace():
                 continue
@@ -374,8 +372,36 @@ class _Encoding:
                 hint = "Fill it, or choose empty = 'skip' or 'keep'."
                 raise DataError(self.rows.file_of(i), line, f"the {column.name} is empty.", hint)
             self.report.note(f"{column.name}: empty, {_DONE[self.empty]}", line)
-            whole = self.empty == "keep"
-        return whole
+            complete = self.empty == "keep"
+        return complete
+
+    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[_RaggedIds]]:
+        """A chunk with the ids of each of its columns."""
+        fields = []
+        for i, (column, builder) in enumerate(zip(self.columns, self.builders, strict=True)):
+            ids = column.tokenizer.encode_many([row[i] for _, row in chunk])
+            fields.append(_RaggedIds.of(ids, builder.ids.typecode))
+        return chunk, fields
+
+    def add(self, chunk: Chunk, fields: list[_RaggedIds]) -> None:
+        """Append the rows of a chunk that are not left out, truncated as the columns say."""
+        keep = np.ones(len(chunk), bool)
+        for i, column in enumerate(self.columns):
+            if column.max_tokens is None:
+                continue
+            lengths = fields[i].lengths
+            long = lengths + column.special_count > column.max_tokens
+            for number in np.flatnonzero(long):
+                self._note_long(i, chunk[number][0], int(lengths[number]) + column.special_count)
+            if column.too_long == "skip":
+                keep &= ~long
+            elif long.any():
+                most = column.max_tokens - column.special_count
+                fields[i] = fields[i].truncated(np.minimum(lengths, most))
+        for builder, column, ids in zip(self.builders, self.columns, fields, strict=True):
+            kept = ids if keep.all() else ids.select(keep)
+            builder.add(kept.framed(column.before, column.after))
+        self.report.kept += int(keep.sum())
 
     def _note_long(self, i: int, line: int, length: int) -> None:
         column = self.columns[i]
@@ -386,5 +412,7 @@ class _Encoding:
         what = f"{column.name}: longer than {column.max_length} tokens"
         self.report.note(f"{what}, {_DONE[column.too_long]}", line)
 
-
-_DONE = {"skip": "row left out", "keep": "row kept", "truncate": "truncated"}
+    def done(self) -> EncodedExamples:
+        if not self.report.kept:
+            raise DataError(self.report.files[0], None, f"no example is left. {self.report}.")
+        return EncodedExamples(tuple(builder.done() for builder in self.builders), self.report)

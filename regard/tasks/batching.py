@@ -85,7 +85,7 @@ def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) 
         RegardError: a text is longer than `column.max_length` and `too_long` is "error".
     """
     rows = column.encode_many(checked_texts(texts))
-    long = column.long_ones(rows)
+    long = column.over_limit(rows)
     if long and too_long == "error":
         count = len(rows[long[0]])
         problem = f"has {count} tokens, but this model reads at most {column.max_length}."
@@ -99,7 +99,7 @@ def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) 
 def long_ones(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
     """The places of texts longer than `column.max_length`, and how many tokens each has."""
     rows = column.encode_many(checked_texts(texts))
-    return {i: len(rows[i]) for i in column.long_ones(rows)}
+    return {i: len(rows[i]) for i in column.over_limit(rows)}
 
 
 @torch.no_grad()
@@ -118,9 +118,9 @@ def decode_in_order(model: Any, rows: TokenArray, method: Any) -> list[list[Hypo
     beside = BESIDE if searches and _quantized(model) else 1
     budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
     pads = (model.config.pad,)
-    batches = sorted_batches((rows,), pads, budget=budget, make=lambda sources: sources)
+    batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda sources: sources)
     if beside > 1:
-        batches = replace(batches, rows=smaller_at_the_end(batches.rows, beside))
+        batches = replace(batches, indices=smaller_at_the_end(batches.indices, beside))
 
     def decode(batch: Sequences) -> Answers:
         return decoding.generate(model, batch.to(device), method)
@@ -128,12 +128,12 @@ def decode_in_order(model: Any, rows: TokenArray, method: Any) -> list[list[Hypo
     with evaluating(model):
         decoded, done = _answers(decode, batches, beside), 0
         try:
-            for numbers, answers in zip(watched(batches.rows), decoded, strict=True):
+            for numbers, answers in zip(watched(batches.indices), decoded, strict=True):
                 done += 1
                 for number, hypotheses in zip(numbers, answers, strict=True):
                     found[number] = hypotheses
         except NotNumbers:
-            _name_the_first(decode, rows, sorted(batches.rows[done].tolist()), *pads)
+            _name_the_first(decode, rows, sorted(batches.indices[done].tolist()), *pads)
             raise
     return found
 

@@ -35,7 +35,7 @@ from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
 from regard.tasks.verbs import TaskVerbs
 from regard.text.templates import EncoderInput
-from regard.text.word_spans import words_of
+from regard.text.word_spans import word_spans
 
 Per = Literal["text", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
@@ -293,7 +293,7 @@ def as_words(given: Any, index: int) -> list[str]:
     """The words of a string, split as for tagging; or the given words."""
     text = text_or_words(given, index)
     if isinstance(text, str):
-        return [text[start:stop] for start, stop in words_of(text)]
+        return [text[start:stop] for start, stop in word_spans(text)]
     return text
 
 
@@ -472,7 +472,9 @@ class Embedder:
         """Batch by batch the indices of the texts, and what the unit makes of each."""
         device = device_of(self.encoder)
         bfloat16 = self.precision == "bfloat16"
-        batches = EncodedInputs.of(encoded.rows).in_order(self.pieces.pad, tokens=self.budget)
+        batches = EncodedInputs.of(encoded.rows).longest_first(
+            self.pieces.pad, max_tokens=self.budget
+        )
         casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
         with torch.no_grad(), evaluating(self.encoder), casting:
             for batch in batches:

@@ -153,7 +153,7 @@ class Answering(Embeds):
             return
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.model.encoder)
-            for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
+            for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = batch.to(device_of(self.model))
@@ -276,7 +276,11 @@ class EncoderTask(Answering, ABC):
         rows, tokens = parts.data.batch_size, parts.data.max_tokens_per_batch
         unpadded = self.model.encoder.unpadded and device_of(self.model).type == "cpu"
         buckets = parts.train.rows.buckets(
-            self.pieces.pad, rows=rows, tokens=tokens, seed=parts.seed, alike=not unpadded
+            self.pieces.pad,
+            batch_size=rows,
+            max_tokens=tokens,
+            seed=parts.seed,
+            by_length=not unpadded,
         )
         return BucketSampler(buckets)
 

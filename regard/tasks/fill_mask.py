@@ -183,7 +183,7 @@ class FillMask(Answering):
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.model.encoder)
-            for batch in watched(rows.in_order(self.pieces.pad, tokens=most)):
+            for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
                 here = batch.to(device_of(self.model))
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)

@@ -49,9 +49,9 @@ def lambada_scores(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) ->
         )
     nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
     places, pads = batch_budget(model), (model.config.pad,)
-    batches = sorted_batches((rows,), pads, budget=places, make=lambda one: one)
+    batches = sorted_batches((rows,), pads, max_tokens=places, make=lambda one: one)
     with evaluating(model):
-        for numbers, batch in zip(batches.rows, watched(batches), strict=True):
+        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
             lasts = torch.from_numpy(counts[numbers])
             nats[numbers], right[numbers] = _scores(model, batch, lasts)
     check_finite(nats.isfinite(), range(len(rows)), "a last word whose probability comes of scores")

@@ -277,11 +277,11 @@ class LanguageModeling(Embeds):
         data = self._texts()
         if self.context is None:
             return EpochSampler(
-                ParallelStreams(data.train, rows=data.batch_size, steps=data.sequence_length)
+                ParallelStreams(data.train, batch_size=data.rows, sequence_length=data.steps)
             )
         return EpochSampler(
             ShuffledBlocks(
-                data.train, rows=data.batch_size, steps=data.sequence_length, seed=data.seed
+                data.train, batch_size=data.rows, sequence_length=data.steps, seed=data.seed
             )
         )
 
@@ -515,9 +515,9 @@ class LanguageModeling(Embeds):
     ) -> Sequence[StreamBatch]:
         """A text to be measured: in windows, or in `rows` streams where there is no window."""
         if window is None:
-            return ParallelStreams(text, rows=rows, steps=VALID_STEPS)
+            return ParallelStreams(text, batch_size=rows, sequence_length=VALID_STEPS)
         rows = max(1, batch_budget(self.model) // window)
-        return SlidingWindows(text, window=window, stride=stride, rows=rows)
+        return SlidingWindows(text, window=window, stride=stride, batch_size=rows)
 
     # ---- prompts
 

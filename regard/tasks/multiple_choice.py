@@ -219,7 +219,7 @@ class MultipleChoice(EncoderTask):
 
     def scores_of(self, hidden: Tensor, batch: GroupBatch) -> Tensor:
         """The scores of the choices of each question, (B, C); -inf where it has fewer."""
-        return batch.side_by_side(super().scores_of(hidden, batch)[:, 0].float())
+        return batch.scores_by_example(super().scores_of(hidden, batch)[:, 0].float())
 
     def loss(self, scores: Tensor, batch: GroupBatch, targets: Any) -> tuple[Tensor, int]:
         """Cross-entropy over the choices, in nats."""

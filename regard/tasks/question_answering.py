@@ -183,9 +183,9 @@ class QuestionAnswering(EncoderTask):
                 records.report.note("an answer without tokens, question left out", lines[i])
             found = self._rows([asked[i] for i in kept], [contexts[i] for i in kept])
             rows.append(found)
-            places.append(found.places_of([wanted[i] for i in kept]))
+            places.append(found.span_positions([wanted[i] for i in kept]))
         targets = torch.from_numpy(np.concatenate(places))
-        return Part(concatenated([one.rows for one in rows]), targets, records.report)
+        return Part(concatenated([one.inputs for one in rows]), targets, records.report)
 
     def _valid_part(self, records: RecordReader[Question]) -> Part:
         """Questions that are validated on; their rows are made when they are needed."""
@@ -334,14 +334,14 @@ class QuestionAnswering(EncoderTask):
         self, rows: ContextWindows, candidates: Sequence[SpanCandidates], before: int
     ) -> None:
         """Gather the best spans of each question over its windows; `before` others came first."""
-        for batch, scores in self.passes(rows.rows, (rows.questions + before).tolist()):
+        for batch, scores in self.passes(rows.inputs, (rows.questions + before).tolist()):
             numbers = batch.numbers.numpy()
-            first, counts = (torch.from_numpy(c[numbers]) for c in (rows.first, rows.counts))
+            first, counts = (torch.from_numpy(c[numbers]) for c in (rows.input_starts, rows.counts))
             most = candidates[0].most
             spans = best_spans(scores, first, counts, longest=self.answer_tokens, most=most)
             nothing = scores[:, 0].sum(-1).tolist()
             for row, found, none in zip(numbers.tolist(), spans, nothing, strict=True):
-                shift = int(rows.begins[row] - rows.first[row])
+                shift = int(rows.context_starts[row] - rows.input_starts[row])
                 moved = [(score, a + shift, b + shift) for score, a, b in found]
                 candidates[rows.questions[row]].add(moved, none)
 
@@ -420,7 +420,7 @@ def _span(question: Question, context: EncodedContext) -> tuple[int, int] | None
     """The pieces of the first answer."""
     if not question.answers:
         return None
-    return context.pieces_of(*question.answers[0])
+    return context.token_span(*question.answers[0])
 
 
 def _asked(place: int, pair: Any) -> Question:

@@ -113,7 +113,7 @@ class SpanCandidates:
         """With the passages of the best spans; "" where no answer is more probable than this."""
         passages = []
         for score, first, last in self.best():
-            start, end = context.part(first, last)
+            start, end = context.char_span(first, last)
             if start < end:  # white space alone is no answer
                 passages.append(Passage(context.text[start:end], start, end, score))
         no_answer = self.no_answer()

@@ -54,7 +54,7 @@ def stateful_likelihood(model: Any, text: TokenArray) -> TextLikelihood:
             return found
         overlap *= 2
     nats, count, state = 0.0, 0, None
-    for batch in watched(ParallelStreams(text, rows=1, steps=SEQUENTIAL_STEPS)):
+    for batch in watched(ParallelStreams(text, batch_size=1, sequence_length=SEQUENTIAL_STEPS)):
         loss, tokens, state = _read(model, batch, state)
         nats, count = nats + loss, count + tokens
     return TextLikelihood(nats, count)
@@ -78,7 +78,7 @@ def _read_segments(
     """The likelihood read in segments, and the largest difference between the last state of a
     segment and the state with which the next one began.
     """
-    streams = WarmedStreams(text, rows=rows, steps=SEGMENT_STEPS, lead=overlap)
+    streams = WarmedStreams(text, batch_size=rows, sequence_length=SEGMENT_STEPS, warmup=overlap)
     nats, count, state, began = 0.0, 0, None, None
     before = torch.arange(rows - 1, device=device_of(model))
     for number, batch in enumerate(watched(streams), 1):

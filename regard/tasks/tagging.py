@@ -177,7 +177,7 @@ class Tagging(EncoderTask):
     def _part(self, read: Reading) -> Part:
         """Encoded sentences with the numbers of their tags; a tag without one is left out."""
         found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
-        for number in found.cut:
+        for number in found.truncated:
             read.report.note(self._cut_note, read.lines[number])
         known = {label: i for i, label in enumerate(self.labels)}
         for (_, tags), line in zip(read.sentences, read.lines, strict=True):
@@ -185,8 +185,8 @@ class Tagging(EncoderTask):
                 if tag not in known:
                     read.report.note(f"tag {tag!r}, which the training data has not", line)
         numbers = (known.get(tag, IGNORE) for _, tags in read.sentences for tag in tags)
-        targets = Tagged(found.places, found.labelled(numbers), read.sentences)
-        return Part(found.rows, targets, read.report)
+        targets = Tagged(found.positions, found.arranged(numbers), read.sentences)
+        return Part(found.inputs, targets, read.report)
 
     @property
     def _cut_note(self) -> str:
@@ -261,15 +261,16 @@ class Tagging(EncoderTask):
         """
         given = [WordSpans.of(text) for text in self.checked(texts)]
         found = WordWindows.of([one.words for one in given], self.pieces)
-        if found.cut:
+        if found.truncated:
             warnings.warn(
-                f"{len(found.cut):,} of {len(given):,} texts have {self._cut_note}", stacklevel=2
+                f"{len(found.truncated):,} of {len(given):,} texts have {self._cut_note}",
+                stacklevel=2,
             )
-        tagged, probabilities = self._best(found, [len(one.places) for one in given])
+        tagged, probabilities = self._best(found, [len(one.spans) for one in given])
         best, probable = iter(tagged), iter(probabilities)
         answers = []
         for one in given:
-            count = len(one.places)
+            count = len(one.spans)
             tags = tuple(islice(best, count))
             entities = tuple(_entities(one, tags)) if self.entities else ()
             answers.append(
@@ -287,13 +288,13 @@ class Tagging(EncoderTask):
         counts: how many words each sentence has.
         """
         ends = np.array([*accumulate(counts)], np.int64)
-        owners = np.searchsorted(ends, found.places.offsets[:-1], "right").tolist()
-        best = torch.zeros(len(found.places.ids), dtype=torch.long)
+        owners = np.searchsorted(ends, found.positions.offsets[:-1], "right").tolist()
+        best = torch.zeros(len(found.positions.ids), dtype=torch.long)
         probabilities = torch.zeros(len(best))
-        for batch, scores in self.passes(found.rows, owners):
+        for batch, scores in self.passes(found.inputs, owners):
             rows = batch.numbers.numpy()
-            words = found.numbers.padded(rows, 0)
-            read = at_places(scores, found.places.padded(rows, 0).ids).softmax(-1)[words.keep]
+            words = found.words.padded(rows, 0)
+            read = at_places(scores, found.positions.padded(rows, 0).ids).softmax(-1)[words.keep]
             probabilities[words.ids[words.keep]], best[words.ids[words.keep]] = read.max(-1)
         return [self.labels[i] for i in best.tolist()], probabilities.tolist()
 
@@ -433,5 +434,5 @@ def _refuse_texts(words: Sequence[str]) -> None:
 
 def _entities(given: WordSpans, tags: Sequence[str]) -> Iterator[Entity]:
     for span in spans(tags):
-        start, end = given.places[span.start][0], given.places[span.stop - 1][1]
+        start, end = given.spans[span.start][0], given.spans[span.stop - 1][1]
         yield Entity(span.type, given.text[start:end], start, end)

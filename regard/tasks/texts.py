@@ -249,7 +249,7 @@ class TextTask(EncoderTask):
         if not isinstance(batch, GroupBatch):
             return super().scores_of(hidden, batch)
         head: Any = self.model.heads[self.head]
-        return head.scores(batch.summed(head.place(hidden, batch.texts)))
+        return head.scores(batch.sum_by_example(head.place(hidden, batch.texts)))
 
     # ---- learning
 

@@ -338,9 +338,7 @@ class Translation(TaskVerbs):
 
     def _buckets(self) -> Buckets:
         data, pad = self._data(), self.model.config.pad
-        return Buckets(
-            data.train.columns, (pad, pad), budget=data.max_tokens_per_batch, seed=data.seed
-        )
+        return Buckets(data.train.columns, (pad, pad), max_tokens=data.batch_tokens, seed=data.seed)
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         ids, keep = batch.target.ids, batch.target.keep
@@ -354,7 +352,7 @@ class Translation(TaskVerbs):
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
         pad, total, count = self.model.config.pad, 0.0, 0
         with evaluating(self.model):
-            for batch in sorted_batches(examples.columns, (pad, pad), budget=4096):
+            for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
                 loss, tokens = self._loss(batch.to(device_of(self.model)), 0.0)
                 total, count = total + float(loss), count + tokens
         return total, count

@@ -34,7 +34,7 @@ def grids(batch):
 
 @given(LENGTHS, st.integers(1, 60), st.none() | st.integers(1, 50), st.integers(0, 3))
 def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epoch):
-    buckets = Buckets(columns_of(lengths), (-1, -2), budget=budget, seed=5, pool=pool)
+    buckets = Buckets(columns_of(lengths), (-1, -2), max_tokens=budget, seed=5, pool=pool)
     seen = []
     for batch in buckets.epoch(epoch):
         rows = batch.target.ids[:, 0].tolist()
@@ -49,13 +49,15 @@ def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epo
 
 
 def test_batches_are_as_full_as_the_budget_allows():
-    buckets = Buckets(columns_of([(3, 3)] * 10), (0, 0), budget=12, seed=0)
+    buckets = Buckets(columns_of([(3, 3)] * 10), (0, 0), max_tokens=12, seed=0)
     assert sorted(len(batch) for batch in buckets.epoch(0)) == [2, 4, 4]
 
 
 @given(LENGTHS, st.integers(1, 60), st.integers(1, 9), st.integers(0, 3))
 def test_without_pools_batches_are_the_longest_runs_of_shuffled_rows(lengths, budget, most, epoch):
-    buckets = Buckets(columns_of(lengths), (0, 0), budget=budget, seed=5, rows=most, pool=None)
+    buckets = Buckets(
+        columns_of(lengths), (0, 0), max_tokens=budget, seed=5, batch_size=most, pool=None
+    )
     wanted: list[list[int]] = []
     for row in permutation(len(lengths), 5, epoch, 0).tolist():
         longer = [*(wanted[-1] if wanted else []), row]
@@ -64,7 +66,7 @@ def test_without_pools_batches_are_the_longest_runs_of_shuffled_rows(lengths, bu
             wanted[-1].append(row)
         else:
             wanted.append([row])
-    assert sorted(rows.tolist() for rows in buckets.epoch(epoch).rows) == sorted(wanted)
+    assert sorted(rows.tolist() for rows in buckets.epoch(epoch).indices) == sorted(wanted)
 
 
 @pytest.mark.parametrize("pool", [None, 100])
@@ -72,15 +74,15 @@ def test_lengths_decide_which_rows_meet_in_pools_alone(pool):
     """With lengths drawn from 1 to 50, rows of a random batch of 10 lie far apart."""
     lengths = np.random.default_rng(0).integers(1, 51, 400)
     columns = [TokenArray.of([0] * n for n in lengths)]
-    epoch = Buckets(columns, (0,), budget=9999, seed=1, rows=10, pool=pool).epoch(0)
-    spreads = [int(np.ptp(lengths[rows])) for rows in epoch.rows]
+    epoch = Buckets(columns, (0,), max_tokens=9999, seed=1, batch_size=10, pool=pool).epoch(0)
+    spreads = [int(np.ptp(lengths[rows])) for rows in epoch.indices]
     assert len(spreads) == 40
     assert min(spreads) > 20 if pool is None else max(spreads) < 20
 
 
 def orders(seed, epochs):
-    buckets = Buckets(random_columns(), (0, 0), budget=40, seed=seed, pool=30)
-    return [[rows.tolist() for rows in buckets.epoch(epoch).rows] for epoch in epochs]
+    buckets = Buckets(random_columns(), (0, 0), max_tokens=40, seed=seed, pool=30)
+    return [[rows.tolist() for rows in buckets.epoch(epoch).indices] for epoch in epochs]
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
@@ -92,8 +94,8 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 
 def test_the_order_of_the_batches_changes_from_epoch_to_epoch():
-    buckets = Buckets(columns_of([(i, i) for i in range(1, 30)]), (0, 0), budget=1, seed=0)
-    first, second = ([rows.tolist() for rows in buckets.epoch(e).rows] for e in (0, 1))
+    buckets = Buckets(columns_of([(i, i) for i in range(1, 30)]), (0, 0), max_tokens=1, seed=0)
+    first, second = ([rows.tolist() for rows in buckets.epoch(e).indices] for e in (0, 1))
     assert first != second and sorted(first) == sorted(second) == [[i] for i in range(29)]
 
 
@@ -105,13 +107,13 @@ def test_the_order_is_the_same_on_every_machine_and_numpy():
 
 
 def test_batches_are_shuffled_and_pools_are_mixed():
-    batches = Buckets(random_columns(400), (0, 0), budget=60, seed=0).epoch(0)
+    batches = Buckets(random_columns(400), (0, 0), max_tokens=60, seed=0).epoch(0)
     widths = [max(batch.source.ids.shape[1], batch.target.ids.shape[1]) for batch in batches]
     assert widths != sorted(widths) and widths != sorted(widths)[::-1]
     together = [
-        {frozenset(rows.tolist()) for rows in buckets.rows}
+        {frozenset(rows.tolist()) for rows in buckets.indices}
         for buckets in (
-            Buckets(random_columns(400), (0, 0), budget=60, seed=0, pool=50).epoch(e)
+            Buckets(random_columns(400), (0, 0), max_tokens=60, seed=0, pool=50).epoch(e)
             for e in (0, 1)
         )
     ]
@@ -120,7 +122,7 @@ def test_batches_are_shuffled_and_pools_are_mixed():
 
 def test_resuming_at_every_place_equals_not_stopping():
     def cursor():
-        return EpochSampler(Buckets(random_columns(), (0, 0), budget=40, seed=3))
+        return EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
 
     whole = cursor()
     total = whole.batches_per_epoch * 2 + 3
@@ -141,7 +143,7 @@ def test_resuming_at_every_place_equals_not_stopping():
 @settings(max_examples=20)
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_a_cursor_may_jump_anywhere(first, second):
-    cursor = EpochSampler(Buckets(random_columns(), (0, 0), budget=40, seed=3))
+    cursor = EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
     list(islice(cursor, first))
     saved = cursor.position()
     expected = grids(next(cursor))
@@ -152,10 +154,10 @@ def test_a_cursor_may_jump_anywhere(first, second):
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [({"seed": 4}, "seed"), ({"budget": 41}, "budget"), ({"pool": 7}, "pool")],
+    [({"seed": 4}, "seed"), ({"max_tokens": 41}, "budget"), ({"pool": 7}, "pool")],
 )
 def test_a_place_in_other_data_is_refused(change, name):
-    options = {"budget": 40, "seed": 3}
+    options = {"max_tokens": 40, "seed": 3}
     saved = EpochSampler(Buckets(random_columns(), (0, 0), **options)).position()
     with pytest.raises(CheckpointError, match=f"has {name} = .* but here it is"):
         EpochSampler(Buckets(random_columns(), (0, 0), **{**options, **change})).restore(saved)
@@ -175,7 +177,7 @@ def test_a_place_in_other_data_is_refused(change, name):
 )
 def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, place, budget):
     def cursor(kind, pool):
-        return kind(Buckets(random_columns(), (0, 0), budget=budget, seed=3, pool=pool))
+        return kind(Buckets(random_columns(), (0, 0), max_tokens=budget, seed=3, pool=pool))
 
     begun = cursor(EpochSampler, saved_pool)
     list(islice(begun, place))
@@ -191,7 +193,7 @@ def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, p
 
 @pytest.mark.parametrize("pool", [0, -1, 2.0, "8", True, [], {}])
 def test_a_saved_place_with_pools_that_are_none_is_refused(pool):
-    cursor = BucketSampler(Buckets(random_columns(), (0, 0), budget=40, seed=3, pool=7))
+    cursor = BucketSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3, pool=7))
     with pytest.raises(CheckpointError, match="has pool = .* but here it is 7"):
         cursor.restore({**cursor.position(), "pool": pool})
     without = cursor.position()
@@ -205,21 +207,21 @@ def test_a_saved_place_with_pools_that_are_none_is_refused(pool):
 
 def test_options_out_of_range_are_refused():
     columns = columns_of([(1, 1)])
-    for options in ({"budget": 0}, {"budget": 5, "pool": 0}):
+    for options in ({"max_tokens": 0}, {"max_tokens": 5, "pool": 0}):
         with pytest.raises(ConfigError, match="must be at least 1"):
             Buckets(columns, (0, 0), seed=0, **options)
     with pytest.raises(ConfigError, match="the same number of rows"):
-        Buckets([*columns, TokenArray.of([])], (0, 0, 0), budget=5, seed=0)
+        Buckets([*columns, TokenArray.of([])], (0, 0, 0), max_tokens=5, seed=0)
     with pytest.raises(ConfigError, match="the same number of rows, not 0"):
-        sorted_batches([TokenArray.of([])], (0,), budget=5)
+        sorted_batches([TokenArray.of([])], (0,), max_tokens=5)
 
 
 @given(LENGTHS, st.integers(1, 60))
 def test_evaluation_covers_each_row_once_longest_first(lengths, budget):
-    batches = sorted_batches(columns_of(lengths), (0, 0), budget=budget)
+    batches = sorted_batches(columns_of(lengths), (0, 0), max_tokens=budget)
     found = [None] * len(lengths)
     longest = []
-    for rows, batch in zip(batches.rows, batches, strict=True):
+    for rows, batch in zip(batches.indices, batches, strict=True):
         longest.append(max(batch.source.ids.shape[1], batch.target.ids.shape[1]))
         for row, first in zip(rows, batch.target.ids[:, 0].tolist(), strict=True):
             assert found[row] is None
@@ -230,12 +232,12 @@ def test_evaluation_covers_each_row_once_longest_first(lengths, budget):
 
 def test_one_column_and_another_kind_of_batch():
     column = TokenArray.of([[7], [8, 8]])
-    batches = sorted_batches([column], (0,), budget=4, make=lambda rows: rows)
+    batches = sorted_batches([column], (0,), max_tokens=4, make=lambda rows: rows)
     assert [batch.ids.tolist() for batch in batches] == [[[7, 0], [8, 8]]]
 
 
 def test_padding_is_the_part_without_tokens():
-    batches = sorted_batches(columns_of([(1, 4), (4, 4), (2, 3)]), (0, 0), budget=100)
+    batches = sorted_batches(columns_of([(1, 4), (4, 4), (2, 3)]), (0, 0), max_tokens=100)
     assert batches.padding == pytest.approx(1 - 18 / 24)
 
 
@@ -246,7 +248,7 @@ def test_padding_on_real_lengths_is_small(shared):
         text = (folder / f"train.lc.norm.tok.{language}").read_text(encoding="utf-8")
         return TokenArray.of([[0] * (len(line.split(" ")) + 2) for line in text.split("\n")[:-1]])
 
-    buckets = Buckets([words("en"), words("de")], (0, 0), budget=4096, seed=0)
+    buckets = Buckets([words("en"), words("de")], (0, 0), max_tokens=4096, seed=0)
     assert buckets.epoch(0).padding < 0.05
 
 

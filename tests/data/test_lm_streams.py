@@ -33,7 +33,7 @@ def grid(batch):
 
 
 def test_two_streams_that_divide():
-    windows = [grid(window) for window in ParallelStreams(text(9), rows=2, steps=3)]
+    windows = [grid(window) for window in ParallelStreams(text(9), batch_size=2, sequence_length=3)]
     assert windows == [
         ([[0, 1, 2], [4, 5, 6]], [[1, 2, 3], [5, 6, 7]], True),
         ([[3], [7]], [[4], [8]], False),
@@ -41,7 +41,9 @@ def test_two_streams_that_divide():
 
 
 def test_three_streams_that_do_not_divide():
-    windows = [grid(window) for window in ParallelStreams(text(12), rows=3, steps=2)]
+    windows = [
+        grid(window) for window in ParallelStreams(text(12), batch_size=3, sequence_length=2)
+    ]
     assert windows == [
         ([[0, 1], [4, 5], [8, 9]], [[1, 2], [5, 6], [9, 10]], True),
         ([[2, 3], [6, 7], [10, 10]], [[3, 4], [7, 8], [11, X]], False),
@@ -49,12 +51,14 @@ def test_three_streams_that_do_not_divide():
 
 
 def test_one_stream_is_the_text():
-    windows = [grid(window) for window in ParallelStreams(text(4), rows=1, steps=10)]
+    windows = [
+        grid(window) for window in ParallelStreams(text(4), batch_size=1, sequence_length=10)
+    ]
     assert windows == [([[0, 1, 2]], [[1, 2, 3]], True)]
 
 
 def test_columns_begin_early():
-    columns = WarmedStreams(text(11), rows=3, steps=2, lead=3)
+    columns = WarmedStreams(text(11), batch_size=3, sequence_length=2, warmup=3)
     assert (columns.leading, columns.length) == (2, 3)
     assert [grid(window) for window in columns] == [
         ([[0, 1], [3, 4], [6, 7]], [[1, 2], [X, X], [X, X]], True),
@@ -69,9 +73,12 @@ def test_columns_predict_every_token_once_behind_the_right_ones(length, rows, st
     part = -(-(length - 1 - lead) // rows)
     if (rows - 1) * part >= length - 1 - lead:
         with pytest.raises(ConfigError, match="leave each row a part"):
-            WarmedStreams(text(length), rows=rows, steps=steps, lead=lead)
+            WarmedStreams(text(length), batch_size=rows, sequence_length=steps, warmup=lead)
         return
-    columns, predicted = WarmedStreams(text(length), rows=rows, steps=steps, lead=lead), []
+    columns, predicted = (
+        WarmedStreams(text(length), batch_size=rows, sequence_length=steps, warmup=lead),
+        [],
+    )
     windows = list(columns)
     for window in windows:
         real = window.targets != IGNORE
@@ -83,7 +90,7 @@ def test_columns_predict_every_token_once_behind_the_right_ones(length, rows, st
     read = torch.cat([window.tokens for window in windows], 1)
     for row in range(rows):
         first = row * columns.length
-        there = min(columns.lead + columns.length, length - 1 - first)
+        there = min(columns.warmup + columns.length, length - 1 - first)
         assert read[row, :there].tolist() == list(range(first, first + there))
 
 
@@ -91,7 +98,7 @@ def test_columns_predict_every_token_once_behind_the_right_ones(length, rows, st
 def test_every_token_but_the_first_is_predicted_once(length, rows, steps):
     if rows >= length:
         return
-    streams = ParallelStreams(text(length), rows=rows, steps=steps)
+    streams = ParallelStreams(text(length), batch_size=rows, sequence_length=steps)
     predicted = []
     for window in streams:
         real = window.targets != IGNORE
@@ -106,7 +113,7 @@ def test_every_token_but_the_first_is_predicted_once(length, rows, steps):
 def test_each_row_continues_the_row_of_the_window_before(length, rows, steps):
     if rows >= length:
         return
-    windows = list(ParallelStreams(text(length), rows=rows, steps=steps))
+    windows = list(ParallelStreams(text(length), batch_size=rows, sequence_length=steps))
     assert [window.fresh for window in windows] == [True] + [False] * (len(windows) - 1)
     for before, after in zip(windows, windows[1:], strict=False):
         assert before.tokens.shape == (rows, steps)
@@ -116,7 +123,7 @@ def test_each_row_continues_the_row_of_the_window_before(length, rows, steps):
 
 def test_a_cursor_over_streams_starts_fresh_each_epoch_and_resumes():
     def cursor():
-        return EpochSampler(ParallelStreams(text(20), rows=2, steps=4))
+        return EpochSampler(ParallelStreams(text(20), batch_size=2, sequence_length=4))
 
     expected = [grid(window) for window in islice(cursor(), 8)]
     assert [fresh for *_, fresh in expected] == [True, False, False] * 2 + [True, False]
@@ -126,11 +133,16 @@ def test_a_cursor_over_streams_starts_fresh_each_epoch_and_resumes():
         resumed.restore(stopped.position())
         assert [grid(window) for window in islice(resumed, 8 - place)] == expected[place:]
     with pytest.raises(CheckpointError, match="has steps = 4, but here it is 5"):
-        EpochSampler(ParallelStreams(text(20), rows=2, steps=5)).restore(cursor().position())
+        EpochSampler(ParallelStreams(text(20), batch_size=2, sequence_length=5)).restore(
+            cursor().position()
+        )
 
 
 def test_blocks_by_hand():
-    batches = [grid(batch) for batch in ShuffledBlocks(text(8), rows=2, steps=3, seed=0).epoch(0)]
+    batches = [
+        grid(batch)
+        for batch in ShuffledBlocks(text(8), batch_size=2, sequence_length=3, seed=0).epoch(0)
+    ]
     rows = sorted(
         pair for tokens, targets, _ in batches for pair in zip(tokens, targets, strict=True)
     )
@@ -141,7 +153,7 @@ def test_blocks_by_hand():
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
 def test_blocks_predict_every_token_once(length, rows, steps, epoch):
-    blocks = ShuffledBlocks(text(length), rows=rows, steps=steps, seed=1)
+    blocks = ShuffledBlocks(text(length), batch_size=rows, sequence_length=steps, seed=1)
     predicted = []
     for batch in blocks.epoch(epoch):
         assert batch.fresh and len(batch) <= rows and batch.tokens.shape[1] <= steps
@@ -151,7 +163,7 @@ def test_blocks_predict_every_token_once(length, rows, steps, epoch):
 
 def test_blocks_are_shuffled_by_seed_and_epoch_and_resume():
     def cursor(seed):
-        return EpochSampler(ShuffledBlocks(text(50), rows=3, steps=4, seed=seed))
+        return EpochSampler(ShuffledBlocks(text(50), batch_size=3, sequence_length=4, seed=seed))
 
     whole = [grid(batch) for batch in islice(cursor(1), 15)]
     assert whole == [grid(batch) for batch in islice(cursor(1), 15)]
@@ -165,7 +177,7 @@ def test_blocks_are_shuffled_by_seed_and_epoch_and_resume():
 
 
 def test_blocks_move_from_epoch_to_epoch():
-    blocks, seen = ShuffledBlocks(text(50), rows=3, steps=8, seed=1), set()
+    blocks, seen = ShuffledBlocks(text(50), batch_size=3, sequence_length=8, seed=1), set()
     for epoch in range(40):
         batches = list(blocks.epoch(epoch))
         starts = {int(row[0]) % 8 for batch in batches for row in batch.tokens if row[0] > 0}
@@ -190,7 +202,7 @@ def by_the_obvious_loop(length, window, stride):
 def test_windows_are_those_of_the_obvious_loop(length, window, stride, rows):
     stride = min(window, stride)
     found = []
-    for batch in SlidingWindows(text(length), window=window, stride=stride, rows=rows):
+    for batch in SlidingWindows(text(length), window=window, stride=stride, batch_size=rows):
         assert batch.fresh and len(batch) <= rows
         for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
             predicted = [target for target in targets if target != IGNORE]
@@ -208,17 +220,17 @@ def test_a_stride_beyond_the_window_is_refused():
 
 
 def test_options_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match="`rows` must be at most 3, .* but is 4"):
-        ParallelStreams(text(4), rows=4, steps=1)
-    for options in ({"rows": 0, "steps": 1}, {"rows": 1, "steps": 0}):
+    with pytest.raises(ConfigError, match="`batch_size` must be at most 3, .* but is 4"):
+        ParallelStreams(text(4), batch_size=4, sequence_length=1)
+    for options in [{"batch_size": b, "sequence_length": 1 - b} for b in (0, 1)]:
         with pytest.raises(ConfigError, match="must be at least 1, but is 0"):
             ParallelStreams(text(4), **options)
         with pytest.raises(ConfigError, match="must be at least 1, but is 0"):
             ShuffledBlocks(text(4), seed=0, **options)
     with pytest.raises(ConfigError, match="at least 2 tokens, but has 1"):
-        ShuffledBlocks(text(1), rows=1, steps=1, seed=0)
-    with pytest.raises(IndexError, match="window must be from 0 to 2, but is 3"):
-        ParallelStreams(text(4), rows=1, steps=1)[3]
+        ShuffledBlocks(text(1), batch_size=1, sequence_length=1, seed=0)
+    with pytest.raises(IndexError, match="index must be from 0 to 2, but is 3"):
+        ParallelStreams(text(4), batch_size=1, sequence_length=1)[3]
 
 
 def test_the_count_of_a_window_moves_with_it():

@@ -50,7 +50,7 @@ def test_chunks_are_joined_in_order():
 def test_ids_take_as_few_bytes_as_the_vocabulary_allows(vocab_size, dtype):
     tokens = TokenArray.of([[vocab_size - 1], [], [0, 5]], vocab_size)
     assert tokens.ids.dtype == dtype and rows_of(tokens) == [[vocab_size - 1], [], [0, 5]]
-    with pytest.raises(IndexError, match="row must be from 0 to 2, but is 3"):
+    with pytest.raises(IndexError, match="the index must be from 0 to 2, but is 3"):
         tokens[3]
 
 

@@ -107,8 +107,10 @@ def test_windows_are_those_of_transformers(kind, request):
     for question, context in PAIRS:
         rows = rows_of(task, question, context)
         theirs = list(their_windows(folder, question, context))
-        assert [rows.rows.ids[i].tolist() for i in range(len(rows.rows))] == [w[0] for w in theirs]
-        assert rows.first.tolist() == [w[3][0] for w in theirs]
+        assert [rows.inputs.ids[i].tolist() for i in range(len(rows.inputs))] == [
+            w[0] for w in theirs
+        ]
+        assert rows.input_starts.tolist() == [w[3][0] for w in theirs]
         assert rows.counts.tolist() == [len(w[3]) for w in theirs]
         most = max(most, len(theirs))
     assert most > 4
@@ -422,7 +424,7 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
     output = model(**tokenizer(*asked[0][:2], return_tensors="pt"))
     rows = rows_of(task, *asked[0][:2])
-    _, scores = next(task.passes(rows.rows))
+    _, scores = next(task.passes(rows.inputs))
     theirs = torch.stack([output.start_logits, output.end_logits], -1)
     torch.testing.assert_close(scores, theirs.detach(), atol=1e-4, rtol=0)
 
@@ -453,16 +455,16 @@ def test_answers_of_long_articles_are_found_in_their_windows(shared):
         one.context: EncodedContext.of(one.context, tokenizer.encode(one.context))
         for one in questions
     }
-    spans = [contexts[one.context].pieces_of(*one.answers[0]) for one in questions]
+    spans = [contexts[one.context].token_span(*one.answers[0]) for one in questions]
     pieces = regard.data.encoder_inputs.InputFormat(tokenizer, task.pieces.template, 384, 0)
     asked = tokenizer.encode_many([one.question for one in questions])
     rows = ContextWindows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
-    places = rows.places_of(spans)
+    places = rows.span_positions(spans)
     held = np.flatnonzero(places[:, 0])
-    assert set(rows.questions[held]) == set(range(40)) and len(rows.rows) > 400
+    assert set(rows.questions[held]) == set(range(40)) and len(rows.inputs) > 400
     for row in held:
         question = questions[rows.questions[row]]
-        first, last = places[row] - rows.first[row] + rows.begins[row]
-        start, stop = contexts[question.context].part(first, last)
+        first, last = places[row] - rows.input_starts[row] + rows.context_starts[row]
+        start, stop = contexts[question.context].char_span(first, last)
         found, wanted = question.context[start:stop], question.answers[0].text.strip()
         assert wanted in found and len(found) < len(wanted) + 20

@@ -47,7 +47,7 @@ def sequential(model, text):
     """In float64, one token at a time."""
     model = model.double()
     total, state = 0.0, None
-    for batch in ParallelStreams(text, rows=1, steps=500):
+    for batch in ParallelStreams(text, batch_size=1, sequence_length=500):
         output = model(batch.tokens, state)
         loss, _ = model.head.loss(output.hidden[0], batch.targets[0])
         total, state = total + float(loss), output.state
@@ -122,7 +122,7 @@ def test_quantized_models_are_read_in_segments(dtype, text, passes):
     found = stateful_likelihood(model, text)
     assert len(passes) == 1 and found.count == LENGTH - 1
     nats, state = 0.0, None
-    for batch in ParallelStreams(text, rows=1, steps=100):
+    for batch in ParallelStreams(text, batch_size=1, sequence_length=100):
         output = model(batch.tokens, state)
         loss, _ = model.head.loss(output.hidden[0], batch.targets[0])
         nats, state = nats + float(loss), output.state

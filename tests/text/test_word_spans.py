@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.text.word_spans import words_of
+from regard.text.word_spans import word_spans
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from regard.text.word_spans import words_of
     ],
 )
 def test_the_rule(text, words):
-    assert [text[start:stop] for start, stop in words_of(text)] == words.split(" ") * bool(words)
+    assert [text[start:stop] for start, stop in word_spans(text)] == words.split(" ") * bool(words)
 
 
 @given(st.text())
 def test_words_lose_nothing_but_white_space(text):
-    words = words_of(text)
+    words = word_spans(text)
     assert "".join(text[start:stop] for start, stop in words) == "".join(text.split())
     assert all(start < stop for start, stop in words)

@@ -100,8 +100,8 @@ def test_an_encoder_learns_unseen(case):
         model.scores(kind, texts).square().sum().backward()
     groups = GroupBatch(source(7), torch.tensor([2, 1]), torch.arange(2)).to("meta")
     scores = model.scores("classes", groups.texts)
-    groups.summed(scores).sum().backward(retain_graph=True)
-    groups.side_by_side(scores[:, 0]).softmax(-1).sum().backward()
+    groups.sum_by_example(scores).sum().backward(retain_graph=True)
+    groups.scores_by_example(scores[:, 0]).softmax(-1).sum().backward()
     if getattr(encoder, "continues", False):
         words = NextWords(encoder.head, 0.5)
         words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
