@@ -216,7 +216,7 @@ def test_a_line_too_long_is_refused_by_name_or_cut_and_counted(runs):
 def test_bytes_that_are_not_utf8_are_named_by_line(runs):
     run = regard("predict", runs["seq2seq"], stdin=b"one\ntwo\nthr\xe9e\nfour\n")
     assert run.exit_code == 2
-    assert "standard input:3: byte 0xE9 at place 4 of the line" in run.stderr
+    assert "standard input:3: byte 0xE9 at position 4 of the line" in run.stderr
     assert run.stdout.count("\n") == 2  # the lines before are answered
 
 

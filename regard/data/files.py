@@ -1,4 +1,4 @@
-"""Files of text as streams of lines: compressed or not, strictly UTF-8, every fault located.
+"""Files of text as streams of lines: compressed or not, strictly UTF-8; errors name the line.
 
 A path may name a member of an archive: `corpus.zip!train/fra.txt`. Endings `.gz`, `.bz2` and `.xz`
 are decompressed on the way. A line ends with `\\n` or `\\r\\n` and with nothing else: form feeds,
@@ -44,22 +44,30 @@ LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 
 
 @contextmanager
 def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a file, or of a member of a zip archive (`x.zip!member`)."""
+    """The decompressed bytes of a file, or of a member of a zip archive (`x.zip!member`).
+
+    Raises:
+        DataError: it does not exist, cannot be read or cannot be decompressed.
+    """
     archive, member = split_member(path)
     check_file(archive)
-    with _faults_named(path), _opened(archive, member) as stream:
+    with _located_errors(path), _opened(archive, member) as stream:
         yield stream
 
 
 def lines(path: str | Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, without their ends, one at a time."""
+    """The lines of a UTF-8 file, without their ends, one at a time.
+
+    Raises:
+        DataError: it cannot be read, is not UTF-8, or a line has more than LONGEST_LINE bytes.
+    """
     with open_bytes(path) as stream:
         plain = isinstance(getattr(stream, "raw", None), io.FileIO)
         yield from _in_blocks(stream, path) if plain else lines_of(stream, path)
 
 
 def _in_blocks(stream: IO[bytes], name: str | Path) -> Iterator[str]:
-    """As `lines_of`, in a third of the time: what is not compressed can be read far ahead."""
+    """As `lines_of` in a third of the time, for files that are not compressed: in large blocks."""
     number, before, rest = 0, 0, b""
     while block := stream.read(_BLOCK):
         whole, end, rest = (rest + block).rpartition(b"\n")
@@ -69,7 +77,7 @@ def _in_blocks(stream: IO[bytes], name: str | Path) -> Iterator[str]:
             continue
         try:
             text = whole.decode("utf-8")
-        except UnicodeDecodeError:  # line by line it is found where
+        except UnicodeDecodeError:  # read again line by line, which locates it
             yield from lines_of(io.BytesIO(whole + end), name, number, before)
         text = text if number else text.removeprefix("\ufeff")
         found = text.split("\n")
@@ -83,7 +91,10 @@ def lines_of(
 ) -> Iterator[str]:
     """The lines of an open stream of bytes, such as `sys.stdin.buffer`, without their ends.
 
-    number, before: how many lines and bytes have been read of it.
+    number, before: the lines and bytes of it that were read before
+
+    Raises:
+        DataError: a line is not UTF-8, or has more than LONGEST_LINE bytes.
     """
     for line in whole_lines_of(stream, name, number, before):
         yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
@@ -97,12 +108,12 @@ def whole_lines_of(
     *,
     most: int = LONGEST_LINE,
 ) -> Iterator[str]:
-    """As `lines_of`, each line with its end as it stands in the file.
+    """As `lines_of`, each line with its line end.
 
-    most: bytes of a line; a longer one is an error, and no more than that of it is in memory.
+    most: bytes of a line; a longer one raises an error, and is never in memory as a whole
     """
     try:
-        for raw in _lines_up_to(most + 1, stream):
+        for raw in _bounded_lines(most + 1, stream):
             number += 1
             if len(raw) > most:
                 raise _too_long(name, number, most)
@@ -115,32 +126,36 @@ def whole_lines_of(
         raise _damaged(name, error, number) from error
 
 
-def _lines_up_to(most: int, stream: Any) -> Iterator[bytes]:
-    """The lines of a stream; what is longer comes in parts. Other iterables give what they give."""
+def _bounded_lines(most: int, stream: Any) -> Iterator[bytes]:
+    """The lines of a stream, longer ones in parts; or the items of another iterable of lines."""
     if isinstance(stream, io.IOBase | zipfile.ZipExtFile):
         return iter(partial(stream.readline, most), b"")
     return iter(stream)
 
 
 def hash_of(path: str | Path) -> str:
-    """SHA-256 (hex) of a file as it lies on the disk; of `x.zip!member`, of the member's bytes."""
+    """SHA-256 (hex) of the bytes of a file, not decompressed; or of a member, `x.zip!member`.
+
+    Raises:
+        DataError: it does not exist or cannot be read.
+    """
     archive, member = split_member(path)
     check_file(archive)
     digest = hashlib.sha256()
-    with _faults_named(path), open_bytes(path) if member else open(archive, "rb") as stream:
+    with _located_errors(path), open_bytes(path) if member else open(archive, "rb") as stream:
         while block := stream.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
 
 
 def split_member(path: str | Path) -> tuple[Path, str]:
-    """`("x.zip", "member")` of the path "x.zip!member"; `(path, "")` of any other."""
-    archive, mark, member = str(path).partition(".zip!")
-    return (Path(archive + ".zip"), member) if mark else (Path(path), "")
+    """`("x.zip", "member")` for the path "x.zip!member"; `(path, "")` for any other."""
+    archive, separator, member = str(path).partition(".zip!")
+    return (Path(archive + ".zip"), member) if separator else (Path(path), "")
 
 
 def ending(path: str | Path) -> str:
-    """The ending that tells the format, in lower case: ".tsv" of "a.tsv.gz" and "b.zip!c.tsv"."""
+    """The ending without compression, in lower case: ".tsv" for "a.tsv.gz" and "b.zip!c.tsv"."""
     archive, member = split_member(path)
     name = Path(member) if member else archive
     name = name.with_suffix("") if name.suffix.lower() in _OPENERS else name
@@ -151,7 +166,7 @@ def check_file(path: Path) -> None:
     """Raise a DataError unless the path is a file; offers the nearest name that exists."""
     try:
         _check_file(path)
-    except OSError as error:  # of a name that is too long, or of a folder that is not ours to read
+    except OSError as error:  # the name is too long, or the folder may not be read
         raise DataError(path, None, f"cannot be read: {error.strerror}.") from None
 
 
@@ -172,7 +187,7 @@ def _check_file(path: Path) -> None:
 
 
 @contextmanager
-def _faults_named(path: str | Path) -> Iterator[None]:
+def _located_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
@@ -228,7 +243,7 @@ def _nearest(name: str, names: list[str], where: Path) -> str:
 def _not_utf8(name: str | Path, line: int, before: int, error: UnicodeDecodeError) -> DataError:
     at = error.start
     problem = (
-        f"byte 0x{error.object[at]:02X} at place {at + 1} of the line "
+        f"byte 0x{error.object[at]:02X} at position {at + 1} of the line "
         f"(byte {before + at} of the text) is not UTF-8."
     )
     if line == 1:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import csv
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.data.files import (
     LONGEST_LINE,
@@ -36,16 +36,25 @@ from regard.data.files import (
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.schema import decode_json
 
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyarrow.parquet import ParquetFile
+
 Field = str | int
 Row = tuple[str, ...]
+Location = tuple[str | Path, int | None]  # what an error names: a file or a part of it, and a line
 
 
 class RowReader(ABC):
-    """What every reader is: rows that can be looped over as often as needed."""
+    """Rows of text that can be looped over as often as needed."""
 
     @abstractmethod
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        """Rows with the number, from 1, of the line on which each begins."""
+        """Rows with the number, from 1, of the line on which each begins.
+
+        Raises:
+            DataError: the file cannot be read, has no rows, or a row is not as the reader expects.
+        """
 
     @abstractmethod
     def file_of(self, field: int) -> str:
@@ -60,40 +69,47 @@ class RowReader(ABC):
 
 
 @dataclass(frozen=True)
-class _File(RowReader):
+class _FileReader(RowReader):
     path: str | Path
+    unit: ClassVar[str] = "row"
 
     def file_of(self, field: int) -> str:
         return str(self.path)
 
-    def _not_empty(self, rows: Iterable[tuple[int, Any]], what: str = "line") -> Iterator[Any]:
-        count = 0
-        for count, row in enumerate(rows, 1):  # noqa: B007
-            yield row
-        if not count:
-            raise DataError(self.path, None, f"is empty: it has not one {what}.")
+    def numbered(self) -> Iterator[tuple[int, Row]]:
+        empty = True
+        for numbered_row in self._rows():
+            empty = False
+            yield numbered_row
+        if empty:
+            raise DataError(self.path, None, f"is empty: it has not one {self.unit}.")
+
+    @abstractmethod
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        """The rows of the file, none if it is empty."""
 
 
 @dataclass(frozen=True)
-class LineReader(_File):
+class LineReader(_FileReader):
     """Plain text, one row a line."""
 
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return self._not_empty((i, (line,)) for i, line in enumerate(lines(self.path), 1))
+    unit = "line"
+
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        return ((i, (line,)) for i, line in enumerate(lines(self.path), 1))
 
 
 @dataclass(frozen=True)
-class VerbatimReader(_File):
+class VerbatimReader(_FileReader):
     """Plain text with its line breaks: the rows, joined, are the file (less a byte order mark).
 
-    A row begins at a line break that follows a line with something on it, so that the tokenizers,
-    which begin a token there too, give the same tokens for the rows as for the whole text.
+    A row begins at a line break after a line that is not blank. Tokenizers begin a token there,
+    too, so that the rows have the same tokens as the whole text.
     """
 
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return self._not_empty(self._pieces())
+    unit = "line"
 
-    def _pieces(self) -> Iterator[tuple[int, Row]]:
+    def _rows(self) -> Iterator[tuple[int, Row]]:
         begun, held = 1, ""
         with open_bytes(self.path) as stream:
             text_lines = whole_lines_of(stream, self.path, most=LONGEST_TEXT)
@@ -131,51 +147,71 @@ class ParallelReader(RowReader):
             for head, stream in zip(heads, streams, strict=True)
         ]
         if len(set(counts)) > 1:
-            raise self._unequal(counts)
-
-    def _unequal(self, counts: list[int]) -> DataError:
-        said = " and ".join(
-            f"{path} has {n:,} lines" for path, n in zip(self.paths, counts, strict=True)
-        )
-        hint = "Line i of one must be the translation of line i of the other; compare their ends."
-        return DataError(self.paths[0], None, f"parallel files differ in length: {said}.", hint)
+            listed = zip(self.paths, counts, strict=True)
+            said = " and ".join(f"{path} has {count:,} lines" for path, count in listed)
+            hint = "Line i of one must translate line i of the other; compare their ends."
+            raise DataError(self.paths[0], None, f"parallel files differ in length: {said}.", hint)
 
 
 @dataclass(frozen=True)
-class TsvReader(_File):
+class _TableReader(_FileReader):
+    """A table, of which `columns` are read, by name or by number from 0.
+
+    header: whether the first line names the columns, and all rows must have as many fields; None:
+        it does if a column is given by name
+    """
+
+    columns: tuple[Field, ...]
+    header: bool | None = None
+
+    @abstractmethod
+    def _table(self) -> Iterator[tuple[int, list[str]]]:
+        """All fields of all rows, the header included, each with the number of its line."""
+
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        table = self._table()
+        first = next(table, None)
+        if first is None:
+            return
+        by_name = any(isinstance(column, str) for column in self.columns)
+        names = first[1] if (by_name if self.header is None else self.header) else None
+        if not self.columns:
+            present = ", ".join(names) if names else f"0 to {len(first[1]) - 1}"
+            problem = "is a table, and no column was chosen."
+            raise DataError(self.path, None, problem, f"It has: {present}.")
+        numbers = [_column_number(self.path, column, names) for column in self.columns]
+        for number, fields in table if names else chain([first], table):
+            if names and len(fields) != len(names):
+                problem = f"has {len(fields)} fields, but the header has {len(names)}."
+                raise DataError(self.path, number, problem, f"The header: {', '.join(names)}.")
+            yield number, _select((self.path, number), fields, numbers)
+
+
+@dataclass(frozen=True)
+class TsvReader(_TableReader):
     """Columns between tabs, one row a line; quotes are characters like others.
 
-    `header`: whether the first line names the columns; needed when `columns` are names. Under a
-    header all rows must have as many fields as it has. Blank lines are passed over.
+    Blank lines are skipped.
     """
 
-    columns: tuple[Field, ...]
-    header: bool
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        table = ((i, line.split("\t")) for i, line in enumerate(lines(self.path), 1) if line)
-        return self._not_empty(_chosen(self.path, table, self.columns, self.header), "row")
+    def _table(self) -> Iterator[tuple[int, list[str]]]:
+        return ((i, line.split("\t")) for i, line in enumerate(lines(self.path), 1) if line)
 
 
 @dataclass(frozen=True)
-class CsvReader(_File):
+class CsvReader(_TableReader):
     """Columns between commas (or another `delimiter`), quoted with `"` where needed.
 
-    A quoted field may hold line breaks; a doubled quote inside stands for one. `header` as in Tsv.
+    A quoted field may contain line breaks; a doubled quote in it stands for one.
     """
 
-    columns: tuple[Field, ...]
-    header: bool
     delimiter: str = ","
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return self._not_empty(_chosen(self.path, self._table(), self.columns, self.header), "row")
 
     def _table(self) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
         begun = 1
         with open_bytes(self.path) as stream:
-            text = _Bounded(self.path, whole_lines_of(stream, self.path))
+            text = _BoundedLines(self.path, whole_lines_of(stream, self.path))
             table = csv.reader(text, delimiter=self.delimiter, strict=True)
             try:
                 for fields in table:
@@ -189,13 +225,14 @@ class CsvReader(_File):
                 raise DataError(self.path, begun, problem, hint) from error
 
 
-class _Bounded:
-    """The lines of a table, of which several may be one row; too long a row is an error."""
+class _BoundedLines:
+    """The lines of a table of which several may be one row; too long a row raises an error."""
 
     def __init__(self, path: str | Path, lines: Iterator[str]):
-        self.path, self.lines, self.begun, self.length = path, lines, 1, 0
+        self.path, self.lines = path, lines
+        self.begin_row(1)
 
-    def __iter__(self) -> _Bounded:
+    def __iter__(self) -> _BoundedLines:
         return self
 
     def __next__(self) -> str:
@@ -212,40 +249,34 @@ class _Bounded:
 
 
 @dataclass(frozen=True)
-class JsonLinesReader(_File):
+class JsonLinesReader(_FileReader):
     """One JSON object a line; a field of a nested object is written `outer.inner`."""
 
-    fields: tuple[str, ...]
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return self._not_empty(self._rows(), "record")
+    fields: tuple[Field, ...]
+    unit = "record"
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self.records():
-            yield number, picked(record, self.fields, self.path, number)
+            yield number, picked(record, self.fields, (self.path, number))
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The objects as they stand in the file, each with the number of its line."""
+        """The objects of the file, each with the number of its line."""
         for number, line in enumerate(lines(self.path), 1):
-            if line.strip():
-                yield number, self._parsed(number, line)
-
-    def _parsed(self, number: int, line: str) -> Any:
-        record = json_value(line, self.path, number)
-        if not isinstance(record, dict):
-            problem = f"must be a JSON object, but is a {type(record).__name__}."
-            raise DataError(self.path, number, problem, 'Write {"name": "value", …} on each line.')
-        return record
+            if not line.strip():
+                continue
+            record = json_value(line, self.path, number)
+            if not isinstance(record, dict):
+                problem = f"must be a JSON object, but is a {type(record).__name__}."
+                hint = 'Write {"name": "value", …} on each line.'
+                raise DataError(self.path, number, problem, hint)
+            yield number, record
 
 
 @dataclass(frozen=True)
-class ParquetReader(_File):
+class ParquetReader(_FileReader):
     """A Parquet file, read in batches of rows; needs pyarrow (`pip install 'regard[data]'`)."""
 
-    fields: tuple[str, ...]
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return self._not_empty(self._rows(), "row")
+    fields: tuple[Field, ...]
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         try:
@@ -256,33 +287,33 @@ class ParquetReader(_File):
         check_file(Path(self.path))
         try:
             with pyarrow.parquet.ParquetFile(self.path) as file:
-                number = 0
-                for batch in self._batches(file):
-                    for record in self._listed(batch):
-                        number += 1
-                        yield number, picked(record, self.fields, self.path, number)
+                for number, record in enumerate(self._records(file), 1):
+                    yield number, picked(record, self.fields, (self.path, number))
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(self.path, None, f"cannot be read as Parquet: {error}.") from error
 
-    def _listed(self, batch: Any) -> list[dict[str, Any]]:
+    def _records(self, file: ParquetFile) -> Iterator[dict[str, Any]]:
+        present = file.schema_arrow.names
+        wanted = {f if f in present else str(f).split(".")[0] for f in self.fields}
+        for name in sorted(wanted - set(present)):
+            raise _unknown((self.path, None), name, present)
+        for batch in file.iter_batches(batch_size=1024, columns=sorted(wanted)):
+            yield from self._listed(batch)
+
+    def _listed(self, batch: RecordBatch) -> list[dict[str, Any]]:
         try:
             return batch.to_pylist()
         except (ValueError, OverflowError) as error:  # dates beyond Python's, text that is no UTF-8
-            problem = f"holds a value that cannot be read: {error}."
+            problem = f"has a value that cannot be read: {error}."
             raise DataError(self.path, None, problem) from error
-
-    def _batches(self, file: Any) -> Iterator[Any]:
-        present = file.schema_arrow.names
-        wanted = {f if f in present else f.split(".")[0] for f in self.fields}
-        for name in sorted(wanted - set(present)):
-            raise _unknown(self.path, None, name, present)
-        return file.iter_batches(batch_size=1024, columns=sorted(wanted))
 
 
 class ItemReader(RowReader):
     """Rows from anything one can loop over: strings, tuples or lists, or mappings by name.
 
-    An iterator gives its items once; a second pass over it is refused, since it would be empty.
+    An iterator gives its items once; a second pass over it raises an error.
+
+    fields: which fields of each item, by name or number; none: all fields of a tuple or list
     """
 
     def __init__(self, items: Iterable[Any], fields: Sequence[Field] = ()):
@@ -293,7 +324,7 @@ class ItemReader(RowReader):
         return f"<{type(self.items).__name__}>"
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        return ((i, self._row(i, item)) for i, item in self.whole())
+        return ((i, self._row((self.file_of(0), i), item)) for i, item in self.whole())
 
     def whole(self) -> Iterator[tuple[int, Any]]:
         """The items as they were given, with their numbers from 1."""
@@ -304,22 +335,35 @@ class ItemReader(RowReader):
             raise DataError(self.file_of(0), None, problem, "Give a list of rows.") from None
         if self._spent:
             problem = "can be read only once, and has been read."
-            hint = "Give a list, or an object whose `__iter__` begins anew."
+            hint = "Give a list, or an object whose `__iter__` starts again."
             raise DataError(self.file_of(0), None, problem, hint)
         self._spent = once is self.items
         return enumerate(once, 1)
 
-    def _row(self, number: int, item: Any) -> Row:
-        name = self.file_of(0)
+    def _row(self, location: Location, item: object) -> Row:
         if isinstance(item, Mapping):
-            return picked(item, self.fields, name, number)
+            return picked(item, self.fields, location)
         if isinstance(item, str) and not self.fields:
-            return (text_of(name, number, 0, item),)
+            return (text_of(0, item, location),)
         if isinstance(item, Sequence) and not isinstance(item, bytes | str):
-            texts = [text_of(name, number, i, value) for i, value in enumerate(item)]
-            return _taken(name, number, texts, _places(name, None, self.fields or range(len(item))))
+            texts = [text_of(i, value, location) for i, value in enumerate(item)]
+            fields = self.fields or range(len(item))
+            numbers = [_column_number(location[0], one, None) for one in fields]
+            return _select(location, texts, numbers)
         wanted = "a tuple or a mapping" if self.fields else "a string, a tuple or a mapping"
-        raise DataError(name, number, f"must be {wanted}, but is a {type(item).__name__}.")
+        raise DataError(*location, f"must be {wanted}, but is a {type(item).__name__}.")
+
+
+FORMATS: dict[str, type[_FileReader]] = {
+    "lines": LineReader,
+    "text": VerbatimReader,
+    "tsv": TsvReader,
+    "csv": CsvReader,
+    "jsonl": JsonLinesReader,
+    "parquet": ParquetReader,
+}
+_ENDINGS = {f".{name}": name for name in ("tsv", "csv", "jsonl", "parquet")}
+_ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
 
 
 def read(
@@ -331,9 +375,14 @@ def read(
 ) -> RowReader:
     """The rows of one file, or of anything one can loop over.
 
-    `fields`: the columns wanted, by name or by number from 0. `format`: one of FORMATS; by default
-    what the ending says (also before .gz, .bz2, .xz), and lines for any other ending. `header`:
-    whether a table's first line holds names; by default it does when a field is given by name.
+    fields: the columns wanted, by name or by number from 0
+    format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz), and
+        lines for any other ending
+    header: whether a table's first line holds names; None: if a field is given by name
+
+    Raises:
+        ConfigError: the format is unknown.
+        DataError: columns or a header of plain text are asked for.
     """
     if not isinstance(data, str | PathLike):
         return ItemReader(data, fields)
@@ -341,7 +390,15 @@ def read(
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
         raise ConfigError(f"`format` must be one of {known}, but is {chosen!r}.")
-    return FORMATS[chosen](path, tuple(fields), header)
+    kind = FORMATS[chosen]
+    if issubclass(kind, _TableReader):
+        return kind(path, tuple(fields), header)
+    if issubclass(kind, JsonLinesReader | ParquetReader):
+        return kind(path, tuple(fields))
+    if fields or header:
+        problem = "is read as plain text, which has no columns and no header."
+        raise DataError(path, None, problem, "If it is a table, say so: format = 'tsv' or 'csv'.")
+    return kind(path)
 
 
 def read_parallel(*paths: str | PathLike[str]) -> ParallelReader:
@@ -368,130 +425,76 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
         raise DataError(path, line or error.lineno, problem, hint) from None
 
 
-def picked(record: Any, fields: Sequence[Field], path: str | Path, line: int | None) -> Row:
-    """The strings under these names of a mapping: `a.b` is `record["a"]["b"]`, 3 becomes "3"."""
+def picked(record: Mapping[str, Any], fields: Sequence[Field], location: Location) -> Row:
+    """The strings of these fields: `a.b` is `record["a"]["b"]`, the number 3 becomes "3".
+
+    Raises:
+        DataError: a field is missing or no text, or `fields` is empty.
+    """
     if not fields:
         problem = "has fields by name, but none was chosen."
-        raise DataError(path, line, problem, f"Name some of: {', '.join(map(str, record))}.")
-    return tuple(text_of(path, line, name, found(record, name, path, line)) for name in fields)
+        raise DataError(*location, problem, f"Name some of: {', '.join(map(str, record))}.")
+    return tuple(text_of(name, found(record, name, location), location) for name in fields)
 
 
-def found(record: Any, name: Field, path: str | Path, line: int | None) -> Any:
-    """The value under a name of a mapping: `a.b` is `record["a"]["b"]`."""
-    if name in record or not isinstance(name, str):
-        parts: list[Any] = [name]
-    else:
-        parts = name.split(".")
-    for part in parts:
-        if not isinstance(record, Mapping) or part not in record:
-            raise _unknown(path, line, name, record if isinstance(record, Mapping) else ())
-        record = record[part]
-    return record
+def found(record: Mapping[Any, Any], name: Field, location: Location) -> Any:
+    """The value of a field: `a.b` is `record["a"]["b"]`.
+
+    Raises:
+        DataError: it is missing; the message names those that are there.
+    """
+    value: Any = record
+    whole = name in record or not isinstance(name, str)
+    for part in [name] if whole else str(name).split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise _unknown(location, name, value if isinstance(value, Mapping) else ())
+        value = value[part]
+    return value
 
 
-def text_of(path: str | Path, line: int | None, name: Field, value: Any) -> str:
-    """A value as text that can be written as UTF-8; a number as its digits."""
+def text_of(name: Field, value: object, location: Location) -> str:
+    """The value of field `name` as text that can be written as UTF-8; a number as its digits.
+
+    Raises:
+        DataError: it is something else, or has half of a surrogate pair.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
         kind = "missing (null)" if value is None else f"a {type(value).__name__}"
-        raise DataError(path, line, f"field {name!r} must be text, but is {kind}.")
+        raise DataError(*location, f"field {name!r} must be text, but is {kind}.")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         problem = f"field {name!r} holds half of a surrogate pair at character {error.start + 1}."
-        raise DataError(path, line, problem, "Mend the program that wrote it.") from error
+        raise DataError(*location, problem, "Repair the program that wrote it.") from error
     return value
 
 
-def _chosen(
-    path: str | Path, table: Iterator[tuple[int, list[str]]], columns: Sequence[Field], header: bool
-) -> Iterator[tuple[int, Row]]:
-    """The wanted columns of a table whose first row may hold names."""
-    first = next(table, None)
-    if first is None:
-        return
-    names = first[1] if header else None
-    places = _places(path, names, columns, width=len(first[1]))
-    for number, fields in table if header else chain([first], table):
-        if names and len(fields) != len(names):
-            problem = f"has {len(fields)} fields, but the header has {len(names)}."
-            raise DataError(path, number, problem, f"The header: {', '.join(names)}.")
-        yield number, _taken(path, number, fields, places)
+def _column_number(path: str | Path, column: Field, names: list[str] | None) -> int:
+    """The number of a column, from 0, in a table whose header holds `names`, if it has one."""
+    if isinstance(column, int) and column >= 0:
+        return column
+    if names is None:
+        hint = "Number it from 0, or say that the first line is a header."
+        raise DataError(path, None, f"has no column {column!r}: it has no header.", hint)
+    if column not in names:
+        raise _unknown((path, 1), column, names)
+    return names.index(str(column))
 
 
-def _places(
-    path: str | Path, names: list[str] | None, columns: Sequence[Field], width: int = 0
-) -> list[int]:
-    if not columns:
-        present = ", ".join(names) if names else f"0 to {width - 1}"
-        raise DataError(path, None, "is a table, and no column was chosen.", f"It has: {present}.")
-    places = []
-    for column in columns:
-        if isinstance(column, int) and column >= 0:
-            places.append(column)
-        elif names and column in names:
-            places.append(names.index(str(column)))
-        elif names:
-            raise _unknown(path, 1, column, names)
-        else:
-            hint = "Number it from 0, or say that the first line is a header."
-            raise DataError(path, None, f"has no column {column!r}: it has no header.", hint)
-    return places
-
-
-def _taken(path: str | Path, line: int, fields: Sequence[str], places: Sequence[int]) -> Row:
-    for place in places:
-        if place >= len(fields):
+def _select(location: Location, fields: Sequence[str], numbers: Sequence[int]) -> Row:
+    for number in numbers:
+        if number >= len(fields):
             problem = f"has {len(fields)} field{'s' if len(fields) != 1 else ''}, "
-            problem += f"but column {place} is wanted (the first is column 0)."
-            raise DataError(path, line, problem)
-    return tuple(fields[place] for place in places)
+            problem += f"but column {number} is wanted (the first is column 0)."
+            raise DataError(*location, problem)
+    return tuple(fields[number] for number in numbers)
 
 
-def _unknown(path: str | Path, line: int | None, name: Field, present: Iterable[str]) -> DataError:
+def _unknown(location: Location, name: Field, present: Iterable[str]) -> DataError:
     listed = [str(other) for other in present]
     close = get_close_matches(str(name), listed, n=1, cutoff=0.5)
     hint = f"It has: {', '.join(listed) or 'none'}."
     hint += f" Did you mean {close[0]!r}?" if close else ""
-    return DataError(path, line, f"has no field {name!r}.", hint)
-
-
-def _named(columns: Sequence[Field], header: bool | None) -> bool:
-    by_name = any(isinstance(column, str) for column in columns)
-    return by_name if header is None else header
-
-
-def _without_columns(path: str, columns: Sequence[Field], header: bool | None) -> None:
-    if columns or header:
-        problem = "is read as plain text, which has no columns and no header."
-        raise DataError(path, None, problem, "If it is a table, say so: format = 'tsv' or 'csv'.")
-
-
-def _lines(path: str, columns: Sequence[Field], header: bool | None) -> RowReader:
-    _without_columns(path, columns, header)
-    return LineReader(path)
-
-
-def _verbatim(path: str, columns: Sequence[Field], header: bool | None) -> RowReader:
-    _without_columns(path, columns, header)
-    return VerbatimReader(path)
-
-
-Make = Callable[[str, tuple[Any, ...], bool | None], RowReader]
-FORMATS: dict[str, Make] = {
-    "lines": _lines,
-    "text": _verbatim,
-    "tsv": lambda path, fields, header: TsvReader(path, fields, _named(fields, header)),
-    "csv": lambda path, fields, header: CsvReader(path, fields, _named(fields, header)),
-    "jsonl": lambda path, fields, header: JsonLinesReader(path, fields),
-    "parquet": lambda path, fields, header: ParquetReader(path, fields),
-}
-_ENDINGS = {
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".json": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
+    return DataError(*location, f"has no field {name!r}.", hint)

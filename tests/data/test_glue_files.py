@@ -153,7 +153,7 @@ def test_original_multinli_has_rows_without_agreement(tmp_path):
     header = "gold_label\tsentence1_parse\tsentence1\tsentence2\tlabel1"
     path = tmp_path / "multinli_1.0_dev_matched.txt"
     write(path, header, "-\tp\ta\tb\tneutral", "neutral\tp\tc\td\tneutral")
-    with pytest.raises(DataError, match=r"matched.txt:2: has no label: '-' stands in its place"):
+    with pytest.raises(DataError, match=r"matched.txt:2: has no label: the field is '-'"):
         list(read_glue("mnli", tmp_path, "dev_matched"))
     rows = read_glue("mnli", tmp_path, "dev_matched", faults="skip")
     assert list(rows) == [("c", "d", "neutral")]
@@ -183,7 +183,9 @@ def test_of_the_test_part_the_file_with_labels_comes_first(tmp_path):
 def test_hidden_labels_are_refused_unless_texts_alone_are_asked_for(tmp_path):
     header = "sentence1\tsentence2\tlabel\tidx"
     path = write(tmp_path / "test.tsv", header, "a\tb\t-1\t0", "c\td\t-1\t1")
-    with pytest.raises(DataError, match=r"test.tsv:2: has no label: '-1' .* labels=False gives"):
+    with pytest.raises(
+        DataError, match=r"test.tsv:2: has no label: the field is '-1'.* labels=False gives"
+    ):
         list(read_glue("rte", path))
     assert list(read_glue("rte", path, labels=False)) == [("a", "b"), ("c", "d")]
     with pytest.raises(DataError, match=r"no row is left\. .*no label, row left out: 2"):

@@ -106,7 +106,7 @@ def test_hashes_are_those_of_sha256sum(tmp_path):
 
 def test_a_byte_that_is_not_utf8_is_located(tmp_path):
     path = write(tmp_path / "x.txt", b"one\ntwo\nth\xe9ree\n")
-    message = r"x\.txt:3: byte 0xE9 at place 3 of the line \(byte 10 of the text\) is not UTF-8"
+    message = r"x\.txt:3: byte 0xE9 at position 3 of the line \(byte 10 of the text\) is not UTF-8"
     with pytest.raises(DataError, match=message) as caught:
         list(lines(path))
     assert (caught.value.path, caught.value.line) == (str(path), 3)

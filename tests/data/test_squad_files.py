@@ -117,17 +117,17 @@ def test_misplaced_answers_are_refused_moved_or_left_out():
     with pytest.raises(
         DataError,
         match=r"<list>\.paragraphs\[0\]\.qas\[1\]:1: question 'q2': the answer 'cat' should begin "
-        r"at character 5 of the context, but there stands 'at '\. It stands at 4: .*'move'",
+        r"at character 5 of the context, but there is 'at '\. It occurs at 4: .*'move'",
     ):
         read(5)
     for start, place in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-21, 4), (16, 17)):
         questions, report = read(start, misplaced="move")
         assert questions[1].answers == (AnswerSpan("cat", place),)
-        assert report.events["answer moved to the nearest place where it stands"]["count"] == 1
+        assert report.events["answer moved to its nearest occurrence"]["count"] == 1
     questions, report = read(5, misplaced="skip")
     assert [q.id for q in questions] == ["q1"] and (report.read, report.kept) == (2, 1)
     assert "question left out: 1 (first at question 2)" in str(report)
-    with pytest.raises(DataError, match=r"'dog' .*The context does not hold it at all"):
+    with pytest.raises(DataError, match=r"'dog' .*The context does not have it at all"):
         read(5, "dog", misplaced="move")
     with pytest.raises(ConfigError, match="`misplaced` must be error, skip or move, but is 'fix'"):
         read(4, misplaced="fix")

@@ -1,4 +1,4 @@
-"""Tagged words in columns, as in the shared tasks of CoNLL: one word a line, one tag beside it.
+"""Tagged words in columns, as in the CoNLL shared tasks: one word a line, its tag beside it.
 
 Sentences end with a blank line. A line that begins with -DOCSTART- marks a document; it is no word,
 and is counted in the report.
@@ -11,9 +11,9 @@ from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
-from regard.data.datasets.records import RecordReader, Source
-from regard.data.files import ending, lines
-from regard.data.readers import ItemReader, JsonLinesReader, found, text_of
+from regard.data.datasets.records import RecordReader, Source, listed
+from regard.data.files import lines
+from regard.data.readers import Location, found, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -32,11 +32,16 @@ def read_conll(
 ) -> RecordReader[TaggedSentence]:
     """The sentences of a file of columns, or of anything to loop over that gives pairs.
 
-    `words` and `tags` are columns, from 0, or from the end below 0: in CoNLL-2003 the last column
-    holds entities, 1 parts of speech, 2 chunks. Columns are separated by tabs if the first line
-    with a word has one, otherwise by spaces, and every line has as many as that one. Tags come out
-    as they stand. Lines of a `.jsonl` file are objects {"words": […], "tags": […]}; items of other
-    data are such mappings, or pairs (words, tags).
+    Columns are separated by tabs if the first line with a word has one, otherwise by spaces, and
+    every line has as many as that one. In CoNLL-2003 the last column holds entities, 1 parts of
+    speech, 2 chunks. Tags are not changed.
+
+    data: a file of columns; a `.jsonl` file of objects {"words": […], "tags": […]}; or such
+        mappings or pairs (words, tags) to loop over
+    words, tags: the columns of both, from 0, or from the end below 0
+
+    Raises:
+        DataError: when it is read, for a malformed line or item.
     """
     return RecordReader(data, partial(_sentences, columns=(words, tags)), "sentence", unit="line")
 
@@ -44,18 +49,19 @@ def read_conll(
 def _sentences(
     source: Source, report: ReadReport, columns: tuple[int, int]
 ) -> Iterator[tuple[int, TaggedSentence]]:
-    if isinstance(source, ItemReader):
-        passing = _given(source.file_of(0), source.whole())
-    elif ending(source) in (".jsonl", ".ndjson"):
-        passing = _given(source, JsonLinesReader(source, ()).records())
+    items = listed(source)
+    if items is None:
+        sentences = _from_columns(str(source), report, columns)
     else:
-        passing = _grouped(source, report, columns)
-    for number, sentence in passing:
+        sentences = (
+            (number or 0, _from_item(item, (name, number))) for (name, number), item in items
+        )
+    for numbered_sentence in sentences:
         report.read += 1
-        yield number, sentence
+        yield numbered_sentence
 
 
-def _grouped(
+def _from_columns(
     path: str, report: ReadReport, columns: tuple[int, int]
 ) -> Iterator[tuple[int, TaggedSentence]]:
     table, begun = _Columns(path, columns), 0
@@ -68,37 +74,32 @@ def _grouped(
             begun = begun if held else number
             held.append(table.cells(number, line))
         elif held:
-            yield begun, _sentence(held)
+            yield begun, TaggedSentence(*zip(*held, strict=True))
             held = []
     if held:
-        yield begun, _sentence(held)
-
-
-def _sentence(cells: list[tuple[str, str]]) -> TaggedSentence:
-    words, tags = zip(*cells, strict=True)
-    return TaggedSentence(words, tags)
+        yield begun, TaggedSentence(*zip(*held, strict=True))
 
 
 class _Columns:
-    """Lines cut into columns, of which the first line decides the separator and the number."""
+    """Lines cut into columns; the first line decides the separator and the number."""
 
     def __init__(self, path: str, wanted: tuple[int, int]):
         self.path, self.wanted = path, wanted
-        self.tab, self.width, self.first = False, 0, 0
+        self.separator, self.width, self.first = " ", 0, 0
 
     def cells(self, number: int, line: str) -> tuple[str, str]:
         """The word and the tag of a line."""
-        if not self.width:
-            self.tab = "\t" in line
-        # Only spaces separate: other white space, such as U+00A0, may stand inside a word.
-        fields = line.split("\t") if self.tab else [part for part in line.split(" ") if part]
+        if not self.width and "\t" in line:
+            self.separator = "\t"
+        # Only spaces separate: other white space, such as U+00A0, may be part of a word.
+        fields = [part for part in line.split(self.separator) if part or self.separator == "\t"]
         if not self.width:
             self._decide(number, len(fields))
         if len(fields) != self.width:
             problem = f"has {_columns(len(fields))}, but line {self.first} has {self.width}."
             hint = "Each word has its line, with as many columns; a blank line ends a sentence."
             raise DataError(self.path, number, problem, hint)
-        word, tag = (fields[place] for place in self.wanted)
+        word, tag = (fields[column] for column in self.wanted)
         if not word.strip() or not tag.strip():
             raise DataError(self.path, number, f"its {'tag' if word.strip() else 'word'} is empty.")
         return word, tag
@@ -107,9 +108,9 @@ class _Columns:
         if width < 2:
             problem = "has one column, but a word and its tag are needed."
             raise DataError(self.path, number, problem)
-        for place in self.wanted:
-            if not -width <= place < width:
-                problem = f"has {_columns(width)}, but column {place} is wanted (the first is 0)."
+        for column in self.wanted:
+            if not -width <= column < width:
+                problem = f"has {_columns(width)}, but column {column} is wanted (the first is 0)."
                 raise DataError(self.path, number, problem)
         self.width, self.first = width, number
 
@@ -118,16 +119,15 @@ def _columns(count: int) -> str:
     return f"{count} column{'s' if count != 1 else ''}"
 
 
-def _given(name: str, items: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, TaggedSentence]]:
-    for number, item in items:
-        if isinstance(item, Mapping):
-            item = tuple(found(item, key, name, number) for key in ("words", "tags"))
-        if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
-            raise DataError(name, number, "must be a pair: a list of words and a list of tags.")
-        if any(isinstance(part, str) or not isinstance(part, Sequence) for part in item):
-            raise DataError(name, number, "words and tags must each be a list.")
-        words, tags = (tuple(text_of(name, number, i, v) for i, v in enumerate(p)) for p in item)
-        if not words or len(words) != len(tags):
-            problem = f"has {len(words)} words and {len(tags)} tags; each word needs one."
-            raise DataError(name, number, problem)
-        yield number, TaggedSentence(words, tags)
+def _from_item(item: object, location: Location) -> TaggedSentence:
+    if isinstance(item, Mapping):
+        item = tuple(found(item, key, location) for key in ("words", "tags"))
+    if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
+        raise DataError(*location, "must be a pair: a list of words and a list of tags.")
+    if any(isinstance(part, str) or not isinstance(part, Sequence) for part in item):
+        raise DataError(*location, "words and tags must each be a list.")
+    words, tags = (tuple(text_of(i, v, location) for i, v in enumerate(part)) for part in item)
+    if not words or len(words) != len(tags):
+        problem = f"has {len(words)} words and {len(tags)} tags; each word needs one."
+        raise DataError(*location, problem)
+    return TaggedSentence(words, tags)

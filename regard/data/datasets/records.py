@@ -1,8 +1,4 @@
-"""Structured rows: what the readers of sentences, questions and choices have in common.
-
-Such a reader gives one record after another, can be looped over again, and counts in its `report`
-what it left out or mended on the last pass.
-"""
+"""What the dataset readers have in common: passes over records, their locations, and a report."""
 
 from __future__ import annotations
 
@@ -12,23 +8,27 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from regard.data.files import open_bytes, whole_lines_of
-from regard.data.readers import ItemReader, json_value
+from regard.data.files import ending, open_bytes, whole_lines_of
+from regard.data.readers import ItemReader, JsonLinesReader, Location, json_value
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 
 T = TypeVar("T")
-Place = tuple[str, int | None]  # what an error names: a file or a part of it, and a line
 Source = str | ItemReader
-LARGEST = 1 << 29  # bytes of a JSON file that is in memory as a whole
+LARGEST = 1 << 29  # bytes of a JSON file that is held in memory as a whole
 Read = Callable[[Source, ReadReport], Iterator[tuple[int, T]]]
 
 
 class RecordReader(Generic[T]):
     """Records of one kind from a file or from anything one can loop over.
 
-    `read(source, report)` makes a pass: numbered records, counting in the report what it reads.
-    `what` names a record, and `unit` what its number counts.
+    Looping gives one record after another, and can be repeated. `report` counts what the last pass
+    left out or changed.
+
+    data: the path of a file, or something to loop over
+    read: makes a pass: gives numbered records and counts in the report how many it reads
+    what: the name of a record, for messages
+    unit: what the record's number counts: a "line", or a "question"
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class RecordReader(Generic[T]):
     ):
         self.source: Source = str(data) if isinstance(data, str | PathLike) else ItemReader(data)
         self.what, self.unit, self._read = what, unit, read
-        self.report = self._fresh()
+        self.report = ReadReport((self.name,), unit=unit)
 
     @property
     def name(self) -> str:
@@ -47,8 +47,12 @@ class RecordReader(Generic[T]):
         return (record for _, record in self.numbered())
 
     def numbered(self) -> Iterator[tuple[int, T]]:
-        """Records with the number, from 1, of the `unit` at which each begins."""
-        self.report = report = self._fresh()
+        """Records with the number, from 1, of the `unit` at which each begins.
+
+        Raises:
+            DataError: the file cannot be read, a record is malformed, or there is none.
+        """
+        self.report = report = ReadReport((self.name,), unit=self.unit)
         for number, record in self._read(self.source, report):
             report.kept += 1
             yield number, record
@@ -56,12 +60,24 @@ class RecordReader(Generic[T]):
             problem = f"no {self.what} is left." if report.read else f"has not one {self.what}."
             raise DataError(self.name, None, problem, f"{report}." * bool(report.events))
 
-    def _fresh(self) -> ReadReport:
-        return ReadReport((self.name,), unit=self.unit)
+
+def listed(source: Source) -> Iterator[tuple[Location, Any]] | None:
+    """The given items, or the objects of a .jsonl file; None for a file of another format."""
+    if isinstance(source, ItemReader):
+        name, numbered = source.file_of(0), source.whole()
+    elif ending(source) in (".jsonl", ".ndjson"):
+        name, numbered = source, JsonLinesReader(source, ()).records()
+    else:
+        return None
+    return (((name, number), item) for number, item in numbered)
 
 
 def json_of(path: str | Path) -> Any:
-    """What a JSON file holds, as a whole in memory; a fault of its syntax is named by line."""
+    """The value of a JSON file, which is read into memory as a whole.
+
+    Raises:
+        DataError: it is larger than `LARGEST`, or is not JSON; the message names the line.
+    """
     with open_bytes(path) as stream:
         data = stream.read(LARGEST + 1)
     if len(data) > LARGEST:
@@ -71,16 +87,20 @@ def json_of(path: str | Path) -> Any:
     return json_value(text, path)
 
 
-def must_be(value: Any, kind: type[T], what: str, place: Place) -> T:
-    """The value if it is of this kind; otherwise an error that says what it is."""
+def must_be(value: object, kind: type[T], what: str, location: Location) -> T:
+    """The value, if it is of this kind.
+
+    Raises:
+        DataError: it is not; the message names its kind.
+    """
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     problem = f"{what} must be {_KINDS[kind]}, but is {_KINDS.get(type(value), 'something else')}."
-    raise DataError(*place, problem)
+    raise DataError(*location, problem)
 
 
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse an option's value that is none of those allowed."""
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise a ConfigError unless the option `name` has one of the values that are allowed."""
     if value not in allowed:
         known = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
         raise ConfigError(f"`{name}` must be {known}, but is {value!r}.")

@@ -1,6 +1,6 @@
 """Questions about contexts with their answers as spans: SQuAD 1.1, 2.0, and all in that format.
 
-A file is JSON: articles, of paragraphs, of questions. While it is read it is in memory as a whole.
+A file is JSON: articles, of paragraphs, of questions. It is read into memory as a whole.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from functools import partial
 from os import PathLike
 from typing import Any, Literal, NamedTuple
 
-from regard.data.datasets.records import Place, RecordReader, Source, json_of, must_be, one_of
-from regard.data.files import ending
-from regard.data.readers import ItemReader, JsonLinesReader, found, picked, text_of
+from regard.data.datasets.records import (
+    RecordReader,
+    Source,
+    check_choice,
+    json_of,
+    listed,
+    must_be,
+)
+from regard.data.readers import Location, found, picked, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -29,7 +35,7 @@ class AnswerSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a context. Of several `answers` each is right; impossible ones have none."""
+    """A question about a context. Each of its `answers` is right; an impossible one has none."""
 
     id: str
     context: str
@@ -47,46 +53,42 @@ def read_squad(
 ) -> RecordReader[Question]:
     """The questions of a file in SQuAD's format, or of anything to loop over.
 
-    Lines of a `.jsonl` file, and items of other data, are articles as in the file, or flat records
-    with `id`, `context`, `question` and `answers` {"text": […], "answer_start": […]}.
+    data: a file of SQuAD; or its articles, or flat records with `id`, `context`, `question` and
+        `answers` {"text": […], "answer_start": […]}, in a `.jsonl` file or to loop over
+    labels: whether answers are read
+    misplaced: if the context does not have an answer's text at its start, raise an error, `skip`
+        the question, or `move` the answer to the nearest occurrence; both are counted in the report
 
-    `misplaced`: what is done where an answer does not stand in the context where its start says:
-    refuse it, `skip` its question, or `move` it to the nearest place where it stands. Both are
-    counted in the report. With `labels=False` answers are not read at all.
+    Raises:
+        ConfigError: `misplaced` is something else.
+        DataError: when it is read, for a malformed question.
     """
-    one_of("misplaced", misplaced, ("error", "skip", "move"))
-    read = partial(_questions, reader=_Reader(labels, misplaced))
+    check_choice("misplaced", misplaced, ("error", "skip", "move"))
+    read = partial(_questions, labels=labels, misplaced=misplaced)
     return RecordReader(data, read, "question", unit="question")
 
 
 def _questions(
-    source: Source, report: ReadReport, reader: _Reader
+    source: Source, report: ReadReport, labels: bool, misplaced: Misplaced
 ) -> Iterator[tuple[int, Question]]:
-    for place, item in _flat(_entries(source)):
+    for location, item in _records(listed(source) or _articles(str(source))):
         report.read += 1
-        question = item if isinstance(item, Question) else reader.question(item, place)
-        placed = reader.placed(question, place, report)
-        if placed:
-            yield report.read, placed
+        question = item if isinstance(item, Question) else _question(item, location, labels)
+        kept = _with_placed_answers(question, location, report, misplaced)
+        if kept is not None:
+            yield report.read, kept
 
 
-def _entries(source: Source) -> Iterator[tuple[Place, Any]]:
-    """Articles or flat records, with what an error calls each."""
-    if isinstance(source, ItemReader):
-        for number, item in source.whole():
-            yield (source.file_of(0), number), item
-    elif ending(source) in (".jsonl", ".ndjson"):
-        for number, record in JsonLinesReader(source, ()).records():
-            yield (source, number), record
-    else:
-        place = (source, None)
-        articles = found(must_be(json_of(source), dict, "the whole", place), "data", *place)
-        for i, article in enumerate(must_be(articles, list, "`data`", place)):
-            yield (f"{source}, data[{i}]", None), article
+def _articles(path: str) -> Iterator[tuple[Location, Any]]:
+    """The articles of a file, with their locations."""
+    whole: Location = (path, None)
+    articles = found(must_be(json_of(path), dict, "the whole", whole), "data", whole)
+    for i, article in enumerate(must_be(articles, list, "`data`", whole)):
+        yield (f"{path}, data[{i}]", None), article
 
 
-def _flat(entries: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
-    """Questions or flat records: articles are taken apart."""
+def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location, Any]]:
+    """Questions or flat records: those of articles, and others as they are."""
     for (name, line), item in entries:
         if isinstance(item, Question):
             yield (name, line), item
@@ -98,109 +100,98 @@ def _flat(entries: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
             continue
         paragraphs = must_be(item["paragraphs"], list, "`paragraphs`", (name, line))
         for i, paragraph in enumerate(paragraphs):
-            inside = f"{name}.paragraphs[{i}]"
-            must_be(paragraph, dict, "a paragraph", (inside, line))
-            asked = must_be(found(paragraph, "qas", inside, line), list, "`qas`", (inside, line))
+            location = f"{name}.paragraphs[{i}]", line
+            must_be(paragraph, dict, "a paragraph", location)
+            asked = must_be(found(paragraph, "qas", location), list, "`qas`", location)
+            context = found(paragraph, "context", location) if asked else ""
             for k, record in enumerate(asked):
-                place = (f"{inside}.qas[{k}]", line)
-                must_be(record, dict, "a question", place)
-                context = found(paragraph, "context", inside, line)
-                yield place, {**record, "context": context, "title": item.get("title")}
+                inner = f"{location[0]}.qas[{k}]", line
+                must_be(record, dict, "a question", inner)
+                yield inner, {**record, "context": context, "title": item.get("title")}
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Records made questions, as the options say."""
-
-    labels: bool
-    misplaced: Misplaced
-
-    def question(self, record: Mapping[str, Any], place: Place) -> Question:
-        id, context, asked = picked(record, ("id", "context", "question"), *place)
-        title = text_of(*place, "title", record.get("title") or "")
-        if not self.labels:
-            return Question(id, context, asked, title=title)
-        if "answers" not in record:
-            problem = f"question {id!r} has no `answers`."
-            raise DataError(*place, problem, "To read questions alone, give labels=False.")
-        answers = _answers(record["answers"], place)
-        impossible = record.get("is_impossible", not answers)
-        if must_be(impossible, bool, "`is_impossible`", place) == bool(answers):
-            has = f"{len(answers)} answers" if answers else "no answer"
-            problem = (
-                f"question {id!r} has {has}, but `is_impossible` is {str(impossible).lower()}."
-            )
-            raise DataError(*place, problem)
-        return Question(id, context, asked, answers, impossible, title)
-
-    def placed(self, question: Question, place: Place, report: ReadReport) -> Question | None:
-        """The question with each answer where it stands, or None where it is to be left out."""
-        wrong = [answer for answer in question.answers if not _stands(answer, question.context)]
-        if not wrong:
-            return question
-        if self.misplaced == "error":
-            raise _misplaced(question, wrong[0], place)
-        if self.misplaced == "skip":
-            report.note("an answer does not stand where it should, question left out", report.read)
-            return None
-        for _ in wrong:
-            report.note("answer moved to the nearest place where it stands", report.read)
-        moved = tuple(
-            _moved(question, answer, place) if answer in wrong else answer
-            for answer in question.answers
-        )
-        return replace(question, answers=moved)
+def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Question:
+    id, context, asked = picked(record, ("id", "context", "question"), location)
+    title = text_of("title", record.get("title") or "", location)
+    if not labels:
+        return Question(id, context, asked, title=title)
+    if "answers" not in record:
+        problem = f"question {id!r} has no `answers`."
+        raise DataError(*location, problem, "To read questions alone, give labels=False.")
+    answers = _answers(record["answers"], location)
+    impossible = record.get("is_impossible", not answers)
+    if must_be(impossible, bool, "`is_impossible`", location) == bool(answers):
+        has = f"{len(answers)} answers" if answers else "no answer"
+        problem = f"question {id!r} has {has}, but `is_impossible` is {str(impossible).lower()}."
+        raise DataError(*location, problem)
+    return Question(id, context, asked, answers, impossible, title)
 
 
-def _answers(given: Any, place: Place) -> tuple[AnswerSpan, ...]:
-    """A list of objects, or an object of two lists."""
+def _answers(given: object, location: Location) -> tuple[AnswerSpan, ...]:
+    """From a list of objects, or an object of two lists."""
     if isinstance(given, Mapping):
-        texts, starts = (found(given, name, *place) for name in ("text", "answer_start"))
-        must_be(texts, list, "`text`", place)
-        if len(texts) != len(must_be(starts, list, "`answer_start`", place)):
-            raise DataError(*place, f"has {len(texts)} answers, but {len(starts)} starts of them.")
-        pairs = list(zip(texts, starts, strict=True))
-    else:
-        records = must_be(given, list, "`answers`", place)
-        for record in records:
-            must_be(record, dict, "an answer", place)
-        pairs = [(found(r, "text", *place), found(r, "answer_start", *place)) for r in records]
-    return tuple(_answer(text, start, place) for text, start in pairs)
+        texts = must_be(found(given, "text", location), list, "`text`", location)
+        starts = must_be(found(given, "answer_start", location), list, "`answer_start`", location)
+        if len(texts) != len(starts):
+            problem = f"has {len(texts)} answers, but {len(starts)} starts of them."
+            raise DataError(*location, problem)
+        return tuple(_answer(*pair, location) for pair in zip(texts, starts, strict=True))
+    records = must_be(given, list, "`answers`", location)
+    for record in records:
+        must_be(record, dict, "an answer", location)
+    return tuple(
+        _answer(found(r, "text", location), found(r, "answer_start", location), location)
+        for r in records
+    )
 
 
-def _answer(text: Any, start: Any, place: Place) -> AnswerSpan:
-    if not must_be(text, str, "an answer's text", place):
-        raise DataError(*place, "an answer is empty.", "A question without one has no answers: [].")
-    text = text_of(*place, "text", text)
-    return AnswerSpan(text, must_be(start, int, "an answer's start", place))
+def _answer(text: object, start: object, location: Location) -> AnswerSpan:
+    if not must_be(text, str, "an answer's text", location):
+        hint = "A question without one has no answers: []."
+        raise DataError(*location, "an answer is empty.", hint)
+    text = text_of("text", text, location)
+    return AnswerSpan(text, must_be(start, int, "an answer's start", location))
 
 
-def _stands(answer: AnswerSpan, context: str) -> bool:
-    return answer.start >= 0 and context.startswith(answer.text, answer.start)
+def _with_placed_answers(
+    question: Question, location: Location, report: ReadReport, misplaced: Misplaced
+) -> Question | None:
+    """The question with answers that begin where they say; None: it is to be left out."""
+    answers: list[AnswerSpan] = []
+    for answer in question.answers:
+        if answer.start >= 0 and question.context.startswith(answer.text, answer.start):
+            answers.append(answer)
+            continue
+        nearest = _nearest(answer, question.context)
+        if misplaced == "error" or (misplaced == "move" and nearest is None):
+            raise _misplaced_error(question, answer, nearest, location)
+        if misplaced == "skip" or nearest is None:
+            report.note("an answer is not where it should be, question left out", report.read)
+            return None
+        report.note("answer moved to its nearest occurrence", report.read)
+        answers.append(AnswerSpan(answer.text, nearest))
+    return replace(question, answers=tuple(answers))
 
 
 def _nearest(answer: AnswerSpan, context: str) -> int | None:
-    """Where the answer's text begins, as near to its start as it comes."""
+    """Where the answer's text begins, as near to its start as it occurs; None: it does not."""
     start = max(0, answer.start)
     after = context.find(answer.text, start)
     before = context.rfind(answer.text, 0, start + len(answer.text))
-    places = [at for at in (before, after) if at >= 0]
-    return min(places, key=lambda at: abs(at - start)) if places else None
+    starts = [one for one in (before, after) if one >= 0]
+    return min(starts, key=lambda one: abs(one - start)) if starts else None
 
 
-def _moved(question: Question, answer: AnswerSpan, place: Place) -> AnswerSpan:
-    at = _nearest(answer, question.context)
-    if at is None:
-        raise _misplaced(question, answer, place)
-    return AnswerSpan(answer.text, at)
-
-
-def _misplaced(question: Question, answer: AnswerSpan, place: Place) -> DataError:
+def _misplaced_error(
+    question: Question, answer: AnswerSpan, nearest: int | None, location: Location
+) -> DataError:
     there = question.context[max(0, answer.start) :][: len(answer.text)]
-    problem = f"question {question.id!r}: the answer {answer.text!r} should begin at character "
-    problem += f"{answer.start} of the context, but there stands {there!r}."
-    at = _nearest(answer, question.context)
-    hint = "The context does not hold it at all: misplaced='skip' leaves such questions out."
-    if at is not None:
-        hint = f"It stands at {at}: misplaced='move' takes the nearest place, 'skip' leaves it out."
-    return DataError(*place, problem, hint)
+    problem = (
+        f"question {question.id!r}: the answer {answer.text!r} should begin at character "
+        f"{answer.start} of the context, but there is {there!r}."
+    )
+    hint = "The context does not have it at all: misplaced='skip' leaves such questions out."
+    if nearest is not None:
+        hint = f"It occurs at {nearest}: misplaced='move' takes the nearest occurrence, "
+        hint += "'skip' leaves the question out."
+    return DataError(*location, problem, hint)
