@@ -48,11 +48,11 @@ class FieldEncoder:
     """How one field of a row becomes ids: `before`, then the text's ids, then `after`.
 
     name: of the field, for messages and reports
-    max_tokens: the most ids, `before` and `after` included; None: any number
+    max_length: the most ids, `before` and `after` included; None: any number
     too_long: for a longer text, raise an error, `truncate` it, or `skip` its row; both are counted
 
     Raises:
-        ConfigError: `too_long` is something else, or `max_tokens` leaves no room for a text.
+        ConfigError: `too_long` is something else, or `max_length` leaves no room for a text.
     """
 
     name: str
@@ -67,9 +67,9 @@ class FieldEncoder:
             raise ConfigError(
                 f"`too_long` must be error, truncate or skip, but is {self.too_long!r}."
             )
-        if self.max_tokens is not None and self.max_tokens < self.special_count + 1:
+        if self.max_length is not None and self.max_length < self.special_count + 1:
             least = self.special_count + 1
-            raise ConfigError(f"`max_tokens` must be at least {least}, but is {self.max_tokens}.")
+            raise ConfigError(f"`max_length` must be at least {least}, but is {self.max_length}.")
 
     @property
     def special_count(self) -> int:
@@ -82,8 +82,8 @@ class FieldEncoder:
         return [[*before, *ids, *after] for ids in self.tokenizer.encode_many(texts)]
 
     def over_limit(self, encoded: Sequence[Sequence[int]]) -> list[int]:
-        """The indices of encoded texts longer than `max_tokens`."""
-        most = self.max_tokens
+        """The indices of encoded texts longer than `max_length`."""
+        most = self.max_length
         return [] if most is None else [i for i, ids in enumerate(encoded) if len(ids) > most]
 
     def truncated(self, ids: list[int]) -> list[int]:
@@ -387,16 +387,16 @@ class _Encoding:
         """Append the rows of a chunk that are not left out, truncated as the columns say."""
         keep = np.ones(len(chunk), bool)
         for i, column in enumerate(self.columns):
-            if column.max_tokens is None:
+            if column.max_length is None:
                 continue
             lengths = fields[i].lengths
-            long = lengths + column.special_count > column.max_tokens
+            long = lengths + column.special_count > column.max_length
             for number in np.flatnonzero(long):
                 self._note_long(i, chunk[number][0], int(lengths[number]) + column.special_count)
             if column.too_long == "skip":
                 keep &= ~long
             elif long.any():
-                most = column.max_tokens - column.special_count
+                most = column.max_length - column.special_count
                 fields[i] = fields[i].truncated(np.minimum(lengths, most))
         for builder, column, ids in zip(self.builders, self.columns, fields, strict=True):
             kept = ids if keep.all() else ids.select(keep)

@@ -277,11 +277,16 @@ class LanguageModeling(Embeds):
         data = self._texts()
         if self.context is None:
             return EpochSampler(
-                ParallelStreams(data.train, batch_size=data.rows, sequence_length=data.steps)
+                ParallelStreams(
+                    data.train, batch_size=data.batch_size, sequence_length=data.sequence_length
+                )
             )
         return EpochSampler(
             ShuffledBlocks(
-                data.train, batch_size=data.rows, sequence_length=data.steps, seed=data.seed
+                data.train,
+                batch_size=data.batch_size,
+                sequence_length=data.sequence_length,
+                seed=data.seed,
             )
         )
 

@@ -338,7 +338,9 @@ class Translation(TaskVerbs):
 
     def _buckets(self) -> Buckets:
         data, pad = self._data(), self.model.config.pad
-        return Buckets(data.train.columns, (pad, pad), max_tokens=data.batch_tokens, seed=data.seed)
+        return Buckets(
+            data.train.columns, (pad, pad), max_tokens=data.max_tokens_per_batch, seed=data.seed
+        )
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         ids, keep = batch.target.ids, batch.target.keep
