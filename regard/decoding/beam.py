@@ -293,15 +293,8 @@ class _Search:
 
     def _over(self, running: Tensor) -> Tensor:
         """(A,) bool: the stopping rule is met, or the filters allow no continuation."""
-        beam = self.beam
-        status = SearchStatus(
-            self.finished.scores,
-            running,
-            self.generated,
-            self.limits,
-            beam.length_penalty,
-            beam.n_best,
-        )
+        beam, scores, count = self.beam, self.finished.scores, self.generated
+        status = SearchStatus(scores, running, count, self.limits, beam.length_penalty, beam.n_best)
         return beam._rule(status) | (running == NEG_INF)
 
     def _leave(self, done: Tensor) -> Tensor:

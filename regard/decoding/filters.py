@@ -79,6 +79,11 @@ def as_lists(value: Any) -> Any:
     return [as_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
+def as_tuples(value: Any) -> Any:
+    """Lists as tuples, as filters have them."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
 def apply(filters: Sequence[Filter], scores: Tensor, prefix: Prefix) -> Tensor:
     """The scores (R, V) after all filters, first to last."""
     for change in filters:

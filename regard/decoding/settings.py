@@ -32,6 +32,7 @@ from regard.decoding.filters import (
     Temperature,
     TopK,
     TopP,
+    as_tuples,
 )
 from regard.decoding.length_penalty import (
     PENALTIES,
@@ -171,21 +172,13 @@ class Settings:
             if name not in FILTERS:
                 raise ConfigError(f"`{ORDER}` names {name!r}. {nearest(name, FILTERS)}")
             if name in self._values:
-                parts.append(FILTERS[name](self._filter_value(name)))  # type: ignore[call-arg]
+                one_or_more = name == ForcedEnd.option
+                value = self._tokens(name) if one_or_more else as_tuples(self._values.pop(name))
+                parts.append(FILTERS[name](value))  # type: ignore[call-arg]
         if any(isinstance(part, ForcedFirst) for part in parts):
             parts = [replace(p, forced=True) if isinstance(p, SuppressFirst) else p for p in parts]
         _check_contradictions(parts)
         return tuple(parts)
-
-    def _filter_value(self, name: str) -> Any:
-        """The value of a filter: lists become tuples."""
-        if FILTERS[name] in (ForcedEnd, Suppress, SuppressFirst):
-            return self._tokens(name)
-        value = self._values.pop(name)
-        if FILTERS[name] is not BadWords:
-            return value
-        check(name, value, self._given.get(name, name))
-        return tuple(map(tuple, value))
 
     def _length_penalty(self) -> LengthPenalty:
         """A number is `Power`; "gnmt:0.6" or `length_penalty_formula` name another formula."""

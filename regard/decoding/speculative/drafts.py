@@ -83,7 +83,7 @@ class Proposal:
 
 # Log-probabilities (R, V), the sequences, the tokens drafted so far (R, J) -> tokens (R,), and the
 # distributions (R, V) that they were drawn from, or None.
-DraftChooser = Callable[[Tensor, ActiveSequences, Tensor], tuple[Tensor, Tensor | None]]
+Chooser = Callable[[Tensor, ActiveSequences, Tensor], tuple[Tensor, Tensor | None]]
 
 
 class Drafter(Protocol):
@@ -103,11 +103,7 @@ class Draft(Protocol):
     """The options of a draft."""
 
     def start_drafting(
-        self,
-        model: Generator,
-        source: Sequences | None,
-        active: ActiveSequences,
-        choose: DraftChooser,
+        self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
     ) -> Drafter:
         """A drafter for the sequences; those of one source are neighbours.
 
@@ -146,11 +142,7 @@ class NGrams:
             )
 
     def start_drafting(
-        self,
-        model: Generator,
-        source: Sequences | None,
-        active: ActiveSequences,
-        choose: DraftChooser,
+        self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
     ) -> Drafter:
         """See `Draft`."""
         texts = [[token for token in row if token >= 0] for row in active.tokens.tolist()]
@@ -239,11 +231,7 @@ class SmallModel:
     file: Path | None = field(default=None, compare=False, repr=False)
 
     def start_drafting(
-        self,
-        model: Generator,
-        source: Sequences | None,
-        active: ActiveSequences,
-        choose: DraftChooser,
+        self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
     ) -> Drafter:
         """See `Draft`."""
         small: Any = self.model
@@ -318,7 +306,7 @@ class _ModelDrafter:
         model: Generator | _TokenByToken,
         state: State | _StateHistory,
         active: ActiveSequences,
-        choose: DraftChooser,
+        choose: Chooser,
     ):
         self.model, self.choose, self.state = model, choose, state
         self.has_positions = isinstance(state, State)  # it could run out of them

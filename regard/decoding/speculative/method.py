@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -35,8 +35,8 @@ from regard.decoding.sampling import Draw, Sampling, row_seeds
 from regard.decoding.settings import METHOD_OPTIONS, Settings
 from regard.decoding.speculative.drafts import (
     ActiveSequences,
+    Chooser,
     Draft,
-    DraftChooser,
     NGrams,
     Proposal,
     check_rewinds,
@@ -83,14 +83,7 @@ class Speculative(IncrementalMethod):
 
     def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
         """Token by token; those of one step of the model come together."""
-        method = self.method
-
-        def rule(limits: Tensor) -> AcceptanceRule:
-            if isinstance(method, Greedy):
-                return SameToken()
-            return RejectionSampling(row_seeds(source, method.samples, method.seed), limits)
-
-        return speculate(model, source, self, rule)
+        return speculate(model, source, self)
 
     def collector(self, model: Generator) -> Collector:
         """See `IncrementalMethod`."""
@@ -114,48 +107,15 @@ class Speculative(IncrementalMethod):
 # ------------------------------------------------------------------------------ acceptance
 
 
-class AcceptanceRule(Protocol):
-    """How model and draft choose tokens, for R sequences that have `counts` (R,) tokens before."""
-
-    def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The draft's tokens (R,) for its filtered scores (R, V), and the distributions (R, V) that
-        they were drawn from; None: they were not drawn.
-        """
-        ...
-
-    def decide(
-        self,
-        allowed: Tensor,
-        rows: Tensor,
-        counts: Tensor,
-        drafted: Tensor,
-        probs: Tensor | None,
-    ) -> Tensor:
-        """The tokens (R,) that come next: `drafted`, where the model accepts it.
-
-        Args:
-            allowed: (R, V) filtered scores of the model.
-            rows: (R,) the sequences' indices in the batch.
-            drafted: (R,) the draft's tokens; -1: none.
-            probs: (R, V) what they were drawn from; None: they were not drawn.
-        """
-        ...
-
-
 class SameToken:
     """Greedy search: a drafted token is accepted if it is the most probable one."""
 
-    def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, None]:
+        """The draft's tokens (R,); see `RejectionSampling.draft`."""
         return allowed.argmax(-1), None
 
-    def decide(
-        self,
-        allowed: Tensor,
-        rows: Tensor,
-        counts: Tensor,
-        drafted: Tensor,
-        probs: Tensor | None,
-    ) -> Tensor:
+    def decide(self, allowed: Tensor, *_: Tensor | None) -> Tensor:
+        """The tokens (R,) that come next; see `RejectionSampling.decide`."""
         return allowed.argmax(-1)
 
 
@@ -175,17 +135,27 @@ class RejectionSampling:
             Draw([seed + lane for seed in seeds], limits) for lane in range(3)
         )
 
-    def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draft(self, allowed: Tensor, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """The draft's tokens (R,), and the distributions (R, V) that they were drawn from.
+
+        Args:
+            allowed: (R, V) filtered scores of the draft.
+            rows: (R,) the sequences' indices in the batch.
+            counts: (R,) tokens that were generated before.
+        """
         return self.draft_draw(allowed, rows, counts), allowed.softmax(-1).nan_to_num(0.0)
 
     def decide(
-        self,
-        allowed: Tensor,
-        rows: Tensor,
-        counts: Tensor,
-        drafted: Tensor,
-        probs: Tensor | None,
+        self, allowed: Tensor, rows: Tensor, counts: Tensor, drafted: Tensor, probs: Tensor | None
     ) -> Tensor:
+        """The tokens (R,) that come next: `drafted`, where the model accepts it.
+
+        Args:
+            allowed: (R, V) filtered scores of the model.
+            rows, counts: see `draft`.
+            drafted: (R,) the draft's tokens; -1: none.
+            probs: (R, V) what they were drawn from; None: they were not drawn.
+        """
         if probs is None:
             return self.draw(allowed, rows, counts)
         p, given = allowed.softmax(-1).nan_to_num(0.0).double(), drafted >= 0
@@ -199,21 +169,20 @@ class RejectionSampling:
         return torch.where(accepted, drafted, self.draw(rest.log(), rows, counts))
 
 
+AcceptanceRule = SameToken | RejectionSampling
+
+
 # -------------------------------------------------------------------------------- the loop
 
 
 @torch.no_grad()
 def speculate(
-    model: Generator,
-    source: Sequences | None,
-    plan: Speculative,
-    make_rule: Callable[[Tensor], AcceptanceRule],
+    model: Generator, source: Sequences | None, plan: Speculative
 ) -> Iterator[list[StepResult]]:
     """The results of each step of the model for the sequences that have not ended.
 
     Args:
         source: B sources or prompts; None: one empty prompt.
-        make_rule: takes the limits (R,) of the sequences.
 
     Raises:
         ConfigError: the model's state cannot rewind, or the draft does not fit the model.
@@ -224,7 +193,11 @@ def speculate(
         check_rewinds(model, state)
         limit = limits(plan.max_tokens, model, source, tokens.size(0))
         limit = limit.repeat_interleave(method.copies)
-        rule, eos = make_rule(limit), ends_of(method.eos, model)
+        rule: AcceptanceRule = SameToken()
+        if isinstance(method, Sampling):
+            seeds = row_seeds(source, method.samples, method.seed)
+            rule = RejectionSampling(seeds, limit)
+        eos = ends_of(method.eos, model)
         active = _active(tokens, limit, method.copies)
         if method.copies > 1:
             state = state.select(active.rows // method.copies)
@@ -257,7 +230,7 @@ def _active(tokens: Tensor, limits: Tensor, copies: int) -> ActiveSequences:
 
 def _draft_chooser(
     rule: AcceptanceRule, filters: Sequence[Filter], eos: tuple[int, ...]
-) -> DraftChooser:
+) -> Chooser:
     """The draft chooses by the same rule as the model, and after the same filters."""
 
     def choose(
