@@ -123,7 +123,7 @@ class Theirs:
         import torch
         import transformers
 
-        from regard.checkpoints.formats.published import to_published
+        from regard.checkpoints.formats import to_published
 
         torch.set_num_threads(threads)
         config, weights = to_published(_model(**sizes)) or ({}, {})

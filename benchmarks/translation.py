@@ -127,7 +127,7 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
     def write(place: Path) -> None:
         import torch
 
-        from regard.checkpoints.formats.published import to_published
+        from regard.checkpoints.formats import to_published
         from regard.checkpoints.store import write_tensors
         from regard.models.transformer import Transformer, TransformerConfig
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from regard import old_names
 from regard.checkpoints import quantized_checkpoint
-from regard.checkpoints.filling import SkipInit, assign, check_finite, check_fit
+from regard.checkpoints.filling import SkipInit, load_strict
+from regard.checkpoints.formats import from_published, layout_of, to_published
 from regard.checkpoints.formats.config_table import label_names
-from regard.checkpoints.formats.published import from_published, to_published
 from regard.checkpoints.hub import resolve
 from regard.checkpoints.store import write_tensors
 from regard.checkpoints.weights import read_weights
@@ -35,13 +35,13 @@ from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
 from regard.models.headed import Headed, assembled, with_options
+from regard.models.protocols import EncoderDecoder
 from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
 from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
 
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
-ENCODER_DECODERS = ("marian", "pegasus")
 OURS = "regard"  # the model_type of models that no other library has
 NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 
@@ -117,9 +117,7 @@ class ModelFolder:
                 return self._labelled(from_published(self.config | self._decoder_start(), weights))
             weights = old_names.parameters(weights)
             model = self._build(weights)
-            check_fit(model, weights)
-            check_finite(weights)
-            assign(model, weights)
+            load_strict(model, weights)
             return self._labelled(model)
 
     def quantized_model(self) -> nn.Module:
@@ -174,9 +172,8 @@ class ModelFolder:
         the padding: their tokenizers have no bos token. Empty where the file names no token, and
         for models without an encoder: they start with the prompt.
         """
-        path, model_type = self.path / GENERATION, self.config.get("model_type")
-        has_encoder = self.config.get("is_encoder_decoder", model_type in ENCODER_DECODERS)
-        if not has_encoder or not path.is_file():
+        path, model = self.path / GENERATION, layout_of(self.config.get("model_type")).model
+        if not issubclass(model, EncoderDecoder) or not path.is_file():
             return {}
         found = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
         return {} if found is None else {"decoder_start_token_id": found}

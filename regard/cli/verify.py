@@ -11,7 +11,7 @@ from regard.cli.console import AsJson, ModelFolder, emit, say, show
 from regard.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from regard.checkpoints.verify import Report
+    from regard.checkpoints.verify import Verification
 
 
 def verify(
@@ -38,7 +38,7 @@ def verify(
         raise CheckpointError(_differences(report))
 
 
-def _show(report: Report) -> None:
+def _show(report: Verification) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -46,29 +46,29 @@ def _show(report: Report) -> None:
     table.add_column("")
     for side in ("padded right", "padded left"):
         table.add_column(side, justify="right")
-    for row in report.rows:
+    for row in report.layers:
         left = "" if row.left is None else f"{row.left:.1e}"
         table.add_row(row.name, f"{row.right:.1e}", left)
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(table)
     emit("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
-    for words in report.words:
-        emit(f"{words.name}: {words.texts - len(words.wrong)} of {words.texts} have equal ids\n")
+    for one in report.tokenizers:
+        emit(f"{one.name}: {one.texts - len(one.different)} of {one.texts} have equal ids\n")
 
 
-def _differences(report: Report) -> str:
+def _differences(report: Verification) -> str:
     """The first layer or head that is above the tolerance, and the first text."""
     found = []
-    for row in report.rows:
+    for row in report.layers:
         worst = max(row.right, row.left or 0.0)
         if not worst <= report.tolerance:
             found.append(f"{row.name} differs by {worst:.1e}, more than {report.tolerance:g}")
             break
-    for words in report.words:
-        for wrong in words.wrong[:1]:
+    for one in report.tokenizers:
+        for wrong in one.different[:1]:
             found.append(
-                f"of {words.name}, {' | '.join(wrong['texts'])!r} has the ids {wrong['ours']} here "
+                f"of {one.name}, {' | '.join(wrong['texts'])!r} has the ids {wrong['ours']} here "
                 f"and {wrong['theirs']} there (segments {wrong['segments']} and "
                 f"{wrong['their_segments']})"
             )

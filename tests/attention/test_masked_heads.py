@@ -14,7 +14,7 @@ import regard
 from regard.attention.heads import attentions, pruned_heads, weakest, with_all_heads
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.checkpoints.filling import load_weights
-from regard.checkpoints.formats.published import PRUNED, from_published, to_published
+from regard.checkpoints.formats import PRUNED, from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError

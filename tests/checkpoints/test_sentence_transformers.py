@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from regard.checkpoints.formats.published import to_published
+from regard.checkpoints.formats import to_published
 from regard.checkpoints.sentence_transformers import (
     KINDS,
     Pooling,

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 
-from regard.checkpoints.formats.encoders import EncoderLayout
-from regard.checkpoints.formats.published import LAYOUTS, layout_of
+from regard.checkpoints.formats import LAYOUTS, layout_of
+from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.verify import verify
 from regard.cli import app
 from regard.errors import CheckpointError, MissingExtra
@@ -73,8 +73,8 @@ def made(tmp_path):
 def test_both_libraries_agree_on_every_layer_and_head(made, model_type, architecture):
     report = verify(made(model_type, architecture), tolerance=1e-5)
     assert report.architecture == architecture
-    assert report.equal, report.rows
-    names = [row.name for row in report.rows]
+    assert report.equal, report.layers
+    names = [row.name for row in report.layers]
     if model_type in WHOLE:
         sides = [f"{side} layer {i}" for side in ("encoder", "decoder") for i in (1, 2)]
         assert names == [*sides, "head lm"]
@@ -83,7 +83,7 @@ def test_both_libraries_agree_on_every_layer_and_head(made, model_type, architec
         assert names[:3] == ["embeddings", "layer 1", "layer 2"]
         # these read the first column
         per_text = ("pooler", "next_sentence", "classes", "multiple_choice")
-        needed = [row for row in report.rows if not row.name.endswith(per_text)]
+        needed = [row for row in report.layers if not row.name.endswith(per_text)]
         assert all(row.left is not None for row in needed)
         bare = architecture in ("DistilBertModel", "GPT2Model", "OpenAIGPTModel")
         assert bare or len(names) > 3
@@ -129,7 +129,7 @@ def disagreeing(made, monkeypatch):
 def test_a_difference_is_found_in_the_layer_where_it_arises(disagreeing):
     report = verify(disagreeing)
     assert not report.equal
-    by_name = {row.name: max(row.right, row.left) for row in report.rows}
+    by_name = {row.name: max(row.right, row.left) for row in report.layers}
     assert max(by_name["embeddings"], by_name["layer 1"]) < 1e-5
     assert by_name["layer 2"] == pytest.approx(0.01, rel=1e-3)
     assert by_name["head tags"] > 1e-4
@@ -183,7 +183,7 @@ def test_texts_go_through_both_tokenizers(made):
     with_tokenizer(folder)
     report = verify(folder)
     assert report.equal
-    assert [(words.name, words.texts) for words in report.words] == [
+    assert [(words.name, words.texts) for words in report.tokenizers] == [
         ("texts", 7), ("pairs of texts", 5),
     ]  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_roberta_without_tokenizer_json(made):
     (folder / "merges.txt").write_text("#version: 0.2\n")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
     report = verify(folder)
-    assert report.equal and len(report.words) == 2
+    assert report.equal and len(report.tokenizers) == 2
     assert any("<mask> takes the space before it" in note for note in report.notes)
 
 
@@ -208,12 +208,12 @@ def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):
     with_tokenizer(folder)
     same = Template.around((2,), (3,), (3,))  # BERT's specials without its segments
     monkeypatch.setattr("regard.text.Tokenizer.template", same)
-    alone, pairs = verify(folder).words
-    assert not alone.wrong and len(pairs.wrong) == 5
+    alone, pairs = verify(folder).tokenizers
+    assert not alone.different and len(pairs.different) == 5
     other = Template.bert(3, 2)
     monkeypatch.setattr("regard.text.Tokenizer.template", other)
     report = verify(folder)
-    assert len(report.words[0].wrong) == 7 and not report.equal
+    assert len(report.tokenizers[0].different) == 7 and not report.equal
 
 
 # ---- errors and the command line
@@ -258,7 +258,7 @@ def test_the_verb_prints_a_table_and_json(made):
     assert [line.split()[0] for line in lines[2:]] == ["embeddings", "layer", "layer", "head"]
     facts = json.loads(ran(folder, "--json").stdout)
     assert facts["equal"] and facts["largest"] < 1e-5 and facts["tolerance"] == 1e-4
-    assert [row["name"] for row in facts["rows"]][-1] == "head lm"
+    assert [row["name"] for row in facts["layers"]][-1] == "head lm"
 
 
 def test_the_verb_fails_where_there_is_a_difference(disagreeing):

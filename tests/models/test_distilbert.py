@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from their_encoders import FAMILIES, T, batch, compare, ours_of, transformers
@@ -12,6 +10,7 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.distilbert import PUBLISHED, SIZES, DistilBert, DistilBertConfig
 from regard.models.headed import HEADS
+from regard.text.training import train
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
 
@@ -67,5 +66,6 @@ def test_it_has_the_heads_that_need_no_pooler():
 
 
 def test_its_template_is_berts_without_segments():
-    row = DistilBert.template(SimpleNamespace(cls_id=1, sep_id=2)).apply([[5, 6], [7]])
+    tokenizer = train("words", ["a"], 9, special_tokens=["[UNK]", "[CLS]", "[SEP]"])
+    row = DistilBert.template(tokenizer).apply([[5, 6], [7]])
     assert row.ids == [1, 5, 6, 2, 7, 2] and row.segments == [0] * 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.checkpoints.formats.published import to_published
+from regard.checkpoints.formats import to_published
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.errors import ConfigError

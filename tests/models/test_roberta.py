@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from their_encoders import FAMILIES, SAME, T, V, compare, ours_of, transformers
 
-from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
 from regard.models.roberta import PUBLISHED, SIZES, Roberta, RobertaConfig
+from regard.text.training import train
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
 
@@ -89,10 +88,14 @@ def test_its_files_are_not_berts():
     assert type(from_published(config, tensors).encoder) is Roberta
 
 
+def tokenizer(*special_tokens: str):
+    return train("words", ["a b"], 9, special_tokens=special_tokens)
+
+
 def test_its_template_doubles_the_mark_between_texts():
-    template = Roberta.template(SimpleNamespace(cls_id=0, sep_id=2))
+    template = Roberta.template(tokenizer("[CLS]", "[UNK]", "[SEP]"))
     assert template.apply([[5, 6]]).ids == [0, 5, 6, 2]
     row = template.apply([[5, 6], [7]])
     assert row.ids == [0, 5, 6, 2, 2, 7, 2] and row.segments == [0] * 7 and row.starts == (1, 5)
     with pytest.raises(ConfigError, match="marks its texts with cls and sep pieces, .* no cls p"):
-        Roberta.template(SimpleNamespace(cls_id=None, sep_id=2))
+        Roberta.template(tokenizer("[PAD]", "[UNK]", "[SEP]"))

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.checkpoints.formats.published import from_published, to_published
-from regard.checkpoints.formats.transformer import MARIAN, PEGASUS, interleave
+from regard.checkpoints.formats import from_published, to_published
+from regard.checkpoints.formats.transformer import MARIAN, PEGASUS
 from regard.checkpoints.store import read_tensors, write_tensors
+from regard.checkpoints.transforms import interleave
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
@@ -44,7 +45,7 @@ def randomize(model: nn.Module) -> nn.Module:
 
 def theirs(kind: str, **options) -> nn.Module:
     _, model, config, layout = PAIRS[kind]
-    values = layout.to_config(CONFIG) | options
+    values = layout.write_config(CONFIG) | options
     made = getattr(transformers, config)(**values)
     return randomize(getattr(transformers, model)(made))
 
@@ -237,7 +238,7 @@ def test_parameters_of_the_named_sizes(size, expected, published):
     config = TransformerConfig(vocab_size=37_000, **SIZES[size])
     with torch.device("meta"):
         ours, prenorm = Transformer(config), PreNormTransformer(config)
-        their_config = transformers.MarianConfig(**MARIAN.to_config(config))
+        their_config = transformers.MarianConfig(**MARIAN.write_config(config))
         marian = transformers.MarianMTModel(their_config)
     assert count(ours) == expected == by_hand(config.d_model, config.d_ff, 6, 37_000)
     assert count(ours) == count(marian)

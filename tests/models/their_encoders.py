@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.checkpoints.formats import from_published
 from regard.checkpoints.formats.bert import BERT
 from regard.checkpoints.formats.distilbert import DISTILBERT
-from regard.checkpoints.formats.encoders import EncoderLayout
-from regard.checkpoints.formats.published import from_published
+from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.formats.roberta import ROBERTA
 from regard.data.batches import Sequences
 from regard.models.headed import Headed

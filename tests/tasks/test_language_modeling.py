@@ -16,7 +16,7 @@ import tokenizers
 import torch
 from torch.nn import functional as F
 
-from regard.checkpoints.formats.published import to_published
+from regard.checkpoints.formats import to_published
 from regard.data import Sequences, read
 from regard.decoding import generate
 from regard.errors import ConfigError, DataError, RegardError

@@ -13,7 +13,7 @@ from visual_pages import addresses, embedded, scripts, weights, widest
 
 import regard
 from regard.attention.tap import label
-from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import InputFormat

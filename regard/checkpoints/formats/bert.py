@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropped
-from regard.checkpoints.formats.encoders import TWICE, EncoderLayout, HeadLayout, both, joined
+from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropout
+from regard.checkpoints.formats.encoder_layout import (
+    TWICE,
+    EncoderLayout,
+    HeadLayout,
+    affine,
+    packed,
+)
 from regard.models.bert import Bert
 from regard.models.config import Count, Epsilon, InitScale, Size, TokenId
 
 LAYER = "encoder.layer.{layer}"
 BLOCKS = [
-    *joined(
+    *packed(
         "blocks.{layer}.attention.query_key_value",
         [f"{LAYER}.attention.self.{part}" for part in ("query", "key", "value")],
     ),
-    *both("blocks.{layer}.attention.output", f"{LAYER}.attention.output.dense"),
-    *both("blocks.{layer}.attention_norm", f"{LAYER}.attention.output.LayerNorm"),
-    *both("blocks.{layer}.feed.inner", f"{LAYER}.intermediate.dense"),
-    *both("blocks.{layer}.feed.outer", f"{LAYER}.output.dense"),
-    *both("blocks.{layer}.feed_norm", f"{LAYER}.output.LayerNorm"),
+    *affine("blocks.{layer}.attention.output", f"{LAYER}.attention.output.dense"),
+    *affine("blocks.{layer}.attention_norm", f"{LAYER}.attention.output.LayerNorm"),
+    *affine("blocks.{layer}.feed.inner", f"{LAYER}.intermediate.dense"),
+    *affine("blocks.{layer}.feed.outer", f"{LAYER}.output.dense"),
+    *affine("blocks.{layer}.feed_norm", f"{LAYER}.output.LayerNorm"),
 ]
 BODY = [
     ("embedding.weight", "embeddings.word_embeddings.weight"),
     ("positions.vectors.weight", "embeddings.position_embeddings.weight"),
     ("segments.weight", "embeddings.token_type_embeddings.weight"),
-    *both("norm", "embeddings.LayerNorm"),
+    *affine("norm", "embeddings.LayerNorm"),
     *BLOCKS,
 ]
 IGNORED = ["embeddings.position_ids", "embeddings.token_type_ids"]
@@ -37,9 +43,9 @@ FIELDS = {
     "segments": Field("type_vocab_size", 2, Size),
     "max_length": Field("max_position_embeddings", 512, Size),
     "activation": activation("hidden_act", "gelu"),
-    "dropout": dropped("hidden_dropout_prob", 0.1),
-    "attention_dropout": dropped("attention_probs_dropout_prob", 0.1),
-    "head_dropout": dropped("classifier_dropout", None),
+    "dropout": dropout("hidden_dropout_prob", 0.1),
+    "attention_dropout": dropout("attention_probs_dropout_prob", 0.1),
+    "head_dropout": dropout("classifier_dropout", None),
     "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
     "init_range": Field("initializer_range", 0.02, InitScale),
     "tied": Field("tie_word_embeddings", True, bool),
@@ -62,14 +68,14 @@ HARMLESS = [
     "pooler_type",
 ]
 
-POOLER = both("inner.dense", "bert.pooler.dense")
-CLASSIFIER = both("output", "classifier")
+POOLER = affine("inner.dense", "bert.pooler.dense")
+CLASSIFIER = affine("output", "classifier")
 TRANSFORM = "cls.predictions.transform"
 DECODER = "cls.predictions.decoder"
 CAUSAL = "it predicts the next word from those before it, which no encoder here does"
 
 BERT = EncoderLayout(
-    encoder=Bert,
+    model=Bert,
     model_type="bert",
     config=ConfigTable(FIELDS, FIXED, HARMLESS),
     prefix="bert.",
@@ -79,8 +85,8 @@ BERT = EncoderLayout(
         "pooler": HeadLayout(POOLER, "bert.pooler.dense.weight"),
         "masked_lm": HeadLayout(
             [
-                *both("inner.dense", f"{TRANSFORM}.dense"),
-                *both("norm", f"{TRANSFORM}.LayerNorm"),
+                *affine("inner.dense", f"{TRANSFORM}.dense"),
+                *affine("norm", f"{TRANSFORM}.LayerNorm"),
                 ("softmax.weight", f"{DECODER}.weight"),
                 ("softmax.bias", "cls.predictions.bias"),
             ],
@@ -91,7 +97,7 @@ BERT = EncoderLayout(
             untied=[("softmax.bias", (f"{DECODER}.bias", "cls.predictions.bias"), TWICE)],
         ),
         "next_sentence": HeadLayout(
-            [*POOLER, *both("output", "cls.seq_relationship")],
+            [*POOLER, *affine("output", "cls.seq_relationship")],
             sign="cls.seq_relationship.weight",
         ),
         "classes": HeadLayout(
@@ -106,7 +112,7 @@ BERT = EncoderLayout(
             outputs="classifier.weight",
             architectures=["BertForTokenClassification"],
         ),
-        "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "span": HeadLayout(affine("output", "qa_outputs"), sign="qa_outputs.weight"),
         "multiple_choice": HeadLayout(
             [*POOLER, *CLASSIFIER],
             sign="classifier.weight",
@@ -123,5 +129,5 @@ BERT = EncoderLayout(
         ("span",): "BertForQuestionAnswering",
         ("multiple_choice",): "BertForMultipleChoice",
     },
-    refused={"BertLMHeadModel": CAUSAL},
+    unsupported_architectures={"BertLMHeadModel": CAUSAL},
 )

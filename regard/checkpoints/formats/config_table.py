@@ -1,4 +1,4 @@
-"""config.json of other libraries, honoured field by field: what we do not compute is refused.
+"""config.json of other libraries, read field by field: what we do not compute raises an error.
 
 A table says for one `model_type` which of their fields are ours, which must have a certain value
 because our model computes nothing else, and which change no result.
@@ -17,7 +17,7 @@ from regard.models.config import Probability
 from regard.schema import checked
 from regard.suggest import nearest
 
-# their activation -> ours
+# their activation -> ours; of several names for one of ours the first is written
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -41,26 +41,8 @@ ACTIVATIONS = {
     "sigmoid": "sigmoid",
     "linear": "linear",
 }
-ACTIVATIONS_BACK = {
-    "gelu": "gelu",
-    "gelu-tanh": "gelu_new",
-    "gelu-10": "gelu_10",
-    "quick-gelu": "quick_gelu",
-    "relu": "relu",
-    "relu-squared": "relu2",
-    "relu6": "relu6",
-    "leaky-relu": "leaky_relu",
-    "laplace": "laplace",
-    "swish": "silu",
-    "hard-swish": "hardswish",
-    "mish": "mish",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "linear": "linear",
-}
-
-# Of every model type: notes about the file, how their program runs, and what tasks read for
-# themselves (the names of labels).
+# Of every model type: notes about the file, how their program runs, and what tasks read (the names
+# of labels).
 HARMLESS = (
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -135,14 +117,15 @@ class Field:
 
     kind: the type of its values and their range, one of `regard.models.config`; not needed where
         there are `names`.
-    names: value of theirs -> of ours, where they are spelled differently; `back`: the way back.
+    names: value of theirs -> of ours, where they are spelled differently; of several for one of
+        ours the first is written, unless `back` says otherwise.
     """
 
     theirs: str
     absent: Any
     kind: Any = None
-    names: Mapping[Any, str] | None = None
-    back: Mapping[str, Any] | None = None
+    names: Mapping[Any, Any] | None = None
+    back: Mapping[Any, Any] | None = None
 
     def read(self, config: Mapping[str, Any]) -> Any:
         """Our value.
@@ -160,21 +143,30 @@ class Field:
         # 1 is not true, though they are equal.
         if type(value) not in map(type, self.names) or value not in self.names:
             known = ", ".join(map(_spelled, self.names))
-            raise refusal(self.theirs, f"one of {known}", value)
+            raise unsupported(self.theirs, f"one of {known}", value)
         return self.names[value]
 
     def write(self, value: Any) -> Any:
-        """Their value."""
-        return value if self.back is None or value is None else self.back[value]
+        """Their value for one that `can_write`."""
+        return value if self.names is None or value is None else self._theirs()[value]
+
+    def can_write(self, value: Any) -> bool:
+        """Whether they have a value for ours."""
+        return self.names is None or value is None or value in self._theirs()
+
+    def _theirs(self) -> dict[Any, Any]:
+        """value of ours -> of theirs"""
+        names = self.names or {}
+        return {ours: theirs for theirs, ours in [*names.items()][::-1]} | dict(self.back or {})
 
 
 def activation(theirs: str, absent: Any) -> Field:
     """A field that names an activation."""
-    return Field(theirs, absent, names=ACTIVATIONS, back=ACTIVATIONS_BACK)
+    return Field(theirs, absent, names=ACTIVATIONS)
 
 
-def dropped(theirs: str, absent: float | None) -> Field:
-    """The probability of a dropout; None may stand for another's only where it is the default."""
+def dropout(theirs: str, absent: float | None) -> Field:
+    """A dropout probability; None, for that of another field, only where it is the default."""
     return Field(theirs, absent, Probability if absent is not None else Probability | None)
 
 
@@ -214,7 +206,7 @@ class ConfigTable:
             if name in fixed:
                 if value not in fixed[name]:
                     wanted = " or ".join(repr(one) for one in fixed[name])
-                    raise refusal(name, wanted, value)
+                    raise unsupported(name, wanted, value)
             elif value is not None:
                 raise ConfigError(
                     f"config.json: `{name}` (here {value!r:.60}) is a field that this library does "
@@ -222,6 +214,10 @@ class ConfigTable:
                     "Remove it if it changes nothing."
                 )
         return {ours: one.read(config) for ours, one in self.fields.items()}
+
+    def can_write(self, config: Any) -> bool:
+        """Whether they have a value for each of our options."""
+        return all(one.can_write(getattr(config, ours)) for ours, one in self.fields.items())
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
@@ -240,10 +236,10 @@ def label_names(config: Mapping[str, Any]) -> dict[int, str]:
         return {}
     wanted = 'names by their numbers, such as {"0": "no"}'
     if not isinstance(given, Mapping) or not all(map(_is_name, given.values())):
-        raise refusal("id2label", wanted, given)
+        raise unsupported("id2label", wanted, given)
     numbers = [str(number) for number in given]
     if not all(re.fullmatch("0|[1-9][0-9]{0,8}", number) for number in numbers):
-        raise refusal("id2label", wanted, given)
+        raise unsupported("id2label", wanted, given)
     named = {int(number): str(given[number]) for number in sorted(given, key=int)}
     _check_label2id(config.get("label2id"), named)
     return named
@@ -260,14 +256,14 @@ def _check_label2id(given: Any, named: Mapping[int, str]) -> None:
         return
     wanted = 'numbers by their names, such as {"no": 0}'
     if not isinstance(given, Mapping):
-        raise refusal("label2id", wanted, given)
+        raise unsupported("label2id", wanted, given)
     for number, name in named.items():
         if name in given and str(given[name]) != str(number):
             must = f"the inverse of `id2label`, which gives {name!r} the number {number}"
-            raise refusal("label2id", must, given)
+            raise unsupported("label2id", must, given)
 
 
-def refusal(name: str, must: str, value: Any) -> ConfigError:
+def unsupported(name: str, must: str, value: Any) -> ConfigError:
     """For a value that our model does not compute."""
     return ConfigError(
         f"config.json: `{name}` must be {must}, but is {value!r:.200}: "

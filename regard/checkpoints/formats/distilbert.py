@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropped
-from regard.checkpoints.formats.encoders import EncoderLayout, HeadLayout, both, joined
+from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropout
+from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine, packed
 from regard.models.config import Count, InitScale, Size, TokenId
 from regard.models.distilbert import DistilBert
 
@@ -11,16 +11,16 @@ LAYER = "transformer.layer.{layer}"
 BODY = [
     ("embedding.weight", "embeddings.word_embeddings.weight"),
     ("positions.vectors.weight", "embeddings.position_embeddings.weight"),
-    *both("norm", "embeddings.LayerNorm"),
-    *joined(
+    *affine("norm", "embeddings.LayerNorm"),
+    *packed(
         "blocks.{layer}.attention.query_key_value",
         [f"{LAYER}.attention.{part}_lin" for part in "qkv"],
     ),
-    *both("blocks.{layer}.attention.output", f"{LAYER}.attention.out_lin"),
-    *both("blocks.{layer}.attention_norm", f"{LAYER}.sa_layer_norm"),
-    *both("blocks.{layer}.feed.inner", f"{LAYER}.ffn.lin1"),
-    *both("blocks.{layer}.feed.outer", f"{LAYER}.ffn.lin2"),
-    *both("blocks.{layer}.feed_norm", f"{LAYER}.output_layer_norm"),
+    *affine("blocks.{layer}.attention.output", f"{LAYER}.attention.out_lin"),
+    *affine("blocks.{layer}.attention_norm", f"{LAYER}.sa_layer_norm"),
+    *affine("blocks.{layer}.feed.inner", f"{LAYER}.ffn.lin1"),
+    *affine("blocks.{layer}.feed.outer", f"{LAYER}.ffn.lin2"),
+    *affine("blocks.{layer}.feed_norm", f"{LAYER}.output_layer_norm"),
 ]
 
 FIELDS = {
@@ -32,10 +32,10 @@ FIELDS = {
     "max_length": Field("max_position_embeddings", 512, Size),
     "sinusoidal": Field("sinusoidal_pos_embds", False, bool),
     "activation": activation("activation", "gelu"),
-    "dropout": dropped("dropout", 0.1),
-    "attention_dropout": dropped("attention_dropout", 0.1),
-    "classes_dropout": dropped("seq_classif_dropout", 0.2),
-    "span_dropout": dropped("qa_dropout", 0.1),
+    "dropout": dropout("dropout", 0.1),
+    "attention_dropout": dropout("attention_dropout", 0.1),
+    "classes_dropout": dropout("seq_classif_dropout", 0.2),
+    "span_dropout": dropout("qa_dropout", 0.1),
     "init_range": Field("initializer_range", 0.02, InitScale),
     "tied": Field("tie_word_embeddings", True, bool),
     "pad": Field("pad_token_id", 0, TokenId | None),
@@ -43,11 +43,11 @@ FIELDS = {
 # Ids that only generation and their tokenizer read; and how their training shared the output.
 HARMLESS = ["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"]
 
-CLASSIFIER = both("output", "classifier")
-INNER = both("inner.dense", "pre_classifier")
+CLASSIFIER = affine("output", "classifier")
+INNER = affine("inner.dense", "pre_classifier")
 
 DISTILBERT = EncoderLayout(
-    encoder=DistilBert,
+    model=DistilBert,
     model_type="distilbert",
     config=ConfigTable(FIELDS, {}, HARMLESS),
     prefix="distilbert.",
@@ -56,8 +56,8 @@ DISTILBERT = EncoderLayout(
     heads={
         "masked_lm": HeadLayout(
             [
-                *both("inner.dense", "vocab_transform"),
-                *both("norm", "vocab_layer_norm"),
+                *affine("inner.dense", "vocab_transform"),
+                *affine("norm", "vocab_layer_norm"),
                 ("softmax.weight", "vocab_projector.weight"),
                 ("softmax.bias", "vocab_projector.bias"),
             ],
@@ -77,7 +77,7 @@ DISTILBERT = EncoderLayout(
             outputs="classifier.weight",
             architectures=["DistilBertForTokenClassification"],
         ),
-        "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "span": HeadLayout(affine("output", "qa_outputs"), sign="qa_outputs.weight"),
         "multiple_choice": HeadLayout(
             [*INNER, *CLASSIFIER],
             sign="classifier.weight",

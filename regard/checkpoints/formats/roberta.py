@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.checkpoints.formats import bert
-from regard.checkpoints.formats.config_table import ConfigTable, Field, refusal
-from regard.checkpoints.formats.encoders import TWICE, EncoderLayout, HeadLayout, both
+from regard.checkpoints.formats.config_table import ConfigTable, Field, unsupported
+from regard.checkpoints.formats.encoder_layout import TWICE, EncoderLayout, HeadLayout, affine
 from regard.models.config import Size, TokenId
 from regard.models.roberta import Roberta
 
 
 @dataclass(frozen=True)
-class Positions(ConfigTable):
+class RobertaPositions(ConfigTable):
     """Theirs counts vectors of positions, and ours tokens: `pad + 1` vectors belong to none."""
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Positions(ConfigTable):
         found["max_length"] = vectors - found["pad"] - 1
         if found["max_length"] < 1:
             must = f"more than `pad_token_id` + 1 ({found['pad'] + 1})"
-            raise refusal("max_position_embeddings", must, vectors)
+            raise unsupported("max_position_embeddings", must, vectors)
         return found
 
     def write(self, config: Any) -> dict[str, Any]:
@@ -38,12 +38,12 @@ FIELDS = bert.FIELDS | {
     "vocab_size": Field("vocab_size", 50265, Size),
     "pad": Field("pad_token_id", 1, TokenId),  # positions are counted from it: there must be one
 }
-POOLER = both("inner.dense", "roberta.pooler.dense")
+POOLER = affine("inner.dense", "roberta.pooler.dense")
 
 ROBERTA = EncoderLayout(
-    encoder=Roberta,
+    model=Roberta,
     model_type="roberta",
-    config=Positions(FIELDS, bert.FIXED, bert.HARMLESS),
+    config=RobertaPositions(FIELDS, bert.FIXED, bert.HARMLESS),
     prefix="roberta.",
     body=bert.BODY,
     ignored=bert.IGNORED,
@@ -51,8 +51,8 @@ ROBERTA = EncoderLayout(
         "pooler": HeadLayout(POOLER, "roberta.pooler.dense.weight"),
         "masked_lm": HeadLayout(
             [
-                *both("inner.dense", "lm_head.dense"),
-                *both("norm", "lm_head.layer_norm"),
+                *affine("inner.dense", "lm_head.dense"),
+                *affine("norm", "lm_head.layer_norm"),
                 ("softmax.weight", "lm_head.decoder.weight"),
                 ("softmax.bias", "lm_head.bias"),
             ],
@@ -63,7 +63,7 @@ ROBERTA = EncoderLayout(
             untied=[("softmax.bias", ("lm_head.decoder.bias", "lm_head.bias"), TWICE)],
         ),
         "classes": HeadLayout(
-            [*both("inner.dense", "classifier.dense"), *both("output", "classifier.out_proj")],
+            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")],
             sign="classifier.out_proj.weight",
             outputs="classifier.out_proj.weight",
         ),
@@ -73,7 +73,7 @@ ROBERTA = EncoderLayout(
             outputs="classifier.weight",
             architectures=["RobertaForTokenClassification"],
         ),
-        "span": HeadLayout(both("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "span": HeadLayout(affine("output", "qa_outputs"), sign="qa_outputs.weight"),
         "multiple_choice": HeadLayout(
             [*POOLER, *bert.CLASSIFIER],
             sign="classifier.weight",
@@ -88,5 +88,5 @@ ROBERTA = EncoderLayout(
         ("span",): "RobertaForQuestionAnswering",
         ("multiple_choice",): "RobertaForMultipleChoice",
     },
-    refused={"RobertaForCausalLM": bert.CAUSAL},
+    unsupported_architectures={"RobertaForCausalLM": bert.CAUSAL},
 )

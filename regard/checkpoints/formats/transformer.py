@@ -1,57 +1,43 @@
 """The Transformer's published layouts: Marian's is post-norm, Pegasus' is pre-norm.
 
 Both put all sines of a position before all cosines; the paper and we put the sine and the cosine of
-one frequency side by side. So whatever has the model's width is reordered along it: embeddings,
-what reads hidden states, what writes them, and norms. The heads inside are as they were.
+one frequency side by side. So every tensor with a dimension of width `d_model` is reordered along
+it: embeddings, the layers that read hidden states, those that write them, and norms. The dimensions
+inside heads keep their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.checkpoints.formats.config_table import REQUIRED, Field, dropped, refusal
-from regard.checkpoints.formats.published import WholeModel
+from regard.checkpoints.filling import assign
+from regard.checkpoints.formats.config_table import REQUIRED, Field, dropout, unsupported
 from regard.checkpoints.names import Names
-from regard.checkpoints.transforms import Transform, split
+from regard.checkpoints.transforms import interleave, split
 from regard.errors import ConfigError
-from regard.models.check_config import check_consistent
+from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Probability, Size, TokenId
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 
-# ---- weights -----------------------------------------------------------------------------------
-
-
-def interleave(dim: int = 0) -> Transform:
-    """Their order (s1 s2 … c1 c2 …) along `dim` becomes ours (s1 c1 s2 c2 …)."""
-
-    def reordered(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
-        return tensor.unflatten(dim, sizes).transpose(dim, dim + 1).flatten(dim, dim + 1)
-
-    return Transform(
-        read=lambda tensors: [reordered(t, (2, -1)) for t in tensors],
-        write=lambda tensors: [reordered(t, (-1, 2)) for t in tensors],
-    )
-
+# ----------------------------------------------------------------------------------- weights
 
 READS, WRITES = interleave(1), interleave(0)  # the columns and the rows of a matrix (out, in)
 
 
-def _attention(ours: str, theirs: str, joined: str) -> list[tuple]:
-    """Rows of one attention; `joined` are the letters of what `ours` holds in one matrix."""
-    weights = tuple(f"{theirs}.{letter}_proj.weight" for letter in joined)
-    biases = tuple(f"{theirs}.{letter}_proj.bias" for letter in joined)
-    side_by_side = split(len(joined)).reversed()
-    return [
-        (f"{ours}.weight", weights, side_by_side.then(READS)),
-        (f"{ours}.bias", biases, side_by_side),
-    ]
+def _attention(ours: str, theirs: str, letters: str) -> list[tuple]:
+    """Rows of one attention; `letters` are their projections that `ours` packs into one matrix."""
+    weights = tuple(f"{theirs}.{letter}_proj.weight" for letter in letters)
+    biases = tuple(f"{theirs}.{letter}_proj.bias" for letter in letters)
+    pack = split(len(letters)).reversed()
+    return [(f"{ours}.weight", weights, pack.then(READS)), (f"{ours}.bias", biases, pack)]
 
 
-def _written(ours: str, theirs: str) -> list[tuple]:
+def _writes(ours: str, theirs: str) -> list[tuple]:
     """A layer that writes hidden states, or a norm of them."""
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", WRITES) for kind in ("weight", "bias")]
 
@@ -59,12 +45,12 @@ def _written(ours: str, theirs: str) -> list[tuple]:
 def _block(ours: str, theirs: str) -> list[tuple]:
     return [
         *_attention(f"{ours}.attention.query_key_value", f"{theirs}.self_attn", "qkv"),
-        *_written(f"{ours}.attention.output", f"{theirs}.self_attn.out_proj"),
-        *_written(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *_writes(f"{ours}.attention.output", f"{theirs}.self_attn.out_proj"),
+        *_writes(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
         (f"{ours}.feed.inner.weight", f"{theirs}.fc1.weight", READS),
         (f"{ours}.feed.inner.bias", f"{theirs}.fc1.bias"),
-        *_written(f"{ours}.feed.outer", f"{theirs}.fc2"),
-        *_written(f"{ours}.feed_norm", f"{theirs}.final_layer_norm"),
+        *_writes(f"{ours}.feed.outer", f"{theirs}.fc2"),
+        *_writes(f"{ours}.feed_norm", f"{theirs}.final_layer_norm"),
     ]
 
 
@@ -72,21 +58,21 @@ def _cross(ours: str, theirs: str) -> list[tuple]:
     return [
         *_attention(f"{ours}.cross.query", f"{theirs}.encoder_attn", "q"),
         *_attention(f"{ours}.cross.key_value", f"{theirs}.encoder_attn", "kv"),
-        *_written(f"{ours}.cross.output", f"{theirs}.encoder_attn.out_proj"),
-        *_written(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm"),
+        *_writes(f"{ours}.cross.output", f"{theirs}.encoder_attn.out_proj"),
+        *_writes(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm"),
     ]
 
 
-def _names(*further: tuple) -> Names:
+def _names(*norms: tuple) -> Names:
     encoder, decoder = "model.encoder.layers.{layer}", "model.decoder.layers.{layer}"
     shared = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     return Names(
         [
-            ("embedding.weight", "model.shared.weight", interleave(1)),
+            ("embedding.weight", "model.shared.weight", READS),
             *_block("encoder.{layer}", encoder),
             *_block("decoder.{layer}", decoder),
             *_cross("decoder.{layer}", decoder),
-            *further,
+            *norms,
         ],
         tied={"head.weight": "embedding.weight"},
         duplicates=dict.fromkeys((*shared, "lm_head.weight"), "model.shared.weight"),
@@ -95,7 +81,7 @@ def _names(*further: tuple) -> Names:
     )
 
 
-# ---- config.json -------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------- config.json
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 
@@ -113,8 +99,8 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "encoder_layers": (_size("encoder_layers"),),
     "decoder_layers": (_size("decoder_layers"),),
     "dropout": (Field("dropout", REQUIRED, Probability),),
-    "attention_dropout": (dropped("attention_dropout", 0.0),),
-    "activation_dropout": (dropped("activation_dropout", 0.0),),
+    "attention_dropout": (dropout("attention_dropout", 0.0),),
+    "activation_dropout": (dropout("activation_dropout", 0.0),),
     "activation": (Field("activation_function", REQUIRED, names=ACTIVATIONS),),
     "max_length": (_size("max_position_embeddings"),),
     "pad": (Field("pad_token_id", REQUIRED, TokenId),),
@@ -124,7 +110,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
 THEIRS = {ours: fields[0].theirs for ours, fields in FIELDS.items()}
 
 # What our model does and no option changes: their name -> (value, what its absence means).
-# `encoder_layerdrop` is not here: it is noise of their training and changes no prediction.
+# `encoder_layerdrop` is not here: it acts in their training alone and changes no prediction.
 FIXED = {
     "scale_embedding": (True, False),
     "tie_word_embeddings": (True, True),
@@ -139,59 +125,83 @@ FIXED_IN_OLD_FILES = {
 }
 
 
-def _to_config(config: TransformerConfig, model_type: str, architecture: str) -> dict[str, Any]:
-    table = {one.theirs: getattr(config, ours) for ours, both in FIELDS.items() for one in both}
-    return {
-        "model_type": model_type,
-        "architectures": [architecture],
-        **table,
-        **{name: value for name, (value, _) in FIXED.items()},
-        "bos_token_id": config.bos,
-        "forced_eos_token_id": None,
-    }
+@dataclass(frozen=True)
+class TransformerLayout:
+    """How one of our two Transformers is published."""
 
+    model: type[nn.Module]
+    model_type: str
+    architecture: str
+    names: Names
 
-def _from_config(config: Mapping[str, Any], prenorm: bool) -> TransformerConfig:
-    order = {"normalize_before": (prenorm, prenorm), "add_final_layer_norm": (prenorm, prenorm)}
-    for name, (value, absent) in {**FIXED, **FIXED_IN_OLD_FILES, **order}.items():
-        _must_be(config, name, (value,), absent)
-    _must_be(config, "decoder_vocab_size", (None, config.get("vocab_size")), None)
-    found = TransformerConfig(**{ours: _same(config, *names) for ours, names in FIELDS.items()})
-    check_consistent(found, "config.json", ConfigError, THEIRS)
-    return found
+    def holds(self, model: nn.Module) -> bool:
+        """See `Layout`."""
+        return type(model) is self.model
+
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """See `Layout`."""
+        return self.write_config(model.config), self.names.write(model.state_dict())
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """See `Layout`."""
+        ours = self.read_config(config)
+        check_sizes(ours, tensors, "config.json", ConfigError, THEIRS)
+        model = self.model(ours)
+        assign(model, self.names.read(tensors, model.state_dict()))
+        return model
+
+    def in_their_order(self, hidden: Tensor) -> Tensor:
+        """See `Layout`."""
+        return READS.write([hidden.flatten(0, -2)])[0].view(hidden.shape)
+
+    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
+        """config.json for a configuration of ours."""
+        table = {one.theirs: getattr(config, ours) for ours, both in FIELDS.items() for one in both}
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            **table,
+            **{name: value for name, (value, _) in FIXED.items()},
+            "bos_token_id": config.bos,
+            "forced_eos_token_id": None,
+        }
+
+    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
+        """Our configuration for config.json.
+
+        Raises:
+            ConfigError: it asks for what our model does not compute.
+        """
+        prenorm = self.model is PreNormTransformer
+        order = dict.fromkeys(("normalize_before", "add_final_layer_norm"), (prenorm, prenorm))
+        for name, (value, absent) in {**FIXED, **FIXED_IN_OLD_FILES, **order}.items():
+            if config.get(name, absent) != value:
+                raise unsupported(name, repr(value), config.get(name, absent))
+        sizes = (None, config.get("vocab_size"))
+        if config.get("decoder_vocab_size") not in sizes:
+            raise unsupported("decoder_vocab_size", repr(sizes[1]), config["decoder_vocab_size"])
+        found = TransformerConfig(**{ours: _same(config, *names) for ours, names in FIELDS.items()})
+        check_consistent(found, "config.json", ConfigError, THEIRS)
+        return found
 
 
 def _same(config: Mapping[str, Any], field: Field, *others: Field) -> Any:
-    """What a field says, and others of theirs in the same words where they are there."""
+    """The value of a field, which further fields that are there must equal."""
     value = field.read(config)
     for other in others:
         if other.theirs in config and other.read(config) != value:
             must = f"equal to `{field.theirs}` ({value!r})"
-            raise refusal(other.theirs, must, config[other.theirs])
+            raise unsupported(other.theirs, must, config[other.theirs])
     return value
 
 
-def _must_be(config: Mapping[str, Any], name: str, values: tuple[Any, ...], absent: Any) -> None:
-    value = config.get(name, absent)
-    if value not in values:
-        wanted = " or ".join(repr(value) for value in values if value is not None)
-        raise refusal(name, wanted, value)
-
-
-MARIAN = WholeModel(
-    Transformer,
-    to_config=lambda config: _to_config(config, "marian", "MarianMTModel"),
-    from_config=lambda config: _from_config(config, prenorm=False),
-    names=_names(),
-    theirs=THEIRS,
-)
-PEGASUS = WholeModel(
+MARIAN = TransformerLayout(Transformer, "marian", "MarianMTModel", _names())
+PEGASUS = TransformerLayout(
     PreNormTransformer,
-    to_config=lambda config: _to_config(config, "pegasus", "PegasusForConditionalGeneration"),
-    from_config=lambda config: _from_config(config, prenorm=True),
-    names=_names(
-        *_written("encoder_norm", "model.encoder.layer_norm"),
-        *_written("decoder_norm", "model.decoder.layer_norm"),
+    "pegasus",
+    "PegasusForConditionalGeneration",
+    _names(
+        *_writes("encoder_norm", "model.encoder.layer_norm"),
+        *_writes("decoder_norm", "model.decoder.layer_norm"),
     ),
-    theirs=THEIRS,
 )

@@ -9,8 +9,8 @@ import pytest
 import torch
 from their_encoders import FAMILIES, V, batch, compare, ours_of, read, transformers, weights
 
+from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.config_table import ACTIVATIONS as KNOWN
-from regard.checkpoints.formats.published import from_published, to_published
 from regard.errors import ConfigError
 from regard.layers.feedforward import ACTIVATIONS
 

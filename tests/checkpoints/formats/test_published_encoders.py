@@ -26,7 +26,7 @@ from their_encoders import (
     weights,
 )
 
-from regard.checkpoints.formats.published import from_published, to_published
+from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
@@ -39,7 +39,7 @@ from regard.models.headed import Headed
 def test_their_weights_give_their_states_and_answers(family, ending, left):
     model = FAMILIES[family].model(ending)
     ours = ours_of(model)
-    assert type(ours.encoder) is FAMILIES[family].layout.encoder
+    assert type(ours.encoder) is FAMILIES[family].layout.model
     assert tuple(sorted(ours.heads)) == heads_of(family, ending)
     compare(model, ours, batch(FAMILIES[family].segments), left=left)
     compare(model, ours, batch(FAMILIES[family].segments, (1,) * 3 + (T,)), left=left)

@@ -1,6 +1,6 @@
 """How encoders with heads are published: one layout for a family, all its heads in it.
 
-The tensors of a file say which heads it holds; where the same name is used for several heads
+The tensors of a file say which heads it holds; where several heads share a tensor's name
 ("classifier"), the architecture that config.json names decides.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.checkpoints.filling import assign
-from regard.checkpoints.formats.config_table import ConfigTable, label_names, refusal
-from regard.checkpoints.names import Names
+from regard.checkpoints.formats.config_table import ConfigTable, label_names, unsupported
+from regard.checkpoints.names import Column, Names
 from regard.checkpoints.transforms import Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import check_consistent, check_sizes
@@ -24,7 +24,7 @@ from regard.suggest import nearest
 Rows = Sequence[tuple]
 # One tensor of ours that they have twice, where only the first is read.
 TWICE = Transform(read=lambda both: both[:1], write=lambda one: [one[0], one[0].clone()])
-OLD = ((".gamma", ".weight"), (".beta", ".bias"))  # of norms, in files converted from TensorFlow
+TENSORFLOW = ((".gamma", ".weight"), (".beta", ".bias"))  # names of norms in converted files
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class HeadLayout:
 
     rows: (ours after `heads.KIND.`, theirs[, transform]), as in `Names`.
     sign: the tensor by which the head is recognized.
-    outputs: the tensor whose rows are the answers; None: the head always has the same number.
+    outputs: the tensor whose rows are the outputs; None: the head always has the same number.
     architectures: in which the sign means this head; empty: in all of them.
     tied: names of ours that are others of ours, where the configuration ties them.
     duplicates: names of theirs that files may hold then, beside those that they equal.
     twins: names of theirs that are one tensor where it is tied, and of which one may be missing.
-    untied: rows that stand for those of the same name of ours where nothing is tied.
+    untied: rows that replace those of the same name of ours where nothing is tied.
     """
 
     rows: Rows
@@ -51,7 +51,7 @@ class HeadLayout:
     untied: Rows = ()
 
     def rows_for(self, tied: bool) -> list[tuple]:
-        """The rows of a model whose output is the embedding, or is not."""
+        """The rows of a model whose output is tied to the embedding, or is not."""
         if tied:
             return [row for row in self.rows if row[0] not in self.tied]
         instead = {row[0]: row for row in self.untied}
@@ -60,17 +60,18 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class EncoderLayout:
-    """How one family is published.
+    """How one family of encoders is published, a `Layout`.
 
+    model: the class of the encoder.
     prefix: before the names of the encoder where there is a head ("bert.").
     body: rows for the encoder's tensors, ours after `encoder.`, theirs after the prefix.
     heads: kind -> its names.
-    architectures: the kinds of a model's heads -> their name for it; a pooler more is no other one.
+    architectures: the kinds of a model's heads, poolers left out -> their name for it.
     ignored: names, after the prefix, that carry nothing.
-    refused: architectures that this library does not compute -> why.
+    unsupported_architectures: those that this library does not compute -> why.
     """
 
-    encoder: Any
+    model: Any
     model_type: str
     config: ConfigTable
     prefix: str
@@ -78,53 +79,57 @@ class EncoderLayout:
     heads: Mapping[str, HeadLayout]
     architectures: Mapping[tuple[str, ...], str]
     ignored: Sequence[str] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    unsupported_architectures: Mapping[str, str] = field(default_factory=dict)
 
-    # ---- what `published.py` asks of every layout
+    # ------------------------------------------------------------------------- `Layout`
 
     def holds(self, model: nn.Module) -> bool:
-        """Whether a model of ours is written this way; an encoder alone is one without heads."""
-        encoder = model.encoder if isinstance(model, Headed) else model
-        heads: Iterable[str] = model.heads if isinstance(model, Headed) else ()
-        return type(encoder) is self.encoder and self._architecture(heads) is not None
+        """See `Layout`; an encoder alone is one without heads."""
+        encoder: Any = model.encoder if isinstance(model, Headed) else model
+        return (
+            type(encoder) is self.model
+            and self.config.can_write(encoder.config)
+            and self._architecture_of(model) is not None
+        )
 
     def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """config.json and the tensors of a model."""
+        """See `Layout`."""
+        architecture = self._architecture_of(model)
         model = model if isinstance(model, Headed) else Headed(model, {})
-        kinds = tuple(model.heads)
-        architecture = self._architecture(kinds)
         config = {"model_type": self.model_type, "architectures": [architecture]}
         config |= self.config.write(model.config)
-        config |= self.labels(model.heads)
-        tensors = self.names(kinds, model.config).write(model.state_dict())
+        counts = [model.outputs()[k] for k in model.heads if self.heads[k].outputs is not None]
+        config |= _labels(counts[0]) if counts else {}
+        tensors = self.names(tuple(model.heads), model.config).write(model.state_dict())
         if architecture == self.architectures[()]:
             tensors = {name.removeprefix(self.prefix): t for name, t in tensors.items()}
         return config, tensors
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """The model that a folder holds."""
-        ours = self._configuration(config)
+        """See `Layout`."""
         named = self._with_prefix(tensors)
-        self._check_sizes(ours, named)
+        ours = self._configuration(config, named)
         kinds = self.kinds(config, named)
         for kind in kinds:
             _complete(named, self.heads[kind].twins)
-        body = self.encoder(ours)
+        body = self.model(ours)
         model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
         assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
 
-    # ---- parts
+    def in_their_order(self, hidden: Tensor) -> Tensor:
+        """See `Layout`; the order is ours."""
+        return hidden
 
-    def labels(self, heads: Any) -> dict[str, Any]:
-        """Names for the labels of these heads, where their number is not always the same."""
-        counts = [heads[kind].outputs for kind in heads if self.heads[kind].outputs is not None]
-        return _labels(counts[0]) if counts else {}
+    # ------------------------------------------------------------------------- parts
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
-        """The table of a model with these heads."""
+        """The table of a model with these heads.
+
+        config: the encoder's, with `tied`.
+        """
         rows: list[tuple] = [
-            (_under("encoder.", ours), _under(self.prefix, theirs), *rest)
+            (_prefixed("encoder.", ours), _prefixed(self.prefix, theirs), *rest)
             for ours, theirs, *rest in self.body
         ]
         tied: dict[str, str] = {}
@@ -132,7 +137,7 @@ class EncoderLayout:
         for kind in kinds:
             head, ours_prefix = self.heads[kind], f"heads.{kind}."
             found = head.rows_for(config.tied)
-            rows += [(_under(ours_prefix, ours), *rest) for ours, *rest in found]
+            rows += [(_prefixed(ours_prefix, ours), *rest) for ours, *rest in found]
             if config.tied:
                 tied |= {ours_prefix + k: f"encoder.{v}" for k, v in head.tied.items()}
                 duplicates |= {**head.duplicates, **head.twins}
@@ -143,26 +148,29 @@ class EncoderLayout:
         """The heads that the tensors belong to.
 
         Raises:
-            ConfigError: `architectures` names what is not known here, or does not name what the
-                tensors leave open.
+            ConfigError: `architectures` names an unknown one, or none where the tensors alone do
+                not decide.
             CheckpointError: the architecture's own head is not among the tensors.
         """
-        architecture = self._named(config)
+        architecture = self._named_architecture(config)
         present = {kind: head for kind, head in self.heads.items() if head.sign in tensors}
-        meant = [k for k, head in present.items() if architecture in head.architectures]
-        open_to = [name for head in present.values() for name in head.architectures]
-        if open_to and not architecture:
+        possible = [name for head in present.values() for name in head.architectures]
+        if possible and not architecture:
             signs = sorted({head.sign for head in present.values() if head.architectures})
             raise ConfigError(
-                f"config.json: `architectures` must name one of {', '.join(open_to)}, for the "
+                f"config.json: `architectures` must name one of {', '.join(possible)}, for the "
                 f"tensors alone do not say whose head {' and '.join(signs)} is. Write, for "
-                f'example, "architectures": ["{open_to[0]}"].'
+                f'example, "architectures": ["{possible[0]}"].'
             )
-        found = [k for k, head in present.items() if k in meant or not head.architectures]
-        # An inner layer that a head carries is not a head of its own beside it.
-        if any(kind in self.encoder.pooled for kind in found if kind != "pooler"):
+        found = [
+            kind
+            for kind, head in present.items()
+            if architecture in head.architectures or not head.architectures
+        ]
+        # A pooler that is the inner layer of another head is not a head of its own.
+        if any(kind in self.model.pooled for kind in found if kind != "pooler"):
             found = [kind for kind in found if kind != "pooler"]
-        for kind in self._wanted(architecture):
+        for kind in self._required_heads(architecture):
             if kind not in found:
                 raise CheckpointError(
                     f"published weights do not fit the model:\n  missing: "
@@ -176,33 +184,33 @@ class EncoderLayout:
             )
         return tuple(sorted(found))
 
-    def _named(self, config: Mapping[str, Any]) -> str:
+    def _named_architecture(self, config: Mapping[str, Any]) -> str:
         """The architecture that config.json names, "" where it names none."""
         names = config.get("architectures") or [""]
         if not isinstance(names, list) or not isinstance(names[0], str):
-            raise refusal("architectures", "a list of names", names)
-        known = [*self.architectures.values()]
-        if names[0] in self.refused:
-            raise ConfigError(
-                f"config.json: `architectures` names {names[0]!r}, which this library does not "
-                f"read: {self.refused[names[0]]}."
-            )
-        if names[0] and names[0] not in known:
-            raise ConfigError(
-                f"config.json: `architectures` names {names[0]!r}, which this library does not "
-                f"read. {nearest(names[0], known)}"
-            )
-        return names[0]
+            raise unsupported("architectures", "a list of names", names)
+        name, known = names[0], [*self.architectures.values()]
+        if name in ("", *known):
+            return name
+        why = self.unsupported_architectures.get(name)
+        raise ConfigError(
+            f"config.json: `architectures` names {name!r}, which this library does not read"
+            + (f": {why}." if why else f". {nearest(name, known)}")
+        )
 
-    def _wanted(self, architecture: str) -> tuple[str, ...]:
-        """The heads that an architecture surely has."""
+    def _required_heads(self, architecture: str) -> tuple[str, ...]:
+        """The heads that an architecture always has."""
         kinds = [kinds for kinds, name in self.architectures.items() if name == architecture]
         return kinds[0] if kinds else ()
 
     def _architecture(self, kinds: Iterable[str]) -> str | None:
-        """Their name for a model with these heads."""
-        wanted = {kind for kind in kinds if kind != "pooler"}
-        return next((name for k, name in self.architectures.items() if set(k) == wanted), None)
+        """Their name for an encoder under these heads."""
+        heads = {kind for kind in kinds if kind != "pooler"}
+        return next((name for k, name in self.architectures.items() if set(k) == heads), None)
+
+    def _architecture_of(self, model: nn.Module) -> str | None:
+        """Their name for a model of ours."""
+        return self._architecture(model.heads if isinstance(model, Headed) else ())
 
     def _head(
         self, body: Any, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -221,53 +229,53 @@ class EncoderLayout:
             )
         return body.new_head(kind, outputs)
 
-    def _configuration(self, config: Mapping[str, Any]) -> Any:
-        return self._checked(self.encoder.Config(**self.config.read(config)))
-
-    def _checked(self, ours: Any) -> Any:
-        """The same, where its fields go together."""
+    def _configuration(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+        """Our configuration of the encoder, checked against the weights."""
+        ours = self._adjusted(self.model.Config(**self.config.read(config)), config, tensors)
         check_consistent(ours, "config.json", ConfigError, self.config.theirs)
+        check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
         return ours
 
-    def _check_sizes(self, ours: Any, tensors: Mapping[str, Tensor]) -> None:
-        check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
+    def _adjusted(
+        self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> Any:
+        """Our configuration with what more than one field of theirs decides."""
+        return ours
 
     def _with_prefix(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All names as a model with a head has them, norms under their present names."""
-        renamed = {_renamed(name): tensor for name, tensor in tensors.items()}
+        renamed = {_present_name(name): tensor for name, tensor in tensors.items()}
         if any(name.startswith(self.prefix) for name in renamed):
             return renamed
-        # By their first parts, since a head may stand beside the tensors of a bare encoder.
-        inside = {_first_part(row[1]) for row in self.body}
-        for head in self.heads.values():
-            theirs = [_first_name(row[1]) for row in head.rows]
-            inside |= {
-                _first_part(name.removeprefix(self.prefix))
-                for name in theirs
-                if name.startswith(self.prefix)
-            }
+        # By their first parts, since a head may come with the tensors of a bare encoder.
+        of_heads = [_their_name(row) for head in self.heads.values() for row in head.rows]
+        inside = {_their_name(row).split(".")[0] for row in self.body} | {
+            name.removeprefix(self.prefix).split(".")[0]
+            for name in of_heads
+            if name.startswith(self.prefix)
+        }
         return {
-            self.prefix + name if _first_part(name) in inside else name: tensor
+            self.prefix + name if name.split(".")[0] in inside else name: tensor
             for name, tensor in renamed.items()
         }
 
 
-def joined(ours: str, theirs: Sequence[str]) -> list[tuple]:
+def packed(ours: str, theirs: Sequence[str]) -> list[tuple]:
     """One packed projection of ours from several of theirs, weight and bias."""
-    side_by_side = split(len(theirs)).reversed()
+    pack = split(len(theirs)).reversed()
     return [
-        (f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs), side_by_side)
+        (f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs), pack)
         for kind in ("weight", "bias")
     ]
 
 
-def both(ours: str, theirs: str, *transform: Any) -> list[tuple]:
+def affine(ours: str, theirs: str, *transform: Transform) -> list[tuple]:
     """The weight and the bias of a layer or a norm."""
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", *transform) for kind in ("weight", "bias")]
 
 
 def _labels(count: int) -> dict[str, Any]:
-    """Names of labels for the numbers that other libraries make models of; tasks know better."""
+    """Placeholder names of labels, from which other libraries read their number."""
     names = [f"LABEL_{i}" for i in range(count)]
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},
@@ -276,26 +284,24 @@ def _labels(count: int) -> dict[str, Any]:
 
 
 def _complete(tensors: dict[str, Tensor], twins: Mapping[str, str]) -> None:
+    """Add the one of two names of a tensor that is missing."""
     for pair in twins.items():
         for name, other in (pair, pair[::-1]):
             if other in tensors:
                 tensors.setdefault(name, tensors[other])
 
 
-def _under(prefix: str, names: Any) -> Any:
+def _prefixed(prefix: str, names: Column) -> Column:
     return prefix + names if isinstance(names, str) else tuple(prefix + name for name in names)
 
 
-def _renamed(name: str) -> str:
-    for old, new in OLD:
+def _present_name(name: str) -> str:
+    for old, new in TENSORFLOW:
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name
 
 
-def _first_name(names: Any) -> str:
-    return names if isinstance(names, str) else names[0]
-
-
-def _first_part(names: Any) -> str:
-    return _first_name(names).split(".")[0]
+def _their_name(row: tuple) -> str:
+    """Their name in a row, the first of several."""
+    return row[1] if isinstance(row[1], str) else row[1][0]
