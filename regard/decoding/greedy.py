@@ -104,4 +104,4 @@ class Greedy(TokenMethod):
     def _chooser(self, limits: Tensor) -> Chooser:
         if self.filters:
             return choose_filtered(self.filters, lambda scores, rows, count: scores.argmax(-1))
-        return lambda scores, generated, rows: ops.argmax(scores)
+        return lambda scores, prefix, rows: ops.argmax(scores)

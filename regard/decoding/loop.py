@@ -19,9 +19,9 @@ from regard.decoding.steps import check, ends_of, evaluating, normalized, start_
 from regard.models.protocols import Generator
 from regard.state import State
 
-# scores (R, V), the tokens so far, indices of the sequences (R,) -> tokens (R,) and their
+# scores (R, V), the sequences so far, their indices in the batch (R,) -> tokens (R,) and their
 # log-probabilities (R,): minus infinity where the filters allow none, NaN where the scores are
-Chooser = Callable[[Tensor, "GeneratedTokens", Tensor], tuple[Tensor, Tensor]]
+Chooser = Callable[[Tensor, Prefix, Tensor], tuple[Tensor, Tensor]]
 # filtered scores (R, V), indices of the sequences (R,), tokens generated before -> tokens (R,)
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -42,33 +42,6 @@ class StepResult:
     log_prob: float
     last: bool
     forced: bool = False
-
-
-class GeneratedTokens:
-    """The tokens of the sequences so far, concatenated only where a filter reads them.
-
-    count: how many of each sequence were generated.
-    """
-
-    def __init__(self, tokens: Tensor, eos: tuple[int, ...], limits: Tensor):
-        self.count, self.eos, self.limits = 0, eos, limits
-        self._parts = [tokens]
-
-    @property
-    def prefix(self) -> Prefix:
-        """For filters."""
-        if len(self._parts) > 1:
-            self._parts = [torch.cat(self._parts, 1)]
-        return Prefix(self._parts[0], self.count, self.eos, self.limits)
-
-    def add(self, column: Tensor) -> None:
-        """One more token of each sequence, (R, 1)."""
-        self.count += 1
-        self._parts.append(column)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these sequences alone."""
-        self._parts, self.limits = [self.prefix.tokens[rows]], self.limits[rows]
 
 
 class IncrementalMethod(ABC):
@@ -162,25 +135,28 @@ def decode_steps(
         limit = limits(method.max_tokens, model, source, tokens.size(0))
         limit = limit.repeat_interleave(method.copies)
         rows = torch.arange(limit.size(0), device=tokens.device)
-        choose, forced, eos = chooser(limit), forces_end(method.filters), ends_of(method.eos, model)
+        filters, eos = method.filters, ends_of(method.eos, model)
+        choose, forced = chooser(limit), forces_end(filters)
         if method.copies > 1:
             sources = rows // method.copies
             state, tokens = state.select(sources), tokens[sources]
         active = [_Active(row, most) for row, most in enumerate(limit.tolist())]
         if active:
             state = state.expecting(int(limit.max()))
-        generated, read = GeneratedTokens(tokens, eos, limit.to(tokens.device)), tokens.size(1)
-        fed = tokens[:, -1:].contiguous()
+        limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
+        count, prompt = 0, tokens.size(1)
         while active:
             scores, state = cuda_graphs.step(model, fed, state)
-            token, log_prob = choose(scores[:, -1], generated, rows)
+            token, log_prob = choose(scores[:, -1], Prefix(tokens, count, eos, limit), rows)
             fed = token[:, None]
             # Both columns in one device synchronization; float64 holds every token exactly.
             ids, log_probs = torch.stack([token.double(), log_prob.double()]).tolist()
-            check(log_probs, read + generated.count)
-            generated.add(fed)
+            check(log_probs, prompt + count)
+            count += 1
+            if filters:  # nothing else reads the tokens
+                tokens = torch.cat([tokens, fed], 1)
             results = [
-                one.take(int(token_id), gain, generated.count, eos, forced)
+                one.take(int(token_id), gain, count, eos, forced)
                 for one, token_id, gain in zip(active, ids, log_probs, strict=True)
             ]
             yield results
@@ -188,18 +164,17 @@ def decode_steps(
             if len(going) < len(active):
                 active = [active[index] for index in going]
                 keep = torch.tensor(going, dtype=torch.long, device=fed.device)
-                rows, fed = rows[keep], fed[keep]
-                generated.select(keep)
+                rows, fed, tokens, limit = (x[keep] for x in (rows, fed, tokens, limit))
                 state = state.select(keep) if active else state
 
 
 def choose_filtered(filters: Sequence[Filter], pick: Pick) -> Chooser:
     """Picks among the tokens that the filters allow."""
 
-    def choose(scores: Tensor, generated: GeneratedTokens, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(scores: Tensor, prefix: Prefix, rows: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = normalized(scores)
-        allowed = apply(filters, log_probs, generated.prefix) if filters else log_probs
-        token = pick(allowed, rows, generated.count)
+        allowed = apply(filters, log_probs, prefix)
+        token = pick(allowed, rows, prefix.generated)
         index = token[:, None]
         log_prob = log_probs.gather(1, index)
         impossible = (allowed.gather(1, index) == NEG_INF) & ~log_prob.isnan()

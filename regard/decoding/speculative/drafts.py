@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,37 +86,6 @@ class Proposal:
 Chooser = Callable[[Tensor, ActiveSequences, Tensor], tuple[Tensor, Tensor | None]]
 
 
-class Drafter(Protocol):
-    """A draft at work on one batch."""
-
-    def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
-        """At most `limits` (R,) tokens for each sequence."""
-        ...
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these sequences alone."""
-        ...
-
-
-@runtime_checkable
-class Draft(Protocol):
-    """The options of a draft."""
-
-    def start_drafting(
-        self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
-    ) -> Drafter:
-        """A drafter for the sequences; those of one source are neighbours.
-
-        Raises:
-            ConfigError: the draft does not fit the model.
-        """
-        ...
-
-    def stored(self) -> Any:
-        """Its name in recipes and files; the draft itself where it has none."""
-        ...
-
-
 # -------------------------------------------------------------------------------- n-grams
 
 
@@ -143,8 +112,12 @@ class NGrams:
 
     def start_drafting(
         self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
-    ) -> Drafter:
-        """See `Draft`."""
+    ) -> _NGramDrafter:
+        """A drafter for the sequences; those of one source are neighbours.
+
+        Args:
+            choose: is for drafts that are models.
+        """
         texts = [[token for token in row if token >= 0] for row in active.tokens.tolist()]
         if source is not None and not model.continues:
             lengths, copies = source.lengths.tolist(), len(texts) // len(source)
@@ -154,7 +127,7 @@ class NGrams:
         return _NGramDrafter([_IndexedText(text, sizes) for text in texts])
 
     def stored(self) -> str:
-        """See `Draft`."""
+        """The name in recipes and files."""
         return "ngram" if self.size == NGrams.size else f"ngram:{self.size}"
 
 
@@ -197,6 +170,7 @@ class _NGramDrafter:
         self.generated = [0] * len(texts)
 
     def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
+        """At most `limits` (R,) tokens for each sequence."""
         generated = active.generated.tolist()
         new = [now - before for now, before in zip(generated, self.generated, strict=True)]
         tails = active.tokens[:, active.tokens.size(1) - max(new) :].tolist()
@@ -208,6 +182,7 @@ class _NGramDrafter:
         return Proposal(proposed.ids, proposed.lengths)
 
     def select(self, rows: Tensor) -> None:
+        """Keep these sequences alone."""
         indices = rows.tolist()
         self.texts = [self.texts[row] for row in indices]
         self.generated = [self.generated[row] for row in indices]
@@ -232,8 +207,15 @@ class SmallModel:
 
     def start_drafting(
         self, model: Generator, source: Sequences | None, active: ActiveSequences, choose: Chooser
-    ) -> Drafter:
-        """See `Draft`."""
+    ) -> _ModelDrafter:
+        """A drafter for the sequences; those of one source are neighbours.
+
+        Args:
+            choose: chooses the tokens by the log-probabilities.
+
+        Raises:
+            ConfigError: the draft does not fit the model.
+        """
         small: Any = self.model
         if isinstance(small, str):
             folder = small if self.file is None else str(_folder_beside(small, self.file))
@@ -247,12 +229,15 @@ class SmallModel:
         return _ModelDrafter(small, state.select(active.rows // copies), active, choose)
 
     def stored(self) -> Any:
-        """See `Draft`."""
+        """The folder, for files; the draft itself where the model has none."""
         if not isinstance(self.model, str):
             return self
         # A relative name would mean another folder in the file that is written.
         folder = Path(self.model) if self.file is None else self.file.parent / self.model
         return str(folder.absolute()) if folder.is_dir() else self.model
+
+
+Draft = NGrams | SmallModel
 
 
 class _StateHistory:
@@ -314,6 +299,7 @@ class _ModelDrafter:
         self.unread = 1
 
     def propose(self, active: ActiveSequences, limits: Tensor) -> Proposal:
+        """`limits` (R,) tokens for each sequence."""
         self._rewind(self.read - (active.lengths - self.unread))
         fed = active.tokens[:, active.tokens.size(1) - self.unread :]
         drafted, probs = fed[:, :0], []
@@ -336,6 +322,7 @@ class _ModelDrafter:
             self.state, self.read = self.state.rewind(counts), self.read - counts
 
     def select(self, rows: Tensor) -> None:
+        """Keep these sequences alone."""
         self.state, self.read = self.state.select(rows), self.read[rows]
 
 
