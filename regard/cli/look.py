@@ -180,8 +180,8 @@ def _check_finite(record: AttentionRecord) -> None:
     Raises:
         ConfigError: some are infinite or not numbers.
     """
-    sites = (site for view in record.views for site in view.sites.values())
-    if not all(bool(site.weights.isfinite().all()) for site in sites):
+    attentions = (one for each in record.passes for one in each.attentions.values())
+    if not all(bool(one.weights.isfinite().all()) for one in attentions):
         raise ConfigError(
             "The attention weights are infinite or not numbers. The model's weights may have "
             "diverged in training: use others."

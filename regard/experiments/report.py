@@ -59,7 +59,7 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
             task.predict(asked)
         elif (short := _excerpt(task, recipe)) is not None:
             run_encoder(task, [short])
-    return [("What it looks at", seen.heads())] if seen.views else []
+    return [("What it looks at", seen.heads())] if seen.passes else []
 
 
 def _excerpt(task: Any, recipe: Any) -> tuple[str, str] | None:

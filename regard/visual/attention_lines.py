@@ -1,4 +1,4 @@
-"""Which word looks at which: two columns of words with a line for each weight."""
+"""Which token attends to which: two columns of tokens with a line for each weight."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, 
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 FAINTEST = 0.01  # of the largest weight: fainter lines are left out of the drawing
-GAP = 220
+GAP, LINE = 220, 24  # pixels between the columns, and of a token
+LABEL_CELLS = 18
 
 
 @dataclass(frozen=True)
 class AttentionLines(Picture):
     """`weights` (T, S) from `queries` (left) to `keys` (right); make it with `of`.
 
-    With a `focus` (the number of a query) only that word's lines are drawn.
+    With a `focus` (the index of a query) only the lines of this token are drawn.
     """
 
     weights: Matrix
@@ -40,93 +41,95 @@ class AttentionLines(Picture):
         focus: int | str | None = None,
         title: str = "",
     ) -> Self:
-        """Lines from each query word to the key words it attends to; `weights` (T, S).
+        """Lines from each query to the keys that it attends to.
 
-        `focus` is one query's number or word ("it"): only its lines are drawn, with numbers.
-        A word that is absent, or that stands more than once, is refused: give its number.
+        weights: (T, S), a tensor, an array or lists.  queries, keys: T and S labels, by default
+        numbers from 0.  focus: the index or the label of one query; only its lines are drawn, with
+        their weights.
+
+        Raises:
+            ConfigError: shapes do not fit, or no query or several have the label `focus`.
         """
         matrix = as_matrix(weights)
-        asking = as_labels(queries, len(matrix), "queries")
-        answering = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
-        return cls(matrix, asking, answering, title, position(focus, asking))
+        rows = as_labels(queries, len(matrix), "queries")
+        columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
+        return cls(matrix, rows, columns, title, index_of(focus, rows))
 
-    @property
-    def asked(self) -> Sequence[int]:
+    def _shown(self) -> Sequence[int]:
         """The queries whose lines are drawn."""
         return range(len(self.queries)) if self.focus is None else (self.focus,)
 
     def drawing(self) -> Drawing:
-        left = 16 + _widest(self.queries)
-        right, top = left + GAP, 34 if self.title else 8
-        count = max(len(self.queries), len(self.keys))
-        shapes = self._strokes(left, right, top)
-        if self.title:
-            shapes.append(Label(8, 14, self.title, 14, bold=True))
-        for t, word in enumerate(self.queries):
-            ink = "ink" if t in self.asked else "muted"
-            where = (left - 6, top + 24 * (t + 0.5))
-            shapes.append(Label(*where, clip(word, 18), 13, "end", ink, bold=t == self.focus))
-        for s, word in enumerate(self.keys):
-            shapes.append(Label(right + 6, top + 24 * (s + 0.5), clip(word, 18), 13))
-        width = max(right + 60 + _widest(self.keys), text_width(self.title, 14.5) + 16)
-        return Drawing(width, top + 24 * count + 8, tuple(shapes), self.title or "attention")
+        left, top = 16 + _widest(self.queries), 34 if self.title else 8
+        right = left + GAP
+        shapes = [*self._lines(left, right, top), *self._title_shapes()]
+        for t, token in enumerate(self.queries):
+            ink = "ink" if t in self._shown() else "muted"
+            y, bold = top + LINE * (t + 0.5), t == self.focus
+            shapes.append(Label(left - 6, y, clip(token, LABEL_CELLS), 13, "end", ink, bold=bold))
+        for s, token in enumerate(self.keys):
+            shapes.append(Label(right + 6, top + LINE * (s + 0.5), clip(token, LABEL_CELLS), 13))
+        width = max(right + 60 + _widest(self.keys), self._title_width())
+        height = top + LINE * max(len(self.queries), len(self.keys)) + 8
+        return Drawing(width, height, tuple(shapes), self.title or "attention")
 
-    def _strokes(self, left: float, right: float, top: float) -> list[Shape]:
-        peak = max((self.weights[t][s] for t, s in self._pairs()), default=0.0) or 1.0
+    def _lines(self, left: float, right: float, top: float) -> list[Shape]:
+        pairs = [(t, s) for t in self._shown() for s in range(len(self.keys))]
+        peak = max((self.weights[t][s] for t, s in pairs), default=0.0) or 1.0
         shapes: list[Shape] = []
-        for t, s in self._pairs():
+        for t, s in pairs:
             share = self.weights[t][s] / peak
             if share < FAINTEST:
                 continue
-            start, end = (left, top + 24 * (t + 0.5)), (right, top + 24 * (s + 0.5))
+            start, end = (left, top + LINE * (t + 0.5)), (right, top + LINE * (s + 0.5))
             if self.focus is not None:
-                wide = text_width(clip(self.keys[s], 18), 13) + 10
+                wide = text_width(clip(self.keys[s], LABEL_CELLS), 13) + 10
                 box = Rect(right + 1, end[1] - 10, wide, 20, "accent", 0.4 * share, radius=3)
                 number = f"{self.weights[t][s]:.3f}"
                 shapes += [box, Label(right + 8 + wide, end[1], number, 10.5, fill="muted")]
-            shapes.append(Connector(start, end, "accent", 0.6 + 3 * share, share))
+            shapes.append(Connector((start, end), "accent", 0.6 + 3 * share, share))
         return shapes
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        return [(t, s) for t in self.asked for s in range(len(self.keys))]
-
     def terminal(self, width: int, color: bool) -> Text:
-        """For each word, the words it looks at most, as bars."""
-        text = Text(no_wrap=True)
-        if self.title:
-            text.append(clip(self.title, width) + "\n", style="bold")
-        most = None if self.focus is not None else 3
-        name = min(18, max((cell_len(visible(word)) for word in self.keys), default=1))
-        for t in self.asked:
+        """The keys that each query attends to most, as bars."""
+        text, most = self._title_text(width), None if self.focus is not None else 3
+        label = min(LABEL_CELLS, max((cell_len(visible(key)) for key in self.keys), default=1))
+        for t in self._shown():
             text.append(clip(self.queries[t], width - 1) + "\n", style="bold")
-            order = sorted(range(len(self.keys)), key=lambda s: -self.weights[t][s])[:most]
-            for s in order:
+            for s in sorted(range(len(self.keys)), key=lambda s: -self.weights[t][s])[:most]:
                 weight = self.weights[t][s]
-                drawn = characters.bar(min(1, weight), max(1, width - name - 12), color)
-                text.append(f"  {characters.pad(self.keys[s], name)} {weight:.4f} ")
-                text.append(drawn + "\n", style="blue" if color else "")
+                bar = characters.bar(min(1, weight), max(1, width - label - 12), color)
+                text.append(f"  {characters.pad(self.keys[s], label)} {weight:.4f} ")
+                text.append(bar + "\n", style="blue" if color else "")
         return text
 
 
-def _widest(words: Sequence[str]) -> float:
-    return max((text_width(clip(word, 18), 13) for word in words), default=10.0)
+def _widest(labels: Sequence[str]) -> float:
+    return max((text_width(clip(label, LABEL_CELLS), 13) for label in labels), default=10.0)
 
 
-def position(word: int | str | None, words: Sequence[str]) -> int | None:
-    """The number of `word` among `words`; a leading space marker of a piece is ignored, and so is
-    case where nothing is spelled alike."""
-    if word is None or isinstance(word, int):
-        if word is not None and not -len(words) <= word < len(words):
-            raise ConfigError(f"`focus` must be below {len(words)}, but is {word}.")
-        return word if word is None else word % len(words)
-    bare = [text.strip("▁Ġ ").removesuffix("</w>") for text in words]
-    found = [index for index, text in enumerate(bare) if text == word] or [
-        index for index, text in enumerate(bare) if text.casefold() == word.casefold()
+def index_of(word: int | str | None, tokens: Sequence[str]) -> int | None:
+    """The index of `word` among `tokens`, where a token's space marker is ignored.
+
+    Case is ignored where no token is spelled in the same way. None, and an index, stay.
+
+    Raises:
+        ConfigError: no token or several are this word, or the index is out of range.
+    """
+    if word is None:
+        return None
+    if isinstance(word, int):
+        if not -len(tokens) <= word < len(tokens):
+            raise ConfigError(f"`focus` must be below {len(tokens)}, but is {word}.")
+        return word % len(tokens)
+    bare = [token.strip("▁Ġ ").removesuffix("</w>") for token in tokens]
+    found = [index for index, token in enumerate(bare) if token == word] or [
+        index for index, token in enumerate(bare) if token.casefold() == word.casefold()
     ]
     if len(found) != 1:
         where = f"at {', '.join(map(str, found))}" if found else "nowhere"
         raise ConfigError(
-            f"`focus` must be a word that stands once, but {word!r} stands {where} in "
-            f"{' '.join(words)!r}. Give its number instead."
+            f"`focus` must be a word that occurs once, but {word!r} occurs {where} in "
+            f"{' '.join(tokens)!r}. Give its index instead."
         )
     return found[0]

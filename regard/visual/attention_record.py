@@ -1,11 +1,11 @@
-"""`with regard.look(model) as seen:` opens the taps of a model and keeps what passes.
+"""`with regard.look(model) as record:` records the attention weights of a model.
 
-Opening a tap selects attention's explicit path on the same weights; nothing else changes. What is
-seen is kept as plain tensors on the CPU:
+Attention capture selects the explicit computation of attention on the same weights; nothing else
+changes. The weights are kept as tensors on the CPU:
 
-    seen.views                      one a forward pass of the model
-    view.sites["decoder.3.cross"]   one an attention of the model: its kind and weights (B, H, T, S)
-    view.source, view.target        the words of each row, where they are known
+    record.passes                     one for each forward pass of the model
+    one.attentions["decoder.3.cross"] one for each attention: its kind and weights (B, H, T, S)
+    one.source, one.target            the tokens of each row, where they are known
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.tap import Labels, Tap, label, listening
 from regard.errors import ConfigError
+from regard.models.protocols import Encoder
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
+    from regard.models.protocols import Model
     from regard.visual.head_grid import HeadGrid
     from regard.visual.picture import Picture
 
@@ -35,13 +37,13 @@ class RecordedAttention:
     name: str
     kind: str
     heads: tuple[int, ...] = ()  # their numbers, from 1, where some were pruned; else 1, 2, 3, ...
-    pieces: list[Tensor] = field(default_factory=list)
+    parts: list[Tensor] = field(default_factory=list)  # a decoder's, step by step
 
     @property
     def weights(self) -> Tensor:
-        """(B, H, T, S), float32, on the CPU; a decoder that runs word by word is put together."""
-        keys = max(piece.size(-1) for piece in self.pieces)
-        padded = [nn.functional.pad(piece, (0, keys - piece.size(-1))) for piece in self.pieces]
+        """(B, H, T, S), float32, on the CPU; the steps of a decoder are concatenated."""
+        keys = max(part.size(-1) for part in self.parts)
+        padded = [nn.functional.pad(part, (0, keys - part.size(-1))) for part in self.parts]
         return torch.cat(padded, dim=2)
 
 
@@ -49,16 +51,16 @@ class RecordedAttention:
 class ForwardPass:
     """One forward pass: its attentions by name, in the order in which they ran."""
 
-    sites: dict[str, RecordedAttention] = field(default_factory=dict)
+    attentions: dict[str, RecordedAttention] = field(default_factory=dict)
     source: Labels | None = None
     target: Labels | None = None
 
 
 class AttentionRecord:
-    """What was seen. It is the listener that the taps speak to."""
+    """What was recorded: a listener of the taps of a model, or of a part of it."""
 
     def __init__(self, module: nn.Module):
-        self.views: list[ForwardPass] = []
+        self.passes: list[ForwardPass] = []
         self._next, self._announced = ForwardPass(), False
         self._names = {
             id(tap): name.removesuffix(".tap")
@@ -71,43 +73,52 @@ class AttentionRecord:
             if isinstance(attention, SelfAttention | CrossAttention)
             and attention.kept != tuple(range(attention.heads))
         }
+        if not self._names:
+            raise ConfigError(f"{type(module).__name__} has no attention: nothing can be shown.")
 
     def wants(self, tap: Tap) -> bool:
+        """Whether the tap is one of this model."""
         return id(tap) in self._names
 
     def take(self, tap: Tap, weights: Tensor) -> None:
+        """Record weights (B, H, T, S)."""
         name = self._names[id(tap)]
-        if self._starts(name, tap, weights):
-            self.begin()
-        site = RecordedAttention(name, tap.kind, self._heads.get(id(tap), ()))
-        site = self.views[-1].sites.setdefault(name, site)
-        site.pieces.append(weights.detach().float().cpu())
+        if self._starts_pass(name, tap, weights):
+            self.start_pass()
+        attention = RecordedAttention(name, tap.kind, self._heads.get(id(tap), ()))
+        attention = self.passes[-1].attentions.setdefault(name, attention)
+        attention.parts.append(weights.detach().float().cpu())
 
-    def _starts(self, name: str, tap: Tap, weights: Tensor) -> bool:
-        """Whether another pass began without the model itself being called (`encode`, `scores`,
-        `start`): words were announced, or the first queries of a text come again."""
-        seen = bool(self.views) and name in self.views[-1].sites
+    def _starts_pass(self, name: str, tap: Tap, weights: Tensor) -> bool:
+        """Whether another pass began without a call of the model itself (`encode`, `scores`): its
+        tokens were announced, or the first queries of a text come again."""
+        known = bool(self.passes) and name in self.passes[-1].attentions
         first = tap.kind != "cross" and weights.size(-1) == weights.size(-2)
-        return not self.views or self._announced or (seen and first)
+        return not self.passes or self._announced or (known and first)
 
     def label(self, source: Labels | None, target: Labels | None) -> None:
+        """The tokens that the next pass reads."""
         self._next, self._announced = ForwardPass(source=source, target=target), True
 
-    def begin(self) -> None:
-        """A forward pass starts: what comes now is another view."""
-        self.views.append(self._next)
+    def start_pass(self) -> None:
+        """A forward pass starts."""
+        self.passes.append(self._next)
         self._next, self._announced = ForwardPass(), False
 
     def heads(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
     ) -> HeadGrid:
-        """Every head that was seen, as a picture: `seen.heads(layer=5).save("it.png")`.
+        """Every recorded head, as a picture: `record.heads(layer=5).save("it.png")`.
 
-        `kind`, `layer` (from 1) and `example` (a row, counted through all views from 0) narrow it.
+        kind: "encoder", "decoder" or "cross".  layer: from 1.  example: a row of a batch, counted
+        over all passes from 0.
+
+        Raises:
+            ConfigError: there are no such heads.
         """
         from regard.visual.head_grid import HeadGrid
 
-        return HeadGrid.of(self.views).select(kind, layer, example)
+        return HeadGrid.of(self.passes).select(kind, layer, example)
 
     def from_word(
         self,
@@ -117,17 +128,16 @@ class AttentionRecord:
         kind: str | None = None,
         example: int | None = None,
     ) -> Picture:
-        """What one word looks at: `seen.from_word("it", layer=5).save("it.png")`.
+        """What one word attends to: `record.from_word("it", layer=5).save("it.png")`.
 
-        See `HeadGrid.from_word`.
+        See `HeadGrid.from_word`; `kind` and `example` as for `heads`.
         """
-        heads = self.heads(kind, example=example)
-        return heads.from_word(word, layer=layer, head=head)
+        return self.heads(kind, example=example).from_word(word, layer=layer, head=head)
 
 
 @contextmanager
 def look(model: Any) -> Iterator[AttentionRecord]:
-    """See the attention weights of every forward pass in the block.
+    """Record the attention weights of every forward pass in the block.
 
     Args:
         model: a model, or what `regard.load` returns.
@@ -136,36 +146,48 @@ def look(model: Any) -> Iterator[AttentionRecord]:
         ConfigError: the model has no attention.
     """
     module = model if isinstance(model, nn.Module) else model.model
-    seen = AttentionRecord(module)
-    if not seen._names:
-        raise ConfigError(f"{type(module).__name__} has no attention: there is nothing to look at.")
+    record = AttentionRecord(module)
 
-    def begin(*_: Any) -> None:
-        if listening.get() is seen:
-            seen.begin()
+    def start_pass(*_: Any) -> None:
+        if listening.get() is record:
+            record.start_pass()
 
-    hook = module.register_forward_pre_hook(begin)
-    token = listening.set(seen)
+    hook = module.register_forward_pre_hook(start_pass)
+    token = listening.set(record)
     try:
-        yield seen
+        yield record
     finally:
         listening.reset(token)
         hook.remove()
 
 
-def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = None) -> None:
-    """One pass of an encoder over texts, or pairs (a, b), in evaluation mode, for whoever looks.
+@contextmanager
+def evaluation_mode(model: Model | nn.Module) -> Iterator[None]:
+    """The model is in evaluation mode in the block, and nothing computes gradients."""
+    module = cast("nn.Module", model)
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(training)
 
-    with regard.look(model) as seen:
+
+def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = None) -> None:
+    """Run an encoder over texts in evaluation mode, so that their attention is recorded.
+
+    with regard.look(model) as record:
         run_encoder(model, ["The animal didn't cross the street because it was too tired."])
 
     Args:
-        model: a task on an encoder, or an encoder with `pieces`: how its texts become rows.
+        model: a task on an encoder, or an encoder with `pieces`.
+        texts: texts or pairs of texts (a, b).
+        pieces: how texts become inputs, for a model without a task.
 
     Raises:
-        ConfigError: a text is longer than the model reads.
+        ConfigError: a text is longer than the model's limit, or `pieces` is missing.
     """
-    module: Any
     module, pieces = as_encoder(model, pieces)
     rows = pieces.encode([(text,) if isinstance(text, str) else tuple(text) for text in texts])
     if long := pieces.too_long(rows):
@@ -174,16 +196,16 @@ def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = N
             f"{pieces.max_length}. Shorten it."
         )
     label([[pieces.tokenizer.label(i) for i in row.ids] for row in rows])
-    was = module.training
-    module.eval()
-    with torch.no_grad():
-        run = module.encode if hasattr(module, "encode") else module
-        run(pieces.batch(rows).to(next(module.parameters()).device))
-    module.train(was)
+    batch = pieces.batch(rows).to(next(module.parameters()).device)
+    with evaluation_mode(module):
+        if isinstance(module, Encoder):
+            module.encode(batch)
+        else:
+            module(batch)
 
 
 def as_encoder(model: Any, pieces: InputFormat | None) -> tuple[nn.Module, InputFormat]:
-    """The model itself, and how its texts become rows.
+    """The model itself, and how its texts become inputs.
 
     Raises:
         ConfigError: neither the model nor the caller says it.
@@ -193,6 +215,6 @@ def as_encoder(model: Any, pieces: InputFormat | None) -> tuple[nn.Module, Input
     if given is None:
         raise ConfigError(
             f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
-            "Use regard.data.encoder_inputs.InputFormat(tokenizer, template, limit, pad)."
+            "Use regard.data.encoder_inputs.InputFormat(tokenizer, template, max_length, pad)."
         )
     return (model if bare else model.model), given

@@ -1,4 +1,4 @@
-"""Beam search as a tree: what was tried, what was kept, what won."""
+"""Beam search as a tree: the tokens that were tried, what was kept, and the chosen hypothesis."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from rich.text import Text
+from torch import Tensor
 
+from regard.decoding.beam import Expansion
+from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError
 from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, text_width, visible
 from regard.visual.picture import Picture
@@ -17,8 +20,10 @@ from regard.visual.picture import Picture
 KEPT, PRUNED, FINISHED, WINNER = "kept", "pruned", "finished", "winner"
 STATES = (KEPT, PRUNED, FINISHED, WINNER)
 COLUMN, LINE = 132.0, 26.0
-ROLES = {KEPT: "accent", PRUNED: "muted", FINISHED: "good", WINNER: "warm"}
+COLORS = {KEPT: "accent", PRUNED: "muted", FINISHED: "good", WINNER: "warm"}
 STYLES = {KEPT: "", PRUNED: "dim", FINISHED: "green", WINNER: "bold yellow"}
+MARKS = {KEPT: "", PRUNED: " x", FINISHED: " .", WINNER: " *"}
+LEGEND = "log-probability of each prefix; orange: the winner, green: finished, grey: pruned"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,11 @@ class BeamTree(Picture):
 
     @classmethod
     def of(cls, nodes: Sequence[BeamNode], title: str = "") -> Self:
-        """The tree of a search; a node's parent must stand before it in the list."""
+        """The tree of a search.
+
+        Raises:
+            ConfigError: the parent of a node does not come before it in the list.
+        """
         for index, node in enumerate(nodes):
             if node.parent is not None and not 0 <= node.parent < index:
                 raise ConfigError(
@@ -59,18 +68,18 @@ class BeamTree(Picture):
 
     @cached_property
     def winning(self) -> frozenset[int]:
-        """The numbers of the nodes on the way to the winner."""
+        """The numbers of the nodes from the root to the winner."""
         path: set[int] = set()
         for index, node in enumerate(self.nodes):
-            if node.state == WINNER:
-                step: int | None = index
-                while step is not None:
-                    path.add(step)
-                    step = self.nodes[step].parent
+            step = index if node.state == WINNER else None
+            while step is not None:
+                path.add(step)
+                step = self.nodes[step].parent
         return frozenset(path)
 
-    def children(self) -> dict[int | None, list[int]]:
-        """The numbers of each node's children, the likeliest first."""
+    @cached_property
+    def _children(self) -> dict[int | None, list[int]]:
+        """The numbers of each node's children, the most probable first."""
         found: dict[int | None, list[int]] = {}
         for index, node in enumerate(self.nodes):
             found.setdefault(node.parent, []).append(index)
@@ -78,101 +87,92 @@ class BeamTree(Picture):
             order.sort(key=lambda index: -self.nodes[index].log_prob)
         return found
 
+    def _state(self, index: int) -> str:
+        return WINNER if index in self.winning else self.nodes[index].state
+
     def drawing(self) -> Drawing:
-        depth, line = self._places()
+        depth, line = self._layout()
         top = 34.0 if self.title else 8.0
-        at = [(12 + depth[i] * COLUMN, top + (line[i] + 0.5) * LINE) for i in range(len(depth))]
-        shapes: list[Shape] = [Label(8, 14, self.title, 14, bold=True)] if self.title else []
-        winning = self.winning
+        at = [
+            (12 + column * COLUMN, top + (row + 0.5) * LINE)
+            for column, row in zip(depth, line, strict=True)
+        ]
+        shapes = self._title_shapes()
         for index, node in enumerate(self.nodes):
             if node.parent is not None:
-                (x, y), end = at[node.parent], at[index]
-                role = "warm" if index in winning else ROLES[node.state]
-                thick = 2.2 if index in winning else 1.1
+                (x, y), color = at[node.parent], COLORS[self._state(index)]
+                width = 2.2 if index in self.winning else 1.1
                 opacity = 0.4 if node.state == PRUNED else 0.9
-                shapes.append(Connector((x + COLUMN - 28, y), end, role, thick, opacity))
-        for index, node in enumerate(self.nodes):
-            shapes += self._box(node, at[index], index in winning)
-        width = 24 + (max(depth, default=0) + 1) * COLUMN
-        key = [Label(12, top + (max(line, default=0) + 1.7) * LINE, LEGEND, 11, fill="muted")]
-        height = top + (max(line, default=0) + 2.4) * LINE
-        wide = max(width, text_width(LEGEND, 11) + 24, text_width(self.title, 14.5) + 16)
-        return Drawing(wide, height, (*shapes, *key), self.title or "beam search")
+                ends = ((x + COLUMN - 28, y), at[index])
+                shapes.append(Connector(ends, color, width, opacity))
+        for index, (x, y) in enumerate(at):
+            shapes += self._box(index, x, y)
+        last = max(line, default=0)
+        shapes.append(Label(12, top + (last + 1.7) * LINE, LEGEND, 11, fill="muted"))
+        tree = 24 + (max(depth, default=0) + 1) * COLUMN
+        width = max(tree, text_width(LEGEND, 11) + 24, self._title_width())
+        return Drawing(width, top + (last + 2.4) * LINE, tuple(shapes), self.title or "beam search")
 
-    def _box(self, node: BeamNode, at: tuple[float, float], wins: bool) -> list[Shape]:
-        x, y = at
-        role = "warm" if wins else ROLES[node.state]
+    def _box(self, index: int, x: float, y: float) -> list[Shape]:
+        node, wins, color = self.nodes[index], index in self.winning, COLORS[self._state(index)]
         tip = f"{node.token}: probability {math.exp(node.log_prob):.4g}, log {node.log_prob:.4f}"
         ink = "muted" if node.state == PRUNED else "ink"
-        solid = 0.2 if wins else 0.0 if node.state == PRUNED else 0.1
+        opacity = 0.2 if wins else 0.0 if node.state == PRUNED else 0.1
+        box = (x, y - 10, COLUMN - 28, 20, color, opacity, f"{tip}, {node.state}", 4, color)
         return [
-            Rect(x, y - 10, COLUMN - 28, 20, role, solid, f"{tip}, {node.state}", 4, role),
+            Rect(*box),
             Label(x + 7, y, clip(node.token, 8), 12.5, fill=ink, bold=wins, title=tip),
             Label(x + COLUMN - 33, y, f"{node.log_prob:.2f}", 10.5, "end", "muted"),
         ]
 
-    def _places(self) -> tuple[list[int], list[float]]:
-        """Depth of each node, and its line: a parent stands in the middle of its children."""
-        depth, line = [0] * len(self.nodes), [0.0] * len(self.nodes)
+    def _layout(self) -> tuple[list[int], list[float]]:
+        """Depth and line of each node; a parent is in the middle of its children."""
+        depth, line, free = [0] * len(self.nodes), [0.0] * len(self.nodes), 0
         for index, node in enumerate(self.nodes):
             depth[index] = 0 if node.parent is None else depth[node.parent] + 1
-        children, free = self.children(), 0
-        for index in self._leaves_first(children):
-            below = children.get(index)
-            if below:
+        order, pending = [], list(self._children.get(None, []))
+        while pending:  # no recursion, which would be too deep for long searches
+            order.append(pending.pop())
+            pending += self._children.get(order[-1], [])
+        for index in reversed(order):  # children before parents, top to bottom
+            if below := self._children.get(index):
                 line[index] = (line[below[0]] + line[below[-1]]) / 2
             else:
                 line[index], free = float(free), free + 1
         return depth, line
 
-    def _leaves_first(self, children: dict[int | None, list[int]]) -> list[int]:
-        """Every node after its children, top to bottom; long searches would overflow recursion."""
-        order, pending = [], list(children.get(None, []))
-        while pending:
-            index = pending.pop()
-            order.append(index)
-            pending += children.get(index, [])
-        return order[::-1]
-
     def terminal(self, width: int, color: bool) -> Text:
-        text = Text(no_wrap=True)
-        if self.title:
-            text.append(clip(self.title, width) + "\n", style="bold")
-        children, winning = self.children(), self.winning
-        pending = [(index, "", "") for index in reversed(children.get(None, []))]
+        text = self._title_text(width)
+        pending = [(index, "", "") for index in reversed(self._children.get(None, []))]
         branch, last, bar = ("├─", "└─", "│ ") if color else ("|-", "`-", "| ")
         while pending:
             index, lead, twig = pending.pop()
-            self._line(text, index, lead + twig, width, index in winning)
+            self._line(text, index, lead + twig, width)
             inner = lead + {"": "", last: "  ", branch: bar}[twig]
-            below = children.get(index, [])
+            below = self._children.get(index, [])
             for child in reversed(below):
                 pending.append((child, inner, last if child == below[-1] else branch))
         return text
 
-    def _line(self, text: Text, index: int, lead: str, width: int, wins: bool) -> None:
-        node = self.nodes[index]
-        mark = " *" if wins else {KEPT: "", PRUNED: " x", FINISHED: " ."}.get(node.state, "")
-        number = f" {node.log_prob:.2f}{mark}"
-        # Deep trees run out of columns: the end of the lead is what tells where a branch hangs.
+    def _line(self, text: Text, index: int, lead: str, width: int) -> None:
+        node, state = self.nodes[index], self._state(index)
+        number = f" {node.log_prob:.2f}{MARKS[state]}"
+        # Where a deep tree is too wide, the end of the lead is kept: it shows the parent.
         room = max(4, width - len(number) - 12)
         lead = lead if len(lead) <= room else "…" + lead[len(lead) - room + 1 :]
         text.append(lead, style="dim")
-        text.append(clip(node.token, 12), style=STYLES[WINNER] if wins else STYLES[node.state])
+        text.append(clip(node.token, 12), style=STYLES[state])
         text.append(number + "\n", style="dim")
 
 
-LEGEND = "log-probability of each prefix; orange: the winner, green: finished, grey: pruned"
-
-
 class BeamTrace:
-    """Listens to one sentence of a beam search and remembers every continuation it looked at.
+    """Listens to the beam search of one sentence and records every token that it tried.
 
         trace = BeamTrace(size=4)
         hypotheses = Beam(size=4).run(model, source, trace)
         trace.tree(tokenizer.label, hypotheses[0][0]).save("beam.html")
 
-    `size` is the search's beam, `sentence` the row of the batch.
+    size: beams of the search.  sentence: a row of the batch.
     """
 
     def __init__(self, size: int, sentence: int = 0):
@@ -180,8 +180,8 @@ class BeamTrace:
         self.steps: list[tuple[int, int, float, str]] = []  # parent, token, log-prob, state
         self._running = [-1]  # the nodes that the search continues; -1 is the start
 
-    def expanded(self, sentences: Any, step: Any, done: Any) -> None:
-        """Called by the search: see `regard.decoding.beam.Listener`."""
+    def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
+        """A step of the search: see `regard.decoding.beam.Listener`."""
         rows = sentences.tolist()
         if self.sentence not in rows:
             return
@@ -200,18 +200,21 @@ class BeamTrace:
         self._running = [numbers[index] for index in kept if index in numbers]
 
     def tree(
-        self, word: Callable[[int], str] = str, winner: Any = None, title: str = "beam search"
+        self,
+        label: Callable[[int], str] = str,
+        winner: Hypothesis | None = None,
+        title: str = "beam search",
     ) -> BeamTree:
-        """The tree, its tokens spelled by `word`; `winner` is the `Hypothesis` that was chosen."""
+        """The tree; `label` gives the text of a token, `winner` is the chosen hypothesis."""
         best = self._find(winner.tokens, winner.finished) if winner is not None else None
         nodes = [BeamNode("start", 0.0, None)]
         for index, (parent, token, log_prob, state) in enumerate(self.steps):
             state = WINNER if index == best else state
-            nodes.append(BeamNode(word(token), log_prob, parent + 1, state))
+            nodes.append(BeamNode(label(token), log_prob, parent + 1, state))
         return BeamTree.of(nodes, title)
 
     def _find(self, tokens: Sequence[int], finished: bool) -> int | None:
-        """The node at the end of `tokens`: of its end mark, where it is finished."""
+        """The node of the last of these tokens, or of the end token after it."""
         at = -1
         below = {(parent, token): i for i, (parent, token, _, _) in enumerate(self.steps)}
         for token in tokens:

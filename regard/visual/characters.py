@@ -1,4 +1,4 @@
-"""Cells, bars and upright labels of characters, for the terminal."""
+"""Cells, bars and vertical labels made of characters, for the terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shade(share: float) -> Style:
 
 
 def bar(share: float, cells: int, color: bool) -> str:
-    """A horizontal bar of at most `cells` columns; to an eighth of one with block characters."""
+    """A bar of at most `cells` columns, with colour to an eighth of a column."""
     if not color:
         return "#" * round(share * cells)
     eighths = round(share * cells * 8)
@@ -64,7 +64,7 @@ def bar(share: float, cells: int, color: bool) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """A matrix in characters: numbers where they fit, else two columns a cell, else in parts."""
+    """A matrix in characters: numbers where they fit, or shades of two columns, or in parts."""
 
     values: Sequence[Sequence[float]]
     rows: Sequence[str]
@@ -88,7 +88,7 @@ class Grid:
 
     @cached_property
     def low(self) -> float:
-        """What a blank cell means: zero, or the lowest of signed values."""
+        """The value of a blank cell: zero, or the lowest one where values are signed."""
         return -self.peak if any(value < 0 for row in self.values for value in row) else 0.0
 
     def _parts(self, room: int) -> Iterator[tuple[int, int, int]]:
@@ -106,13 +106,13 @@ class Grid:
         if cell > 2:
             line = "".join(pad(clip(name, cell - 1), cell, right=True) for name in shown)
             return Text(margin + line + "\n", style="bold")
-        upright = [clusters(name) for name in shown]
-        upright = [x if len(x) <= HEADER_ROWS else [*x[: HEADER_ROWS - 1], "…"] for x in upright]
-        height = max((len(name) for name in upright), default=0)
-        lines = [
-            margin + "".join(_upright(name, height - line, cell) for name in upright)
-            for line in range(height)
-        ]
+        labels = [clusters(name) for name in shown]
+        labels = [x if len(x) <= HEADER_ROWS else [*x[: HEADER_ROWS - 1], "…"] for x in labels]
+        height = max(map(len, labels), default=0)
+        aligned = [[""] * (height - len(label)) + label for label in labels]
+        lines = (
+            margin + "".join(pad(x, cell) for x in line) for line in zip(*aligned, strict=True)
+        )
         return Text("".join(line.rstrip() + "\n" for line in lines), style="bold")
 
     def _row(self, row: Sequence[float], alive: bool, cell: int, color: bool) -> Text:
@@ -132,9 +132,3 @@ class Grid:
 
 def _shade_character(share: float) -> str:
     return SHADES[min(len(SHADES) - 1, round(min(1.0, share) * (len(SHADES) - 1)))]
-
-
-def _upright(name: list[str], from_bottom: int, cell: int) -> str:
-    """The character of an upright label at a line counted from the cells upwards."""
-    index = len(name) - from_bottom
-    return pad(name[index] if index >= 0 else "", cell)

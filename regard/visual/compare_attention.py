@@ -1,4 +1,4 @@
-"""What several models look at in the same text, layer by layer, side by side."""
+"""The attention of several models in the same text, layer by layer, side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from regard.errors import ConfigError
 from regard.visual.attention_record import AttentionRecord
 from regard.visual.drawing import Drawing, stack, tile, visible
-from regard.visual.head_grid import HeadGrid, Panel, mean
+from regard.visual.head_grid import HeadGrid, Panel, check_one, head_name
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Picture
 
@@ -21,8 +21,8 @@ from regard.visual.picture import Picture
 class AttentionComparison(Picture):
     """A row of pictures for each layer, a column for each model; make it with `of`.
 
-    `rows` (layers, models). Drawn is the mean of the heads, or one `head`, in one scale of colour
-    a layer; the page has all heads.
+    `rows` (layers, models). A drawing has the mean of the heads, or one `head`, with one colour
+    scale for each layer; the page has all heads.
     """
 
     rows: tuple[tuple[Panel, ...], ...]
@@ -40,9 +40,9 @@ class AttentionComparison(Picture):
         head: int | None = None,
         title: str = "",
     ) -> Self:
-        """The attention of several models to one text, each with its own tokens as labels.
+        """The attention of several models in one text, each with its own tokens as labels.
 
-        AttentionComparison.of({"base": seen, "tuned": other}, layers=[1, 6]).save("both.html")
+        AttentionComparison.of({"base": record, "tuned": other}, layers=[1, 6]).save("both.html")
 
         Args:
             models: name -> what `regard.look` recorded, or its `heads()`.
@@ -50,55 +50,44 @@ class AttentionComparison(Picture):
             kind: which attention, where a model has several.
             example: which text, from 0, where several were recorded.
             head: the head that is drawn, from 1; without it the mean of a layer's heads.
+            title: of the picture.
 
         Raises:
             ConfigError: there are no models or no layers, a layer is absent, or `kind` or `example`
                 must be given.
         """
         if not models or not layers:
-            raise ConfigError(
-                "`models` and `layers` must name at least one each, but one is empty."
-            )
+            raise ConfigError("`models` and `layers` must name at least one each; one is empty.")
         rows = []
         for layer in layers:
             row = []
-            for name, seen in models.items():
-                grid = seen if isinstance(seen, HeadGrid) else seen.heads()
+            for name, record in models.items():
+                grid = record if isinstance(record, HeadGrid) else record.heads()
                 panels = grid.select(kind, layer, example).panels
-                if len(panels) > 1:
-                    there = sorted({(panel.kind, panel.example) for panel in panels})
-                    raise ConfigError(
-                        f"{name}: one attention of one text must be chosen of (kind, example) = "
-                        f"{there[:8]}. Give kind= and example=."
-                    )
+                check_one({(panel.kind, panel.example) for panel in panels}, f"{name}: ")
                 row.append(replace(panels[0], name=name))
             rows.append(tuple(row))
         return cls(tuple(rows), head, title)
 
     def heatmaps(self) -> list[list[Heatmap]]:
-        """What is drawn."""
+        """A heatmap for each layer and model."""
         rows = [[self._heatmap(panel) for panel in row] for row in self.rows]
-        peaks = [max(one.largest for one in row) for row in rows]
-        return [
-            [replace(one, peak=peak) for one in row] for row, peak in zip(rows, peaks, strict=True)
-        ]
+        return [[replace(one, peak=max(o.largest for o in row)) for one in row] for row in rows]
 
     def _heatmap(self, panel: Panel) -> Heatmap:
-        if self.head is not None:
-            return replace(HeadGrid((panel,)).head(self.head), side=420)
-        many = ", mean of the heads" if len(panel.heads) > 1 else ""
-        matrix = mean(panel.heads)
-        return Heatmap(matrix, panel.queries, panel.keys, panel.title + many, side=420)
+        several = len(panel.heads) > 1 or self.head is not None
+        title = f"{panel.title}, {head_name(self.head)}" if several else panel.title
+        return Heatmap(panel.head(self.head), panel.queries, panel.keys, title, side=420)
 
     def drawing(self) -> Drawing:
         rows = [[one.drawing() for one in row] for row in self.heatmaps()]
-        # Columns stand straight: every picture of a model is as wide as its widest.
+        # Columns are aligned: every picture of a model is as wide as its widest.
         widths = [max(one.width for one in column) for column in zip(*rows, strict=True)]
-        padded = [
+        aligned = [
             [replace(one, width=wide) for one, wide in zip(row, widths, strict=True)]
             for row in rows
         ]
-        return stack((tile(row, len(row)) for row in padded), self.title or "attention")
+        return stack((tile(row, len(row)) for row in aligned), self.title or "attention")
 
     def terminal(self, width: int, color: bool) -> Text:
         each = (one for row in self.heatmaps() for one in row)
@@ -106,7 +95,6 @@ class AttentionComparison(Picture):
 
     def body(self) -> str:
         """Each layer of each model as the interactive picture of its heads."""
-        head = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
         rows = []
         for row in self.rows:
             cells = (
@@ -114,4 +102,5 @@ class AttentionComparison(Picture):
                 for panel in row
             )
             rows.append(f'<div class="rg-beside">{"".join(cells)}</div>')
-        return head + "".join(rows)
+        heading = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+        return heading + "".join(rows)

@@ -17,11 +17,10 @@ from regard.visual.table import Table
 class ComparedModel:
     """One model of a comparison: what it reached, once a seed, and what it cost.
 
-    scores: the quality of each seed's run, on the same test data.
-    curves: for each seed the points (tokens seen, validation quality).
-    tokens_per_second: in training, of what the task counts.  flops: of the training, in all.
-    memory: peak bytes.  parameters: trained numbers.  seconds: of one training.
-    What was not measured is None and stays empty in the table.
+    scores: of each seed, on the same test data.  curves: for each seed the points (items seen,
+    validation score).  tokens_per_second: in training, of what the task counts.  flops: of the
+    training.  memory: peak bytes.  seconds: of one training.  What was not measured is None, and
+    empty in the table.
     """
 
     name: str
@@ -46,10 +45,13 @@ def compare_results(
     title: str = "",
     items: str = "tokens",
 ) -> PictureColumn:
-    """The table, then quality against tokens, speed, FLOPs, memory and parameters.
+    """A table, and charts of quality against tokens, speed, FLOPs, memory and parameters.
 
-    `quality` names the score; `better` is "max" or "min"; `items` are what the task counts.
-    Spread: the standard deviation over seeds in the table, the range over seeds in the curves.
+    quality: the name of the score.  better: "max" or "min".  items: what the task counts. The table
+    shows the standard deviation over seeds, the curves their range.
+
+    Raises:
+        ConfigError: `better` is something else.
     """
     if better not in ("max", "min"):
         raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
@@ -59,7 +61,8 @@ def compare_results(
         parts.append(Note((seeds,)))
     charts: list[Picture] = []
     if any(one.curves for one in models):
-        charts.append(_course(models, quality, items))
+        series = tuple(_mean_curve(one) for one in models)
+        charts.append(Curves(series, f"{quality} while training", items, ""))
     for name, unit, cost in COSTS:
         if any(cost(one) is not None for one in models):
             title_of = f"{quality} and {name}"
@@ -95,11 +98,11 @@ def _table(
         ]
         for one in models
     ]
-    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    shown = [column for column in range(len(head)) if any(row[column] for row in rows)]
     pick = max if better == "max" else min
     best = pick(range(len(rows)), key=lambda index: mean(models[index].scores))
-    cut = tuple(tuple(row[column] for column in kept) for row in rows)
-    return Table(tuple(head[column] for column in kept), cut, title, best)
+    name, *cells = (tuple(row[column] for column in shown) for row in (head, *rows))
+    return Table(name, tuple(cells), title, best)
 
 
 def spread(scores: Sequence[float]) -> str:
@@ -123,13 +126,8 @@ def _shown(value: float | None) -> str:
     return "" if value is None else short(value)
 
 
-def _course(models: Sequence[ComparedModel], quality: str, items: str) -> Curves:
-    """Validation quality against what was seen of the items: the mean over seeds, their range."""
-    return Curves(tuple(_mean_curve(one) for one in models), f"{quality} while training", items, "")
-
-
 def _mean_curve(one: ComparedModel) -> Series:
-    """Seeds are compared point by point, as far as all of them go."""
+    """The mean over seeds and their range, point by point, as far as all of them go."""
     points, ranges = [], []
     for together in zip(*one.curves, strict=False):
         ys = [y for _, y in together if math.isfinite(y)]
@@ -143,6 +141,7 @@ def _mean_curve(one: ComparedModel) -> Series:
 def _against(
     models: Sequence[ComparedModel], quality: str, title: str, unit: str, cost: Cost
 ) -> Curves:
+    """Quality against a cost: a point for each run."""
     series = []
     for one in models:
         value = cost(one)

@@ -38,12 +38,13 @@ class Series:
 
     @property
     def finite(self) -> list[tuple[float, float]]:
+        """The points that are finite."""
         return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
 
 
 @dataclass(frozen=True)
 class Curves(Picture):
-    """A chart. What is not finite leaves a gap; axes are linear and say their range."""
+    """A chart with linear axes; points that are not finite are left out."""
 
     series: tuple[Series, ...]
     title: str = ""
@@ -54,8 +55,7 @@ class Curves(Picture):
 
     def drawing(self) -> Drawing:
         frame = _Frame.around(self)
-        shapes: list[Shape] = [Label(8, 14, self.title, 13.5, bold=True)] if self.title else []
-        shapes += frame.axes(self)
+        shapes = [*self._title_shapes(13.5), *frame.axes(self)]
         several = len(self.series) > 1
         for index, series in enumerate(self.series):
             role = SERIES[index % len(SERIES)]
@@ -69,10 +69,9 @@ class Curves(Picture):
         return Drawing(width, height, tuple(shapes), self.title or "curves")
 
     def terminal(self, width: int, color: bool) -> Text:
-        """One line a series: first value, course, last value. Loose points have no course."""
-        text, drawn = Text(no_wrap=True), [s for s in self.series if s.joined and s.finite]
-        if self.title and drawn:
-            text.append(clip(self.title, width) + "\n", style="bold")
+        """One line a series: first value, spark line, last value; only for joined points."""
+        drawn = [series for series in self.series if series.joined and series.finite]
+        text = self._title_text(width) if drawn else Text()
         name = min(20, max((cell_len(clip(series.name, 20)) for series in drawn), default=0))
         for series in drawn:
             ys = [y for _, y in series.finite]
@@ -83,7 +82,7 @@ class Curves(Picture):
 
 
 def spark(values: Sequence[float], cells: int, color: bool) -> str:
-    """The course of `values` in at most `cells` characters."""
+    """A spark line of `values` in at most `cells` characters."""
     step = max(1.0, len(values) / cells)
     shown = [values[int(index * step)] for index in range(min(cells, len(values)))]
     low, high, marks = min(shown), max(shown), SPARKS if color else ASCII_SPARKS
@@ -104,7 +103,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """12k, 3.4M, 0.0012, 3.3e18: as few characters as tell it."""
+    """A number in few characters: 12k, 3.4M, 0.0012, 3.3e18."""
     if abs(value) >= 1e15:
         return f"{value:.3g}".replace("e+", "e")
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -115,7 +114,7 @@ def short(value: float) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where the data's coordinates lie on the paper."""
+    """From the coordinates of the data to pixels."""
 
     left: float
     right: float
@@ -137,22 +136,21 @@ class _Frame:
             left, chart.width - 20, 40 if chart.title else 14, chart.height - 42, xs, (low, high)
         )
 
-    def place(self, x: float, y: float) -> tuple[float, float]:
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """The pixel of a point of the data."""
         across = (x - self.xs[0]) / (self.xs[1] - self.xs[0])
         up = (y - self.ys[0]) / (self.ys[1] - self.ys[0])
-        return (
-            self.left + across * (self.right - self.left),
-            self.bottom - up * (self.bottom - self.top),
-        )
+        x, y = across * (self.right - self.left), up * (self.bottom - self.top)
+        return self.left + x, self.bottom - y
 
     def axes(self, chart: Curves) -> list[Shape]:
         shapes: list[Shape] = []
         for tick in ticks(*self.ys):
-            y = self.place(self.xs[0], tick)[1]
+            y = self.at(self.xs[0], tick)[1]
             shapes.append(Polyline(((self.left, y), (self.right, y)), "faint"))
             shapes.append(Label(self.left - 6, y, short(tick), 10.5, "end", "muted"))
         for tick in ticks(*self.xs):
-            x = self.place(tick, self.ys[0])[0]
+            x = self.at(tick, self.ys[0])[0]
             shapes.append(Polyline(((x, self.bottom), (x, self.bottom + 4)), "muted"))
             shapes.append(Label(x, self.bottom + 13, short(tick), 10.5, "middle", "muted"))
         shapes.append(Polyline(((self.left, self.bottom), (self.right, self.bottom)), "muted"))
@@ -164,22 +162,17 @@ class _Frame:
     def curve(self, series: Series, role: str) -> list[Shape]:
         shapes: list[Shape] = []
         if series.spread:
-            lows = [
-                self.place(x, low)
-                for (x, _), (low, _) in zip(series.points, series.spread, strict=True)
-            ]
-            highs = [
-                self.place(x, high)
-                for (x, _), (_, high) in zip(series.points, series.spread, strict=True)
-            ]
+            ends = list(zip(series.points, series.spread, strict=True))
+            lows = [self.at(x, low) for (x, _), (low, _) in ends]
+            highs = [self.at(x, high) for (x, _), (_, high) in ends]
             shapes.append(Polygon((*lows, *reversed(highs)), role))
-        placed = [self.place(*point) for point in series.finite]
-        if series.joined and len(placed) > 1:
-            shapes.append(Polyline(tuple(placed), role, 1.8))
-        if len(placed) <= 40 or not series.joined:
-            for (x, y), (across, up) in zip(series.finite, placed, strict=True):
+        pixels = [self.at(*point) for point in series.finite]
+        if series.joined and len(pixels) > 1:
+            shapes.append(Polyline(tuple(pixels), role, 1.8))
+        if len(pixels) <= 40 or not series.joined:
+            for (x, y), pixel in zip(series.finite, pixels, strict=True):
                 tip = f"{series.name}: {y:.5g} at {x:,.6g}"
-                shapes.append(Circle(across, up, 3 if series.joined else 4.5, role, tip))
+                shapes.append(Circle(*pixel, 3 if series.joined else 4.5, role, tip))
         return shapes
 
 

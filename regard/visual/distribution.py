@@ -1,4 +1,4 @@
-"""Which word comes next: the largest probabilities as bars."""
+"""Which token comes next: the largest probabilities as bars."""
 
 from __future__ import annotations
 
@@ -9,40 +9,44 @@ from typing import Any, Self
 from rich.cells import cell_len
 from rich.text import Text
 
+from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
+from regard.text import Tokenizer
 from regard.visual import characters
-from regard.visual.drawing import Drawing, Label, Rect, Shape, clip, text_width, visible
+from regard.visual.attention_record import evaluation_mode
+from regard.visual.drawing import Drawing, Label, Rect, clip, text_width, visible
 from regard.visual.picture import Picture
 
-LONGEST = 24  # columns of a word
-FULL = 320  # pixels of a bar of probability 1
+LONGEST = 24  # columns of a token
+FULL = 320  # pixels of the longest bar
 
 
 @dataclass(frozen=True)
 class Distribution(Picture):
-    """Words with probabilities, largest first; `rest` is what the other `others` words share."""
+    """Tokens with probabilities, largest first; the `others` further ones have `rest` in sum."""
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
     probabilities: tuple[float, ...]
     rest: float = 0.0
     others: int = 0
     title: str = ""
 
     @classmethod
-    def of(cls, probabilities: Any, words: Sequence[str], most: int = 10, title: str = "") -> Self:
-        """The `most` likely of `words`, given their `probabilities` (V,), which sum to one.
+    def of(cls, probabilities: Any, tokens: Sequence[str], most: int = 10, title: str = "") -> Self:
+        """The `most` probable of `tokens`.
 
-        Equal probabilities keep the order of the vocabulary.
+        probabilities: of the V tokens, a tensor, an array or a list; they sum to one. Equal ones
+        keep the order of the vocabulary.
 
         Raises:
             ConfigError: the lengths differ, or the numbers are no probabilities (logits, perhaps).
         """
-        numbers = (
-            probabilities.tolist() if hasattr(probabilities, "tolist") else list(probabilities)
-        )
-        if len(numbers) != len(words):
+        values = probabilities
+        numbers = values.tolist() if hasattr(values, "tolist") else list(values)
+        if len(numbers) != len(tokens):
             raise ConfigError(
-                f"`words` must be {len(numbers)}, as many as probabilities, but is {len(words)}."
+                f"`tokens` must be {len(numbers)}, as many as probabilities, but is {len(tokens)}."
             )
         total = sum(numbers)
         if not abs(total - 1) < 1e-3 or min(numbers) < 0:
@@ -54,46 +58,41 @@ class Distribution(Picture):
         chosen = tuple(numbers[index] for index in order)
         others = len(numbers) - len(order)
         rest = max(0.0, total - sum(chosen)) if others else 0.0
-        return cls(tuple(words[index] for index in order), chosen, rest, others, title)
+        return cls(tuple(tokens[index] for index in order), chosen, rest, others, title)
 
     def _bars(self) -> list[tuple[str, float, str]]:
-        """(word, probability, colour)"""
-        bars = [(word, p, "accent") for word, p in zip(self.words, self.probabilities, strict=True)]
+        """(token, probability, colour)"""
+        bars = [(t, p, "accent") for t, p in zip(self.tokens, self.probabilities, strict=True)]
         if self.others:
             bars.append((f"{self.others:,} others", self.rest, "muted"))
         return bars
 
     @property
     def _full(self) -> float:
-        """The probability of a bar of full length; all the others together get no bar."""
+        """The probability of a bar of full length; the sum of the others has no bar."""
         return max(self.probabilities, default=0.0) or 1.0
 
     def drawing(self) -> Drawing:
-        bars, top = self._bars(), 34 if self.title else 8
-        left = 18 + max((text_width(clip(word, LONGEST), 13) for word, _, _ in bars), default=0)
-        shapes: list[Shape] = []
-        if self.title:
-            shapes.append(Label(8, 14, self.title, 14, bold=True))
-        for index, (word, probability, fill) in enumerate(bars):
+        bars, shapes, top = self._bars(), self._title_shapes(), 34 if self.title else 8
+        left = 18 + max((text_width(clip(token, LONGEST), 13) for token, _, _ in bars), default=0)
+        for index, (token, probability, fill) in enumerate(bars):
             y = top + 24 * (index + 0.5)
             wide = FULL * probability / self._full if fill == "accent" else 0.0
             ink = "ink" if fill == "accent" else "muted"
-            tip = f"{word}: {probability:.6f}"
+            tip = f"{token}: {probability:.6f}"
             shapes += [
-                Label(left - 8, y, clip(word, LONGEST), 13, "end", ink, title=word),
+                Label(left - 8, y, clip(token, LONGEST), 13, "end", ink, title=token),
                 Rect(left, y - 8, max(wide, 0.5), 16, fill, 0.85, tip),
                 Label(left + wide + 6, y, f"{probability:.4f}", 11.5, fill="muted"),
             ]
-        width = max(left + FULL + 70, text_width(self.title, 14.5) + 16)
-        return Drawing(width, top + 24 * len(bars) + 6, tuple(shapes), self.title or "next word")
+        width = max(left + FULL + 70, self._title_width())
+        return Drawing(width, top + 24 * len(bars) + 6, tuple(shapes), self.title or "next token")
 
     def terminal(self, width: int, color: bool) -> Text:
-        text, bars = Text(no_wrap=True), self._bars()
-        if self.title:
-            text.append(clip(self.title, width) + "\n", style="bold")
-        name = min(LONGEST, max((cell_len(visible(word)) for word, _, _ in bars), default=1))
-        for word, probability, fill in bars:
-            text.append(f"{characters.pad(word, name, right=True)} {probability:.4f} ")
+        text, bars = self._title_text(width), self._bars()
+        name = min(LONGEST, max((cell_len(visible(token)) for token, _, _ in bars), default=1))
+        for token, probability, fill in bars:
+            text.append(f"{characters.pad(token, name, right=True)} {probability:.4f} ")
             share = probability / self._full if fill == "accent" else 0.0
             drawn = characters.bar(share, max(1, width - name - 9), color)
             text.append(drawn + "\n", style="blue" if color else "")
@@ -101,21 +100,17 @@ class Distribution(Picture):
 
 
 def next_tokens(
-    model: Any, tokenizer: Any, text: str = "", most: int = 10, title: str = ""
+    model: Generator, tokenizer: Tokenizer, text: str = "", most: int = 10, title: str = ""
 ) -> Distribution:
-    """What a language model expects after `text`; an empty text asks for the first word."""
-    import torch
+    """The next-token distribution of a language model after `text`; "" is the start of a text.
 
-    from regard.data.batches import Sequences
-
+    most: how many tokens are shown.
+    """
     ids = tokenizer.encode(text).ids
     prompt = Sequences.of([ids], model.config.pad) if ids else None
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        state, tokens = model.start(prompt)
-        scores, _ = model.step(tokens, state)
-    model.train(training)
+    with evaluation_mode(model):
+        state, first = model.start(prompt)
+        scores, _ = model.step(first, state)
     probabilities = scores[0, -1].double().softmax(-1)
-    words = [tokenizer.label(index) for index in range(len(probabilities))]
-    return Distribution.of(probabilities, words, most, title or f"after {text!r}")
+    tokens = [tokenizer.label(index) for index in range(len(probabilities))]
+    return Distribution.of(probabilities, tokens, most, title or f"after {text!r}")

@@ -1,4 +1,4 @@
-"""A picture as shapes, placed once; rendered as SVG here and as PNG in `canvas.py`.
+"""A picture as shapes; rendered as SVG here and as PNG in `png.py`.
 
 Coordinates are pixels from the top left corner. Colours are named by their role ("ink",
 "accent", ...), so that the same shapes follow a page's light or dark theme.
@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Self
 
 from rich.cells import cell_len, set_cell_size
 
@@ -77,18 +78,56 @@ def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _points(points: Iterable[Point]) -> str:
+def _pairs(points: Iterable[Point]) -> str:
     return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+
+
+def _attributes(**values: str | float | None) -> str:
+    """XML attributes; those that are None are left out, "_" in their names becomes "-"."""
+    return "".join(
+        f' {name.replace("_", "-")}="{value if isinstance(value, str) else _number(value)}"'
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def _element(tag: str, attributes: str, content: str = "") -> str:
+    return f"<{tag}{attributes}>{content}</{tag}>" if content else f"<{tag}{attributes}/>"
 
 
 def _tip(title: str) -> str:
     return f"<title>{escape(visible(title))}</title>" if title else ""
 
 
+def _opacity(value: float) -> str | None:
+    return f"{value:.3f}" if value < 1 else None
+
+
 @dataclass(frozen=True)
-class Rect:
+class _Point:
+    """A shape at a point: of Rect and Raster the top left corner, of Circle the centre."""
+
     x: float
     y: float
+
+    def moved(self, dx: float, dy: float) -> Self:
+        """The same shape elsewhere."""
+        return replace(self, x=self.x + dx, y=self.y + dy)
+
+
+@dataclass(frozen=True)
+class _Points:
+    """A shape given by several points."""
+
+    points: tuple[Point, ...]
+
+    def moved(self, dx: float, dy: float) -> Self:
+        """The same shape elsewhere."""
+        return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
+
+
+@dataclass(frozen=True)
+class Rect(_Point):
     width: float
     height: float
     fill: str = "accent"
@@ -98,118 +137,78 @@ class Rect:
     stroke: str = "none"
 
     def svg(self, paint: Paint) -> str:
-        box = "".join(
-            f' {name}="{_number(value)}"'
-            for name, value in zip(
-                ("x", "y", "width", "height"),
-                (self.x, self.y, self.width, self.height),
-                strict=True,
-            )
-        )
-        radius = f' rx="{_number(self.radius)}"' if self.radius else ""
-        stroke = f' stroke="{paint(self.stroke)}"' if self.stroke != "none" else ""
-        opacity = f' fill-opacity="{self.opacity:.3f}"' if self.opacity < 1 else ""
-        head = f'<rect{box}{radius} fill="{paint(self.fill)}"{opacity}{stroke}'
-        return f"{head}>{_tip(self.title)}</rect>" if self.title else f"{head}/>"
-
-    def moved(self, dx: float, dy: float) -> Rect:
-        return replace(self, x=self.x + dx, y=self.y + dy)
+        box = _attributes(x=self.x, y=self.y, width=self.width, height=self.height)
+        fill = _attributes(fill=paint(self.fill), fill_opacity=_opacity(self.opacity))
+        stroke = _attributes(stroke=paint(self.stroke) if self.stroke != "none" else None)
+        box += _attributes(rx=self.radius or None)
+        return _element("rect", box + fill + stroke, _tip(self.title))
 
 
 @dataclass(frozen=True)
-class Polyline:
+class Polyline(_Points):
     """Straight lines through `points`."""
 
-    points: tuple[Point, ...]
     stroke: str = "ink"
     width: float = 1.0
     opacity: float = 1.0
     dashed: bool = False
 
     def svg(self, paint: Paint) -> str:
-        dash = ' stroke-dasharray="3 3"' if self.dashed else ""
-        opacity = f' stroke-opacity="{self.opacity:.3f}"' if self.opacity < 1 else ""
-        return (
-            f'<polyline points="{_points(self.points)}" fill="none" '
-            f'stroke="{paint(self.stroke)}" stroke-width="{_number(self.width)}" '
-            f'stroke-linejoin="round"{opacity}{dash}/>'
-        )
-
-    def moved(self, dx: float, dy: float) -> Polyline:
-        return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
+        line = _attributes(points=_pairs(self.points), fill="none", stroke=paint(self.stroke))
+        line += _attributes(stroke_width=self.width, stroke_linejoin="round")
+        line += _attributes(stroke_opacity=_opacity(self.opacity))
+        return _element("polyline", line + ' stroke-dasharray="3 3"' * self.dashed)
 
 
 @dataclass(frozen=True)
-class Polygon:
+class Polygon(_Points):
     """A filled polygon: the band of a spread."""
 
-    points: tuple[Point, ...]
     fill: str = "accent"
     opacity: float = 0.15
 
     def svg(self, paint: Paint) -> str:
-        return (
-            f'<polygon points="{_points(self.points)}" fill="{paint(self.fill)}" '
-            f'fill-opacity="{self.opacity:.3f}"/>'
-        )
-
-    def moved(self, dx: float, dy: float) -> Polygon:
-        return replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
+        area = _attributes(points=_pairs(self.points), fill=paint(self.fill))
+        return _element("polygon", area + _attributes(fill_opacity=f"{self.opacity:.3f}"))
 
 
 @dataclass(frozen=True)
-class Connector:
-    """A smooth line between two points that leaves and arrives horizontally."""
+class Connector(_Points):
+    """A smooth curve between two points that leaves and arrives horizontally."""
 
-    start: Point
-    end: Point
     stroke: str = "accent"
     width: float = 1.0
     opacity: float = 1.0
 
     @property
     def controls(self) -> tuple[Point, Point]:
-        middle = (self.start[0] + self.end[0]) / 2
-        return (middle, self.start[1]), (middle, self.end[1])
+        """The control points of the Bezier curve."""
+        (x0, y0), (x1, y1) = self.points
+        return ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1)
 
     def svg(self, paint: Paint) -> str:
-        first, second = self.controls
-        path = f"M{_points([self.start])} C{_points([first, second, self.end])}"
-        return (
-            f'<path d="{path}" fill="none" stroke="{paint(self.stroke)}" '
-            f'stroke-width="{_number(self.width)}" stroke-opacity="{self.opacity:.3f}"/>'
-        )
-
-    def moved(self, dx: float, dy: float) -> Connector:
-        (x0, y0), (x1, y1) = self.start, self.end
-        return replace(self, start=(x0 + dx, y0 + dy), end=(x1 + dx, y1 + dy))
+        start, end = self.points
+        path = f"M{_pairs([start])} C{_pairs([*self.controls, end])}"
+        curve = _attributes(d=path, fill="none", stroke=paint(self.stroke))
+        curve += _attributes(stroke_width=self.width, stroke_opacity=f"{self.opacity:.3f}")
+        return _element("path", curve)
 
 
 @dataclass(frozen=True)
-class Circle:
-    x: float
-    y: float
+class Circle(_Point):
     radius: float = 3.0
     fill: str = "accent"
     title: str = ""
 
     def svg(self, paint: Paint) -> str:
-        head = (
-            f'<circle cx="{_number(self.x)}" cy="{_number(self.y)}" '
-            f'r="{_number(self.radius)}" fill="{paint(self.fill)}"'
-        )
-        return f"{head}>{_tip(self.title)}</circle>" if self.title else f"{head}/>"
-
-    def moved(self, dx: float, dy: float) -> Circle:
-        return replace(self, x=self.x + dx, y=self.y + dy)
+        circle = _attributes(cx=self.x, cy=self.y, r=self.radius, fill=paint(self.fill))
+        return _element("circle", circle, _tip(self.title))
 
 
 @dataclass(frozen=True)
-class Label:
+class Label(_Point):
     """`y` is the middle of the line; `anchor` is start, middle or end; `angle` in degrees."""
 
-    x: float
-    y: float
     text: str
     size: float = 12.0
     anchor: str = "start"
@@ -220,28 +219,21 @@ class Label:
     title: str = ""
 
     def svg(self, paint: Paint) -> str:
-        x, y = _number(self.x), _number(self.y)
-        turn = f' transform="rotate({_number(self.angle)} {x} {y})"' if self.angle else ""
-        bold = ' font-weight="600"' if self.bold else ""
-        mono = f' font-family="{MONO}"' if self.mono else ""
-        anchor = f' text-anchor="{self.anchor}"' if self.anchor != "start" else ""
-        return (
-            f'<text x="{x}" y="{y}" dy=".35em" font-size="{_number(self.size)}"{anchor}'
-            f'{mono}{bold} fill="{paint(self.fill)}"{turn} xml:space="preserve">'
-            f"{_tip(self.title)}{escape(visible(self.text))}</text>"
-        )
-
-    def moved(self, dx: float, dy: float) -> Label:
-        return replace(self, x=self.x + dx, y=self.y + dy)
+        anchor = self.anchor if self.anchor != "start" else None
+        font, weight = MONO if self.mono else None, "600" if self.bold else None
+        x, y, angle = map(_number, (self.x, self.y, self.angle))
+        label = _attributes(x=x, y=y, dy=".35em", font_size=self.size, text_anchor=anchor)
+        label += _attributes(font_family=font, font_weight=weight, fill=paint(self.fill))
+        label += _attributes(transform=f"rotate({angle} {x} {y})" if self.angle else None)
+        content = _tip(self.title) + escape(visible(self.text))
+        return _element("text", label + ' xml:space="preserve"', content)
 
 
 @dataclass(frozen=True)
-class Raster:
+class Raster(_Point):
     """A grid of cells too many for one rectangle each; values in [-1, 1], the sign is the
     colour (accent above zero, warm below) and the size its opacity."""
 
-    x: float
-    y: float
     width: float
     height: float
     values: tuple[tuple[float, ...], ...]
@@ -257,15 +249,10 @@ class Raster:
 
     def svg(self, paint: Paint) -> str:
         image = png_bytes(len(self.values[0]), len(self.values), self.pixels())
-        return (
-            f'<image x="{_number(self.x)}" y="{_number(self.y)}" '
-            f'width="{_number(self.width)}" height="{_number(self.height)}" '
-            'preserveAspectRatio="none" style="image-rendering:pixelated" '
-            f'href="data:image/png;base64,{base64.b64encode(image).decode()}"/>'
-        )
-
-    def moved(self, dx: float, dy: float) -> Raster:
-        return replace(self, x=self.x + dx, y=self.y + dy)
+        box = _attributes(x=self.x, y=self.y, width=self.width, height=self.height)
+        box += _attributes(preserveAspectRatio="none", style="image-rendering:pixelated")
+        data = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        return _element("image", box + _attributes(href=data))
 
 
 Shape = Rect | Polyline | Polygon | Connector | Circle | Label | Raster

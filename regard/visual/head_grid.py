@@ -1,8 +1,8 @@
-"""Every head of every layer as one page: hover shows the weight, kind, layer and head are picked.
+"""Every head of every layer as an interactive page: kind, layer and head are chosen on it.
 
-Weights are embedded as 16-bit integers (weight * 65535 / scale), so what the page shows differs
+Weights are embedded as 16-bit integers (weight * 65535 / scale), so that those on the page differ
 from the float by at most 0.000008 (times the scale, which is 1 unless weights exceed it); six
-layers of eight heads of three attentions over sixty words take 1.4 MB.
+layers of eight heads of three attentions over sixty tokens take 1.4 MB.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any, Self
 
+import torch
 from rich.text import Text
+from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.visual.attention_lines import AttentionLines, position
+from regard.visual.attention_lines import AttentionLines, index_of
+from regard.visual.attention_record import ForwardPass, RecordedAttention
 from regard.visual.drawing import Drawing, clip, stack, tile, visible
 from regard.visual.heatmap import Heatmap
 from regard.visual.merge_subwords import merged, words_of
-from regard.visual.page import asset, inert_json
+from regard.visual.page import asset, inert_json, page
 from regard.visual.picture import Matrix, Picture, PictureColumn, as_labels, as_matrix
 
 KINDS = {
@@ -31,13 +35,14 @@ KINDS = {
     "cross": "cross-attention",
 }
 STEPS = 65535
+Tokens = Sequence[str] | None  # None: they are not known
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The heads of one layer for one sentence. Make it with `of`, which checks it.
+    """The heads of one layer for one text; make it with `of`.
 
-    `layer` counts from 1; `example` is the number of the sentence in the page.
+    `layer` counts from 1; `example` is the number of the text, from 0.
     """
 
     kind: str
@@ -55,20 +60,27 @@ class Panel:
         kind: str,
         layer: int,
         weights: Any,
-        queries: Sequence[str] | None = None,
-        keys: Sequence[str] | None = None,
+        queries: Tokens = None,
+        keys: Tokens = None,
         example: int = 0,
         numbers: Sequence[int] = (),
     ) -> Self:
-        """One layer's `weights` (H, T, S) of attention `kind` for one sentence."""
+        """One layer of attention for one text.
+
+        kind: "encoder", "decoder" or "cross".  layer: from 1.  weights: (H, T, S).  queries, keys:
+        T and S labels, by default numbers from 0.  numbers: of the heads, where some were pruned.
+
+        Raises:
+            ConfigError: there are no weights, or the labels are more or fewer.
+        """
         heads = tuple(as_matrix(head) for head in weights)
         if not heads or not heads[0] or not heads[0][0]:
             raise ConfigError(
                 "`weights` must be (heads, queries, keys) with at least one of each, but is empty."
             )
-        asking = as_labels(queries, len(heads[0]), "queries")
-        answering = as_labels(keys, len(heads[0][0]), "keys")
-        return cls(kind, layer, heads, asking, answering, example, numbers=tuple(numbers))
+        rows = as_labels(queries, len(heads[0]), "queries")
+        columns = as_labels(keys, len(heads[0][0]), "keys")
+        return cls(kind, layer, heads, rows, columns, example, numbers=tuple(numbers))
 
     @property
     def attention(self) -> str:
@@ -77,6 +89,7 @@ class Panel:
 
     @property
     def title(self) -> str:
+        """The attention and the layer."""
         return f"{self.attention}, layer {self.layer}"
 
     @property
@@ -84,9 +97,22 @@ class Panel:
         """The heads by their numbers."""
         return dict(zip(self.numbers or range(1, 1 + len(self.heads)), self.heads, strict=True))
 
+    def head(self, number: int | None) -> Matrix:
+        """The weights of one head (from 1); None: the mean of all heads.
+
+        Raises:
+            ConfigError: there is no such head.
+        """
+        if number is None:
+            return mean(self.heads)
+        if number not in self.numbered:
+            there = ", ".join(map(str, self.numbers)) or f"from 1 to {len(self.heads)}"
+            raise ConfigError(f"`head` must be {there}, but is {number}.")
+        return self.numbered[number]
+
     def by_words(self) -> Panel:
-        """Words in place of pieces: a word looks as its pieces do on average, and is looked at as
-        much as they are together (Clark et al. 2019, section 4.1)."""
+        """Attention between words: the mean over the subwords of a query, the sum over those of a
+        key (Clark et al. 2019, section 4.1)."""
         rows, columns = words_of(self.queries), words_of(self.keys)
         return replace(
             self,
@@ -98,7 +124,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class HeadGrid(Picture):
-    """Attention of one or several sentences; `select` narrows, `head` and `lines` pick one."""
+    """Attention of one or several texts; `select` chooses panels, `head` and `lines` one head."""
 
     panels: tuple[Panel, ...]
     title: str = ""
@@ -108,40 +134,44 @@ class HeadGrid(Picture):
         if not self.panels:
             raise ConfigError(
                 "`panels` must hold at least one layer of attention, but is empty. "
-                "Run the model inside `with regard.look(model) as seen:`."
+                "Run the model inside `with regard.look(model) as record:`."
             )
 
     @classmethod
-    def of(cls, views: Sequence[Any], title: str = "", view: str = "matrix") -> Self:
-        """What `regard.look` saw, as one page: every row of every view is an example.
+    def of(cls, passes: Sequence[ForwardPass], title: str = "", view: str = "matrix") -> Self:
+        """Recorded forward passes; every row of every pass is an example, without its padding.
 
-        A view has `sites` (name -> kind and weights (B, H, T, S)) and the words of each row in
-        `source` and `target`, where they are known; padding behind them is cut off. Layers are
-        numbered from 1 in the order in which they ran.
+        Layers are numbered from 1 in the order in which they ran.
         """
         panels: list[Panel] = []
-        for one in views:
+        for one in passes:
             first = panels[-1].example + 1 if panels else 0
             layers: Counter[str] = Counter()
-            for site in one.sites.values():
-                layers[site.kind] += 1
-                for row, weights in enumerate(site.weights if site.weights.size(1) else ()):
-                    asking, answering = _words(site.kind, one, row)
-                    most = _looked_at(one, site.kind, row)
-                    height = _count(asking, weights.size(1), most if site.kind == "encoder" else 0)
-                    cut = weights[:, :height, : _count(answering, weights.size(2), most)]
-                    words = _fitting(asking, cut.shape[1]), _fitting(answering, cut.shape[2])
-                    which = (site.kind, layers[site.kind])
-                    panels.append(Panel.of(*which, cut, *words, first + row, site.heads))
+            recorded = [(each, each.weights) for each in one.attentions.values()]
+            used = _used_keys(recorded)
+            for attention, weights in recorded:
+                kind = attention.kind
+                layers[kind] += 1
+                for row, heads in enumerate(weights if weights.size(1) else ()):
+                    queries, keys = _tokens(kind, one, row)
+                    count = used[kind][row]
+                    height = _length(queries, heads.size(1), count if kind == "encoder" else 0)
+                    cut = heads[:, :height, : _length(keys, heads.size(2), count)]
+                    labels = _first(queries, cut.size(1)), _first(keys, cut.size(2))
+                    which = kind, layers[kind]
+                    panels.append(Panel.of(*which, cut, *labels, first + row, attention.heads))
         return cls(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
 
     def select(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
     ) -> HeadGrid:
-        """Only the layers asked for; an absent one is refused with what there is."""
-        wanted = {"kind": kind, "layer": layer, "example": example}
+        """Only these panels; None selects all.
+
+        Raises:
+            ConfigError: there are none; the message names those that there are.
+        """
         panels = self.panels
-        for field, value in wanted.items():
+        for field, value in {"kind": kind, "layer": layer, "example": example}.items():
             if value is None:
                 continue
             there = sorted({getattr(panel, field) for panel in panels})
@@ -153,56 +183,51 @@ class HeadGrid(Picture):
     def head(self, number: int, **which: Any) -> Heatmap:
         """One head (from 1) as a heatmap, of the layer that `which` selects."""
         one = self._one(**which)
-        title = f"{one.title}, head {number}"
-        return Heatmap(_matrix(one, number), one.queries, one.keys, title)
+        return Heatmap(one.head(number), one.queries, one.keys, f"{one.title}, head {number}")
 
     def lines(
         self, focus: int | str | None = None, head: int | None = None, **which: Any
     ) -> AttentionLines:
-        """Which words each word looks at, or one word (`focus`: "it"), in one head or the mean."""
+        """What each token attends to, or one token (`focus`: "it"), in one head or their mean."""
         one = self._one(**which)
-        matrix = mean(one.heads) if head is None else _matrix(one, head)
-        title = f"{one.title}, " + ("mean of the heads" if head is None else f"head {head}")
-        return AttentionLines(matrix, one.queries, one.keys, title, position(focus, one.queries))
+        title = f"{one.title}, {head_name(head)}"
+        return AttentionLines(
+            one.head(head), one.queries, one.keys, title, index_of(focus, one.queries)
+        )
 
     def by_words(self) -> HeadGrid:
-        """The same with words in place of their pieces: see `Panel.by_words`."""
+        """Attention between words instead of subwords: see `Panel.by_words`."""
         return replace(self, panels=tuple(panel.by_words() for panel in self.panels))
 
     def from_word(self, word: str | int, head: int | None = None, **which: Any) -> Picture:
-        """What one word looks at, its lines and their numbers: "it", or its place (from 0).
+        """What one word attends to, as lines and as numbers.
 
-        In one layer, each of its heads and their mean; without a layer, each layer (the mean of
-        its heads, or one `head`) and the mean of the layers. Words of several pieces count as one.
+        In one layer: each of its heads and their mean. Without a layer: each layer (the mean of its
+        heads, or one `head`) and the mean of the layers. The subwords of a word count as one.
+
+        Args:
+            word: "it", or its index (from 0).
+            head: from 1.
+            which: kind, layer and example, as for `select`.
+
+        Raises:
+            ConfigError: the word does not occur once, or several attentions or texts are selected.
         """
         panels = self.by_words().select(**which).panels
-        if len({(panel.kind, panel.example) for panel in panels}) > 1:
-            there = sorted({(panel.kind, panel.example) for panel in panels})
-            raise ConfigError(
-                f"One text and one kind of attention must be chosen of (kind, example) = "
-                f"{there[:8]}. Give kind= and example=."
-            )
-        one, place = panels[0], position(word, panels[0].queries)
+        first = panels[0]
+        check_one({(panel.kind, panel.example) for panel in panels})
         if len(panels) == 1 and head is None:
-            each = {f"head {number}": matrix for number, matrix in one.numbered.items()}
-            title = one.title
+            rows = {f"head {number}": matrix for number, matrix in first.numbered.items()}
+            title = first.title
         else:
-            each = {
-                f"layer {panel.layer}": mean(panel.heads) if head is None else _matrix(panel, head)
-                for panel in panels
-            }
-            title = f"{one.title if len(panels) == 1 else one.attention}, "
-            title += "mean of the heads" if head is None else f"head {head}"
-        return _from_word(one, place or 0, each, title)
+            rows = {f"layer {panel.layer}": panel.head(head) for panel in panels}
+            title = first.title if len(panels) == 1 else first.attention
+            title += f", {head_name(head)}"
+        return _from_word(first, index_of(word, first.queries) or 0, rows, title)
 
     def _one(self, **which: Any) -> Panel:
         panels = self.select(**which).panels
-        if len(panels) > 1:
-            there = sorted({(panel.kind, panel.layer, panel.example) for panel in panels})
-            raise ConfigError(
-                "One layer must be chosen, but there are (kind, layer, example) = "
-                f"{there[:8]}. Give kind=, layer= and example=."
-            )
+        check_one({(panel.kind, panel.layer, panel.example) for panel in panels})
         return panels[0]
 
     @property
@@ -213,15 +238,13 @@ class HeadGrid(Picture):
 
     def mean(self, head: int | None = None) -> Heatmap:
         """The mean over all layers of their heads, or of one head (from 1)."""
-        first, *others = self.panels
+        first, count = self.panels[0], len(self.panels)
         matrices = [
             matrix
             for panel in self.panels
-            for matrix in (panel.heads if head is None else (_matrix(panel, head),))
+            for matrix in (panel.heads if head is None else (panel.head(head),))
         ]
-        title = f"{first.attention}, layer {first.layer}"
-        if others:
-            title = f"{first.attention}, mean of {len(self.panels)} layers"
+        title = first.title if count == 1 else f"{first.attention}, mean of {count} layers"
         if len(first.heads) > 1:
             title += f", mean of {len(first.heads)} heads" if head is None else f", head {head}"
         return Heatmap(mean(matrices), first.queries, first.keys, title)
@@ -229,25 +252,24 @@ class HeadGrid(Picture):
     def heatmaps(self) -> list[Heatmap]:
         """One heatmap per head, in order."""
         return [
-            Heatmap(matrix, one.queries, one.keys, _head_title(one, number))
+            Heatmap(matrix, one.queries, one.keys, one.title + f", head {n}" * (len(one.heads) > 1))
             for one in self.panels
-            for number, matrix in one.numbered.items()
+            for n, matrix in one.numbered.items()
         ]
 
     def drawing(self) -> Drawing:
-        """All heads with their words, one row of pictures per layer."""
+        """All heads with their tokens, one row of pictures per layer."""
         rows = []
         for one in self.panels:
             maps = [replace(picture, side=260) for picture in HeadGrid((one,)).heatmaps()]
-            columns = min(len(maps), 4)
-            rows.append(tile((picture.drawing() for picture in maps), columns))
+            rows.append(tile((picture.drawing() for picture in maps), min(len(maps), 4)))
         return stack(rows, self.title or "attention")
 
     def terminal(self, width: int, color: bool) -> Text:
         return Text("\n").join(picture.terminal(width, color) for picture in self.heatmaps())
 
     def body(self) -> str:
-        """The interactive part: data, style and script together, nothing shared by id."""
+        """The interactive part: data, style and script together, without ids."""
         return (
             '<div class="rg rg-heads" data-rg="heads-1">'
             f"<style>{asset('page.css')}{asset('heads.css')}</style>"
@@ -259,14 +281,8 @@ class HeadGrid(Picture):
         )
 
     def html(self) -> str:
-        from regard.visual.page import page
-
-        return page(self.title or "Attention", self._heading() + self.body())
-
-    def _heading(self) -> str:
-        from html import escape
-
-        return f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+        heading = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+        return page(self.title or "Attention", heading + self.body())
 
     def _data(self) -> dict[str, Any]:
         labels: dict[tuple[str, ...], int] = {}
@@ -275,81 +291,84 @@ class HeadGrid(Picture):
         packed = [_packed(panel, labels, order[panel.example]) for panel in self.panels]
         return {
             "panels": packed,
-            "labels": [[visible(word) for word in words] for words in labels],
-            "examples": [self._sentence(number) for number in examples],
+            "labels": [[visible(token) for token in tokens] for tokens in labels],
+            "examples": [self._text(number) for number in examples],
             "view": self.view,
             "head": 0,
             "note": "Weights are shown to four decimals, stored to 0.00001. "
             "A row without colour has nothing to attend to.",
         }
 
-    def _sentence(self, example: int) -> str:
-        """The words of an example, as the picker shows them."""
+    def _text(self, example: int) -> str:
+        """The tokens of an example, as the menu shows them."""
         panels = [panel for panel in self.panels if panel.example == example]
         sides = {panel.kind: panel for panel in panels}
         source = sides["cross"].keys if "cross" in sides else panels[0].keys
         return f"{example + 1}. " + clip(" ".join(source), 70)
 
 
-def _from_word(panel: Panel, place: int, each: dict[str, Matrix], title: str) -> Picture:
-    """Lines of the mean, and a row for each of the matrices."""
-    together = mean(each.values())
-    several = len(each) > 1
-    about = next(iter(each)).split()[0]  # "head" or "layer"
-    lines = AttentionLines(
-        together,
-        panel.queries,
-        panel.keys,
-        f"{title}, mean of the {about}s" if several else title,
-        place,
-    )
+def check_one(selected: set[tuple[Any, ...]], where: str = "") -> None:
+    """Check that one panel is selected, or one text and one kind of attention.
+
+    selected: (kind, example) or (kind, layer, example) of the panels.  where: begins the message.
+
+    Raises:
+        ConfigError: several are selected, of which one must be chosen.
+    """
+    if len(selected) > 1:
+        names = ("kind", "layer", "example") if len(min(selected)) == 3 else ("kind", "example")
+        raise ConfigError(
+            f"{where}one ({', '.join(names)}) must be chosen of {sorted(selected)[:8]}. "
+            f"Give {' and '.join(f'{name}=' for name in names)}."
+        )
+
+
+def head_name(head: int | None) -> str:
+    """How titles call a head, or the mean of all."""
+    return "mean of the heads" if head is None else f"head {head}"
+
+
+def _from_word(panel: Panel, query: int, rows: dict[str, Matrix], title: str) -> Picture:
+    """Lines of the mean of the matrices, and a row for each of them."""
+    together, several = mean(rows.values()), len(rows) > 1
+    unit = next(iter(rows)).split()[0]  # "head" or "layer"
+    name = f"{title}, mean of the {unit}s" if several else title
+    lines = AttentionLines(together, panel.queries, panel.keys, name, query)
     if not several:
         return lines
-    rows = (*(matrix[place] for matrix in each.values()), together[place])
-    asked = f"what “{panel.queries[place]}” looks at in each {about}"
-    return PictureColumn((lines, Heatmap(rows, (*each, "mean"), panel.keys, asked)), title)
+    weights = (*(matrix[query] for matrix in rows.values()), together[query])
+    name = f"what “{panel.queries[query]}” looks at in each {unit}"
+    return PictureColumn((lines, Heatmap(weights, (*rows, "mean"), panel.keys, name)), title)
 
 
-def _words(kind: str, view: Any, row: int) -> tuple[Sequence[str] | None, Sequence[str] | None]:
-    """The words that ask and the words that answer in attention of this kind."""
-    source, target = (None if side is None else side[row] for side in (view.source, view.target))
+def _tokens(kind: str, one: ForwardPass, row: int) -> tuple[Tokens, Tokens]:
+    """The queries and the keys of a row in attention of this kind."""
+    source, target = (None if side is None else side[row] for side in (one.source, one.target))
     if kind == "encoder" or (kind == "decoder" and target is None):
         return source, source
     if source is None or target is None:
         return target, source if kind == "cross" else target
-    # The decoder reads bos … and says … eos: its memory is asked about the word to be said next.
+    # The decoder reads bos … and predicts … eos: cross-attention is for the token predicted next.
     return (target[1:], source) if kind == "cross" else (target[:-1], target[:-1])
 
 
-def _looked_at(view: Any, kind: str, row: int) -> int:
-    """How many keys of a row are there to be looked at: nobody looks at the padding behind them."""
-    found = 0
-    for site in view.sites.values():
-        if site.kind == kind and site.weights.size(1):
-            (used,) = site.weights[row].ne(0).any(0).any(0).nonzero(as_tuple=True)
-            found = max(found, int(used[-1]) + 1 if len(used) else 0)
+def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:
+    """For each kind how many keys of each row have weights: padding has none."""
+    found: dict[str, list[int]] = {}
+    for attention, weights in recorded:  # (B, H, T, S)
+        numbers = torch.arange(1, weights.size(3) + 1)
+        used = (weights.ne(0).any(1).any(1) * numbers).amax(1).tolist()  # (B, S) -> (B,)
+        found[attention.kind] = list(map(max, used, found.get(attention.kind, used)))
     return found
 
 
-def _count(words: Sequence[str] | None, size: int, looked_at: int) -> int:
-    """How many of the places are real: as many as words, or where those are not known, as many as
-    anybody looks at."""
-    return min(size, looked_at or size) if words is None else min(size, len(words))
+def _first(tokens: Tokens, count: int) -> Tokens:
+    return None if tokens is None else tokens[:count]
 
 
-def _fitting(words: Sequence[str] | None, count: int) -> Sequence[str] | None:
-    return words if words is None else words[:count]
-
-
-def _matrix(panel: Panel, number: int) -> Matrix:
-    if number not in panel.numbered:
-        there = ", ".join(map(str, panel.numbers)) or f"from 1 to {len(panel.heads)}"
-        raise ConfigError(f"`head` must be {there}, but is {number}.")
-    return panel.numbered[number]
-
-
-def _head_title(panel: Panel, number: int) -> str:
-    return f"{panel.title}, head {number}" if len(panel.heads) > 1 else panel.title
+def _length(tokens: Tokens, size: int, used: int) -> int:
+    """How many positions are tokens: as many as are known, or else as many as are used."""
+    return min(size, (used or size) if tokens is None else len(tokens))
 
 
 def mean(heads: Iterable[Matrix]) -> Matrix:

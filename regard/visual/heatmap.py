@@ -1,4 +1,4 @@
-"""One matrix of weights: rows ask (queries, target words), columns answer (keys, source words).
+"""A matrix of weights: a row for each query (target token), a column for each key (source token).
 
 The opacity of a cell is its weight over the largest one (or over `peak`); the scale is drawn
 below, because a picture of weights near 1/60 must not look like one of weights near 1.
@@ -15,26 +15,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from regard.visual import characters
-from regard.visual.drawing import (
-    Drawing,
-    Label,
-    Polyline,
-    Raster,
-    Rect,
-    Shape,
-    clip,
-    text_width,
-    visible,
-)
+from regard.visual.drawing import Drawing, Label, Polyline, Raster, Rect, Shape, clip, text_width
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
-MOST_RECTANGLES = 2500  # above this the cells are one image, and have no tips
+MAX_RECTANGLES = 2500  # above this the cells are one image, without tooltips
 LABEL_CELLS = 18
 
 
 @dataclass(frozen=True)
 class Heatmap(Picture):
-    """`weights` (T, S) with `rows` (T) and `columns` (S); make it with `of`."""
+    """`weights` (T, S) with labels of `rows` (T) and `columns` (S); make it with `of`."""
 
     weights: Matrix
     rows: tuple[str, ...]
@@ -55,103 +45,103 @@ class Heatmap(Picture):
         title: str = "",
         peak: float | None = None,
     ) -> Self:
-        """The alignment matrix of one head: `weights` (T, S), T query words and S key words.
+        """The attention of one head.
 
-        Tensors, arrays and lists are accepted; a row with nothing to attend to is drawn empty.
-        `peak` is the weight in full colour, by default the largest one.
+        weights: (T, S), a tensor, an array or lists; a query with nothing to attend to has an empty
+        row.  queries, keys: T and S labels, by default numbers from 0.  peak: the weight in full
+        colour, by default the largest one.
+
+        Raises:
+            ConfigError: the weights are no matrix, or the labels are more or fewer.
         """
         matrix = as_matrix(weights)
-        columns = len(matrix[0]) if matrix else 0
         rows = as_labels(queries, len(matrix), "queries")
-        return cls(matrix, rows, as_labels(keys, columns, "keys"), title, peak)
+        columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
+        return cls(matrix, rows, columns, title, peak)
 
     @cached_property
     def largest(self) -> float:
-        """The weight painted in full colour."""
+        """The weight in full colour."""
         if self.peak is not None:
             return self.peak
         return max((abs(value) for row in self.weights for value in row), default=0.0) or 1.0
 
     def drawing(self) -> Drawing:
-        place = _Place.of(self)
-        shapes = [*self._labels(place), *self._cells(place), *self._scale(place)]
-        return Drawing(place.width, place.height, tuple(shapes), self.title or "attention")
+        layout = _Layout.of(self)
+        shapes = [*self._labels(layout), *self._cells(layout), *self._scale(layout)]
+        return Drawing(layout.width, layout.height, tuple(shapes), self.title or "attention")
 
-    def _cells(self, place: _Place) -> list[Shape]:
-        wide, high = place.cell * len(self.columns), place.cell * len(self.rows)
-        frame = Rect(place.left, place.top, wide, high, "none", stroke="faint")
-        if len(self.rows) * len(self.columns) > MOST_RECTANGLES:
+    def _cells(self, at: _Layout) -> list[Shape]:
+        wide, high = at.cell * len(self.columns), at.cell * len(self.rows)
+        frame = Rect(at.left, at.top, wide, high, "none", stroke="faint")
+        if len(self.rows) * len(self.columns) > MAX_RECTANGLES:
             scaled = tuple(tuple(v / self.largest for v in row) for row in self.weights)
-            return [Raster(place.left, place.top, wide, high, scaled), frame]
+            return [Raster(at.left, at.top, wide, high, scaled), frame]
         shapes: list[Shape] = [frame]
         for i, row in enumerate(self.weights):
-            if not any(row):
-                y = place.top + (i + 0.5) * place.cell
-                line = ((place.left + 3, y), (place.left + wide - 3, y))
+            if any(row):
+                for j, value in enumerate(row):
+                    shapes += self._cell(at, i, j, value)
+            else:
+                y = at.top + (i + 0.5) * at.cell
+                line = ((at.left + 3, y), (at.left + wide - 3, y))
                 shapes.append(Polyline(line, "muted", 1, 0.5, dashed=True))
-                continue
-            for j, value in enumerate(row):
-                shapes += self._cell(place, i, j, value)
         return shapes
 
-    def _cell(self, place: _Place, i: int, j: int, value: float) -> list[Shape]:
-        x, y = place.left + j * place.cell, place.top + i * place.cell
+    def _cell(self, at: _Layout, i: int, j: int, value: float) -> list[Shape]:
+        x, y = at.left + j * at.cell, at.top + i * at.cell
         shade = min(1.0, abs(value) / self.largest)
         tip = f"{self.rows[i]} → {self.columns[j]}: {value:.4f}"
-        fill = "accent" if value >= 0 else "warm"
-        shapes: list[Shape] = [Rect(x, y, place.cell, place.cell, fill, shade, tip)]
-        if place.cell >= 30:
+        shapes: list[Shape] = [Rect(x, y, at.cell, at.cell, _fill(value), shade, tip)]
+        if at.cell >= 30:
             ink = "paper" if shade > 0.6 else "ink" if shade > 0.02 else "muted"
             text = characters.number(value, self.digits)
-            middle = (x + place.cell / 2, y + place.cell / 2)
-            shapes.append(Label(*middle, text, min(12, place.cell * 0.3), "middle", ink))
+            middle = (x + at.cell / 2, y + at.cell / 2)
+            shapes.append(Label(*middle, text, min(12, at.cell * 0.3), "middle", ink))
         return shapes
 
-    def _labels(self, place: _Place) -> list[Shape]:
-        shapes: list[Shape] = []
-        if self.title:
-            shapes.append(Label(8, 14, visible(self.title), 14, bold=True))
+    def _labels(self, at: _Layout) -> list[Shape]:
+        shapes = self._title_shapes()
         for i, name in enumerate(self.rows):
-            y = place.top + (i + 0.5) * place.cell
-            ink = "ink" if any(self.weights[i]) else "muted"
+            y, ink = at.top + (i + 0.5) * at.cell, "ink" if any(self.weights[i]) else "muted"
             text = clip(name, LABEL_CELLS)
-            shapes.append(Label(place.left - 7, y, text, place.size, "end", ink, title=name))
+            shapes.append(Label(at.left - 7, y, text, at.size, "end", ink, title=name))
         for j, name in enumerate(self.columns):
-            x = place.left + (j + 0.5) * place.cell
+            x, y = at.left + (j + 0.5) * at.cell, at.top - 8
             text = clip(name, LABEL_CELLS)
-            y, angle = place.top - 8, place.angle
-            shapes.append(Label(x, y, text, place.size, angle=angle, title=name))
+            shapes.append(Label(x, y, text, at.size, angle=at.angle, title=name))
         return shapes
 
-    def _scale(self, place: _Place) -> list[Shape]:
-        """The legend: colour against weight, and which side asks."""
-        y = place.top + place.cell * len(self.rows) + 18
+    def _scale(self, at: _Layout) -> list[Shape]:
+        """The legend: colours and weights, and the names of the axes."""
+        x, y = at.left, at.top + at.cell * len(self.rows) + 18
         signed = any(value < 0 for row in self.weights for value in row)
-        low, steps, x = (-self.largest if signed else 0.0), 24, place.left
+        low, steps = (-self.largest if signed else 0.0), 24
         shapes: list[Shape] = []
         for step in range(steps):
             value = low + (self.largest - low) * (step + 0.5) / steps
-            fill = "accent" if value >= 0 else "warm"
-            shapes.append(Rect(x + step * 3, y - 4, 3.05, 8, fill, abs(value) / self.largest))
-        shapes.append(Label(x - 5, y, f"{low:.3g}", 10.5, "end", "muted"))
+            opacity = abs(value) / self.largest
+            shapes.append(Rect(x + step * 3, y - 4, 3.05, 8, _fill(value), opacity))
         axes = f"   rows: {self.row_axis}, columns: {self.column_axis}" if self.row_axis else ""
+        shapes.append(Label(x - 5, y, f"{low:.3g}", 10.5, "end", "muted"))
         shapes.append(Label(x + steps * 3 + 5, y, f"{self.largest:.3g}{axes}", 10.5, fill="muted"))
         return shapes
 
     def terminal(self, width: int, color: bool) -> Text:
         grid = characters.Grid(self.weights, self.rows, self.columns, self.largest, self.digits)
-        text = Text(no_wrap=True)
-        if self.title:
-            text.append(clip(self.title, width) + "\n", style="bold")
-        return text.append_text(grid.terminal(width, color))
+        return self._title_text(width).append_text(grid.terminal(width, color))
+
+
+def _fill(value: float) -> str:
+    return "accent" if value >= 0 else "warm"
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where the cells of a heatmap lie on the paper."""
+class _Layout:
+    """Positions and sizes in a heatmap, in pixels."""
 
     cell: float
-    size: float
+    size: float  # of labels
     left: float
     top: float
     width: float
@@ -159,23 +149,22 @@ class _Place:
     angle: float  # of the column labels: upright where the columns are narrow
 
     @classmethod
-    def of(cls, picture: Heatmap) -> _Place:
+    def of(cls, picture: Heatmap) -> _Layout:
         rows, columns = max(1, len(picture.rows)), max(1, len(picture.columns))
-        cell = max(picture.side / max(rows, columns), 2 if max(rows, columns) > 120 else 10)
-        cell = min(cell, 38)
+        longer = max(rows, columns)
+        cell = min(38, max(picture.side / longer, 2 if longer > 120 else 10))
         size = max(7.0, min(12.5, cell * 0.85))
         left = 16 + _longest(picture.rows, size)
-        slope = _longest(picture.columns, size)
+        label = _longest(picture.columns, size)
         upright = cell < 16
-        top = (30 if picture.title else 8) + (1 if upright else 0.82) * slope + size
-        right = 24 if upright else max(24, 0.58 * slope)
-        axes = 90 + text_width(picture.row_axis + picture.column_axis, 11) + 200
+        top = (30 if picture.title else 8) + (1 if upright else 0.82) * label + size
+        right = 24 if upright else max(24, 0.58 * label)
+        axes = 290 + text_width(picture.row_axis + picture.column_axis, 11)
         wide = max(left + columns * cell + right, left + (axes if picture.row_axis else 130))
         wide = max(wide, 24 + text_width(picture.title, 14.5))
-        high = top + rows * cell + 34
-        return cls(cell, size, left, top, wide, high, -90 if upright else -55)
+        return cls(cell, size, left, top, wide, top + rows * cell + 34, -90 if upright else -55)
 
 
 def _longest(labels: Sequence[str], size: float) -> float:
-    cells = max((min(LABEL_CELLS, cell_len(visible(label))) for label in labels), default=1)
+    cells = max((cell_len(clip(label, LABEL_CELLS)) for label in labels), default=1)
     return 1.12 * text_width("x" * cells, size)  # some letters are wider than the mean

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -14,14 +15,24 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from regard.errors import ConfigError
-from regard.visual.drawing import Drawing, Label, clip, on_page, stack, text_width, tile, visible
+from regard.visual.drawing import (
+    Drawing,
+    Label,
+    Shape,
+    clip,
+    on_page,
+    stack,
+    text_width,
+    tile,
+    visible,
+)
 from regard.visual.page import fragment, page
 
 Matrix = tuple[tuple[float, ...], ...]
 
 
 class Picture(ABC):
-    """A part of a page. Subclasses give `drawing` and `terminal`, and a `title`."""
+    """A part of a page. Subclasses have `drawing` and `terminal`, and a `title`."""
 
     title: str = ""
 
@@ -33,6 +44,20 @@ class Picture(ABC):
     def terminal(self, width: int, color: bool) -> Text:
         """The picture in at most `width` columns; without colour it is plain characters."""
 
+    def _title_shapes(self, size: float = 14) -> list[Shape]:
+        return [Label(8, 14, self.title, size, bold=True)] if self.title else []
+
+    def _title_width(self) -> float:
+        return text_width(self.title, 14.5) + 16
+
+    def _title_text(self, width: int) -> Text:
+        """The title as the first line in a terminal; what follows is not wrapped."""
+        text = Text(no_wrap=True)
+        return text.append(clip(self.title, width) + "\n", style="bold") if self.title else text
+
+    def _title_html(self) -> str:
+        return f"<h3>{escape(visible(self.title))}</h3>" if self.title else ""
+
     def body(self) -> str:
         """The picture as HTML inside a page that has the style sheet."""
         return f'<figure class="rg-figure">{self.drawing().svg(on_page)}</figure>'
@@ -42,6 +67,7 @@ class Picture(ABC):
         return self.terminal(width, color=False).plain
 
     def svg(self) -> str:
+        """An SVG file."""
         return self.drawing().svg()
 
     def html(self) -> str:
@@ -49,7 +75,14 @@ class Picture(ABC):
         return page(self.title, self.body())
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture; the suffix chooses .html, .svg, .png (extra `plot`) or .txt."""
+        """Write the picture.
+
+        path: its suffix chooses the format: .html, .svg, .png (needs the extra `plot`) or .txt.
+
+        Raises:
+            ConfigError: the suffix is another.
+            MissingExtra: matplotlib is not installed, which PNG files need.
+        """
         path = Path(path)
         if path.suffix == ".png":
             from regard.visual.png import save_png
@@ -84,7 +117,7 @@ class Picture(ABC):
 
 @dataclass(frozen=True)
 class Note(Picture):
-    """Lines of text between pictures; a formula is a line that starts with two spaces."""
+    """Lines of text between pictures; a line that starts with two spaces is a formula."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -100,18 +133,13 @@ class Note(Picture):
         return Drawing(width, y + 4, tuple(shapes))
 
     def terminal(self, width: int, color: bool) -> Text:
-        text = Text()
-        if self.title:
-            text.append(clip(self.title, width) + "\n", style="bold")
+        text = self._title_text(width)
         for line in self.lines:
             text.append("\n".join(wrap(visible(line), width, replace_whitespace=False)) + "\n")
         return text
 
     def body(self) -> str:
-        from html import escape
-
-        head = f"<h3>{escape(visible(self.title))}</h3>" if self.title else ""
-        return head + "".join(
+        return self._title_html() + "".join(
             f'<pre class="rg-formula">{escape(visible(line[2:]))}</pre>'
             if line.startswith("  ")
             else f"<p>{escape(visible(line))}</p>"

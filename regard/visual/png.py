@@ -22,28 +22,13 @@ from regard.visual.drawing import (
     visible,
 )
 
-# Tried in this order for each glyph; those that the machine lacks are left out. Colour emoji
-# fonts are bitmaps that matplotlib cannot scale, so the outline ones are named.
+# Tried in this order for each glyph; those that are not installed are left out. Colour emoji fonts
+# are bitmaps that matplotlib cannot scale, so the outline ones are named.
 FONTS = (
-    "DejaVu Sans",
-    "Noto Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans CJK KR",
-    "WenQuanYi Zen Hei",
-    "Microsoft YaHei",
-    "PingFang SC",
-    "Hiragino Sans",
-    "Arial Unicode MS",
-    "Noto Sans Arabic",
-    "Noto Sans Hebrew",
-    "Noto Sans Devanagari",
-    "Noto Sans Thai",
-    "Noto Emoji",
-    "Symbola",
-    "Segoe UI Emoji",
-    "Segoe UI Symbol",
-)
+    "DejaVu Sans,Noto Sans,Noto Sans CJK SC,Noto Sans CJK JP,Noto Sans CJK KR,WenQuanYi Zen Hei,"
+    "Microsoft YaHei,PingFang SC,Hiragino Sans,Arial Unicode MS,Noto Sans Arabic,Noto Sans Hebrew,"
+    "Noto Sans Devanagari,Noto Sans Thai,Noto Emoji,Symbola,Segoe UI Emoji,Segoe UI Symbol"
+).split(",")
 
 
 def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
@@ -53,7 +38,7 @@ def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plot", "A PNG picture") from None
-    # Agg refuses images of 2^16 pixels a side; stay well below.
+    # Agg cannot draw images of 2^16 pixels a side; stay well below.
     scale = min(scale, 20_000 / max(drawing.width, drawing.height))
     figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=100 * scale)
     FigureCanvasAgg(figure)
@@ -82,37 +67,18 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
         case Rect():
             _draw_rect(axes, shape, order)
         case Polyline():
-            xs, ys = zip(*shape.points, strict=True)
-            style = (0, (3, 3)) if shape.dashed else "-"
-            axes.plot(
-                xs,
-                ys,
-                color=on_paper(shape.stroke),
-                linewidth=_points(shape.width),
-                alpha=shape.opacity,
-                linestyle=style,
-                zorder=order,
-            )
+            style: dict[str, Any] = {"color": on_paper(shape.stroke), "alpha": shape.opacity}
+            style["linestyle"] = (0, (3, 3)) if shape.dashed else "-"
+            line = zip(*shape.points, strict=True)
+            axes.plot(*line, linewidth=_points(shape.width), zorder=order, **style)
         case Polygon():
-            axes.fill(
-                *zip(*shape.points, strict=True),
-                color=on_paper(shape.fill),
-                alpha=shape.opacity,
-                linewidth=0,
-                zorder=order,
-            )
+            style = {"color": on_paper(shape.fill), "alpha": shape.opacity, "linewidth": 0}
+            axes.fill(*zip(*shape.points, strict=True), zorder=order, **style)
         case Connector():
-            _draw_link(axes, shape, order)
+            _draw_connector(axes, shape, order)
         case Circle():
-            axes.plot(
-                [shape.x],
-                [shape.y],
-                "o",
-                color=on_paper(shape.fill),
-                markeredgewidth=0,
-                markersize=_points(2 * shape.radius),
-                zorder=order,
-            )
+            style = {"color": on_paper(shape.fill), "markeredgewidth": 0, "zorder": order}
+            axes.plot([shape.x], [shape.y], "o", markersize=_points(2 * shape.radius), **style)
         case Label():
             _draw_label(axes, shape, order)
         case Raster():
@@ -141,41 +107,29 @@ def _draw_rect(axes: Any, rect: Rect, order: int) -> None:
         axes.add_patch(Rectangle(corner, width, height, **style))
 
 
-def _draw_link(axes: Any, link: Connector, order: int) -> None:
+def _draw_connector(axes: Any, shape: Connector, order: int) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
+    start, end = shape.points
     codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
-    curve = Curve([link.start, *link.controls, link.end], codes)
-    axes.add_patch(
-        PathPatch(
-            curve,
-            facecolor="none",
-            edgecolor=on_paper(link.stroke),
-            zorder=order,
-            alpha=link.opacity,
-            linewidth=_points(link.width),
-        )
-    )
+    curve = Curve([start, *shape.controls, end], codes)
+    style = {"facecolor": "none", "edgecolor": on_paper(shape.stroke), "alpha": shape.opacity}
+    axes.add_patch(PathPatch(curve, linewidth=_points(shape.width), zorder=order, **style))
 
 
 def _draw_label(axes: Any, label: Label, order: int) -> None:
     align = {"start": "left", "middle": "center", "end": "right"}[label.anchor]
-    axes.text(
-        label.x,
-        label.y,
-        visible(label.text),
-        fontsize=_points(label.size),
-        ha=align,
-        va="center_baseline",
-        rotation=-label.angle,
-        rotation_mode="anchor",
-        zorder=order,
-        color=on_paper(label.fill),
-        fontweight="bold" if label.bold else "normal",
-        family=["DejaVu Sans Mono", *_fonts()] if label.mono else _fonts(),
-        parse_math=False,  # a "$" in a sentence is a dollar
-    )
+    style: dict[str, Any] = {
+        "fontsize": _points(label.size),
+        "fontweight": "bold" if label.bold else "normal",
+        "family": ["DejaVu Sans Mono", *_fonts()] if label.mono else _fonts(),
+        "color": on_paper(label.fill),
+        "parse_math": False,  # a "$" in a sentence is a dollar
+    }
+    position = {"ha": align, "va": "center_baseline", "rotation": -label.angle, "zorder": order}
+    text = visible(label.text)
+    axes.text(label.x, label.y, text, rotation_mode="anchor", **position, **style)
 
 
 def _draw_raster(axes: Any, raster: Raster, order: int) -> None:

@@ -15,25 +15,24 @@ from regard.visual.page import page
 from regard.visual.picture import Picture, PictureColumn, PictureRow
 from regard.visual.table import Table
 
-RATE = "_per_s"  # behind the name of what a task counts: tokens, examples
+RATE = "_per_s"  # at the end of a name of metrics.jsonl, after what the task counts
 
-# How the quantities of metrics.jsonl are named and grouped: (title, unit, which names belong).
-GROUPS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
-    ("Loss", "", lambda name: "loss" in name or "cross_entropy" in name),
-    ("Perplexity", "", lambda name: "perplexity" in name or name.endswith("ppl")),
-    ("Learning rate", "", lambda name: name in ("lr", "learning_rate", "rate")),
-    ("Speed", "", lambda name: name.endswith(RATE)),
-    ("Gradient norm", "", lambda name: "norm" in name),
+# The titles of charts, and which names of metrics.jsonl they show; other names have their own.
+GROUPS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("Loss", lambda name: "loss" in name or "cross_entropy" in name),
+    ("Perplexity", lambda name: "perplexity" in name or name.endswith("ppl")),
+    ("Learning rate", lambda name: name in ("lr", "learning_rate", "rate")),
+    ("Speed", lambda name: name.endswith(RATE)),
+    ("Gradient norm", lambda name: "norm" in name),
 )
-# What counts the way or tells about the run, and is no curve.
-COUNTERS = ("update", "step", "tokens", "epoch", "seconds", "seed")
-AXES = ("update", "step", "tokens")  # along which, the first that there is
-MOST_POINTS = 600  # of a curve: more cannot be told apart on the paper
+COUNTERS = ("update", "step", "tokens", "epoch", "seconds", "seed")  # are no curves
+AXES = ("update", "step", "tokens")  # the first of these that there is
+MAX_POINTS = 600  # of a curve: more cannot be distinguished
 
 
 @dataclass(frozen=True)
 class ReportSample:
-    """A sentence, what the model made of it, and what a person did."""
+    """An input, the output of the model, and the reference."""
 
     source: str
     hypothesis: str
@@ -42,12 +41,11 @@ class ReportSample:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What `report.html` shows, all of it plain data.
+    """What `report.html` shows: curves, scores, samples and pictures.
 
-    facts: what a reader wants first, by name: model, data, parameters, time.
-    scores: final scores by name; several systems: one mapping each, by the system's name.
-    events: the lines of metrics.jsonl; each number beside "update" becomes a curve.
-    samples: by the system's name.  pictures: (heading, picture).
+    facts: by name: model, data, parameters, time.  scores: the final scores of each model.
+    events: the lines of metrics.jsonl; each number but counters becomes a curve.
+    samples: of each model.  pictures: (heading, picture).
     """
 
     title: str
@@ -71,23 +69,24 @@ class RunReport:
         return page(self.title, "".join(sections))
 
     def save(self, path: str | Path) -> Path:
-        """Write the page; a report that is half written never stands under its name."""
+        """Write the page atomically."""
         path = Path(path)
         write_text(path, self.html())
         return path
 
     def _head(self) -> str:
         facts = "".join(
-            f"<dt>{_inert(name)}</dt><dd>{_inert(value)}</dd>" for name, value in self.facts.items()
+            f"<dt>{_escaped(name)}</dt><dd>{_escaped(value)}</dd>"
+            for name, value in self.facts.items()
         )
         listed = f'<dl class="rg-facts">{facts}</dl>' if facts else ""
-        return f"<h1>{_inert(self.title)}</h1>{listed}"
+        return f"<h1>{_escaped(self.title)}</h1>{listed}"
 
     def _scores(self) -> str:
         names = list(dict.fromkeys(name for scores in self.scores.values() for name in scores))
         rows = [
-            [system, *(_figure(scores.get(name, "")) for name in names)]
-            for system, scores in self.scores.items()
+            [model, *(_figure(scores.get(name, "")) for name in names)]
+            for model, scores in self.scores.items()
         ]
         return Table.of(["", *names], rows).body() if rows else ""
 
@@ -97,20 +96,21 @@ class RunReport:
 
     def _samples(self) -> list[str]:
         parts = []
-        for system, samples in self.samples.items():
-            rows = [[sample.source, sample.hypothesis, sample.reference] for sample in samples]
-            head = ["source", "hypothesis", "reference"]
-            if not any(sample.reference for sample in samples):
-                head, rows = head[:2], [row[:2] for row in rows]
-            parts.append(Table.of(head, rows, system).body())
+        for model, samples in self.samples.items():
+            columns = 3 if any(sample.reference for sample in samples) else 2
+            rows = [
+                [sample.source, sample.hypothesis, sample.reference][:columns] for sample in samples
+            ]
+            head = ["source", "hypothesis", "reference"][:columns]
+            parts.append(Table.of(head, rows, model).body())
         return parts
 
 
 def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
     """The charts of a run: losses together, every other quantity in a chart of its own.
 
-    `events` are the lines of metrics.jsonl: flat mappings with "update" (else "step", "tokens")
-    and numbers; what is null or no number is left out.
+    events: the lines of metrics.jsonl, with "update" (else "step" or "tokens") and numbers; other
+    values are left out.
     """
     axis = next((name for name in AXES if any(name in event for event in events)), AXES[0])
     rates = {name for event in events for name in event if name.endswith(RATE)}
@@ -120,36 +120,24 @@ def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
         if axis not in event:
             continue
         for name, value in event.items():
-            if name not in counters and _is_number(value):
+            if name not in counters and type(value) in (int, float):
                 curves.setdefault(name, []).append((float(event[axis]), float(value)))
     charts: dict[str, list[Series]] = {}
     units: dict[str, str] = {}
     for name, points in curves.items():
-        title, unit = _group(name)
+        title = next((title for title, belongs in GROUPS if belongs(name)), name)
         if title == "Speed":
-            unit = f"{name.removesuffix(RATE)} a second"
+            units[title] = f"{name.removesuffix(RATE)} a second"
         elif title == "Loss" and f"tokens{RATE}" in rates:
-            unit = "nats a token"
+            units[title] = "nats a token"
         charts.setdefault(title, []).append(Series(name, tuple(_thinned(points))))
-        units[title] = unit
-    drawn = (Curves(tuple(some), title, axis, units[title]) for title, some in charts.items())
+    drawn = (Curves(tuple(s), title, axis, units.get(title, "")) for title, s in charts.items())
     return PictureColumn(tuple(drawn), "Training")
 
 
-def _group(name: str) -> tuple[str, str]:
-    for title, unit, belongs in GROUPS:
-        if belongs(name):
-            return title, unit
-    return name, ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `MOST_POINTS` of them, evenly, with the last one."""
-    step = -(-len(points) // MOST_POINTS)
+    """At most `MAX_POINTS` of them, evenly spaced, and the last one."""
+    step = -(-len(points) // MAX_POINTS)
     return points if step <= 1 else [*points[:-1:step], points[-1]]
 
 
@@ -160,8 +148,8 @@ def _figure(value: float | str) -> str:
 
 
 def _section(heading: str, body: str) -> str:
-    return f"<section><h2>{_inert(heading)}</h2>{body}</section>" if body else ""
+    return f"<section><h2>{_escaped(heading)}</h2>{body}</section>" if body else ""
 
 
-def _inert(text: Any) -> str:
+def _escaped(text: Any) -> str:
     return escape(visible(str(text)))

@@ -17,7 +17,7 @@ from regard.visual.picture import Picture
 
 @dataclass(frozen=True)
 class Table(Picture):
-    """`head` names the columns, `rows` hold as many cells each; `best` is a row to mark."""
+    """`head` names the columns, each of `rows` has as many cells; row `best` is emphasized."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -26,11 +26,11 @@ class Table(Picture):
 
     @classmethod
     def of(cls, head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Self:
-        """A table of texts; every row has a cell for each name in `head`."""
+        """A table; cells become texts, and each row has a cell for each name in `head`."""
         return cls(tuple(head), tuple(tuple(str(cell) for cell in row) for row in rows), title)
 
     def _numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which stand on the right."""
+        """Whether a column holds numbers, which are aligned to the right."""
         cells = [row[column] for row in self.rows if row[column]]
         return bool(cells) and all(cell[0] in "0123456789.+-−±" for cell in cells)
 
@@ -48,8 +48,7 @@ class Table(Picture):
         for index, row in enumerate((self.head, *self.rows)):
             x, first = 8.0, index == 0
             for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
-                right = self._numeric(column)
-                at, anchor = (x + wide - 22, "end") if right else (x, "start")
+                at, anchor = (x + wide - 22, "end") if self._numeric(column) else (x, "start")
                 ink, bold = ("muted" if first else "ink"), index - 1 == self.best
                 shapes.append(Label(at, y, clip(cell, 60), 12.5, anchor, ink, bold=bold))
                 x += wide
@@ -59,10 +58,7 @@ class Table(Picture):
         return Drawing(width, y, tuple(shapes), self.title or "table")
 
     def terminal(self, width: int, color: bool) -> Text:
-        text = Text(no_wrap=True)
-        if self.title:
-            text.append(clip(self.title, width) + "\n", style="bold")
-        widths = self._fitted(width)
+        text, widths = self._title_text(width), self._fitted(width)
         for index, row in enumerate((self.head, *self.rows)):
             cells = [
                 characters.pad(cell, wide, right=self._numeric(column))
@@ -86,11 +82,9 @@ class Table(Picture):
             mark = ' class="rg-best"' if index == self.best else ""
             cells = "".join(self._cell("td", cell, column) for column, cell in enumerate(row))
             rows.append(f"<tr{mark}>{cells}</tr>")
-        title = f"<h3>{escape(visible(self.title))}</h3>" if self.title else ""
-        return (
-            f'{title}<div class="rg-figure"><table class="rg-table"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{''.join(rows)}</tbody></table></div>"
-        )
+        table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        figure = f'<div class="rg-figure"><table class="rg-table">{table}</table></div>'
+        return self._title_html() + figure
 
     def _cell(self, tag: str, text: str, column: int) -> str:
         kind = ' class="rg-number"' if self._numeric(column) else ' dir="auto"'

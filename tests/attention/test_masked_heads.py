@@ -96,7 +96,7 @@ def test_a_mask_acts_on_the_fast_path_as_on_the_explicit_one():
             explicit = model.encode(TEXTS)
     assert far(fast, explicit) < 1e-5
     assert far(fast, model.encode(TEXTS)) > 0.1
-    sites = list(seen.views[0].sites.values())
+    sites = list(seen.passes[0].attentions.values())
     assert not sites[0].weights[:, [0, 2]].any() and sites[0].weights[:, [1, 3]].any()
     assert not sites[2].weights.any()
 

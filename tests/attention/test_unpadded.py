@@ -200,8 +200,8 @@ def test_attention_capture_shows_padded_sequences():
     flat = packing.flat(torch.randn(2, 20, 8))
     with regard.look(attention) as seen:
         attention(flat, unpadded_mask(packing))
-    (view,) = seen.views
-    (site,) = view.sites.values()
+    (view,) = seen.passes
+    (site,) = view.attentions.values()
     assert site.weights.shape == (2, 2, 20, 20)
 
 

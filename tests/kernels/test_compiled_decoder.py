@@ -212,8 +212,8 @@ def test_looking_shows_the_attention_of_the_same_weights(use, runs):
         looked = scores(model, inputs(model), (1, 1, 1))
     assert len(runs) == 4  # the explicit path
     assert_close(looked, plain)
-    pieces = [piece for site in seen.views[0].sites.values() for piece in site.pieces]
-    assert len(seen.views[0].sites) == 3 and {piece.size(1) for piece in pieces} == {6}
+    pieces = [piece for site in seen.passes[0].attentions.values() for piece in site.parts]
+    assert len(seen.passes[0].attentions) == 3 and {piece.size(1) for piece in pieces} == {6}
     assert all(torch.allclose(piece.sum(-1), torch.ones(())) for piece in pieces)
     with heads_masked(model, {1: [1, 2]}):
         masked = scores(model, inputs(model), (1, 1, 1))

@@ -198,7 +198,7 @@ def test_looking_silencing_and_learning_take_the_slow_path(runs):
         looked_at = model.encode(read)[read.keep]
     model.train()
     model.encode(read)
-    assert not runs and len(seen.views) == 1
+    assert not runs and len(seen.passes) == 1
     torch.testing.assert_close(looked_at, fast, rtol=0, atol=3e-2)
     assert (silenced - fast).abs().max() > 0.1
 

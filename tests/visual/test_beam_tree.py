@@ -85,7 +85,7 @@ def test_a_parent_stands_before_its_children():
 
 def test_the_likeliest_words_with_their_probabilities():
     picture = Distribution.of([0.1, 0.5, 0.1, 0.3], ["a", "b", "c", "d"], most=3)
-    assert picture.words == ("b", "d", "a") and picture.others == 1
+    assert picture.tokens == ("b", "d", "a") and picture.others == 1
     assert picture.rest == pytest.approx(0.1)
     shown = [line.split()[:2] for line in picture.text().splitlines()]
     assert shown[:3] == [["b", "0.5000"], ["d", "0.3000"], ["a", "0.1000"]]
@@ -102,7 +102,7 @@ def test_bars_are_as_long_as_the_probabilities():
 def test_logits_are_refused():
     with pytest.raises(ConfigError, match="sum to 1, but sum to 3"):
         Distribution.of([1.0, 2.0], ["a", "b"])
-    with pytest.raises(ConfigError, match="`words` must be 2"):
+    with pytest.raises(ConfigError, match="`tokens` must be 2"):
         Distribution.of([0.5, 0.5], ["a"])
 
 
@@ -130,7 +130,7 @@ def test_next_words_of_a_model():
     model = Bigrams().train()
     for text, expected in (("0 1", {"no": 0.7, "yes": 0.3}), ("", {"yes": 0.8, "no": 0.2})):
         shown = next_tokens(model, tokenizer, text)
-        found = dict(zip(shown.words, shown.probabilities, strict=True))
+        found = dict(zip(shown.tokens, shown.probabilities, strict=True))
         assert found == pytest.approx(expected, abs=1e-6)
         assert math.fsum(shown.probabilities) == pytest.approx(1)
     assert model.training

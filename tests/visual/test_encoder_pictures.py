@@ -225,13 +225,13 @@ def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
         for suffix in ("png", "html", "txt"):
             assert picture.save(tmp_path / f"it.{suffix}").stat().st_size > 200
         assert widest(picture.text(80)) <= 80
-    with pytest.raises(ConfigError, match="'cat' stands nowhere"):
+    with pytest.raises(ConfigError, match="'cat' occurs nowhere"):
         seen.from_word("cat", layer=1)
     with pytest.raises(ConfigError, match="`layer` must be one of"):
         seen.from_word("it", layer=4)
     with regard.look(model) as two:
         run_encoder(model, ["It ran.", "It was."], pieces)
-    with pytest.raises(ConfigError, match="One text and one kind of attention must be chosen"):
+    with pytest.raises(ConfigError, match=r"one \(kind, example\) must be chosen of"):
         two.from_word("it")
 
 
@@ -287,7 +287,7 @@ def test_two_models_with_other_pieces_stand_side_by_side(pieces, tmp_path):
 
 def test_several_kinds_side_by_side_must_be_told_apart():
     panels = tuple(Panel.of(kind, 1, [[[1.0]]]) for kind in ("encoder", "cross"))
-    with pytest.raises(ConfigError, match="two: one attention of one text must be chosen"):
+    with pytest.raises(ConfigError, match=r"two: one \(kind, example\) must be chosen"):
         AttentionComparison.of({"two": HeadGrid(panels)}, [1])
     assert (
         AttentionComparison.of({"two": HeadGrid(panels)}, [1], kind="cross").rows[0][0].kind
@@ -308,21 +308,21 @@ def test_input_rows_are_those_that_transformers_makes(tmp_path, pieces):
     assert list(rows.ids) == judge["input_ids"]
     assert list(rows.segments) == judge["token_type_ids"]
     assert list(rows.mask) == judge["attention_mask"]
-    assert list(rows.pieces) == theirs.convert_ids_to_tokens(judge["input_ids"])
+    assert list(rows.tokens) == theirs.convert_ids_to_tokens(judge["input_ids"])
     for suffix in ("png", "svg", "html"):
         assert rows.save(tmp_path / f"rows.{suffix}").stat().st_size > 1000
     for width in (40, 80, 200):
         text = rows.text(width)
         assert widest(text) <= width
-        said = " ".join(line[10:] for line in text.splitlines() if line.startswith("   pieces"))
-        assert said.split() == list(rows.pieces)
+        said = " ".join(line[10:] for line in text.splitlines() if line.startswith("   tokens"))
+        assert said.split() == list(rows.tokens)
     assert rows.html().count("<td") == 5 * 20
 
 
 def test_a_single_text_is_one_segment_and_what_does_not_fit_is_refused(pieces):
     made, template = pieces.tokenizer, pieces.template
     rows = Inputs.of("It ran.", made, template)
-    assert rows.pieces == ("[CLS]", "it", "ran", ".", "[SEP]")
+    assert rows.tokens == ("[CLS]", "it", "ran", ".", "[SEP]")
     assert set(rows.segments) == {0} and set(rows.mask) == {1}
     assert rows.rows["positions"] == ("0", "1", "2", "3", "4")
     with pytest.raises(ConfigError, match="`length` must be at least 5, what these texts need"):
@@ -419,5 +419,5 @@ def test_the_next_word_of_any_model_with_steps(tmp_path):
         hidden = model.eval()(torch.tensor([made.encode("it was").ids])).hidden
         judge = model.head.logits(hidden)[0, -1].double().softmax(-1)
     values, ids = judge.topk(3)
-    assert picture.words == tuple(made.token(i) for i in ids.tolist())
+    assert picture.tokens == tuple(made.token(i) for i in ids.tolist())
     assert picture.probabilities == pytest.approx(values.tolist(), abs=1e-6)

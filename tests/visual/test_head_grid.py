@@ -92,7 +92,7 @@ def test_select_narrows_and_names_what_there_is():
     assert {panel.layer for panel in heads.select(layer=2).panels} == {2}
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2\], but is 3"):
         heads.select(layer=3)
-    with pytest.raises(ConfigError, match="One layer must be chosen"):
+    with pytest.raises(ConfigError, match=r"one \(kind, layer, example\) must be chosen of"):
         heads.head(1, kind="cross")
     with pytest.raises(ConfigError, match="`head` must be from 1 to 2, but is 0"):
         heads.head(0, kind="cross", layer=1)
@@ -140,7 +140,7 @@ def test_what_look_saw_with_the_words_where_they_belong():
     assert (short.queries, short.keys) == (("yes", "</s>"), ("ja", "</s>"))
     assert by["decoder", 1, 1].queries == by["decoder", 1, 1].keys == ("<s>", "yes")
     assert by["encoder", 2, 0].queries == ("das", "Tier", "</s>")
-    site = [s for s in seen.views[0].sites.values() if s.kind == "cross"][2]
+    site = [s for s in seen.passes[0].attentions.values() if s.kind == "cross"][2]
     torch.testing.assert_close(torch.tensor(short.heads), site.weights[1, :, :2, :2])
     for panel in heads.panels:  # padding cut off, every row is a distribution
         assert torch.tensor(panel.heads).sum(-1).allclose(torch.ones(()), atol=1e-5)
