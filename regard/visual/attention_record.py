@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,38 +21,13 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.tap import Labels, Tap, label, listening
 from regard.errors import ConfigError
 from regard.models.protocols import Encoder
+from regard.visual.forward_pass import ForwardPass, RecordedAttention
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
     from regard.models.protocols import Model
     from regard.visual.head_grid import HeadGrid
     from regard.visual.picture import Picture
-
-
-@dataclass
-class RecordedAttention:
-    """One attention of a model in one forward pass."""
-
-    name: str
-    kind: str
-    heads: tuple[int, ...] = ()  # their numbers, from 1, where some were pruned; else 1, 2, 3, ...
-    parts: list[Tensor] = field(default_factory=list)  # a decoder's, step by step
-
-    @property
-    def weights(self) -> Tensor:
-        """(B, H, T, S), float32, on the CPU; the steps of a decoder are concatenated."""
-        keys = max(part.size(-1) for part in self.parts)
-        padded = [nn.functional.pad(part, (0, keys - part.size(-1))) for part in self.parts]
-        return torch.cat(padded, dim=2)
-
-
-@dataclass
-class ForwardPass:
-    """One forward pass: its attentions by name, in the order in which they ran."""
-
-    attentions: dict[str, RecordedAttention] = field(default_factory=dict)
-    source: Labels | None = None
-    target: Labels | None = None
 
 
 class AttentionRecord:

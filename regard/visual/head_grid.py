@@ -22,8 +22,8 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.visual.attention_lines import AttentionLines, index_of
-from regard.visual.attention_record import ForwardPass, RecordedAttention
 from regard.visual.drawing import Drawing, clip, stack, tile, visible
+from regard.visual.forward_pass import ForwardPass, RecordedAttention
 from regard.visual.heatmap import Heatmap
 from regard.visual.merge_subwords import merged, words_of
 from regard.visual.page import asset, inert_json, page

@@ -1,0 +1,37 @@
+"""What is recorded of the attentions of a forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.attention.tap import Labels
+
+
+@dataclass
+class RecordedAttention:
+    """One attention of a model in one forward pass."""
+
+    name: str
+    kind: str
+    heads: tuple[int, ...] = ()  # their numbers, from 1, where some were pruned; else 1, 2, 3, ...
+    parts: list[Tensor] = field(default_factory=list)  # a decoder's, step by step
+
+    @property
+    def weights(self) -> Tensor:
+        """(B, H, T, S), float32, on the CPU; the steps of a decoder are concatenated."""
+        keys = max(part.size(-1) for part in self.parts)
+        padded = [pad(part, (0, keys - part.size(-1))) for part in self.parts]
+        return torch.cat(padded, dim=2)
+
+
+@dataclass
+class ForwardPass:
+    """One forward pass: its attentions by name, in the order in which they ran."""
+
+    attentions: dict[str, RecordedAttention] = field(default_factory=dict)
+    source: Labels | None = None
+    target: Labels | None = None
