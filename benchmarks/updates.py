@@ -11,12 +11,13 @@ from typing import Any
 
 from regard import ops
 from regard.data.sampler import EpochSampler
-from regard.training.folder import RunFolder
+from regard.training.checkpointing import RunFolder
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop, Task
+from regard.training.loop import Loop
 from regard.training.options import TrainingOptions
 from regard.training.progress import progress
-from regard.training.snapshot import begin
+from regard.training.task import Task
+from regard.training.training_state import start_run
 
 
 class Listed:
@@ -47,7 +48,7 @@ class Updates(Task, ABC):
         shown, signals = progress("none"), Interruption()
         ops.load_kernels()
         self.loop = Loop(self, options, place, {}, lambda *given: None, shown, signals)
-        begin(self.loop, 1)
+        start_run(self.loop, 1)
         model.train()
 
     def run(self, updates: int) -> float:
@@ -57,15 +58,15 @@ class Updates(Task, ABC):
         return float(self.last)
 
     def train_batches(self) -> EpochSampler:
-        """See `regard.training.loop.Task`."""
+        """See `regard.training.task.Task`."""
         return EpochSampler(Listed(self.batches))
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """See `regard.training.loop.Task`."""
+        """See `regard.training.task.Task`."""
         return {"loss": batch.count}
 
     def losses(self, batch: Any, carry: Any) -> tuple[dict[str, Any], Any]:
-        """See `regard.training.loop.Task`."""
+        """See `regard.training.task.Task`."""
         (loss, count), carry = self.loss(batch, carry)
         self.last = loss.detach() / count
         return {"loss": (loss, count)}, carry

@@ -9,7 +9,7 @@ from typing import Any
 from regard.attention.tap import Tap
 from regard.models import described
 from regard.training import Result
-from regard.training.record import read_events
+from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
 from regard.visual.picture import Picture
 from regard.visual.report import ReportSample, RunReport

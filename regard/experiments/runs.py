@@ -44,7 +44,7 @@ from regard.tasks.encoding import headed
 from regard.tasks.folders import device, load, save
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
-from regard.training.folder import RESULT
+from regard.training.checkpointing import RESULT
 from regard.training.options import without_effect
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]

@@ -20,7 +20,9 @@ from regard.models.blocks import Blocks, Stack
 
 
 def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> list[nn.Module]:
-    """The blocks that an option of [training] is about.
+    """The blocks of a model.
+
+    option: the option of [training] that needs them, for the error.
 
     Raises:
         ConfigError: the model has none.
@@ -49,7 +51,7 @@ def checkpointed(block: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Inside, these are called in the place of the modules' own `forward`."""
+    """Inside, these are called instead of the modules' own `forward`."""
     before = {module: vars(module).get("forward") for module in calls}
     for module, call in calls.items():
         module.forward = call
@@ -57,6 +59,6 @@ def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
         yield
     finally:
         for module, own in before.items():
-            del module.forward  # that of the class comes to light again
+            del module.forward  # that of the class is used again
             if own is not None:
                 module.forward = own

@@ -16,8 +16,10 @@ from regard.errors import CheckpointError
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     """The uniform mean of the weights in these checkpoint folders, added up in float64.
 
-    Each is verified first. Integer buffers are taken from the last. Raises CheckpointError when
-    the folders hold different names or shapes.
+    Each folder is verified first. Integer buffers are taken from the last one.
+
+    Raises:
+        CheckpointError: a folder is damaged, or the folders hold different names or shapes.
     """
     total: dict[str, Tensor] = {}
     for folder in checkpoints:

@@ -1,4 +1,4 @@
-"""FLOPs and what is kept for a backward pass, counted over tensors that have no numbers."""
+"""FLOPs, and bytes that are stored for a backward pass, counted over tensors without numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from regard.models.features import Features
 from regard.models.headed import Headed, assembled
 from regard.models.protocols import Generator
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
+from regard.training.task import Task
 
 
-def twin(model: Any, device: str) -> Any:
-    """A model of the same shape on another device, with new weights: costs do not depend on them.
-
-    On "meta" a tensor has a shape and no numbers.
-    """
+def twin(model: nn.Module, device: str) -> Any:
+    """A new model of the same configuration on a device; on "meta" its tensors have no numbers."""
     with torch.device(device):
         if not isinstance(model, Headed):
             return type(model)(model.config)
@@ -30,41 +28,41 @@ def twin(model: Any, device: str) -> Any:
     return made
 
 
-def count(task: Any, batch: Any, *, checkpointing: bool = False) -> tuple[int, int, int]:
-    """What is counted (tokens, examples), FLOPs, and bytes kept for the backward pass, of a batch.
+def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, int, int]:
+    """Of a batch: its items (tokens, examples), FLOPs, and bytes stored for the backward pass.
 
-    `task.model` is on the meta device.
+    task: its model is on the meta device.
     """
     blocks = blocks_of(task.model) if checkpointing else []
-    counts, head = task.counts(batch), _over_words(task)
+    counts, head = task.counts(batch), _vocabulary_head(task)
     task.model.train()
     with _without_targets(head, list(counts.values())[-1]):
         with FlopCounterMode(display=False) as counter:
-            kept = kept_by(task.model, lambda: task.losses(batch.to("meta"), None), blocks)
-    # A backward pass is twice as much as a forward pass, but none goes through what is frozen.
+            stored = stored_by(task.model, lambda: task.losses(batch.to("meta"), None), blocks)
+    # A backward pass costs two forward passes, but does not go through a frozen encoder.
     flops = 3 * counter.get_total_flops() - 2 * _frozen_flops(task.model, batch)
-    return next(iter(counts.values())), flops, kept + (bytes_of(head) if head else 0)
+    return next(iter(counts.values())), flops, stored + (bytes_of(head) if head else 0)
 
 
-def _over_words(task: Any) -> Any:
-    """The head that is trained to predict words, if there is one."""
+def _vocabulary_head(task: Task) -> Any:
+    """The head over the vocabulary that is trained, if there is one."""
     if task.next_words is not None:
         return task.next_words.head
     return task.model.head if isinstance(task.model, Generator) else None
 
 
 @contextmanager
-def _without_targets(head: Any, words: int) -> Iterator[None]:
-    """The loss of a head over words looks at the targets, which have no numbers here.
+def _without_targets(head: Any, tokens: int) -> Iterator[None]:
+    """Inside, the loss of a head does not read the targets, which have no numbers here.
 
-    It takes the same product slice by slice, and keeps its gradients instead of what they are made
-    from.
+    A head computes the same product slice by slice, and stores its gradients instead of its input.
+    tokens: how many positions have a target.
     """
 
     def loss(
         hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        return head.logits(hidden[:words]).sum(), words
+        return head.logits(hidden[:tokens]).sum(), tokens
 
     if head is None:
         yield
@@ -76,8 +74,8 @@ def _without_targets(head: Any, words: int) -> Iterator[None]:
         del head.loss
 
 
-def _frozen_flops(model: Any, batch: Any) -> int:
-    """Of the forward pass through an encoder of which nothing is learned."""
+def _frozen_flops(model: nn.Module, batch: Any) -> int:
+    """FLOPs of the forward pass through a frozen encoder."""
     features = model.encoder if isinstance(model, Headed) else None
     if not isinstance(features, Features):
         return 0
@@ -86,37 +84,34 @@ def _frozen_flops(model: Any, batch: Any) -> int:
     return counter.get_total_flops()
 
 
-def kept_by(
+def stored_by(
     model: nn.Module, forward: Callable[[], Any], checkpointed: Sequence[nn.Module] = ()
 ) -> int:
-    """Bytes that a forward pass keeps for the backward pass, beside the model's own.
+    """Bytes that a forward pass stores for the backward pass, beside the parameters.
 
     checkpointed: blocks with activation checkpointing.
     """
-    kept: dict[int, Tensor] = {}
+    stored: dict[int, Tensor] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor
+    def store(tensor: Tensor) -> Tensor:
+        stored[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
-    def note(tensor: Tensor) -> None:
-        keep(tensor)
+    def store_input(block: nn.Module, inputs: tuple[Any, ...]) -> None:
+        store(inputs[0])
 
-    entering = [
-        block.register_forward_pre_hook(lambda block, inputs: note(inputs[0]))
-        for block in checkpointed
-    ]
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    hooks = [block.register_forward_pre_hook(store_input) for block in checkpointed]
+    with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor):
         with activation_checkpointing(checkpointed):
             forward()
-    for hook in entering:
+    for hook in hooks:
         hook.remove()
     for parameter in model.parameters():
-        kept.pop(parameter.untyped_storage()._cdata, None)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        stored.pop(parameter.untyped_storage()._cdata, None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in stored.values())
 
 
 def bytes_of(module: nn.Module, *, trained: bool = False) -> int:
-    """Of its parameters; of those alone that are trained."""
+    """Bytes of its parameters; of those alone that are trained."""
     parameters = (one for one in module.parameters() if one.requires_grad or not trained)
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters)

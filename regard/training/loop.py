@@ -1,7 +1,7 @@
 """The loop: fetch, losses, backward, clip, step, log, validate, checkpoint.
 
 `Loop.run` and `Loop.update` are the whole of it. It knows a task by its losses, and nothing about
-models or text. How it goes on exactly where it stopped is in snapshot.py.
+models or text. `training_state` starts it, and restores it to exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,50 +23,38 @@ from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.ops import WeightCopies, weight_copies
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.averaging import average
-from regard.training.compiling import Compiled, compiled_blocks, compiling
-from regard.training.folder import RunFolder, read_checkpoint
+from regard.training.checkpointing import Checkpointer, RunFolder
+from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
+from regard.training.counters_and_rng import Counters, isolated_rng
 from regard.training.interrupt import Interrupted, Interruption, Stopped
-from regard.training.limits import epochs_done, fraction, reason_to_end
-from regard.training.memory import Counters, isolated_random
 from regard.training.optimizers import clip, gradient_norm, optimizer, trained
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.progress import Progress
-from regard.training.report import Report
-from regard.training.saver import Saver
-from regard.training.schedules import Moment, schedule
+from regard.training.report import TrainingReport
+from regard.training.schedules import ScheduleStep, schedule
+from regard.training.stop_conditions import epochs_done, fraction, reason_to_end
+from regard.training.task import Task
 
-Losses = dict[str, tuple[Tensor, int]]
 
+@dataclass(frozen=True)
+class Result:
+    """How a training ended; also in result.json, where a number that is not finite is null.
 
-class Task(Protocol):
-    """What the loop needs of a task. `carry` is None or a `State` for the next batch, detached.
-
-    items: what its first loss counts: "tokens", "examples".
-    usual: how many items of a loss a batch has on average, where the objective divides by that.
-    next_words: a second objective, the prediction of the next token, where the task has it.
+    reason: the limit that ended it.  weights: which weights are in model/.
+    tokens: predicted tokens, or what else the task counts (examples).
+    seconds: spent in updates.  best: the best score of the goal, at `best_update`.
+    scores: those of the last validation.
     """
 
-    model: Any
-    items: str = "tokens"
-    usual: Mapping[str, float] = MappingProxyType({})
-    next_words: Any = None
-
-    @property
-    def goal(self) -> tuple[str, str]:
-        """The score that tells which weights are best, and "max" or "min"."""
-
-    def counts(self, batch: Any) -> dict[str, int]:
-        """What each loss is divided by, known before anything is computed."""
-
-    def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
-        """Each loss as a sum over its items and their count."""
-
-    def train_batches(self) -> Any:
-        """The `regard.data.Batches` to learn from."""
-
-    def validate(self) -> dict[str, float]:
-        """The scores on held-out data; empty where there is none."""
+    reason: str
+    weights: str
+    update: int
+    tokens: int
+    seconds: float
+    best: float | None
+    best_update: int
+    scores: dict[str, float | None]
 
 
 class NonFiniteError(RegardError):
@@ -76,18 +64,18 @@ class NonFiniteError(RegardError):
 class Loop:
     """One training. All that changes while it runs is here, and all of it is in a checkpoint.
 
-    `snapshot.begin` or `snapshot.restore` comes before `run`.
+    `training_state.start_run` or `training_state.restore` comes before `run`.
     """
 
     precision: str
-    report: Report
-    saver: Saver
+    report: TrainingReport
+    checkpointer: Checkpointer
 
     def __init__(
         self,
         task: Task,
         options: TrainingOptions,
-        place: RunFolder,
+        folder: RunFolder,
         identity: dict[str, Any],
         publish: Callable[[Any, Path], None],
         progress: Progress,
@@ -95,7 +83,7 @@ class Loop:
     ):
         if options.threads:
             torch.set_num_threads(options.threads)
-        self.task, self.options, self.place, self.identity = task, options, place, identity
+        self.task, self.options, self.folder, self.identity = task, options, folder, identity
         self.publish, self.progress, self.interruption = publish, progress, interruption
         self.model: nn.Module = task.model
         self.parameters = list(trained(self.model).values())
@@ -110,17 +98,19 @@ class Loop:
         self.carry: Any = None
         self.learning_rate = self.norm = 0.0
 
-    def blocks(self) -> tuple[list[nn.Module], list[Compiled]]:
+    def blocks(self) -> tuple[list[nn.Module], list[CompiledBlock]]:
         """Those with activation checkpointing, and those that are compiled."""
         again = self.options.activation_checkpointing
         if self.options.compile:
             return [], compiled_blocks(self.model, self.device, checkpointing=again)
         return blocks_of(self.model) if again else [], []
 
-    def run(self) -> dict[str, Any]:
-        """Update after update until a limit is reached; gives what result.json holds.
+    def run(self) -> Result:
+        """Update after update until a limit is reached.
 
-        A signal saves and raises Interrupted.
+        Raises:
+            Interrupted: after a signal, when the training is saved.
+            NonFiniteError: a loss or a gradient became infinite or NaN.
         """
         self.model.train()
         try:
@@ -129,17 +119,17 @@ class Loop:
                     self.validate()
                 if reason := reason_to_end(self.options, self.counters, self.epochs):
                     return self.finish(reason)
-                self.saver.save_if_due(self.counters.update, self.counters.best_checkpoint)
+                self.checkpointer.save_if_due()
                 if self.interruption.code:
                     raise Stopped
                 self.update()
         except Stopped:
             raise self.saved_and_stopped() from None
         finally:
-            self.report.record.close()
+            self.report.metrics_log.close()
 
     def update(self) -> None:
-        """One step of the optimizer, over `accumulate` batches weighed as one large batch."""
+        """One step of the optimizer, over `accumulate` batches that weigh like one large one."""
         began = time.perf_counter()
         batches = self.fetch()
         totals: Counter[str] = Counter()
@@ -148,7 +138,7 @@ class Loop:
         divisors = self.divisors(totals, len(batches))
         with weight_copies(self.weight_copies):
             losses = [self.backward(batch, divisors) for batch in batches]
-            self.refuse_non_finite(losses, gradient_norm(self.optimizer))
+            self.check_finite(losses, gradient_norm(self.optimizer))
             clip(self.optimizer, self.norm, self.options.optimizer.clip)
             self.advance(totals)
             self.optimizer.step()
@@ -157,8 +147,8 @@ class Loop:
         at = self.counters
         at.seconds += time.perf_counter() - began
         if at.update % self.options.log_every == 0:
-            self.report.log(at, self.epochs, self.learning_rate, self.norm)
-        self.report.show_if_due(at, self.epochs, self.fraction, self.learning_rate)
+            self.report.log(self.epochs, self.learning_rate, self.norm)
+        self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
 
     def fetch(self) -> list[Any]:
         """The batches of one update; the last update of an epoch may have fewer."""
@@ -175,8 +165,9 @@ class Loop:
     def divisors(self, totals: Mapping[str, int], batches: int) -> dict[str, float]:
         """What the losses of an update are divided by: their items, or the usual number of them.
 
-        Batches of rows of one length have few words or many: divided by their own number, a word
-        of a short sentence would weigh several times as much as one of a long sentence.
+        Where all sequences of a batch have one length, batches differ in their number of tokens:
+        divided by its own number, a token of a short sentence would weigh several times as much as
+        one of a long sentence.
         """
         usual = self.task.usual
         return {
@@ -194,8 +185,8 @@ class Loop:
         objective.backward()  # type: ignore[union-attr]
         return {name: value.detach() for name, value in sums.items()}
 
-    def refuse_non_finite(self, losses: list[dict[str, Tensor]], norm: Tensor) -> None:
-        """The one look at the device in an update: the gradient's norm and the losses together."""
+    def check_finite(self, losses: list[dict[str, Tensor]], norm: Tensor) -> None:
+        """Read the gradient's norm and the losses together: the one wait for the device."""
         everything = norm + sum(value for one in losses for value in one.values())
         self.norm, total = torch.stack([norm.to(everything), everything]).tolist()
         if math.isfinite(total):
@@ -206,7 +197,7 @@ class Loop:
                 if not value.isfinite():
                     what, index = f"the loss `{name}` is {float(value)}", i
         batch = self.counters.epoch_batches - len(losses) + index + 1
-        good = self.place.all()[-1]  # there is always one: the first is written before any update
+        good = self.folder.saved()[-1]  # the first is written before any update
         raise NonFiniteError(
             f"update {self.counters.update + 1}: {what} at batch {batch} of epoch "
             f"{self.batches.epoch + 1}. The update was not applied; the last good checkpoint is "
@@ -220,8 +211,8 @@ class Loop:
         at.update += 1
         at.tokens += next(iter(totals.values()), 0)
         total = at.update / self.fraction if self.fraction else math.inf
-        moment = Moment(at.update, self.batches.epoch, total)
-        self.learning_rate = self.options.optimizer.learning_rate * self.schedule(moment)
+        step = ScheduleStep(at.update, self.batches.epoch, total)
+        self.learning_rate = self.options.optimizer.learning_rate * self.schedule(step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
@@ -236,7 +227,7 @@ class Loop:
     # ---- validation and the end ------------------------------------------------------------------
 
     def validation_is_due(self) -> bool:
-        """Every so many updates or epochs, and at the end; once for an update."""
+        """After every so many updates or epochs, and at the end; once for an update."""
         at, every = self.counters, self.options.validation.every
         if at.update == at.validated:
             return False
@@ -244,10 +235,10 @@ class Loop:
         return by_count or bool(reason_to_end(self.options, at, self.epochs))
 
     def measure(self) -> dict[str, float]:
-        """The task's scores. Draws no random number of the training's, and may be left at once."""
+        """The task's scores. The random generators stay as they are; a signal interrupts it."""
         self.model.eval()
         try:
-            with isolated_random(), torch.no_grad(), self.interruption.leaving_at_once():
+            with isolated_rng(), torch.no_grad(), self.interruption.leaving_at_once():
                 return self.task.validate()
         finally:
             cuda_graphs.forget(self.model)
@@ -258,7 +249,7 @@ class Loop:
         at = self.counters
         before = at.best, at.best_update, at.best_checkpoint
         self.scores = self.measure()
-        self.report.validated(at.update, self.scores, {"epoch": self.epochs, self.items: at.tokens})
+        self.report.validated(self.scores, {"epoch": self.epochs, self.items: at.tokens})
         at.validated, at.validated_epochs = at.update, int(self.epochs)
         if not self.scores:
             return
@@ -267,16 +258,16 @@ class Loop:
             at.stale += 1
             return
         at.stale, at.best, at.best_update = 0, score, at.update
-        at.best_checkpoint = self.place.place(at.update).name
-        if self.saver.try_to_save(at.update, at.best_checkpoint):
+        at.best_checkpoint = self.folder.new_path(at.update).name
+        if self.checkpointer.try_to_save():
             self.publish_early()
-        else:  # weights that are not on the disk cannot be the best that is kept
+        else:  # weights that are not on the disk cannot be the best ones
             at.best, at.best_update, at.best_checkpoint = before
 
     def publish_early(self) -> None:
-        """The best weights so far, for whoever wants to try them while the training goes on."""
+        """Write the best weights so far into model/, to be tried while the training goes on."""
         try:
-            self.publish(self.model, self.place.model)
+            self.publish(self.model, self.folder.model)
         except (OSError, CheckpointError) as error:
             self.progress.warn(f"{error} The training goes on.")
 
@@ -289,58 +280,50 @@ class Loop:
             )
         return scores[name]
 
-    def finish(self, reason: str) -> dict[str, Any]:
-        """Publish the best or the averaged weights, and leave them in the model, ready to use."""
+    def finish(self, reason: str) -> Result:
+        """Publish the best or the averaged weights, which are in the model afterwards."""
         at = self.counters
-        self.saver.save_unless_saved(at.update, at.best_checkpoint)
-        self.saver.prune(at.best_checkpoint)
+        self.checkpointer.save_unless_saved()
+        self.checkpointer.prune()  # a process that was killed may have saved and not pruned
         if self.report.meters.sums:
-            self.report.log(at, self.epochs, self.learning_rate, self.norm)
-        averaged = self.saver.to_average()
+            self.report.log(self.epochs, self.learning_rate, self.norm)
         weights = self.take_published()
-        if averaged:
+        if averaged := self.checkpointer.to_average():
             self.scores = self.measure()
             names = [path.name for path in averaged]
-            self.report.validated(at.update, self.scores, {"average": names})
-        self.publish(self.model, self.place.model)
+            self.report.validated(self.scores, {"average": names})
+        self.publish(self.model, self.folder.model)
         self.model.eval()
-        self.progress.say(f"finished after {reason}: {weights} are in {self.place.model}")
-        return {
-            "reason": reason,
-            "weights": weights,
-            **{key: getattr(at, key) for key in ("update", "tokens", "seconds")},
-            **{key: getattr(at, key) for key in ("best", "best_update")},
-            "scores": self.scores,
-        }
-
-    def take_best(self) -> str:
-        """Fill the model with the weights that scored best; the last ones without validation."""
-        at = self.counters
-        if not at.best_checkpoint or at.best_update == at.update:
-            return f"the weights of update {at.update}"
-        try:
-            tensors, _ = read_checkpoint(self.place.checkpoints / at.best_checkpoint)
-        except CheckpointError as error:
-            self.progress.warn(f"{error} The weights of the last update are published instead.")
-            return f"the weights of update {at.update}"
-        load_weights(self.model, tensors["weights"])
-        return f"the weights of update {at.best_update}"
+        self.progress.say(f"finished after {reason}: {weights} are in {self.folder.model}")
+        finite = {k: v if math.isfinite(v) else None for k, v in self.scores.items()}
+        end = at.update, at.tokens, at.seconds, at.best, at.best_update
+        return Result(reason, weights, *end, finite)
 
     def take_published(self) -> str:
-        """Fill the model with what is published: the mean of the last checkpoints, or the best."""
-        checkpoints = self.saver.to_average()
-        if not checkpoints:
-            return self.take_best()
-        load_weights(self.model, average(checkpoints))
-        return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
+        """Fill the model with what is published: the mean of the last checkpoints, or the best.
+
+        Without validation the last weights are the best.
+        """
+        at, last = self.counters, f"the weights of update {self.counters.update}"
+        if checkpoints := self.checkpointer.to_average():
+            load_weights(self.model, average(checkpoints))
+            return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
+        if not at.best_checkpoint or at.best_update == at.update:
+            return last
+        try:
+            best = average([self.folder.checkpoints / at.best_checkpoint])
+        except CheckpointError as error:
+            self.progress.warn(f"{error} The weights of the last update are published instead.")
+            return last
+        load_weights(self.model, best)
+        return f"the weights of update {at.best_update}"
 
     def saved_and_stopped(self) -> Interrupted:
         """After a signal: save what is not saved yet, and say how to go on."""
-        at = self.counters
-        self.saver.save_unless_saved(at.update, at.best_checkpoint)
+        self.checkpointer.save_unless_saved()
         return Interrupted(
-            f"stopped at update {at.update:,}, which is saved. "
-            f"Go on with: regard resume {self.place.path}",
+            f"stopped at update {self.counters.update:,}, which is saved. "
+            f"Go on with: regard resume {self.folder.path}",
             self.interruption.code,
         )
 

@@ -44,12 +44,12 @@ def optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimi
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that learn, by name; a tied one comes once."""
+    """The parameters to train, by name; a tied one comes once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def decayed(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Those that weight decay touches: matrices that are not an embedding."""
+    """Those with weight decay: matrices that are not an embedding."""
     looked_up = {
         id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
     }
@@ -63,7 +63,7 @@ def undecayed(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class Adam(torch.optim.Adam):
-    """torch's, with the same memory; `gradient_scale` is multiplied into the next gradient."""
+    """torch's, with the same state; the next gradient is multiplied by `gradient_scale`."""
 
     gradient_scale = 1.0
 
@@ -75,12 +75,12 @@ class Adam(torch.optim.Adam):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    one = _update(parameter, self._memory(parameter), group)
+                    one = _update(parameter, self._state(parameter), group)
                     alike.setdefault((group["betas"], group["eps"]), []).append(one)
         for (betas, eps), updates in alike.items():
             ops.adam(updates, scale, betas, eps)
 
-    def _memory(self, parameter: Tensor) -> dict[str, Tensor]:
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -94,7 +94,7 @@ class AdamW(Adam, torch.optim.AdamW):
 
 
 class SGD(torch.optim.SGD):
-    """torch's."""
+    """torch's, which also marks the parameters as changed."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -104,7 +104,7 @@ class SGD(torch.optim.SGD):
 
 
 def _changed(parameters: Iterable[Tensor]) -> None:
-    """Say that values are new, which torch's fused updates forget to."""
+    """Increment the versions of tensors, which torch's fused updates do not."""
     torch.autograd.graph.increment_version(list(parameters))
 
 
@@ -126,35 +126,29 @@ def _update(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) 
 
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
-    """The joint norm of all gradients, on their device: nobody waits for it here."""
-    return ops.gradient_norm([p.grad for p in _learning(optimizer) if p.grad is not None])
+    """The joint norm of all gradients, as a tensor on their device."""
+    return ops.gradient_norm(_gradients(optimizer))
 
 
 def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
-    """Have a gradient of this norm scaled down to one of `limit` (0: left); one within the limit is
-    not touched at all.
-    """
+    """Scale a gradient of this norm down to `limit`; 0 does not, nor is a smaller one changed."""
     if not limit or not norm > limit:
         return
     scale = limit / (norm + TINY)
     if isinstance(optimizer, Adam):
         optimizer.gradient_scale = scale
     else:
-        _scale(_learning(optimizer), scale)
+        torch._foreach_mul_(_gradients(optimizer), scale)
 
 
-def _learning(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The parameters that have a gradient."""
-    return [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-
-
-def _scale(parameters: Iterable[Tensor], scale: float) -> None:
-    if scale != 1.0:
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)
+def _gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Those that there are, in the order of the parameters."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [p.grad for p in parameters if p.grad is not None]
 
 
 def named_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's memory as `parameter/key` -> tensor, for a checkpoint."""
+    """The optimizer's state as `parameter/key` -> tensor, for a checkpoint."""
     return {
         f"{name}/{key}": value
         for name, parameter in trained(model).items()

@@ -1,4 +1,4 @@
-"""What can be chosen about a training: the sections [training] and [training.*] of a recipe."""
+"""The options of a training: the sections [training] and [training.*] of a recipe."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How the learning rate moves: [training.schedule]. Formulas are in schedules.py."""
+    """How the learning rate changes: [training.schedule]. Formulas are in schedules.py."""
 
     name: Literal["constant", "inverse-sqrt", "noam", "linear", "cosine", "step"] = "constant"
     warmup: int = 0
@@ -64,7 +64,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """When the model is measured, and when to give up: [training.validation]."""
+    """When the model is validated, and when training stops early: [training.validation]."""
 
     every: int = 0
     """Updates between two validations; 0 validates after each epoch."""
@@ -78,17 +78,16 @@ class ValidationOptions:
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """What is kept of the way: [training.checkpoints]. The best one is always kept beside these."""
+    """Which checkpoints are written and retained: [training.checkpoints]; the best always is."""
 
     every: int = 0
-    """Updates between two checkpoints; 0 leaves it to the clock."""
+    """Updates between two checkpoints; 0: only `seconds` counts."""
     seconds: float = 600.0
-    """Seconds between two checkpoints; 0 leaves it to the updates."""
+    """Seconds between two checkpoints; 0: only `every` counts."""
     keep: int = 2
-    """How many of the newest are kept."""
+    """How many of the newest are retained."""
     average: int = 0
-    """Publish the uniform average of the last so many checkpoints taken by `every`; 0 publishes
-    the best."""
+    """Publish the mean of this many last checkpoints written by `every`; 0 publishes the best."""
 
     def __post_init__(self) -> None:
         for name in ("every", "seconds", "average"):
@@ -100,7 +99,7 @@ class CheckpointOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The section [training]. It ends at `updates`, `epochs` or `tokens`, whichever comes first."""
+    """[training]. A training ends at `updates`, `epochs` or `tokens`, whichever comes first."""
 
     updates: int | None = None
     epochs: int | None = None
@@ -109,15 +108,15 @@ class TrainingOptions:
     accumulate: int = 1
     """Batches in one update; the update equals that of one large batch."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Precision of matrix work; weights are float32 always. "auto" times both on the first batch
+    """Precision of matrix work; weights are always float32. "auto" times both on the first batch
     and takes bfloat16 where it is faster."""
     activation_checkpointing: bool = False
     """Keep only the input of each block for the backward pass, and compute the rest again: much
     less memory, up to a third more time, the same result in every bit."""
     compile: bool = False
-    """Have torch compile each block, for a GPU: some seconds once, then faster updates."""
+    """Compile each block by torch, on a GPU: some seconds once, then faster updates."""
     threads: int = 0
-    """Threads for computing on the CPU; 0 leaves torch's choice."""
+    """Threads for computing on the CPU; 0: as many as torch chooses."""
     log_every: int = 50
     """Updates between two lines of metrics.jsonl."""
     tensorboard: bool = False

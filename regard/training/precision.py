@@ -1,4 +1,4 @@
-"""In which precision the matrix work is done; weights and updates are float32 always."""
+"""The precision of matrix products; weights and updates are always float32."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from typing import Any
 
 import torch
 
-from regard.training.memory import isolated_random
+from regard.data.batches import Batches
+from regard.training.counters_and_rng import isolated_rng
+from regard.training.task import Task
 
 GAIN = 1.1
-"""bfloat16 must be faster by this factor, so that chance does not choose it."""
+"""bfloat16 must be faster by this factor, so that noise does not decide."""
 
 
 def casting(precision: str, device: torch.device) -> AbstractContextManager:
-    """The context for a forward pass; entered anew for each batch."""
+    """The context of a forward pass; each batch needs its own."""
     if precision == "bfloat16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 
 
-def resolve(precision: str, task: Any, batches: Any, device: torch.device) -> str:
+def resolve(precision: str, task: Task, batches: Batches, device: torch.device) -> str:
     """ "auto" becomes bfloat16 where a forward and backward pass over the first batch is faster.
 
-    Nothing is changed by trying: neither weights nor generators nor the place in the data.
+    Timing changes neither weights nor generators nor the position in the data.
     """
     if precision != "auto":
         return precision
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "float32"
-    place = batches.position()
+    position = batches.position()
     batch = next(batches)
-    batches.restore(place)
-    with isolated_random():
+    batches.restore(position)
+    with isolated_rng():
         seconds = {name: _timed(task, batch, name, device) for name in ("float32", "bfloat16")}
     return "bfloat16" if seconds["float32"] > GAIN * seconds["bfloat16"] else "float32"
 
 
-def _timed(task: Any, batch: Any, precision: str, device: torch.device) -> float:
+def _timed(task: Task, batch: Any, precision: str, device: torch.device) -> float:
     """The fastest of three passes, after one to warm up."""
     times = []
     for _ in range(4):
         began = time.perf_counter()
         with casting(precision, device):
             losses, _ = task.losses(batch, None)
-        total = sum(value for value, _ in losses.values())
+        total: Any = sum(value for value, _ in losses.values())
         total.backward()
         total.item()  # waits for the device
         task.model.zero_grad()

@@ -1,4 +1,4 @@
-"""What a person sees while it trains: a bar in a terminal, a line now and then elsewhere."""
+"""What is shown of a training: a bar in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Show = Literal["auto", "bar", "lines", "none"]
 
 @dataclass(frozen=True)
 class Status:
-    """Where the training stands. `fraction` of the way to its end, `left` in seconds.
+    """How far a training is.
 
-    items: what the rate counts: the tokens that are predicted, or what the task says.
-    share: of the device's rate of matrix products (MFU); None where it cannot be told.
+    fraction: of the way to its end.  left: seconds to it, estimated.
+    items: what the rate counts: predicted tokens, or what the task says.
+    share: of the device's rate of matrix products (MFU); None where it is not known.
     """
 
     update: int
@@ -101,28 +102,23 @@ class Lines:
         pass
 
 
-class Silent:
-    """Only warnings are shown."""
+class Silent(Lines):
+    """Shows warnings alone."""
 
-    every = float("inf")
-
-    def show(self, status: Status) -> None:
-        pass
+    def __init__(self) -> None:
+        super().__init__(every=float("inf"))
 
     def say(self, message: str) -> None:
         pass
 
     def warn(self, message: str) -> None:
-        print(f"Warning: {message}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        pass
+        print(f"Warning: {message}", file=self.out, flush=True)
 
 
 def progress(show: Show | Progress = "auto") -> Progress:
     """A bar when standard error is a terminal, lines when it is not, as "auto" chooses.
 
-    Whatever else shows progress is taken as it is.
+    Another `Progress` is returned as it is.
     """
     if not isinstance(show, str):
         return show
@@ -133,7 +129,7 @@ def progress(show: Show | Progress = "auto") -> Progress:
 
 
 def clock(seconds: float) -> str:
-    """1:29, 2:05:00, or ? where nobody can tell."""
+    """1:29, 2:05:00, or ? where it is not known."""
     if not seconds < 1e8:
         return "?"
     minutes, rest = divmod(round(seconds), 60)

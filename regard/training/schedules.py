@@ -1,4 +1,4 @@
-"""How the learning rate moves: pure functions from the update to a multiplier of the peak rate.
+"""How the learning rate changes: pure functions from the update to a multiplier of the peak rate.
 
 Updates count from 1. Decays reach their end one update after the last, so that the last update
 still learns.
@@ -15,9 +15,9 @@ from regard.training.options import ScheduleOptions
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Where the training stands: the update to be made (from 1), its epoch (from 0), and how many
-    updates there will be in all (an estimate where the end is given in epochs or tokens)."""
+class ScheduleStep:
+    """What a schedule depends on: the update to be made (from 1), its epoch (from 0), and the
+    number of all updates (an estimate where the end is given in epochs or tokens)."""
 
     update: int
     epoch: int
@@ -66,10 +66,10 @@ def _left(update: int, total: float, warmup: int) -> float:
     return min(1.0, max(0.0, (total + 1 - update) / span))
 
 
-def schedule(options: ScheduleOptions) -> Callable[[Moment], float]:
-    """The multiplier of the learning rate at a moment, by the name in the options."""
+def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
+    """The multiplier of the learning rate at an update, by the name in the options."""
     o = options
-    table: dict[str, Callable[[Moment], float]] = {
+    table: dict[str, Callable[[ScheduleStep], float]] = {
         "constant": lambda at: warm(at.update, o.warmup),
         "inverse-sqrt": lambda at: inverse_square_root(at.update, o.warmup),
         "noam": lambda at: noam(at.update, o.d_model, o.warmup),

@@ -1,8 +1,8 @@
-"""How much of a device's rate the products of a training use: model FLOPs utilization, MFU.
+"""Model FLOPs utilization (MFU): how much of a device's rate the products of a training use.
 
-Chowdhery et al. 2022, "PaLM", appendix B: what is computed anew for the backward pass does not
-count, so that a training which does so has the lower share for the same speed. Nor does what is
-computed of padding: a token has the FLOPs that it has in a batch of the same shape without any.
+Chowdhery et al. 2022, "PaLM", appendix B: what activation checkpointing computes a second time does
+not count, so that it lowers the MFU at the same speed. Nor does padding: a token has the FLOPs that
+it has in a batch of the same shape without padding.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.layers.linear import linear_no_grad
+from regard.training.counters_and_rng import isolated_rng
 from regard.training.flops import count, twin
-from regard.training.memory import isolated_random
+from regard.training.task import Task
 
-PRODUCT = (1024, 1024, 2048)  # rows, and columns and lines of a matrix, to measure a rate
+PRODUCT = (1024, 1024, 2048)  # rows of x; columns and rows of the weight: to measure a rate
 PRODUCTS = {"cuda": (8192, 4096, 8192)}  # half a TFLOP
-SHAPES = 3  # of batches whose FLOPs are counted; those of others follow by the number of places
-# Dense products of bfloat16 in TFLOP/s, by what is in the device's name; the makers' data sheets.
+SHAPES = 3  # of batches whose FLOPs are counted; others have as many a position, on average
+# Dense products of bfloat16 in TFLOP/s, by what is in the device's name; from data sheets.
 RATES = {
     "B200": 2250,
     "B100": 1750,
@@ -47,48 +48,48 @@ RATES = {
 
 
 class Utilization:
-    """Counts the places of batches that hold tokens, and from a few of them the FLOPs of a place.
+    """Counts the tokens of batches, and from a few batches the FLOPs of a token.
 
-    A task whose batches cannot be counted, or whose model cannot be made anew without numbers, has
-    no share.
+    A task whose batches cannot be counted, or whose model cannot be copied without numbers, has no
+    share.
     """
 
-    def __init__(self, task: Any, device: torch.device, precision: str):
+    def __init__(self, task: Task, device: torch.device, precision: str):
         self.task, self.device, self.precision = task, device, precision
-        self.places, self.batch = 0, None
+        self.tokens, self.batch = 0, None
         self._model: Any = None
-        self._counted: dict[tuple, float] = {}  # FLOPs of a place, by the shapes of a batch
+        self._counted: dict[tuple, float] = {}  # FLOPs of a position, by the shapes of a batch
         self._rate: float | None = None
 
     def add(self, batches: Sequence[Any]) -> None:
-        """These were learned from."""
+        """Count the batches of an update."""
         self.batch = batches[-1]
-        self.places += sum(map(filled_places, batches))
+        self.tokens += sum(map(tokens_in, batches))
 
-    def share(self, places: int, seconds: float) -> float | None:
-        """Of the device's rate, where so many filled places took so long."""
-        a_place = self._flops_of_a_place()
-        if a_place is None or not places:
+    def share(self, tokens: int, seconds: float) -> float | None:
+        """The share of the device's rate where so many tokens took so long; None: not known."""
+        per_token = self._flops_per_token()
+        if per_token is None or not tokens:
             return None
         if self._rate is None:
             self._rate = rate_of(self.device, self.precision)
-        return places * a_place / seconds / self._rate
+        return tokens * per_token / seconds / self._rate
 
-    def _flops_of_a_place(self) -> float | None:
+    def _flops_per_token(self) -> float | None:
         shapes = tuple(tuple(t.shape) for t in _grids(self.batch))
         if shapes and shapes not in self._counted and len(self._counted) < SHAPES:
             flops = self._flops()
             if flops is None:
-                self.batch = None  # nor is it asked again
+                self.batch = None  # do not try again
                 return None
-            self._counted[shapes] = flops / places_of(self.batch)
+            self._counted[shapes] = flops / positions_in(self.batch)
         known = self._counted.values()
         return self._counted.get(shapes, sum(known) / len(known) if known else None)
 
     def _flops(self) -> float | None:
         task = copy(self.task)
         try:
-            with isolated_random():
+            with isolated_rng():
                 self._model = task.model = self._model or twin(self.task.model, "meta")
                 return count(task, self.batch)[1]
         except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
@@ -96,26 +97,26 @@ class Utilization:
 
 
 def _grids(batch: Any) -> list[Tensor]:
-    """The tensors of a batch in which each place is a token."""
+    """The tensors of a batch that have a token at each position."""
     if isinstance(batch, Tensor):
         return [batch] if batch.dim() > 1 else []
     parts = [getattr(batch, f.name) for f in fields(batch)] if is_dataclass(batch) else []
     return [grid for part in parts for grid in _grids(part)]
 
 
-def places_of(batch: Any) -> int:
-    """Of all its grids, padding included."""
+def positions_in(batch: Any) -> int:
+    """The positions of a batch, padding included."""
     return sum(grid.numel() for grid in _grids(batch))
 
 
-def filled_places(batch: Any) -> int:
-    """Of all its grids, without padding, where lengths tell which it is."""
+def tokens_in(batch: Any) -> int:
+    """The positions of a batch without padding, where lengths say which positions are padding."""
     if isinstance(batch, Sequences):
         return int(batch.lengths.sum()) * len(_grids(batch))
     if isinstance(batch, Tensor):
         return batch.numel() if batch.dim() > 1 else 0
     parts = [getattr(batch, f.name) for f in fields(batch)] if is_dataclass(batch) else []
-    return sum(map(filled_places, parts))
+    return sum(map(tokens_in, parts))
 
 
 def rate_of(device: torch.device, precision: str) -> float:
@@ -129,15 +130,15 @@ def rate_of(device: torch.device, precision: str) -> float:
 
 
 def _measured(device: torch.device, precision: str) -> float:
-    """The best of several products, large enough for what a device starts with each."""
-    rows, width, lines = PRODUCTS.get(device.type, PRODUCT)
+    """The best of several products, large enough that starting one does not count."""
+    rows, width, outputs = PRODUCTS.get(device.type, PRODUCT)
     kind = getattr(torch, precision)
     x = torch.ones(rows, width, dtype=kind, device=device)
-    weight = torch.ones(lines, width, dtype=kind, device=device)
+    weight = torch.ones(outputs, width, dtype=kind, device=device)
     best = float("inf")
     with torch.no_grad():
         for _ in range(6):
             began = time.perf_counter()
             linear_no_grad(x, weight)[0, 0].item()  # waits for the device
             best = min(best, time.perf_counter() - began)
-    return 2.0 * rows * width * lines / best
+    return 2.0 * rows * width * outputs / best

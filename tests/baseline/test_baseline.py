@@ -81,7 +81,7 @@ def test_a_run_that_an_earlier_version_stopped_ends_with_the_same_weights(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         resume(f"stopped/{name}", show="none")
-    said = f"stopped/{name} was begun with an earlier version of Regard: the result will be as good"
+    said = f"stopped/{name} was started by an earlier version of Regard: the result will be as good"
     assert said in capsys.readouterr().err
     weights = [
         load_file(f"{end}/{name}/model/model.safetensors") for end in ("finished", "stopped")

@@ -19,7 +19,7 @@ from regard.experiments.runs import read_recipe
 from regard.models import model_class
 from regard.tasks import task_class
 from regard.training import OptimizerOptions, TrainingOptions
-from regard.training.flops import count, kept_by
+from regard.training.flops import count, stored_by
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -97,7 +97,7 @@ def test_memory_is_what_a_whole_batch_really_keeps(name):
     task.model.train()
     options = TrainingOptions(updates=1)
     batch = pairs(24, 9, 9)
-    whole = kept_by(task.model, lambda: task.losses(batch, None))
+    whole = stored_by(task.model, lambda: task.losses(batch, None))
     assert activations_of(task, batch, options, 12) == pytest.approx(whole, rel=0.05)
     assert activations_of(task, batch, options, 24) == whole
     meta = on_meta("translation", name, 300, d_model=32, dropout=0.1)

@@ -27,8 +27,8 @@ from regard.experiments.compare.results import Outcome
 from regard.experiments.compare.worker import measure
 from regard.experiments.compare.workers import WorkerPool
 from regard.recipe import plain_name
-from regard.training.folder import check_contents
-from regard.training.record import TIMING, read_events
+from regard.training.checkpointing import checked_checkpoint
+from regard.training.metrics_log import TIMING, read_events
 from regard.training.run import read_result
 
 RECIPE = """
@@ -238,7 +238,7 @@ def damaged(value: Any, draw: random.Random) -> Any:
 
 def read_newest(folder: Path) -> None:
     newest = max((folder / "checkpoints").iterdir())
-    check_contents(newest, *read_folder(newest))
+    checked_checkpoint(newest, *read_folder(newest))
 
 
 READERS = {
@@ -275,20 +275,20 @@ def test_damaged_records_are_errors_that_name_the_file(copy, name):
 def test_facts_of_other_types_are_named(copy):
     newest = max((copy / "checkpoints").iterdir())
     tensors, facts = read_folder(newest)
-    check_contents(newest, tensors, facts)
+    checked_checkpoint(newest, tensors, facts)
     draw, refused = random.Random(1), 0
     for _ in range(100):
         try:
-            check_contents(newest, tensors, damaged(facts, draw))
+            checked_checkpoint(newest, tensors, damaged(facts, draw))
         except CheckpointError as error:
             refused += 1
             assert f"{newest}/facts.json: " in str(error)
     assert refused > 30
     facts["counters"]["best_checkpoint"] = "../../evil"
     with pytest.raises(CheckpointError, match="is not the name of a checkpoint"):
-        check_contents(newest, tensors, facts)
+        checked_checkpoint(newest, tensors, facts)
     with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
-        check_contents(newest, {"memory": {}}, facts)
+        checked_checkpoint(newest, {"memory": {}}, facts)
 
 
 # ---- names ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from regard.training import (
     average,
     train,
 )
-from regard.training.loop import Task
+from regard.training.task import Task
 
 
 def events(folder) -> list[dict]:

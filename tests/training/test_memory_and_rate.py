@@ -19,9 +19,9 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import TrainingOptions, train, utilization
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
-from regard.training.flops import count, kept_by, twin
-from regard.training.loop import Task
+from regard.training.flops import count, stored_by, twin
 from regard.training.progress import Status
+from regard.training.task import Task
 from regard.training.utilization import Utilization, rate_of
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
@@ -77,8 +77,8 @@ def test_what_is_computed_anew_is_the_same_in_every_bit(name, low_precision):
 
 def test_only_what_enters_a_block_is_kept():
     model = MODELS["bert"]().train()
-    whole = kept_by(model, lambda: hidden_of(model))
-    few = kept_by(model, lambda: hidden_of(model), blocks_of(model))
+    whole = stored_by(model, lambda: hidden_of(model))
+    few = stored_by(model, lambda: hidden_of(model), blocks_of(model))
     entering = LAYERS * ROWS * LENGTH * WIDTH * 4
     assert entering <= few < entering + 8 * ROWS * LENGTH * WIDTH * 4 < whole / 2
 
@@ -122,10 +122,10 @@ def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
     work = Utilization(task, torch.device("cpu"), "float32")
     state = torch.get_rng_state()
     work.add([batch, batch])
-    share = work.share(work.places, 0.5)
+    share = work.share(work.tokens, 0.5)
     task.model = twin(task.model, "meta")
     filled = int(texts().lengths.sum()) / (ROWS * LENGTH)
-    assert filled < 1 and work.places == 4 * filled * ROWS * LENGTH
+    assert filled < 1 and work.tokens == 4 * filled * ROWS * LENGTH
     assert share == pytest.approx(2 * filled * count(task, batch)[1] / 0.5 / 1e9)
     assert torch.equal(state, torch.get_rng_state()), "counting draws no number of the training's"
 
@@ -133,7 +133,7 @@ def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
 def test_a_task_that_cannot_be_counted_has_no_share(tmp_path):
     work = Utilization(Toy(), torch.device("cpu"), "float32")
     work.add([(1, 2)])
-    assert work.share(work.places, 1.0) is None
+    assert work.share(work.tokens, 1.0) is None
     train(Toy(), TrainingOptions(updates=2, log_every=1), tmp_path / "run", show="none")
     events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert events and not any("mfu" in event for event in events)

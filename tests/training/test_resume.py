@@ -28,10 +28,10 @@ from regard.training import (
     train,
 )
 from regard.training import run as starting
+from regard.training.checkpointing import Checkpointer
 from regard.training.interrupt import Stopped
 from regard.training.loop import Loop
-from regard.training.record import TIMING
-from regard.training.saver import Saver
+from regard.training.metrics_log import TIMING
 
 
 def outcome(folder: Path):
@@ -315,14 +315,14 @@ def test_a_real_limit_on_file_sizes(tmp_path):
 
 
 def test_the_best_that_could_not_be_kept_is_not_the_best(tmp_path, monkeypatch):
-    save = Saver.save
+    save = Checkpointer.save
 
-    def full(self, update, best):
-        if update == 12:
+    def full(self):
+        if self.counters.update == 12:
             raise CheckpointError("no space")
-        save(self, update, best)
+        save(self)
 
-    monkeypatch.setattr(Saver, "save", full)
+    monkeypatch.setattr(Checkpointer, "save", full)
     chosen = options(updates=13, checkpoints=CheckpointOptions(seconds=0))
     result = train(Toy(), chosen, tmp_path / "a", show="none")
     assert result.best_update == 13
@@ -341,9 +341,9 @@ def test_a_run_from_before_an_option_was_there_goes_on(tmp_path, monkeypatch):
         del whole["training"]["compile"], whole["training"]["optimizer"]["clip"]
         return whole
 
-    real = starting._whole
+    real = starting._identity
     with monkeypatch.context() as earlier:
-        earlier.setattr(starting, "_whole", without_options)
+        earlier.setattr(starting, "_identity", without_options)
         train(Toy(), options(), tmp_path / "run", show="none")
     assert resume(Toy(), options(), tmp_path / "run", show="none").update
     changed = options(optimizer=OptimizerOptions("adam", 0.01, clip=0.5))

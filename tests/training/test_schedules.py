@@ -7,7 +7,7 @@ import pytest
 from regard.errors import ConfigError
 from regard.training import ScheduleOptions
 from regard.training.schedules import (
-    Moment,
+    ScheduleStep,
     cosine,
     inverse_square_root,
     linear,
@@ -48,7 +48,9 @@ def judge(name: str):
 def test_equal_to_transformers(name):
     theirs, ours = judge(name), schedule(ScheduleOptions(name, warmup=WARMUP))
     for update in range(1, TOTAL + 1):
-        assert ours(Moment(update, 0, TOTAL)) == pytest.approx(theirs(update), abs=1e-12), update
+        assert ours(ScheduleStep(update, 0, TOTAL)) == pytest.approx(theirs(update), abs=1e-12), (
+            update
+        )
 
 
 def test_noam_is_equation_3_and_a_rescaled_peak_form():

@@ -30,8 +30,8 @@ from regard.training import (
     ValidationOptions,
     resume,
 )
-from regard.training.loop import Task
 from regard.training.optimizers import optimizer
+from regard.training.task import Task
 
 V, D, B, T = 13, 8, 4, 5  # vocabulary, width, rows, window
 

@@ -28,9 +28,9 @@ from regard.experiments.runs import load, read_recipe, resume, train
 from regard.file_writing import write_text
 from regard.schema import read_json
 from regard.training import Interrupted
-from regard.training.folder import Facts, RunFolder
+from regard.training.checkpointing import Facts, RunFolder
+from regard.training.metrics_log import read_events
 from regard.training.progress import Progress, Show, Status, clock
-from regard.training.record import read_events
 
 SAMPLES = 12  # of the test data, in the report
 
@@ -80,7 +80,7 @@ def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
 
 def _precision(folder: Path) -> str:
     """The precision that the training chose where the recipe left it open."""
-    *_, newest = RunFolder(folder).all()
+    *_, newest = RunFolder(folder).saved()
     return read_json(newest / FACTS, Facts, finite=False).precision
 
 

@@ -37,7 +37,7 @@ from regard.experiments.runs import Started, read_recipe
 from regard.models import described
 from regard.training.flops import count
 from regard.training.options import TrainingOptions
-from regard.training.utilization import places_of
+from regard.training.utilization import positions_in
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
         items=task.items,
         count=items,
         flops=flops,
-        places=max(map(places_of, sample.batches)),
+        places=max(map(positions_in, sample.batches)),
         updates=updates_of(options, sample.an_epoch, items),
         seconds=found.seconds,
         measured=found.how,

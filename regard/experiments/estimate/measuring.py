@@ -14,7 +14,7 @@ import torch
 from regard.data.grouped_inputs import GroupBatch
 from regard.experiments.estimate.samples import Sample, first_rows
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
-from regard.training.flops import bytes_of, kept_by, twin
+from regard.training.flops import bytes_of, stored_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
@@ -126,7 +126,7 @@ def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -
     def kept(rows: int) -> int:
         blocks = blocks_of(task.model) if options.activation_checkpointing else []
         kept_alone = replace(options, activation_checkpointing=False)
-        return kept_by(
+        return stored_by(
             task.model, lambda: _losses(task, first_rows(batch, rows), kept_alone), blocks
         )
 

@@ -13,8 +13,9 @@ from toy import KINDS, Toy
 from regard.checkpoints.store import write_folder
 from regard.errors import ConfigError, MissingExtra
 from regard.training import resume, train
-from regard.training.folder import RunFolder, differences
-from regard.training.record import Record
+from regard.training.checkpointing import RunFolder
+from regard.training.metrics_log import MetricsLog
+from regard.training.run import differences
 
 
 def filled(folder, *names: str) -> RunFolder:
@@ -25,7 +26,7 @@ def filled(folder, *names: str) -> RunFolder:
 
 
 def names(place: RunFolder) -> list[str]:
-    return [path.name for path in place.all()]
+    return [path.name for path in place.saved()]
 
 
 def test_order_is_by_number_not_by_letters(tmp_path):
@@ -37,13 +38,13 @@ def test_order_is_by_number_not_by_letters(tmp_path):
 
 def test_a_checkpoint_is_never_written_over(tmp_path):
     place = filled(tmp_path, "step-000005", "step-000005.1")
-    assert place.place(5).name == "step-000005.2"
-    assert place.place(6).name == "step-000006"
+    assert place.new_path(5).name == "step-000005.2"
+    assert place.new_path(6).name == "step-000006"
 
 
 def test_the_newest_the_best_and_those_to_average_stay(tmp_path):
     place = filled(tmp_path, *(f"step-{n:06d}" for n in (0, 10, 13, 20, 30, 31)), "step-000030.1")
-    assert [path.name for path in place.regular(10)] == [
+    assert [path.name for path in place.at_multiples_of(10)] == [
         "step-000010",
         "step-000020",
         "step-000030.1",
@@ -57,11 +58,11 @@ def test_the_newest_the_best_and_those_to_average_stay(tmp_path):
 def test_one_process_at_a_time(tmp_path, verb):
     place = filled(tmp_path, "step-000001")
     (place.checkpoints / ".step-000002.writing").mkdir()  # by the other process, at this moment
-    with place.held():
+    with place.locked():
         with pytest.raises(ConfigError, match="another process is training in"):
             verb(Toy(), KINDS["best"](), tmp_path, show="none")
     assert (place.checkpoints / ".step-000002.writing").exists()
-    with place.held():  # it is free again
+    with place.locked():  # it is free again
         pass
 
 
@@ -69,7 +70,7 @@ def test_leftovers_of_a_killed_process_go(tmp_path):
     place = filled(tmp_path, "step-000001")
     (place.checkpoints / ".step-000002.writing").mkdir()
     (place.checkpoints / ".step-000000.deleted").mkdir()
-    place.sweep()
+    place.remove_leftovers()
     assert sorted(path.name for path in place.checkpoints.iterdir()) == ["step-000001"]
 
 
@@ -91,20 +92,20 @@ def lines(folder) -> list[dict]:
 
 
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path):
-    record = Record(tmp_path)
+    record = MetricsLog(tmp_path)
     record.write(1, {"lr": 0.5})
     length = record.length()
     record.write(2, {"lr": float("nan")})
     record.close()
     assert lines(tmp_path) == [{"update": 1, "lr": 0.5}, {"update": 2, "lr": None}]
-    record = Record(tmp_path, length)
+    record = MetricsLog(tmp_path, length)
     record.write(2, {"lr": 0.25})
     record.close()
     assert lines(tmp_path) == [{"update": 1, "lr": 0.5}, {"update": 2, "lr": 0.25}]
 
 
 def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
-    record, write = Record(tmp_path), os.pwrite
+    record, write = MetricsLog(tmp_path), os.pwrite
     room = [10]  # a partial write, then none, then all
 
     def full(file, data, place):
@@ -128,4 +129,4 @@ def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
 def test_tensorboard_is_asked_for_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[track\]'"):
-        Record(tmp_path, tensorboard=True)
+        MetricsLog(tmp_path, tensorboard=True)

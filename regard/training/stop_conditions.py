@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from regard.training.memory import Counters
+from regard.data.batches import Batches
+from regard.training.counters_and_rng import Counters
 from regard.training.options import TrainingOptions
 
 
-def epochs_done(counters: Counters, batches: Any) -> float:
-    """Epochs seen, with the part of the present one; whole when an epoch is over."""
+def epochs_done(counters: Counters, batches: Batches) -> float:
+    """Completed epochs and the fraction of the present one; whole when an epoch ends."""
     part = counters.epoch_batches / max(1, batches.batches_per_epoch)
     return batches.epoch + min(1.0, part)
 

@@ -16,7 +16,7 @@ METRICS = "metrics.jsonl"
 TIMING = ("seconds", "tokens_per_s", "mfu")
 """The fields that depend on the clock; all others repeat when a run is repeated.
 
-Where a task counts something else than tokens, its rate is named after that.
+A task that counts something else than tokens has a rate named after that.
 """
 
 
@@ -50,11 +50,11 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     return events
 
 
-class Record:
+class MetricsLog:
     """Appends events to metrics.jsonl, from a known length on.
 
-    When a run resumes, what was written after its checkpoint is cut off and comes again: no event
-    is lost, none is there twice. Events that a full disk refuses wait in memory for the next.
+    When a run resumes, events after its checkpoint are cut off and written again: none is lost or
+    there twice. Events that a full disk does not take wait in memory for the next event.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Record:
         try:
             self._flush()
         except OSError:
-            pass  # a full disk: kept in memory, tried again; a checkpoint insists on it
+            pass  # a full disk: tried again with the next event, and before each checkpoint
         if self._board is not None:
             for key, value in line.items():
                 if isinstance(value, int | float) and key != "update":
                     self._board.add_scalar(key, value, update)
 
     def length(self) -> int:
-        """Bytes of all events so far, which are on the disk then. Raises OSError if they cannot."""
+        """Write all events to the disk; their bytes. Raises OSError where that fails."""
         self._flush()
         os.fsync(self._file)
         return self._length

@@ -1,8 +1,8 @@
-"""Memory that an update frees is kept for the next one.
+"""Memory that an update frees stays in the process for the next update.
 
-The C library of Linux gives large blocks back to the system at once and asks for them anew, and the
-system clears every page of them: for the gradient of an embedding of 30,522 x 384 that is 16 ms an
-update, a twentieth of fine-tuning a model of 22 million parameters on one core.
+The C library of Linux gives large blocks back to the system at once and asks for them again, and
+the system clears each of their pages: for the gradient of an embedding of 30,522 x 384 that is
+16 ms an update, a twentieth of fine-tuning a model of 22 million parameters on one core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a training remembers beside the weights, gathered for a checkpoint and put back."""
+"""How far a training is, and the random generators: stored in a checkpoint and put back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass
 class Counters:
-    """How far a training is. All of it is in every checkpoint."""
+    """How far a training is. Every checkpoint holds them."""
 
     update: int = 0
     """Updates made."""
@@ -36,7 +36,7 @@ class Counters:
 
 
 class Meters:
-    """Sums and counts of each loss since the last look, added up on the device."""
+    """Sums and counts of each loss since the last log line, added up on the device."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -56,7 +56,7 @@ class Meters:
         return {name: float(total) / max(1, self.counts[name]) for name, total in self.sums.items()}
 
 
-def random_tensors() -> dict[str, Tensor]:
+def rng_tensors() -> dict[str, Tensor]:
     """The state of torch's generators, as uint8."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -64,13 +64,13 @@ def random_tensors() -> dict[str, Tensor]:
     return states
 
 
-def random_facts() -> dict[str, Any]:
+def rng_facts() -> dict[str, Any]:
     """The state of Python's and numpy's generators, for tasks that draw from them."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
 
 
-def restore_random(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def restore_rng(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Put all generators back."""
     torch.set_rng_state(tensors["cpu"])
     devices = [state for name, state in sorted(tensors.items()) if name.startswith("cuda")]
@@ -83,10 +83,10 @@ def restore_random(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> N
 
 
 @contextmanager
-def isolated_random() -> Iterator[None]:
-    """What is drawn inside leaves the generators as they were."""
-    tensors, facts = random_tensors(), random_facts()
+def isolated_rng() -> Iterator[None]:
+    """Random numbers that are drawn inside leave the generators as they were."""
+    tensors, facts = rng_tensors(), rng_facts()
     try:
         yield
     finally:
-        restore_random(tensors, facts)
+        restore_rng(tensors, facts)

@@ -1,0 +1,273 @@
+"""The folder of a run: what a checkpoint holds, when one is written and which ones are deleted.
+
+runs/NAME/
+  recipe.toml      written by the caller before the training starts
+  model/           the best or the averaged weights
+  checkpoints/     step-000500/ {weights,memory}.safetensors facts.json manifest.json
+  metrics.jsonl    one event a line
+  result.json      how the training ended; only in finished runs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard import old_names
+from regard.checkpoints.store import FACTS, read_folder, write_folder
+from regard.errors import CheckpointError, ConfigError
+from regard.schema import checked
+from regard.training.counters_and_rng import Counters
+from regard.training.options import CheckpointOptions
+
+RESULT = "result.json"
+RETRY = 60.0
+"""Seconds until a checkpoint that could not be written is tried again."""
+Tables = dict[str, dict[str, Tensor]]
+_STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")
+_UNFINISHED = (  # the names of files while they are written
+    "*.unfinished",
+    ".*.writing",
+    "model/.*.writing",
+    "model/*/.*.writing",
+    "model/tokenizer*.json.*.tmp",
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The fields of a checkpoint's facts.json: all of a training that is not a tensor.
+
+    identity: what must not change between a run and its resumption.
+    position: of the training batches.  norm: of the last gradient.
+    counts: items of each loss since the last line of metrics.jsonl.
+    metrics_bytes: length of metrics.jsonl.  random: the generators of Python and numpy.
+    machine: versions and the like, on which the last bit of a result depends.
+    """
+
+    identity: dict[str, Any]
+    counters: Counters
+    position: dict[str, Any]
+    precision: str
+    scores: dict[str, float]
+    learning_rate: float
+    norm: float
+    counts: dict[str, int]
+    metrics_bytes: int
+    random: dict[str, Any]
+    machine: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read: its tensors by file and name, and its facts."""
+
+    path: Path
+    tensors: Tables
+    facts: Facts
+
+
+class RunFolder:
+    """The paths of a run, and its checkpoints in order."""
+
+    def __init__(self, folder: Path):
+        self.path = Path(folder)
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.result = self.path / RESULT
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for this process; the system unlocks it however the process ends.
+
+        Raises:
+            ConfigError: another process trains here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                f"another process is training in {self.path}. Wait until it has ended, or choose "
+                "another folder."
+            ) from None
+        except OSError:  # some network disks have no locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def saved(self) -> list[Path]:
+        """The checkpoints from old to new, by update and then by revision."""
+        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
+        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=_order)
+
+    def new_path(self, update: int) -> Path:
+        """Where the next checkpoint of an update goes: none is ever written over another one."""
+        revisions = [revision for at, revision in map(_order, self.saved()) if at == update]
+        name = f"step-{update:06d}"
+        return self.checkpoints / (f"{name}.{max(revisions) + 1}" if revisions else name)
+
+    def newest(self, warn: Callable[[str], None]) -> tuple[Path, Tables, dict[str, Any]] | None:
+        """The newest checkpoint whose checksums are right: its path, tensors and facts.
+
+        None where there are none. Damaged ones are renamed to `damaged-*`, with a warning.
+
+        Raises:
+            CheckpointError: all checkpoints are damaged.
+        """
+        damaged = []
+        for path in reversed(self.saved()):
+            try:
+                tensors, facts = read_folder(path)
+            except CheckpointError as error:
+                damaged.append(path)
+                warn(f"{error} This checkpoint is not used; trying the one before it.")
+                continue
+            for one in damaged:
+                _rename(one, f"damaged-{one.name}")
+            return path, tensors, facts
+        if damaged:
+            raise CheckpointError(
+                f"all {len(damaged)} checkpoints in {self.checkpoints} are damaged: nothing to "
+                "resume. Restore one from a backup, or train again into another folder."
+            )
+        return None
+
+    def at_multiples_of(self, every: int) -> list[Path]:
+        """The latest checkpoint at each whole multiple of `every` updates, old to new."""
+        latest = {_order(path)[0]: path for path in self.saved()}
+        return [path for update, path in latest.items() if update and update % every == 0]
+
+    def prune(self, keep: int, also: set[str]) -> None:
+        """Delete all checkpoints but those of the newest `keep` updates and those in `also`."""
+        latest = {_order(path)[0]: path for path in self.saved()}
+        retained = {path.name for path in list(latest.values())[-keep:]} | also
+        for path in self.saved():
+            if path.name not in retained:
+                shutil.rmtree(_rename(path, f".{path.name}.deleted"), ignore_errors=True)
+
+    def remove_leftovers(self) -> None:
+        """Delete what a killed process left half written or half deleted."""
+        for path in self.checkpoints.glob(".step-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for pattern in _UNFINISHED:
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
+
+
+class Checkpointer:
+    """Writes checkpoints of what `gather` gives, and then deletes the ones that may go.
+
+    A full disk does not end a training of hours: there is a warning, the earlier checkpoints stay,
+    and writing is tried again every minute. Only a checkpoint that must not be missed (the first,
+    the last, the one after a signal) raises CheckpointError.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        options: CheckpointOptions,
+        counters: Counters,
+        gather: Callable[[], tuple[Tables, Facts]],
+        warn: Callable[[str], None],
+    ):
+        self.folder, self.options, self.counters = folder, options, counters
+        self.gather, self.warn = gather, warn
+        self._saved_update: int | None = None
+        self._saved_at = time.monotonic()
+        self._failed_at: float | None = None
+
+    def resumed(self) -> None:
+        """The checkpoint of the present update exists already."""
+        self._saved_update = self.counters.update
+
+    def save(self) -> None:
+        """Write a checkpoint now, whatever exists; then delete old ones."""
+        tensors, facts = self.gather()
+        write_folder(self.folder.new_path(self.counters.update), tensors, asdict(facts))
+        self._saved_update, self._saved_at = self.counters.update, time.monotonic()
+        self._failed_at = None
+        self.prune()
+
+    def prune(self) -> None:
+        """Delete the checkpoints that may go; the best one and those to average stay."""
+        named = {self.counters.best_checkpoint, *(path.name for path in self.to_average())}
+        self.folder.prune(self.options.keep, also=named)
+
+    def save_unless_saved(self) -> None:
+        """Write a checkpoint of the present update unless there is one."""
+        if self._saved_update != self.counters.update:
+            self.save()
+
+    def try_to_save(self) -> bool:
+        """As `save`, but a failure is a warning; whether it was written."""
+        try:
+            self.save()
+        except (OSError, CheckpointError) as error:
+            self._failed_at = time.monotonic()
+            self.warn(f"{error} The training goes on; it is tried again in {RETRY:.0f} seconds.")
+            return False
+        return True
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint when the options ask for one after this update, or at this time."""
+        if self._saved_update != self.counters.update and self._is_due():
+            self.try_to_save()
+
+    def to_average(self) -> list[Path]:
+        """The checkpoints whose mean is published; none unless averaging is asked for."""
+        if not self.options.average:
+            return []
+        return self.folder.at_multiples_of(self.options.every)[-self.options.average :]
+
+    def _is_due(self) -> bool:
+        now, options = time.monotonic(), self.options
+        if self._failed_at is not None:
+            return now - self._failed_at > RETRY
+        by_update = options.every and self.counters.update % options.every == 0
+        by_clock = options.seconds and now - self._saved_at > options.seconds
+        return bool(by_update or by_clock)
+
+
+def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Checkpoint:
+    """A checkpoint with all that a training goes on from; tensors get this version's names.
+
+    Raises:
+        CheckpointError: a file of tensors is missing, or a fact is missing or of a wrong type.
+    """
+    for name in ("weights", "memory"):
+        if name not in tensors:
+            raise CheckpointError(f"{path / name}.safetensors is missing.")
+    typed: Facts = checked(facts, Facts, path / FACTS)
+    best = typed.counters.best_checkpoint
+    if best and not _STEP.fullmatch(best):
+        raise CheckpointError(f"{path / FACTS}: {best!r} is not the name of a checkpoint.")
+    renamed = {file: old_names.parameters(values) for file, values in tensors.items()}
+    return Checkpoint(path, renamed, typed)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    match = _STEP.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 0)
+
+
+def _rename(path: Path, name: str) -> Path:
+    target = path.with_name(name)
+    shutil.rmtree(target, ignore_errors=True)
+    os.rename(path, target)
+    return target

@@ -1,0 +1,125 @@
+"""A training as tensors and facts, and back, bit for bit.
+
+A checkpoint holds the weights, the optimizer's state, the carried state of a recurrent model, all
+random generators and the sums of losses that are not logged yet; the position in the data, the
+counters, the best score and the length of metrics.jsonl. A resumed run ends like one that never
+stopped.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import __version__
+from regard.checkpoints.filling import load_weights
+from regard.training.checkpointing import Checkpoint, Checkpointer, Facts, Tables
+from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
+from regard.training.loop import Loop
+from regard.training.metrics_log import MetricsLog
+from regard.training.optimizers import named_state, restore_state
+from regard.training.precision import casting, resolve
+from regard.training.report import TrainingReport
+from regard.training.utilization import Utilization
+
+
+def start_run(loop: Loop, seed: int) -> None:
+    """Start a training from its first update, with a checkpoint before it."""
+    torch.manual_seed(seed)
+    loop.precision = resolve(loop.options.precision, loop.task, loop.batches, loop.device)
+    loop.report, loop.checkpointer = _report(loop, 0), checkpointer(loop)
+    loop.checkpointer.save()
+
+
+def checkpointer(loop: Loop) -> Checkpointer:
+    """What writes the checkpoints of a training."""
+    options, warn = loop.options.checkpoints, loop.progress.warn
+    return Checkpointer(loop.folder, options, loop.counters, lambda: gather(loop), warn)
+
+
+def gather(loop: Loop) -> tuple[Tables, Facts]:
+    """All that `restore` needs: tensors by file and name, and facts for JSON."""
+    groups = {
+        "optimizer": named_state(loop.optimizer, loop.model),
+        "carry": loop.carry.tensors() if loop.carry is not None else {},
+        "random": rng_tensors(),
+        "meters": loop.report.meters.sums,
+    }
+    memory = {f"{group}/{name}": t for group, ts in groups.items() for name, t in ts.items()}
+    facts = Facts(
+        identity=loop.identity,
+        counters=loop.counters,
+        position=loop.batches.position(),
+        precision=loop.precision,
+        scores=loop.scores,
+        learning_rate=loop.learning_rate,
+        norm=loop.norm,
+        counts=loop.report.meters.counts,
+        metrics_bytes=loop.report.metrics_log.length(),
+        random=rng_facts(),
+        machine=_machine(),
+    )
+    return {"weights": loop.model.state_dict(), "memory": memory}, facts
+
+
+def restore(loop: Loop, checkpoint: Checkpoint) -> None:
+    """Put a training back to where `gather` found it."""
+    facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
+    load_weights(loop.model, checkpoint.tensors["weights"])
+    restore_state(loop.optimizer, loop.model, memory.get("optimizer", {}))
+    loop.batches.restore(facts.position)
+    loop.counters, loop.precision, loop.scores = facts.counters, facts.precision, facts.scores
+    loop.learning_rate, loop.norm = facts.learning_rate, facts.norm
+    if "carry" in memory:
+        loop.carry = _carry(loop, memory["carry"])
+    loop.report, loop.checkpointer = _report(loop, facts.metrics_bytes), checkpointer(loop)
+    sums = memory.get("meters", {})
+    loop.report.meters.sums = {name: value.to(loop.device) for name, value in sums.items()}
+    loop.report.meters.counts = facts.counts
+    loop.checkpointer.resumed()
+    restore_rng(memory["random"], facts.random)
+    loop.progress.say(f"going on from {checkpoint.path} (update {loop.counters.update:,})")
+    for name, now in _machine().items():
+        if facts.machine.get(name) != now:
+            loop.progress.warn(
+                f"{name} was {facts.machine.get(name)!r} and is {now!r}: the result will be as "
+                "good, but not equal in every bit."
+            )
+
+
+def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
+    """The saved values, in a state of the kind that a first batch carries on."""
+    position = loop.batches.position()
+    with isolated_rng(), torch.no_grad(), casting(loop.precision, loop.device):
+        _, carry = loop.task.losses(next(loop.batches), None)
+    loop.batches.restore(position)
+    return carry.with_tensors({name: t.to(loop.device) for name, t in tensors.items()})
+
+
+def _report(loop: Loop, length: int) -> TrainingReport:
+    """The report of a training whose metrics.jsonl has so many bytes."""
+    tensorboard, update = loop.options.tensorboard, loop.counters.update
+    log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, update=update)
+    utilization = Utilization(loop.task, loop.device, loop.precision)
+    return TrainingReport(log, loop.progress, loop.items, loop.counters, utilization)
+
+
+def _grouped(memory: dict[str, Tensor]) -> Tables:
+    groups: Tables = {}
+    for full, tensor in memory.items():
+        group, _, name = full.partition("/")
+        groups.setdefault(group, {})[name] = tensor
+    return groups
+
+
+def _machine() -> dict[str, Any]:
+    """What the last bit of a result depends on beside the recipe."""
+    return {
+        "regard": __version__,
+        "torch": torch.__version__,
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
