@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from regard.lazy import names_of
 
 if TYPE_CHECKING:
-    from regard.text.normalize import Handling as Handling
+    from regard.text.normalize import Preprocessing as Preprocessing
     from regard.text.tokenizer import Encoding as Encoding
     from regard.text.tokenizer import Tokenizer as Tokenizer
 
@@ -36,12 +36,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 _NAMES = {
     "Encoding": "regard.text.tokenizer",
-    "Handling": "regard.text.normalize",
+    "Preprocessing": "regard.text.normalize",
     "Tokenizer": "regard.text.tokenizer",
     "train": "regard.text.training",
 }
 
-__all__ = ["KINDS", "Encoding", "Handling", "Tokenizer", "train"]
+__all__ = ["KINDS", "Encoding", "Preprocessing", "Tokenizer", "train"]
 
 
 __getattr__ = names_of("", _NAMES)

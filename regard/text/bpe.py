@@ -1,9 +1,9 @@
-"""Byte-pair encoding, small and slow enough to be read: the judge of the library's trainer.
+"""Byte-pair encoding, small and slow enough to be read: the reference for the library's trainer.
 
 Sennrich, Haddow and Birch 2016, "Neural Machine Translation of Rare Words with Subword Units":
 start from characters, merge the most frequent pair, repeat.
 
-Ties: of pairs with equal counts, the one met first when the words are read in their order is
+Ties: of pairs with equal counts, the one that occurs first when the words are read in order is
 merged. (This is what `max(pairs, key=pairs.get)` of the paper's own listing does.)
 """
 
@@ -28,11 +28,12 @@ class Merge:
 
     @property
     def symbol(self) -> str:
+        """The merged symbol."""
         return self.left + self.right
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedMerge:
     """One step in encoding a word: merge number `rank` (from 0) gave these symbols."""
 
     rank: int
@@ -47,7 +48,7 @@ def separate_end(word: str) -> list[str]:
 
 
 def attached_end(word: str) -> list[str]:
-    """low -> l o w</w>: the last character carries the mark (GPT, subword-nmt, `tokenizers`)."""
+    """low -> l o w</w>: it is part of the last character (GPT, subword-nmt, `tokenizers`)."""
     return [*word[:-1], word[-1] + END]
 
 
@@ -62,6 +63,7 @@ def learn(
     words: word -> count, in reading order
     symbols_of: how a word becomes symbols
     choose: takes one of the pairs with the highest count
+    min_count: a pair seen less often is not merged
     """
     corpus = Corpus((symbols_of(word), count) for word, count in words.items())
     while corpus.pairs:
@@ -74,39 +76,43 @@ def learn(
         yield Merge(*pair, best, tuple(sorted(tied)))
 
 
-def apply(symbols: Sequence[str], ranks: Mapping[Pair, int]) -> Iterator[Applied]:
-    """The merges that encode a word, in their order: always the earliest learned one that fits."""
+def apply(symbols: Sequence[str], ranks: Mapping[Pair, int]) -> Iterator[AppliedMerge]:
+    """The merges that encode a word, in order: always the earliest learned one that applies."""
     word = list(symbols)
     while rule := _earliest(word, ranks):
         rank, pair = rule
         word = join(word, pair, "".join(pair))
-        yield Applied(rank, *pair, tuple(word))
+        yield AppliedMerge(rank, *pair, tuple(word))
 
 
 def _earliest(word: Sequence[str], ranks: Mapping[Pair, int]) -> tuple[int, Pair] | None:
-    fitting = [(ranks[p], p) for p in zip(word, word[1:], strict=False) if p in ranks]
-    return min(fitting, default=None)
+    known = [(ranks[p], p) for p in zip(word, word[1:], strict=False) if p in ranks]
+    return min(known, default=None)
 
 
-def rebuild_merges(vocab: Mapping[str, int], whole: Iterable[str] = ()) -> list[Pair]:
+def rebuild_merges(vocab: Mapping[str, int], unlearned: Iterable[str] = ()) -> list[Pair]:
     """The merges behind a vocabulary whose ids follow the order of learning.
 
-    A piece came from the two pieces that the earlier merges leave of its characters. (From
-    GPT's and GPT-2's vocabularies this gives their published merges, all of them, in order.)
-    whole: pieces that were not learned, such as special tokens.
-    Raises ValueError for a piece that the earlier ones do not make.
+    A subword was merged from the two symbols that the earlier merges make of its characters. (For
+    the vocabularies of GPT and GPT-2 this gives their published merges, all of them, in order.)
+
+    vocab: subword -> id
+    unlearned: entries that were not learned, such as special tokens
+
+    Raises:
+        ValueError: the earlier merges do not make two symbols of a subword.
     """
     ranks: dict[Pair, int] = {}
-    skipped = set(whole)
-    for piece in sorted(vocab, key=vocab.__getitem__):
-        if piece in skipped:
+    skipped = set(unlearned)
+    for subword in sorted(vocab, key=vocab.__getitem__):
+        if subword in skipped:
             continue
-        marked = piece.endswith(END) and piece != END
-        parts = attached_end(piece.removesuffix(END)) if marked else list(piece)
+        ends = subword.endswith(END) and subword != END
+        parts = attached_end(subword.removesuffix(END)) if ends else list(subword)
         if len(parts) > 1:
             while rule := _earliest(parts, ranks):
                 parts = join(parts, rule[1], "".join(rule[1]))
             if len(parts) != 2:
-                raise ValueError(f"piece {piece!r} is made of {len(parts)} earlier pieces, not 2")
+                raise ValueError(f"{subword!r} is made of {len(parts)} earlier subwords, not 2")
             ranks[parts[0], parts[1]] = len(ranks)
     return list(ranks)

@@ -1,142 +1,110 @@
 """Byte-pair encoding as kinds of tokenizer, trained and run by the `tokenizers` library.
 
-bpe       words are characters, the last one marked: low -> l o w</w> (Sennrich et al. 2016; GPT)
+bpe       words are characters, the last one with </w>: low -> l o w</w> (Sennrich et al. 2016; GPT)
 byte-bpe  words are bytes, the space before a word belongs to it (GPT-2): nothing is ever unknown
           and decode(encode(text)) == text
 
-The merge table itself is explained, and learned step by step, in `regard.text.bpe`.
+`regard.text.bpe` learns the same merges step by step, to explain them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from regard.errors import ConfigError
-from regard.text.merges import SymbolCodes, code_with_suffix, learn_merges
-from regard.text.normalize import Handling
+from regard.text.bpe import END
+from regard.text.merges import Pair, SymbolCodes, bpe_trainer, code_with_suffix, learn_merges
+from regard.text.normalize import Preprocessing
 from regard.text.special_tokens import need_unknown, too_small
-
-END = "</w>"
 
 
 def train(
     texts: Iterable[str],
     vocab_size: int,
     special_tokens: list[str],
-    handling: Handling,
+    preprocessing: Preprocessing,
     *,
     min_frequency: int = 2,
     alphabet_limit: int | None = None,
 ) -> Tokenizer:
-    """Characters with </w>. Decoding puts one space between words.
+    """Subwords of characters, with </w> at the end of a word. Decoding joins words by one space.
 
     min_frequency: a pair seen less often is not merged
-    alphabet_limit: keep only so many symbols of the alphabet, the most frequent ones;
-        each character counts twice, with and without </w>
+    alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
+        character counts twice, with and without </w>
     """
-    allow_splits(handling, ["whitespace", "punctuation"])
+    preprocessing.check_split("whitespace", "punctuation")
     unknown = need_unknown("bpe", special_tokens)
-    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet_limit)
-    words = map(handling.splitter(), texts)
-    codes = SymbolCodes(after=END)
-    coded, merges = learn_merges(words, codes, code_with_suffix, trainer)
-    if len(coded) > vocab_size:
-        hint = "Or keep only the most frequent symbols: alphabet_limit=…"
-        raise too_small(vocab_size, len(special_tokens), len(coded) - len(special_tokens), hint)
-    vocab, spelled = _spell(coded, merges, codes, special_tokens)
-    model = models.BPE(vocab, spelled, unk_token=unknown, end_of_word_suffix=END)
-    return assemble(model, handling, decoders.BPEDecoder(suffix=END))
+    words, codes = map(preprocessing.splitter(), texts), SymbolCodes(suffix=END)
+    limits = vocab_size, special_tokens, min_frequency, alphabet_limit
+    coded, merges = learn_merges(words, codes, code_with_suffix, *limits)
+    vocab, decoded = _decode(coded, merges, codes, special_tokens)
+    model = models.BPE(vocab, decoded, unk_token=unknown, end_of_word_suffix=END)
+    return assemble(model, preprocessing, decoders.BPEDecoder(suffix=END))
 
 
 def train_bytes(
     texts: Iterable[str],
     vocab_size: int,
     special_tokens: list[str],
-    handling: Handling,
+    preprocessing: Preprocessing,
     *,
     min_frequency: int = 2,
 ) -> Tokenizer:
-    """Bytes, cut into words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
-    allow_splits(handling, ["gpt2", "gpt2-prefix"])
+    """Subwords of bytes; words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
+    preprocessing.check_split("gpt2", "gpt2-prefix")
     if vocab_size < 256 + len(special_tokens):
-        raise too_small(
-            vocab_size, len(special_tokens), 256, "An alphabet of bytes cannot be smaller."
-        )
-    fast = assemble(models.BPE(), handling, decoders.ByteLevel())
+        hint = "An alphabet of bytes cannot be smaller."
+        raise too_small(vocab_size, len(special_tokens), 256, hint)
+    fast = assemble(models.BPE(), preprocessing, decoders.ByteLevel())
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet=alphabet)
-    fast.train_from_iterator(texts, trainer)
+    fast.train_from_iterator(
+        texts, bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet)
+    )
     for left, right in json.loads(fast.to_str())["model"]["merges"]:
         if left + right in special_tokens:
             raise ConfigError(
-                f"the special {left + right!r} is also a frequent piece of the texts. "
+                f"the special token {left + right!r} is also a frequent subword of the texts. "
                 "Choose a name that does not occur in them."
             )
     return fast
 
 
 def assemble(
-    model: models.Model, handling: Handling, decoder: decoders.Decoder | None = None
+    model: models.Model, preprocessing: Preprocessing, decoder: decoders.Decoder | None = None
 ) -> Tokenizer:
-    """Model, handling and decoder put together; without a decoder, pieces join with one space."""
+    """A tokenizer of these parts; without a decoder, decoding joins tokens by one space."""
     fast = Tokenizer(model)
-    normalizer = handling.normalizer()
+    normalizer = preprocessing.normalizer()
     if normalizer is not None:
         fast.normalizer = normalizer
-    fast.pre_tokenizer = handling.pre_tokenizer()
+    fast.pre_tokenizer = preprocessing.pre_tokenizer()
     if decoder is not None:
         fast.decoder = decoder
     return fast
 
 
-def bpe_trainer(
-    vocab_size: int,
-    special_tokens: list[str],
-    min_frequency: int,
-    alphabet_limit: int | None = None,
-    alphabet: Sequence[str] = (),
-) -> trainers.BpeTrainer:
-    """The library's trainer, silent."""
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=special_tokens,
-        min_frequency=min_frequency,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    if alphabet_limit is not None:
-        trainer.limit_alphabet = alphabet_limit
-    return trainer
+def _decode(
+    coded: list[str], merges: list[Pair], codes: SymbolCodes, special_tokens: list[str]
+) -> tuple[dict[str, int], list[Pair]]:
+    """Coded symbols and merges as the vocabulary writes them.
 
-
-def allow_splits(handling: Handling, splits: list[str]) -> None:
-    if handling.split not in splits:
-        raise ConfigError(
-            f"`split` must be {' or '.join(splits)} for this kind, but is {handling.split!r}."
-        )
-
-
-def _spell(
-    coded: list[str], merges: list[tuple[str, str]], codes: SymbolCodes, special_tokens: list[str]
-) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Coded pieces and merges as the vocabulary writes them.
-
-    A text may hold the four characters </w>, or a special's name, so that two pieces would be
-    written alike. The later one is left out, and what was built on it.
+    If a text contains the four characters </w>, or the name of a special token, two symbols would
+    be written alike. The later one is left out, and all that is merged from it.
     """
     vocab = {name: i for i, name in enumerate(special_tokens)}
-    alive = {piece for piece in coded if len(piece) == 1}
-    for symbol in coded[len(special_tokens) :]:
-        if symbol in alive:
-            vocab[codes.spell(symbol)] = len(vocab)
-    spelled = []
+    known = {symbol for symbol in coded if len(symbol) == 1}
+    for symbol in coded:
+        if symbol in known:
+            vocab[codes.decode(symbol)] = len(vocab)
+    decoded = []
     for left, right in merges:
-        name = codes.spell(left + right)
-        if left in alive and right in alive and name not in vocab:
-            alive.add(left + right)
+        name = codes.decode(left + right)
+        if left in known and right in known and name not in vocab:
+            known.add(left + right)
             vocab[name] = len(vocab)
-            spelled.append((codes.spell(left), codes.spell(right)))
-    return vocab, spelled
+            decoded.append((codes.decode(left), codes.decode(right)))
+    return vocab, decoded

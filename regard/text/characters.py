@@ -1,4 +1,4 @@
-"""Characters: every code point is a token, spaces and line ends too; the rest is <unk>.
+"""Characters: every code point is a token, spaces and line ends too; unknown ones are <unk>.
 
 Also ELMo's characters, which are bytes with fixed numbers and need no vocabulary.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from tokenizers import Tokenizer, decoders, models
 
 from regard.errors import ConfigError
-from regard.text.bpe_fast import allow_splits, assemble
-from regard.text.normalize import Handling
+from regard.text.bpe_fast import assemble
+from regard.text.normalize import Preprocessing
 from regard.text.special_tokens import need_unknown, too_small
 from regard.text.word_level import frequent
 
@@ -24,17 +24,17 @@ def train(
     texts: Iterable[str],
     vocab_size: int,
     special_tokens: list[str],
-    handling: Handling,
+    preprocessing: Preprocessing,
     *,
     min_frequency: int = 1,
 ) -> Tokenizer:
     """All characters seen at least `min_frequency` times, the most frequent first.
 
-    Decoding gives back the text as long as no character is unknown.
+    Decoding gives the text itself, unless a character is unknown.
     """
-    allow_splits(handling, ["characters"])
+    preprocessing.check_split("characters")
     unknown = need_unknown("characters", special_tokens)
-    normalizer = handling.normalizer()
+    normalizer = preprocessing.normalizer()
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text) if normalizer else text)
@@ -43,19 +43,22 @@ def train(
         hint = "Or leave rare characters unknown: min_frequency=…"
         raise too_small(vocab_size, len(special_tokens), alphabet, hint)
     model = models.WordLevel(frequent(counts, vocab_size, special_tokens, min_frequency), unknown)
-    return assemble(model, handling, decoders.Fuse())
+    return assemble(model, preprocessing, decoders.Fuse())
 
 
 def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
     """ELMo's character ids: (words + 2, per_word), each in 1..261, with <S> and </S> around.
 
-    A word is BEGIN_WORD, its UTF-8 bytes (cut to per_word - 2), END_WORD, then padding.
+    A word is BEGIN_WORD, its UTF-8 bytes (the first per_word - 2), END_WORD, then padding.
+
+    Raises:
+        ConfigError: `per_word` is below 3.
     """
     if per_word < 3:
         raise ConfigError(f"`per_word` must be at least 3, but is {per_word}.")
     inner = [list(word.encode()[: per_word - 2]) for word in words]
-    rows = []
-    for row in [[BEGIN_SENTENCE], *inner, [END_SENTENCE]]:
-        row = [BEGIN_WORD, *row, END_WORD]
-        rows.append([c + 1 for c in row + [PADDING] * (per_word - len(row))])
-    return rows
+    ids = []
+    for word in [[BEGIN_SENTENCE], *inner, [END_SENTENCE]]:
+        word = [BEGIN_WORD, *word, END_WORD]
+        ids.append([c + 1 for c in word + [PADDING] * (per_word - len(word))])
+    return ids

@@ -16,7 +16,6 @@ from itertools import islice
 
 from regard.errors import ConfigError, RegardError
 from regard.text import bpe, wordpiece
-from regard.text.bpe_fast import bpe_trainer
 from regard.text.merges import Pair, SymbolCodes, code_with_suffix, join, learn_merges
 from regard.text.tokenizer import Tokenizer, text_problem
 
@@ -81,7 +80,7 @@ class MergedWord:
 
     word: str
     symbols: tuple[str, ...]
-    steps: tuple[bpe.Applied, ...]
+    steps: tuple[bpe.AppliedMerge, ...]
     tokens: tuple[str, ...]
 
 
@@ -228,12 +227,11 @@ def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
 
 def _library_merges(words: Mapping[str, int], merges: int) -> list[Pair]:
     """The library's first merges on the same words; it attaches </w> to the last character."""
-    codes = SymbolCodes(after=bpe.END)
+    codes = SymbolCodes(suffix=bpe.END)
     repeated = ([word] * count for word, count in words.items())
-    symbols = 2 * len(set().union(*words))
-    trainer = bpe_trainer(symbols + merges, [], min_frequency=1)
-    _, coded = learn_merges(repeated, codes, code_with_suffix, trainer)
-    return [(codes.spell(left), codes.spell(right)) for left, right in coded[:merges]]
+    vocab_size = 2 * len(set().union(*words)) + merges
+    _, coded = learn_merges(repeated, codes, code_with_suffix, vocab_size, [], min_frequency=1)
+    return [(codes.decode(left), codes.decode(right)) for left, right in coded[:merges]]
 
 
 def _common_prefix(ours: Sequence[Pair], library: Sequence[Pair]) -> Iterable[Pair]:

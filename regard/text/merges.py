@@ -1,11 +1,11 @@
-"""What every trainer of merges needs: the words as symbols, and symbols with "</w>" or "##".
+"""What every trainer of merges needs: words as symbols, and symbols with "</w>" or "##".
 
 `Corpus` counts symbols and pairs in a list of words, for the trainers of this library.
 `SymbolCodes` and `learn_merges` are for the trainer of the `tokenizers` library. It numbers symbols
 of several characters ("e</w>" ends a word, "##e" continues one) in the order of a hash table that
 differs from process to process, and breaks ties by these numbers: the same texts give another
 vocabulary each time. So each such symbol is replaced by one private-use character, the library
-trains on those as on any other character, and the learned subwords are decoded afterwards.
+trains on those as on any other character, and the learned symbols are decoded afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from regard.text.special_tokens import too_small
 
 Pair = tuple[str, str]
 
@@ -33,7 +35,7 @@ class Corpus:
         self.counts: list[int] = []
         self.symbols: Counter[str] = Counter()
         self.pairs: Counter[Pair] = Counter()
-        self.where: defaultdict[Pair, set[int]] = defaultdict(set)
+        self.where: defaultdict[Pair, set[int]] = defaultdict(set)  # pair -> words that have it
         for symbols, count in words:
             self.words.append(list(symbols))
             self.counts.append(count)
@@ -55,11 +57,11 @@ class Corpus:
             self.pairs[pair] -= count
             self.where[pair].discard(index)
 
-    def merge(self, pair: Pair, piece: str) -> set[Pair]:
-        """Write `piece` for every occurrence of the pair; returns the pairs of touched words."""
+    def merge(self, pair: Pair, merged: str) -> set[Pair]:
+        """Replace each occurrence of the pair by `merged`; returns all pairs of changed words."""
         touched: set[Pair] = set()
         for index in sorted(self.where[pair]):
-            for word in (self.words[index], join(self.words[index], pair, piece)):
+            for word in (self.words[index], join(self.words[index], pair, merged)):
                 touched.update(zip(word, word[1:], strict=False))
             self._remove(index, self.counts[index])
             self.words[index] = word
@@ -69,24 +71,24 @@ class Corpus:
         return touched
 
     def first_seen(self, pairs: Iterable[Pair]) -> Pair:
-        """Of several pairs, the one that a reader of the words meets first."""
+        """Of several pairs, the one that occurs first when the words are read in order."""
 
-        def place(pair: Pair) -> tuple[int, int]:
+        def position(pair: Pair) -> tuple[int, int]:
             index = min(self.where[pair])
             word = self.words[index]
             return index, list(zip(word, word[1:], strict=False)).index(pair)
 
-        return min(pairs, key=place)
+        return min(pairs, key=position)
 
 
-def join(word: Sequence[str], pair: Pair, piece: str) -> list[str]:
-    """The word with `piece` for each occurrence of the pair, from left to right."""
+def join(word: Sequence[str], pair: Pair, merged: str) -> list[str]:
+    """The word with `merged` for each occurrence of the pair, from left to right."""
     left, right = pair
     joined: list[str] = []
     position, last = 0, len(word) - 1
     while position <= last:
         if word[position] == left and position < last and word[position + 1] == right:
-            joined.append(piece)
+            joined.append(merged)
             position += 2
         else:
             joined.append(word[position])
@@ -95,33 +97,33 @@ def join(word: Sequence[str], pair: Pair, piece: str) -> list[str]:
 
 
 class SymbolCodes:
-    """A bijection between symbols, marked or plain, and single characters.
+    """A bijection between symbols, affixed or plain, and single characters.
 
-    before, after: a piece whose first symbol is marked is written with `before` in front, one
-    whose last symbol is marked with `after` behind
+    prefix: in front of a symbol whose first character is affixed: "##" in WordPiece
+    suffix: behind a symbol whose last character is affixed: "</w>" in BPE
     """
 
-    def __init__(self, before: str = "", after: str = ""):
-        self.before, self.after = before, after
-        self.coded: dict[tuple[str, bool], str] = {}
+    def __init__(self, prefix: str = "", suffix: str = ""):
+        self.prefix, self.suffix = prefix, suffix
+        self.codes: dict[tuple[str, bool], str] = {}
         self.symbols: dict[str, tuple[str, bool]] = {}
 
-    def code(self, char: str, marked: bool) -> str:
+    def code(self, char: str, affixed: bool) -> str:
         """The character that stands for this symbol, the same one each time."""
-        if not marked and ord(char) < PRIVATE:
+        if not affixed and ord(char) < PRIVATE:
             return char
-        known = self.coded.get((char, marked))
+        known = self.codes.get((char, affixed))
         if known is None:
-            known = chr(PRIVATE + len(self.coded))
-            self.coded[char, marked] = known
-            self.symbols[known] = (char, marked)
+            known = chr(PRIVATE + len(self.codes))
+            self.codes[char, affixed] = known
+            self.symbols[known] = (char, affixed)
         return known
 
-    def spell(self, coded: str) -> str:
-        """A learned piece as the vocabulary writes it."""
+    def decode(self, coded: str) -> str:
+        """A learned symbol as the vocabulary writes it."""
         symbols = [self.symbols.get(char, (char, False)) for char in coded]
         text = "".join(char for char, _ in symbols)
-        return self.before * symbols[0][1] + text + self.after * symbols[-1][1]
+        return self.prefix * symbols[0][1] + text + self.suffix * symbols[-1][1]
 
 
 def code_with_suffix(codes: SymbolCodes, word: str) -> str:
@@ -139,28 +141,59 @@ def learn_merges(
     words: Iterable[list[str]],
     codes: SymbolCodes,
     code_word: Callable[[SymbolCodes, str], str],
-    trainer: trainers.BpeTrainer,
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Run the library's trainer over lists of words: pieces by id, and coded merges in order.
+    vocab_size: int,
+    special_tokens: list[str],
+    min_frequency: int,
+    alphabet_limit: int | None = None,
+) -> tuple[list[str], list[Pair]]:
+    """Run the library's trainer over lists of words.
 
-    Every character seen gets both its forms, marked and plain, so that no word made of known
-    characters is ever unknown.
+    Every character gets both its codes, affixed and plain, so that a word of known characters is
+    never unknown.
+
+    min_frequency: a pair seen less often is not merged
+    alphabet_limit: keep only so many symbols of one character, the most frequent ones
+
+    Returns:
+        The coded symbols by id, after the special tokens, and the coded merges in order.
+
+    Raises:
+        ConfigError: the vocabulary cannot hold the alphabet.
     """
     alphabet: set[str] = set()
     # Words repeat, so a bounded cache answers nearly always.
     coded = lru_cache(1 << 16)(lambda word: code_word(codes, word))
 
     def stream() -> Iterator[str]:
-        for some in words:
-            alphabet.update(*some)
-            yield " ".join(map(coded, some))
-        # One-symbol words: they add to the alphabet and to no pair.
+        for several in words:
+            alphabet.update(*several)
+            yield " ".join(map(coded, several))
+        # Words of one symbol: they add to the alphabet and to no pair.
         known = sorted(alphabet)
-        yield " ".join(codes.code(char, marked) for char in known for marked in (False, True))
+        yield " ".join(codes.code(char, affixed) for char in known for affixed in (False, True))
 
     fast = Tokenizer(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency)
+    if alphabet_limit is not None:
+        trainer.limit_alphabet = alphabet_limit
     fast.train_from_iterator(stream(), trainer)
     model = json.loads(fast.to_str())["model"]
-    pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return pieces, [(left, right) for left, right in model["merges"]]
+    symbols = sorted(model["vocab"], key=model["vocab"].__getitem__)[len(special_tokens) :]
+    if len(special_tokens) + len(symbols) > vocab_size:
+        hint = "Or keep only the most frequent symbols: alphabet_limit=…"
+        raise too_small(vocab_size, len(special_tokens), len(symbols), hint)
+    return symbols, [(left, right) for left, right in model["merges"]]
+
+
+def bpe_trainer(
+    vocab_size: int, special_tokens: list[str], min_frequency: int, alphabet: Sequence[str] = ()
+) -> trainers.BpeTrainer:
+    """The library's trainer, without a progress bar."""
+    return trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
+        min_frequency=min_frequency,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )

@@ -1,8 +1,8 @@
-"""What happens to a text before it is cut into pieces, spelled out as options.
+"""What happens to a text before its words are cut into tokens: normalization and pre-tokenization.
 
     text --unicode_form--> --clean, isolate_cjk, strip_accents, lowercase--> --split--> words
 
-With every option at its default nothing is changed and only `split` decides where words end.
+By default the text is not changed, and only `split` decides where words end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNICODE_FORMS: dict[str, Callable[[], Normalizer]] = {
 # Where words end. gpt2 and gpt2-prefix also map every byte to a printable character.
 SPLITS: dict[str, Callable[[], PreTokenizer]] = {
     "whitespace": pre_tokenizers.WhitespaceSplit,  # the white space is dropped
-    "punctuation": pre_tokenizers.BertPreTokenizer,  # and each punctuation mark is its own word
+    "punctuation": pre_tokenizers.BertPreTokenizer,  # and each punctuation mark is a word
     "gpt2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),  # nothing is dropped
     "gpt2-prefix": lambda: pre_tokenizers.ByteLevel(add_prefix_space=True),
     "characters": lambda: pre_tokenizers.Split("", "isolated"),  # one word per code point
@@ -35,8 +35,8 @@ SPLITS: dict[str, Callable[[], PreTokenizer]] = {
 
 
 @dataclass(frozen=True)
-class Handling:
-    """How a tokenizer treats text, in the order in which it happens.
+class Preprocessing:
+    """The steps before a text is cut into tokens, in their order.
 
     unicode_form: "none", or "nfc", "nfd", "nfkc", "nfkd"
     clean: drop control characters, turn every white space into a plain space (as BERT does)
@@ -44,6 +44,9 @@ class Handling:
     strip_accents: drop combining marks after canonical decomposition
     lowercase: by Unicode's rules, context-free
     split: a key of `SPLITS`
+
+    Raises:
+        ConfigError: `unicode_form` or `split` is unknown.
     """
 
     unicode_form: str = "none"
@@ -61,8 +64,14 @@ class Handling:
                     f"`{name}` is {value!r}, which is unknown. {nearest(str(value), known)}"
                 )
 
+    def check_split(self, *allowed: str) -> None:
+        """Raise a ConfigError unless `split` is one of those that a kind of tokenizer allows."""
+        if self.split not in allowed:
+            known = " or ".join(allowed)
+            raise ConfigError(f"`split` must be {known} for this kind, but is {self.split!r}.")
+
     def normalizer(self) -> Normalizer | None:
-        """The part that rewrites characters; None where nothing is rewritten."""
+        """The part that changes characters; None: none are changed."""
         parts: list[Normalizer] = []
         if self.unicode_form != "none":
             parts.append(UNICODE_FORMS[self.unicode_form]())
@@ -78,13 +87,13 @@ class Handling:
         return normalizers.Sequence(parts) if len(parts) > 1 else parts[0] if parts else None
 
     def pre_tokenizer(self) -> PreTokenizer:
-        """The part that cuts a text into words."""
+        """The part that splits a text into words."""
         return SPLITS[self.split]()
 
     def splitter(self) -> Callable[[str], list[str]]:
-        """A function text -> words (normalized), for trainers that count words themselves."""
-        normalizer, cut = self.normalizer(), self.pre_tokenizer().pre_tokenize_str
+        """A function text -> normalized words, for trainers that count words themselves."""
+        normalizer, split = self.normalizer(), self.pre_tokenizer().pre_tokenize_str
         if normalizer is None:
-            return lambda text: [word for word, _ in cut(text)]
+            return lambda text: [word for word, _ in split(text)]
         rewrite = normalizer.normalize_str
-        return lambda text: [word for word, _ in cut(rewrite(text))]
+        return lambda text: [word for word, _ in split(rewrite(text))]

@@ -29,7 +29,7 @@ from regard.text.added_tokens import add_from_settings
 from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Pair
-from regard.text.normalize import Handling
+from regard.text.normalize import Preprocessing
 from regard.text.post_processors import template_in
 from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.special_tokens import roles_of
@@ -285,7 +285,7 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 
 
 def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
-    """vocab.txt of BERT: its handling of text, its pieces, [CLS] and [SEP] for who opens it."""
+    """vocab.txt of BERT: its preprocessing of text, its pieces, [CLS] and [SEP] for who opens it."""
     vocab, settings = read_pieces(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
         # Some copies of the uncased vocabulary have the special tokens in lower case, too.
@@ -300,14 +300,14 @@ def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
             raise DataError(path, None, problem, "A BERT vocabulary has it.")
     lower = _lowercases(path, settings, vocab) if lowercase is None else lowercase
     accents, apart = settings.config.strip_accents, settings.config.tokenize_chinese_chars
-    handling = Handling(
+    preprocessing = Preprocessing(
         clean=True,
         isolate_cjk=True if apart is None else apart,
         strip_accents=lower if accents is None else accents,
         lowercase=lower,
         split="punctuation",
     )
-    fast = longest_match_tokenizer(vocab, handling, unknown)
+    fast = longest_match_tokenizer(vocab, preprocessing, unknown)
     fast.post_processor = _bert_template((cls, vocab[cls]), (sep, vocab[sep]))
     known = family_of(settings) is BERT
     return _finish(path, fast, "wordpiece", settings, BERT.defaults if known else roles_of(vocab))
@@ -393,8 +393,10 @@ def _bytes(
     if missing:
         problem = f"{len(missing)} of the 256 byte pieces are missing, the first is {missing[0]!r}."
         raise DataError(path, None, problem, "Is it a byte-level vocabulary?")
-    handling = Handling(split="gpt2-prefix" if settings.config.add_prefix_space else "gpt2")
-    return assemble(models.BPE(vocab, merges), handling, decoders.ByteLevel())
+    preprocessing = Preprocessing(
+        split="gpt2-prefix" if settings.config.add_prefix_space else "gpt2"
+    )
+    return assemble(models.BPE(vocab, merges), preprocessing, decoders.ByteLevel())
 
 
 def _roberta(

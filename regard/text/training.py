@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from regard.errors import ConfigError, RegardError
 from regard.suggest import nearest
 from regard.text import KINDS
-from regard.text.normalize import Handling
+from regard.text.normalize import Preprocessing
 from regard.text.special_tokens import roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
@@ -39,7 +39,7 @@ def train(
     special_tokens: they take the first ids, in this order. <pad> <s> </s> <unk>, [CLS], [SEP],
         [MASK] and the like are known by name; `roles={"pad": "…"}` names others
     read_special_tokens: whether `encode` recognizes a special token written in a text
-    options: the fields of `Handling` (unicode_form, clean, isolate_cjk, strip_accents,
+    options: the fields of `Preprocessing` (unicode_form, clean, isolate_cjk, strip_accents,
         lowercase, split), and those of the kind's own trainer, such as min_frequency
 
     The same texts in the same order give the same tokenizer, on every machine.
@@ -48,13 +48,13 @@ def train(
     """
     if kind not in KINDS:
         raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
-    learn, handling, rest = _resolve(kind, options)
+    learn, preprocessing, rest = _resolve(kind, options)
     names = _checked_special_tokens(special_tokens)
     if vocab_size <= len(names):
         raise ConfigError(
             f"`vocab_size` must be above the {len(names)} special tokens, but is {vocab_size}."
         )
-    fast = learn(_checked(texts), vocab_size, names, handling, **rest)
+    fast = learn(_checked(texts), vocab_size, names, preprocessing, **rest)
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return Tokenizer(
         fast, kind, roles_of(names) | (roles or {}), reads_special_tokens=read_special_tokens
@@ -63,20 +63,20 @@ def train(
 
 def _resolve(
     kind: str, options: dict[str, Any]
-) -> tuple[Callable[..., tokenizers.Tokenizer], Handling, dict[str, Any]]:
-    """The kind's trainer, its handling of text, and the options that are the trainer's own."""
+) -> tuple[Callable[..., tokenizers.Tokenizer], Preprocessing, dict[str, Any]]:
+    """The kind's trainer, its preprocessing of text, and the options that are the trainer's own."""
     place, defaults = KINDS[kind]
     module, _, function = place.partition(":")
     learn = getattr(import_module(module), function)
     own = [p.name for p in inspect.signature(learn).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    shared = [field.name for field in fields(Handling)]
+    shared = [field.name for field in fields(Preprocessing)]
     for name in options:
         if name not in own and name not in shared:
             raise ConfigError(
                 f"`{name}` is not an option of kind {kind!r}. {nearest(name, own + shared)}"
             )
-    handling = Handling(**(defaults | {k: v for k, v in options.items() if k in shared}))
-    return learn, handling, {k: v for k, v in options.items() if k in own}
+    preprocessing = Preprocessing(**(defaults | {k: v for k, v in options.items() if k in shared}))
+    return learn, preprocessing, {k: v for k, v in options.items() if k in own}
 
 
 def _checked_special_tokens(special_tokens: Iterable[str]) -> list[str]:

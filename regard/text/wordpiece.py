@@ -1,9 +1,9 @@
-"""WordPiece: the longest known piece first, ## before what continues a word.
+"""WordPiece: a word is encoded by the longest known subword first, ## before what continues it.
 
-wordpiece             pieces chosen by frequency, as BPE does (what the `tokenizers` library calls
+wordpiece             subwords chosen by frequency, as BPE does (what the `tokenizers` library calls
                       training WordPiece)
-wordpiece-likelihood  pieces chosen by score(ab) = count(ab) / (count(a) * count(b)), by our own
-                      trainer: the pair whose joining raises the likelihood of the corpus most
+wordpiece-likelihood  subwords chosen by score(ab) = count(ab) / (count(a) * count(b)), by a trainer
+                      of this library: the pair whose merge raises the likelihood of the corpus most
                       per occurrence (Schuster and Nakajima 2012, in the form the lectures use)
 
 Both encode alike: see `longest_match`.
@@ -18,13 +18,12 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders, models
 
-from regard.text.bpe_fast import allow_splits, assemble, bpe_trainer
+from regard.text.bpe_fast import assemble
 from regard.text.merges import Corpus, Pair, SymbolCodes, code_with_prefix, learn_merges
-from regard.text.normalize import Handling
+from regard.text.normalize import Preprocessing
 from regard.text.special_tokens import need_unknown, too_small
 
 PREFIX = "##"
-SPLITS = ["punctuation", "whitespace"]
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,14 @@ class ScoredMerge:
 
     @property
     def symbol(self) -> str:
+        """The merged symbol."""
         return self.left + self.right.removeprefix(PREFIX)
 
 
 @dataclass(frozen=True)
 class Match:
-    """One step of the longest match: what was tried from `start` on, and the piece found."""
+    """One step of the longest match: what was tried from character `start` on, and what is known;
+    None: nothing."""
 
     start: int
     tried: tuple[str, ...]
@@ -59,60 +60,56 @@ def train(
     texts: Iterable[str],
     vocab_size: int,
     special_tokens: list[str],
-    handling: Handling,
+    preprocessing: Preprocessing,
     *,
     min_frequency: int = 2,
     alphabet_limit: int | None = None,
     max_word_length: int = 100,
 ) -> Tokenizer:
-    """Pieces by frequency.
+    """Subwords by frequency.
 
     min_frequency: a pair seen less often is not merged
-    alphabet_limit: keep only so many symbols, the most frequent ones; each character counts
-        twice, with and without ##
+    alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
+        character counts twice, with and without ##
     max_word_length: a longer word is unknown as a whole (BERT: 100 characters)
     """
-    allow_splits(handling, SPLITS)
+    preprocessing.check_split("punctuation", "whitespace")
     unknown = need_unknown("wordpiece", special_tokens)
-    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet_limit)
-    codes = SymbolCodes(before=PREFIX)
-    words = map(handling.splitter(), texts)
-    coded, _ = learn_merges(words, codes, code_with_prefix, trainer)
-    if len(coded) > vocab_size:
-        hint = "Or keep only the most frequent symbols: alphabet_limit=…"
-        raise too_small(vocab_size, len(special_tokens), len(coded) - len(special_tokens), hint)
-    pieces = [*special_tokens, *map(codes.spell, coded[len(special_tokens) :])]
-    return longest_match_tokenizer(pieces, handling, unknown, max_word_length)
+    words, codes = map(preprocessing.splitter(), texts), SymbolCodes(prefix=PREFIX)
+    limits = vocab_size, special_tokens, min_frequency, alphabet_limit
+    coded, _ = learn_merges(words, codes, code_with_prefix, *limits)
+    subwords = [*special_tokens, *map(codes.decode, coded)]
+    return longest_match_tokenizer(subwords, preprocessing, unknown, max_word_length)
 
 
 def train_likelihood(
     texts: Iterable[str],
     vocab_size: int,
     special_tokens: list[str],
-    handling: Handling,
+    preprocessing: Preprocessing,
     *,
     min_frequency: int = 2,
     max_word_length: int = 100,
 ) -> Tokenizer:
-    """Pieces by likelihood; min_frequency and max_word_length as in `train`.
+    """Subwords by likelihood; min_frequency and max_word_length as in `train`.
 
-    The score favours pairs that are nearly always together, however rare: raise min_frequency
-    on a large corpus, or the vocabulary fills with rare words.
+    The score favours pairs that nearly always occur together, however rare: raise min_frequency on
+    a large corpus, or the vocabulary fills with rare words.
     """
-    allow_splits(handling, SPLITS)
+    preprocessing.check_split("punctuation", "whitespace")
     unknown = need_unknown("wordpiece-likelihood", special_tokens)
     words: Counter[str] = Counter()
-    for text in map(handling.splitter(), texts):
-        words.update(text)
+    for split in map(preprocessing.splitter(), texts):
+        words.update(split)
     characters = sorted(set().union(*words))
-    pieces = dict.fromkeys([*special_tokens, *characters, *(PREFIX + c for c in characters)])
-    if len(pieces) > vocab_size:
+    subwords = dict.fromkeys([*special_tokens, *characters, *(PREFIX + c for c in characters)])
+    if len(subwords) > vocab_size:
         hint = "Or clean the texts of rare characters."
         raise too_small(vocab_size, len(special_tokens), 2 * len(characters), hint)
     merges = learn_by_likelihood(words, min_frequency)
-    while len(pieces) < vocab_size and (merge := next(merges, None)):
-        pieces[merge.symbol] = None
-    return longest_match_tokenizer(pieces, handling, unknown, max_word_length)
+    while len(subwords) < vocab_size and (merge := next(merges, None)):
+        subwords[merge.symbol] = None
+    return longest_match_tokenizer(subwords, preprocessing, unknown, max_word_length)
 
 
 def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterator[ScoredMerge]:
@@ -139,14 +136,14 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
     while heap:
         top = heapq.heappop(heap)
         left, right = pair = top[2]
-        # An entry is stale when a merge has changed its counts since: a fresh one lies deeper.
+        # An entry is stale if a merge has changed its counts since: another one has the new score.
         if corpus.pairs.get(pair, 0) < min_count or top != entry(pair):
             continue
         counts = corpus.pairs[pair], corpus.symbols[left], corpus.symbols[right]
         merge = ScoredMerge(left, right, *counts)
         yield merge
         touched = corpus.merge(pair, merge.symbol)
-        # Fewer lefts and rights remain, which raises the score of every pair they are part of.
+        # Both symbols are now rarer, which raises the score of every pair that has one.
         push(touched | holding[left] | holding[right])
 
 
@@ -155,10 +152,10 @@ def symbols(word: str) -> list[str]:
     return [word[0], *(PREFIX + char for char in word[1:])]
 
 
-def longest_match(word: str, pieces: Collection[str]) -> Iterator[Match]:
-    """The steps of WordPiece: from `start` on, try the longest rest first, then ever shorter.
+def longest_match(word: str, subwords: Collection[str]) -> Iterator[Match]:
+    """The steps of WordPiece: from `start` on, try the longest remainder, then ever shorter ones.
 
-    The last step has `found` None when nothing fits: the whole word is then unknown.
+    If nothing is known, `found` is None, and the whole word is unknown.
     """
     start = 0
     while start < len(word):
@@ -166,9 +163,9 @@ def longest_match(word: str, pieces: Collection[str]) -> Iterator[Match]:
         tried: list[str] = []
         for end in range(len(word), start, -1):
             tried.append(prefix + word[start:end])
-            if tried[-1] in pieces:
+            if tried[-1] in subwords:
                 break
-        found = tried[-1] if tried[-1] in pieces else None
+        found = tried[-1] if tried[-1] in subwords else None
         yield Match(start, tuple(tried), found)
         if found is None:
             return
@@ -176,9 +173,9 @@ def longest_match(word: str, pieces: Collection[str]) -> Iterator[Match]:
 
 
 def longest_match_tokenizer(
-    pieces: Iterable[str], handling: Handling, unknown: str, max_word_length: int = 100
+    subwords: Iterable[str], preprocessing: Preprocessing, unknown: str, max_word_length: int = 100
 ) -> Tokenizer:
-    """A WordPiece tokenizer of these pieces, ids in their order; a repeated piece counts once."""
-    vocab = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    """A WordPiece tokenizer of these subwords, ids in their order; a repeated one counts once."""
+    vocab = {subword: i for i, subword in enumerate(dict.fromkeys(subwords))}
     model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=max_word_length)
-    return assemble(model, handling, decoders.WordPiece(prefix=PREFIX, cleanup=True))
+    return assemble(model, preprocessing, decoders.WordPiece(prefix=PREFIX, cleanup=True))

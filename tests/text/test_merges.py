@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.text import bpe, wordpiece
-from regard.text.bpe_fast import bpe_trainer
 from regard.text.merges import Corpus, SymbolCodes, code_with_suffix, learn_merges
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
@@ -86,12 +85,11 @@ def test_the_library_differs_by_its_ties_alone(shared):
     """
     lines = shared("tiny_shakespeare/input.txt").read_text(encoding="utf-8").split("\n")[:3000]
     words = Counter(" ".join(lines).split())
-    codes = SymbolCodes(after="</w>")
+    codes = SymbolCodes(suffix="</w>")
     stream = ([word] * count for word, count in words.items())
-    trainer = bpe_trainer(700, [], min_frequency=1)
-    coded, merges = learn_merges(stream, codes, code_with_suffix, trainer)
-    library = [(codes.spell(left), codes.spell(right)) for left, right in merges]
-    id_of = {codes.spell(piece): i for i, piece in enumerate(coded)}
+    coded, merges = learn_merges(stream, codes, code_with_suffix, 700, [], min_frequency=1)
+    library = [(codes.decode(left), codes.decode(right)) for left, right in merges]
+    id_of = {codes.decode(piece): i for i, piece in enumerate(coded)}
 
     def smallest_ids(corpus, tied):
         return min(tied, key=lambda pair: (id_of[pair[0]], id_of[pair[1]]))
@@ -189,7 +187,7 @@ def test_longest_match_equals_the_librarys_model(words, text):
 
 
 def test_rebuilding_names_the_piece_that_has_no_parents():
-    with pytest.raises(ValueError, match="'abc' is made of 3 earlier pieces"):
+    with pytest.raises(ValueError, match="'abc' is made of 3 earlier subwords"):
         bpe.rebuild_merges({"a": 0, "b": 1, "c": 2, "abc": 3})
     assert bpe.rebuild_merges({"a": 0, "b": 1, "ab": 2, "<s>": 3}, ["<s>"]) == [("a", "b")]
 

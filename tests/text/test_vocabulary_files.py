@@ -221,7 +221,7 @@ def test_vocab_json(tmp_path):
 def test_missing_merges_that_cannot_be_rebuilt(tmp_path):
     gpt2(tmp_path, BYTES | {"the": 256, "th": 257}, None)
     refused(
-        tmp_path / "vocab.json", None, r"no merges beside it .*'the' is made of 3 earlier pieces"
+        tmp_path / "vocab.json", None, r"no merges beside it .*'the' is made of 3 earlier subwords"
     )
 
 
