@@ -1,4 +1,4 @@
-"""Whether a tokenizer and a model belong together, before a wrong pair gives wrong numbers."""
+"""Checks that a tokenizer and a model belong together, before a wrong pair gives wrong results."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from regard.errors import CheckpointError
 from regard.text.special_tokens import ROLES
 from regard.text.tokenizer import Tokenizer
 
-# Between texts and around generated ones; configurations carry those of another vocabulary along.
+# Many configurations have these ids from another vocabulary; no text is encoded with them.
 LOOSE = ("bos", "eos")
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer whose ids mean something else to the model than to the tokenizer.
+    """Raise an error if an id means one token to the model and another to the tokenizer.
+
+    If config.json gives a role an id that is a special token of another role, that is a warning:
+    no text is ever encoded to it.
 
     config: as in config.json: `vocab_size` and `pad_token_id`, `mask_token_id` and the like. More
-        vectors than pieces are fine: many models round their vocabulary up.
-
-    A special id that is stated otherwise is refused where the tokenizer has an ordinary piece under
-    it, and told in a warning where both are special: then no text ever holds it.
+        embeddings than tokens are allowed: many models round their vocabulary up.
 
     Raises:
-        CheckpointError: an id is beyond the vocabulary, or an ordinary piece is special there.
+        CheckpointError: the tokenizer has an id beyond the model's vocabulary, or config.json gives
+            a role the id of an ordinary token.
     """
     size = config.get("vocab_size")
     if size is not None and tokenizer.vocab_size > size:
@@ -39,18 +40,18 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
         if type(stated) is not int or own is None or stated == own:
             continue
         said = (
-            f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} piece "
+            f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} token "
             f"{tokenizer.token(own)!r} has the id {own}"
         )
-        ordinary = _piece(tokenizer, stated) if stated not in tokenizer.special_ids else None
+        ordinary = _token_of(tokenizer, stated) if stated not in tokenizer.special_ids else None
         if ordinary is not None and role not in LOOSE:
             raise CheckpointError(
-                f"The tokenizer does not fit the model: {said}, and {stated} is the ordinary piece "
+                f"The tokenizer does not fit the model: {said}, and {stated} is the ordinary token "
                 f"{ordinary!r} there. Use the tokenizer that was saved with these weights."
             )
         warnings.warn(f"{said}. Do they belong together?", stacklevel=2)
 
 
-def _piece(tokenizer: Tokenizer, number: int) -> str | None:
-    """The piece with this id, None where there is none."""
-    return next((piece for piece, i in tokenizer.vocab().items() if i == number), None)
+def _token_of(tokenizer: Tokenizer, number: int) -> str | None:
+    """The token with this id; None: there is none."""
+    return next((token for token, i in tokenizer.vocab().items() if i == number), None)

@@ -15,13 +15,13 @@ from regard.text.tokenizers_calls import call
 
 
 def template_in(processor: PostProcessor | None) -> Template | None:
-    """The template of a post-processor, as it is seen in what it does to texts of one token each.
+    """The template of a post-processor, found by applying it to texts of one token each.
 
     Raises:
-        RegardError: it puts no template around the texts, but does something else.
+        RegardError: it does something else than adding special tokens around the texts.
     """
     if processor is None or isinstance(processor, ByteLevel):
-        return None  # bytes only trim the places of pieces
+        return None  # it only trims the offsets of tokens
     text = tokenizers.Tokenizer(WordLevel({"x": 0}, unk_token="x")).encode("x")
 
     def problem(said: str) -> RegardError:
@@ -37,22 +37,21 @@ def template_in(processor: PostProcessor | None) -> Template | None:
 
 
 def processor_of(
-    template: Template, token: Callable[[int], str], before: PostProcessor | None = None
+    template: Template, token: Callable[[int], str | None], before: PostProcessor | None = None
 ) -> PostProcessor:
-    """The post-processor by which other libraries put texts into a template.
+    """The post-processor by which other libraries apply a template.
 
-    token: the piece with an id.
-    before: the one that it takes the place of; its handling of bytes stays.
+    token: gives the token with an id
+    before: the post-processor that is replaced; a byte-level one is kept, in front
     """
     one, first, second = template.segments
     used = {i for part in (*template.single, *template.pair) for i, _ in part}
-    names = {i: _named(token(i), i) for i in sorted(used)}
+    tokens = {i: str(token(i)) for i in sorted(used)}
+    names = {i: _template_name(one, i) for i, one in tokens.items()}
     around: PostProcessor = TemplateProcessing(
         single=_spelled(names, template.single, (f"$A:{one}",)),
         pair=_spelled(names, template.pair, (f"$A:{first}", f"$B:{second}")),
-        special_tokens=[
-            {"id": name, "ids": [i], "tokens": [token(i)]} for i, name in names.items()
-        ],
+        special_tokens=[{"id": names[i], "ids": [i], "tokens": [one]} for i, one in tokens.items()],
     )
     return Processors([before, around]) if isinstance(before, ByteLevel) else around
 
@@ -60,8 +59,8 @@ def processor_of(
 def _parts(encoding: tokenizers.Encoding) -> list[Specials]:
     """The special tokens before, between and after the texts, and the texts' own tokens."""
     parts: list[list[Special]] = [[]]
-    marks = zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True)
-    for number, segment, special in marks:
+    columns = zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True)
+    for number, segment, special in columns:
         if special:
             parts[-1].append((number, segment))
         else:
@@ -75,9 +74,9 @@ def _spelled(
     spelled = [[f"{names[i]}:{segment}" for i, segment in part] for part in around]
     for part, text in zip(spelled[:-1], texts, strict=True):
         part.append(text)
-    return [piece for part in spelled for piece in part]
+    return [token for part in spelled for token in part]
 
 
-def _named(piece: str, number: int) -> str:
-    """The name of a piece inside a template: its own, unless that would mean something there."""
-    return f"special-{number}" if ":" in piece or piece.startswith("$") else piece
+def _template_name(token: str, number: int) -> str:
+    """The name of a token in a template: itself, unless that has a meaning there."""
+    return f"special-{number}" if ":" in token or token.startswith("$") else token

@@ -1,15 +1,15 @@
 """Reads tokenizers that others have published, ids unchanged.
 
-Understood are
+Formats:
 
     a folder           with tokenizer.json, or vocab.json + merges.txt (GPT-2, RoBERTa),
                        or encoder.json + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
     tokenizer.json     of the `tokenizers` library, any model
-    vocab.txt          BERT's pieces, one per line; cased or uncased is seen from the pieces
+    vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased
     vocab.json         or encoder.json, with the merges beside it or in `merges`
-    RoBERTa's pieces   as text, one per line, with GPT-2's merges in `merges`
+    RoBERTa's tokens   as text, one per line, with GPT-2's merges in `merges`
 
-The files beside them count as they do in `transformers`: see `regard.text.token_settings`.
+The settings beside them are read as `transformers` does: see `regard.text.token_settings`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Pair
 from regard.text.normalize import Preprocessing
-from regard.text.post_processors import template_in
+from regard.text.post_processors import processor_of, template_in
 from regard.text.sentencepiece import check_folder, conversion_error, is_model
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template
@@ -50,9 +50,9 @@ from regard.text.vocab_files import (
     parse_json,
     read_lines,
     read_merges,
-    read_pieces,
     read_text,
     read_vocab_json,
+    read_vocab_txt,
 )
 from regard.text.wordpiece import longest_match_tokenizer
 
@@ -71,7 +71,7 @@ MODELS = {  # the type of model of each kind that `regard_kind` may name
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """What files say of a tokenizer: the parameters of `regard.text.Tokenizer`."""
+    """The parameters of `regard.text.Tokenizer`, as files give them."""
 
     fast: tokenizers.Tokenizer
     kind: str
@@ -87,9 +87,9 @@ def load(
 ) -> LoadedTokenizer:
     """A tokenizer from a folder or file, recognized by its name and content (see this module).
 
-    merges: the merges file, where it does not lie beside the vocabulary
-    lowercase: for vocab.txt, whether texts are lower-cased and stripped of accents; None: yes,
-        unless a piece has a capital or tokenizer_config.json says otherwise
+    merges: the file of merges, if it is not in the folder of the vocabulary
+    lowercase: for vocab.txt, whether texts are lower-cased and stripped of accents; None: as
+        tokenizer_config.json says, or unless a token has a capital
 
     Raises:
         DataError: a file is missing or malformed, or what it asks for is not supported.
@@ -100,18 +100,18 @@ def load(
         raise conversion_error(path)
     if path.suffix == ".txt":
         first = read_lines(path)[0]
-        return _roberta_pieces(path, merges) if first == "<s>" else _bert(path, lowercase)
+        return _roberta_text_vocab(path, merges) if first == "<s>" else _bert(path, lowercase)
     if path.suffix == ".json":
         text = read_text(path)
         content = parse_json(path, text)
         if path.name == "tokenizer.json" or isinstance(content.get("model"), dict):
-            return _tokenizer_json(path, text, content)  # "model" may be a piece, too
+            return _tokenizer_json(path, text, content)  # in vocab.json "model" is a token
         return _bpe(path, merges)
     raise DataError(path, None, "is not a known kind of vocabulary.", "Known: .json, .txt, folder.")
 
 
 def _main_file(path: Path) -> Path:
-    """The file that a folder is read from; a file is its own."""
+    """The file to read: of a folder, the first of the known names."""
     if not path.is_dir():
         return path
     if (path / "tokenizer.json").is_file():
@@ -122,7 +122,7 @@ def _main_file(path: Path) -> Path:
             return path / name
     there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
     wanted = "tokenizer.json, vocab.json, encoder.json or vocab.txt"
-    raise DataError(path, None, f"the folder must hold {wanted}, but holds {there}.")
+    raise DataError(path, None, f"the folder must have {wanted}, but has {there}.")
 
 
 # ---- tokenizer.json
@@ -142,7 +142,7 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTok
     add_from_settings(path, fast, settings, defaults)
     _check_added(path, fast, listed)
     check_unknown_class(path, fast, settings)
-    roles = _held(fast, settings, defaults)
+    roles = _roles(fast, settings, defaults)
     if fit.family in (BERT, ROBERTA):
         _put_class_template(path, fast, fit.family, settings, roles)
     _check_template(path, fast)
@@ -180,10 +180,10 @@ def _check_added(
             raise DataError(path, None, problem, "Number added tokens after the vocabulary.")
 
 
-def _held(
+def _roles(
     fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, AddedTokenSpec]
 ) -> dict[str, str]:
-    """The special tokens by role: those stated, and defaults that the vocabulary has."""
+    """The special tokens by role: those of the settings, and defaults in the vocabulary."""
     unnamed = {r: t.content for r, t in defaults.items() if r not in settings.named}
     return {r: n for r, n in unnamed.items() if fast.token_to_id(n) is not None} | settings.roles
 
@@ -195,28 +195,37 @@ def _put_class_template(
     settings: TokenSettings,
     roles: Mapping[str, str],
 ) -> None:
-    """The template that BERT's and RoBERTa's classes put texts into, whatever the file has."""
+    """The template that the classes of BERT and RoBERTa apply, whatever tokenizer.json has."""
     cls, sep = (fast.token_to_id(roles[r]) if r in roles else None for r in ("cls", "sep"))
     if cls is None or sep is None:
         return
-    if family is BERT:
-        wanted = Template.bert(cls, sep)
-    else:
-        wanted = Template.around((cls,), (sep, sep), (sep,))
-    held = fast.post_processor
-    if held is not None and _check_template(path, fast) == wanted:
-        return
-    if held is not None:
+    around = Template.around((cls,), (sep, sep), (sep,))
+    wanted = Template.bert(cls, sep) if family is BERT else around
+    if fast.post_processor is not None:
+        if _check_template(path, fast) == wanted:
+            return
         warnings.warn(
             f"{path}: its `post_processor` is not used, but the template of "
             f"{settings.class_name or settings.model_type}, as `transformers` does. The class "
             f'"PreTrainedTokenizerFast" in {settings.path.name} would use it.',
             stacklevel=4,
         )
+    fast.post_processor = _class_processor(fast, family, roles)
+
+
+def _class_processor(
+    fast: tokenizers.Tokenizer, family: Family, roles: Mapping[str, str]
+) -> processors.PostProcessor:
+    cls, sep = ((roles[role], _id_of(fast, roles[role])) for role in ("cls", "sep"))
     if family is BERT:
-        fast.post_processor = _bert_template((roles["cls"], cls), (roles["sep"], sep))
-    else:
-        fast.post_processor = _roberta_template((roles["cls"], cls), (roles["sep"], sep))
+        return processor_of(Template.bert(cls[1], sep[1]), fast.id_to_token)
+    return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
+
+
+def _id_of(fast: tokenizers.Tokenizer, token: str) -> int:
+    found = fast.token_to_id(token)
+    assert found is not None, f"{token!r} is in the vocabulary"
+    return found
 
 
 def _check_template(path: Path, fast: tokenizers.Tokenizer) -> Template | None:
@@ -232,7 +241,7 @@ def _check_template(path: Path, fast: tokenizers.Tokenizer) -> Template | None:
     parts = (*template.single, *template.pair) if template else ()
     for number in (number for part in parts for number, _ in part):
         if fast.id_to_token(number) is None:
-            problem = f"its `post_processor` puts the id {number} around texts, which no token has."
+            problem = f"its `post_processor` adds the id {number} to texts, which no token has."
             raise DataError(path, None, problem)
     return template
 
@@ -244,11 +253,11 @@ def _made(
     roles: Mapping[str, str],
     settings: TokenSettings,
 ) -> LoadedTokenizer:
-    """The tokenizer with what tokenizer_config.json says of its use."""
+    """The parameters of the tokenizer, with those of tokenizer_config.json."""
     config = settings.config
     roles = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
     if roles.get("unk") in (roles.get("bos", ""), roles.get("eos", "")) and not config.regard_kind:
-        del roles["unk"]  # GPT-2 names the end of a text there, but knows every text
+        del roles["unk"]  # GPT-2 names the end of a text there, but no text is unknown to it
     stated = config.regard_kind or kind
     model = type(fast.model).__name__
     if MODELS.get(stated) != model:
@@ -266,7 +275,7 @@ def _made(
 
 
 def _known_roles(fast: tokenizers.Tokenizer) -> dict[str, str]:
-    """The roles of special tokens that are known by their names."""
+    """The roles of added special tokens, recognized by their names."""
     special_tokens = [t.content for t in fast.get_added_tokens_decoder().values() if t.special]
     ends = {"bos": END_OF_TEXT, "eos": END_OF_TEXT} if END_OF_TEXT in special_tokens else {}
     return roles_of(special_tokens) or ends
@@ -285,61 +294,54 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 
 
 def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
-    """vocab.txt of BERT: its preprocessing of text, its pieces, [CLS] and [SEP] for who opens it."""
-    vocab, settings = read_pieces(path), read_settings(path)
+    """vocab.txt of BERT, with BERT's preprocessing and template."""
+    vocab, settings = read_vocab_txt(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
         # Some copies of the uncased vocabulary have the special tokens in lower case, too.
         if special not in vocab and special.lower() in vocab:
             vocab[special] = vocab.pop(special.lower())
     vocab = dict(sorted(vocab.items(), key=lambda item: item[1]))
     names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"} | settings.roles
-    unknown, cls, sep = names["unk"], names["cls"], names["sep"]
-    for special in (unknown, cls, sep):
-        if special not in vocab:
-            problem = f"the piece {special} is missing."
-            raise DataError(path, None, problem, "A BERT vocabulary has it.")
+    _check_present(path, vocab, "BERT", names["unk"], names["cls"], names["sep"])
+    config = settings.config
     lower = _lowercases(path, settings, vocab) if lowercase is None else lowercase
-    accents, apart = settings.config.strip_accents, settings.config.tokenize_chinese_chars
+    isolate, accents = config.tokenize_chinese_chars, config.strip_accents
     preprocessing = Preprocessing(
         clean=True,
-        isolate_cjk=True if apart is None else apart,
+        isolate_cjk=True if isolate is None else isolate,
         strip_accents=lower if accents is None else accents,
         lowercase=lower,
         split="punctuation",
     )
-    fast = longest_match_tokenizer(vocab, preprocessing, unknown)
-    fast.post_processor = _bert_template((cls, vocab[cls]), (sep, vocab[sep]))
+    fast = longest_match_tokenizer(vocab, preprocessing, names["unk"])
+    fast.post_processor = _class_processor(fast, BERT, names)
     known = family_of(settings) is BERT
     return _finish(path, fast, "wordpiece", settings, BERT.defaults if known else roles_of(vocab))
 
 
-def _bert_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.PostProcessor:
-    tokens = {"cls": cls, "sep": sep}
-    return processors.TemplateProcessing(
-        single="cls:0 $A:0 sep:0",
-        pair="cls:0 $A:0 sep:0 $B:1 sep:1",
-        special_tokens=[
-            {"id": name, "ids": [number], "tokens": [token]}
-            for name, (token, number) in tokens.items()
-        ],
-    )
+def _check_present(path: Path, vocab: Mapping[str, int], model: str, *names: str) -> None:
+    for name in names:
+        if name not in vocab:
+            hint = f"A {model} vocabulary has it."
+            raise DataError(path, None, f"the token {name} is missing.", hint)
 
 
-def _lowercases(path: Path, settings: TokenSettings, vocab: dict[str, int]) -> bool:
+def _lowercases(path: Path, settings: TokenSettings, vocab: Mapping[str, int]) -> bool:
+    """Whether texts are lower-cased: as the settings say, or unless a token has a capital."""
     stated = settings.config.do_lower_case
     if stated is not None:
         return stated
-    capital = any(p != p.lower() for p in vocab if not (p.startswith("[") and p.endswith("]")))
-    if settings.class_name is not None and family_of(settings) is BERT:
-        if capital:
-            warnings.warn(
-                f"{path} has pieces with capitals, but texts are lower-cased: "
-                f"{settings.class_name} does so in `transformers` unless {settings.path.name} has "
-                '"do_lower_case": false.',
-                stacklevel=5,
-            )
-        return True
-    return not capital
+    capital = any(t != t.lower() for t in vocab if not (t.startswith("[") and t.endswith("]")))
+    if settings.class_name is None or family_of(settings) is not BERT:
+        return not capital
+    if capital:
+        warnings.warn(
+            f"{path} has tokens with capitals, but texts are lower-cased: {settings.class_name} "
+            f"does so in `transformers` unless {settings.path.name} has "
+            '"do_lower_case": false.',
+            stacklevel=5,
+        )
+    return True
 
 
 # ---- GPT, GPT-2, RoBERTa
@@ -349,7 +351,7 @@ def _bpe(path: Path, merges_path: Path | None) -> LoadedTokenizer:
     """vocab.json with its merges: characters with </w> (GPT) or bytes (GPT-2, RoBERTa)."""
     vocab, settings = read_vocab_json(path), read_settings(path)
     merges = _merges(path, merges_path, vocab)
-    if any(piece.endswith(END) and piece != END for piece in vocab):
+    if any(token.endswith(END) and token != END for token in vocab):
         return _gpt(path, vocab, merges, settings)
     family = family_of(settings)
     if family is ROBERTA or (family is None and "<s>" in vocab and "<mask>" in vocab):
@@ -376,8 +378,7 @@ def _gpt(
     path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
 ) -> LoadedTokenizer:
     unknown = settings.roles.get("unk", "<unk>")
-    if unknown not in vocab:
-        raise DataError(path, None, f"the piece {unknown} is missing.", "GPT's vocabulary has it.")
+    _check_present(path, vocab, "GPT", unknown)
     model = models.BPE(vocab, merges, unk_token=unknown, end_of_word_suffix=END)
     fast = tokenizers.Tokenizer(model)
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -391,12 +392,10 @@ def _bytes(
 ) -> tokenizers.Tokenizer:
     missing = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - vocab.keys())
     if missing:
-        problem = f"{len(missing)} of the 256 byte pieces are missing, the first is {missing[0]!r}."
+        problem = f"{len(missing)} of the 256 byte tokens are missing, the first is {missing[0]!r}."
         raise DataError(path, None, problem, "Is it a byte-level vocabulary?")
-    preprocessing = Preprocessing(
-        split="gpt2-prefix" if settings.config.add_prefix_space else "gpt2"
-    )
-    return assemble(models.BPE(vocab, merges), preprocessing, decoders.ByteLevel())
+    split = "gpt2-prefix" if settings.config.add_prefix_space else "gpt2"
+    return assemble(models.BPE(vocab, merges), Preprocessing(split=split), decoders.ByteLevel())
 
 
 def _roberta(
@@ -404,72 +403,70 @@ def _roberta(
 ) -> LoadedTokenizer:
     fast = _bytes(path, vocab, merges, settings)
     names = {"cls": "<s>", "sep": "</s>"} | settings.roles
-    for special in (names["cls"], names["sep"]):
-        if special not in vocab:
-            problem = f"the piece {special} is missing."
-            raise DataError(path, None, problem, "A RoBERTa vocabulary has it.")
-    ends = ((names[role], vocab[names[role]]) for role in ("cls", "sep"))
-    fast.post_processor = _roberta_template(*ends)
+    _check_present(path, vocab, "RoBERTa", names["cls"], names["sep"])
+    fast.post_processor = _class_processor(fast, ROBERTA, names)
     defaults = {**ROBERTA.defaults, **roles_of(vocab)}
-    return _finish(path, fast, "byte-bpe", settings, defaults, ROBERTA)
+    mask = settings.named.get("mask", AddedTokenSpec(defaults["mask"], plain=True))
+    if mask is not None and mask.plain:
+        # In RoBERTa's own code the space before <mask> is part of it: it stands for " word". So it
+        # is in `transformers` 4, by which such folders were written; later releases differ.
+        named = {**settings.named, "mask": AddedTokenSpec(mask.content, lstrip=True)}
+        settings = replace(settings, named=named)
+    return _finish(path, fast, "byte-bpe", settings, defaults)
 
 
-def _roberta_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.PostProcessor:
-    return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
+def _roberta_text_vocab(path: Path, merges_path: Path | None) -> LoadedTokenizer:
+    """RoBERTa's vocabulary as text, one token after the other, with GPT-2's merges.
 
-
-def _roberta_pieces(path: Path, merges_path: Path | None) -> LoadedTokenizer:
-    """RoBERTa's pieces as text, one after the other, with GPT-2's merges.
-
-    Bytes that are not UTF-8 are written \\xNN. A piece with a line feed takes several lines, and
-    the control characters 0 to 3 are written as a space, the third such piece and following.
+    Bytes that are not UTF-8 are written \\xNN. A token with a line feed takes several lines, and
+    the control characters 0 to 3 are written as a space, the third such token and following.
     """
     if merges_path is None:
         hint = "Give GPT-2's vocab.bpe (or merges.txt) in `merges`."
-        raise DataError(path, None, "these pieces need the merges they were made with.", hint)
+        raise DataError(path, None, "this vocabulary needs the merges it was made with.", hint)
     byte_of = _bytes_of_characters()
     pairs = [line.split(" ") for line in read_lines(merges_path)[1:] if line.count(" ") == 1]
     known = [*byte_of, *("".join(pair) for pair in pairs)]
-    written = {_as_text(piece, byte_of): piece for piece in known}
+    written = {_as_text(token, byte_of): token for token in known}
     vocab = _match_lines(path, written)
     return _roberta(path, vocab, read_merges(merges_path, vocab), read_settings(path))
 
 
-def _match_lines(path: Path, written: dict[str, str]) -> dict[str, int]:
-    """Piece -> id for lines of pieces written as text; a line feed inside a piece is healed."""
+def _match_lines(path: Path, written: Mapping[str, str]) -> dict[str, int]:
+    """Token -> id for lines of tokens written as text; several lines may be one token."""
     lines = read_lines(path)
     special_tokens = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT}
     controls = iter("\0\1\2\3")
     vocab: dict[str, int] = {}
-    at = 0
-    while at < len(lines):
+    number = 0
+    while number < len(lines):
         for span in (1, 2, 3):
-            text = "\n".join(lines[at : at + span])
-            piece = written.get(text)
-            if piece is None and (text in special_tokens or text.startswith("madeupword")):
-                piece = text
-            if text == " " and piece in vocab:
-                piece = written.get(next(controls, ""))
-            if piece is not None and piece not in vocab:
+            text = "\n".join(lines[number : number + span])
+            token = written.get(text)
+            if token is None and (text in special_tokens or text.startswith("madeupword")):
+                token = text
+            if text == " " and token in vocab:
+                token = written.get(next(controls, ""))
+            if token is not None and token not in vocab:
                 break
         else:
-            problem = f"{lines[at]!r} is not a piece that the merges make, or stands twice."
-            raise DataError(path, at + 1, problem, "Do both files belong together?")
-        vocab[piece] = len(vocab)
-        at += span
+            problem = f"{lines[number]!r} is not a token that the merges make, or occurs twice."
+            raise DataError(path, number + 1, problem, "Do both files belong together?")
+        vocab[token] = len(vocab)
+        number += span
     return vocab
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's printable character for each byte, inverted: printable ones stand for themselves."""
+    """The byte of each of GPT-2's characters; a printable byte is written as its own character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     shifted = {chr(256 + n): byte for n, byte in enumerate(others)}
     return {chr(byte): byte for byte in printable} | shifted
 
 
-def _as_text(piece: str, byte_of: dict[str, int]) -> str:
-    return bytes(byte_of[char] for char in piece).decode("utf-8", "backslashreplace")
+def _as_text(token: str, byte_of: Mapping[str, int]) -> str:
+    return bytes(byte_of[char] for char in token).decode("utf-8", "backslashreplace")
 
 
 def _finish(
@@ -478,19 +475,12 @@ def _finish(
     kind: str,
     settings: TokenSettings,
     defaults: Mapping[str, str],
-    family: Family | None = None,
 ) -> LoadedTokenizer:
     """The tokenizer, with the tokens that files beside the vocabulary add to it."""
     tokens = {role: AddedTokenSpec(name, plain=True) for role, name in defaults.items()}
-    mask = settings.named.get("mask", tokens.get("mask"))
-    if family is ROBERTA and mask is not None and mask.plain:
-        # RoBERTa's authors let <mask> swallow the space before it: it stands for " word". So does
-        # `transformers` 4, from whose time such folders are; later releases do not.
-        named = {**settings.named, "mask": AddedTokenSpec(mask.content, lstrip=True)}
-        settings = replace(settings, named=named)
     add_from_settings(path, fast, settings, tokens)
-    held = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
-    roles = held | settings.roles
+    known = {r: t.content for r, t in tokens.items() if fast.token_to_id(t.content) is not None}
+    roles = known | settings.roles
     if fast.post_processor is None:
         _put_ends(fast, roles, settings)
     return _made(path, fast, kind, roles, settings)
@@ -499,27 +489,21 @@ def _finish(
 def _put_ends(
     fast: tokenizers.Tokenizer, roles: Mapping[str, str], settings: TokenSettings
 ) -> None:
-    """The template that `add_bos_token` and `add_eos_token` ask for, where they do."""
+    """The template that `add_bos_token` and `add_eos_token` ask for."""
     config = settings.config
-    stated = {"bos": config.add_bos_token, "eos": config.add_eos_token}
-    asked = [role for role, asks in stated.items() if asks]
-    if not asked:
-        return
-    for role in asked:
+    ids: dict[str, list[int]] = {"bos": [], "eos": []}
+    for role, stated in (("bos", config.add_bos_token), ("eos", config.add_eos_token)):
+        if not stated:
+            continue
         if role not in roles or settings.named.get(role, 0) is None:
-            problem = f"`add_{role}_token` asks for a {role} piece, but there is none."
+            problem = f"`add_{role}_token` asks for a {role} token, but there is none."
             hint = f"Name one in `{role}_token`, or remove `add_{role}_token`."
             raise DataError(settings.path, None, problem, hint)
-
-    def around(text: str, segment: int) -> list[str]:
-        parts = [f"{role}:{segment}" if role in asked else "" for role in ("bos", "eos")]
-        return [part for part in (parts[0], f"{text}:{segment}", parts[1]) if part]
-
-    fast.post_processor = processors.TemplateProcessing(
-        single=around("$A", 0),
-        pair=around("$A", 0) + around("$B", 1),
-        special_tokens=[
-            {"id": role, "ids": [fast.token_to_id(roles[role])], "tokens": [roles[role]]}
-            for role in asked
-        ],
+        ids[role].append(_id_of(fast, roles[role]))
+    if not ids["bos"] + ids["eos"]:
+        return
+    (bos, bos_of_second), (eos, eos_of_second) = (
+        [tuple((i, segment) for i in ids[role]) for segment in (0, 1)] for role in ("bos", "eos")
     )
+    template = Template((bos, eos), (bos, (*eos, *bos_of_second), eos_of_second))
+    fast.post_processor = processor_of(template, fast.id_to_token)

@@ -1,4 +1,4 @@
-"""What special pieces are for, and what every vocabulary must hold."""
+"""The roles of special tokens, and what a vocabulary must hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from regard.errors import ConfigError
 
-# The part a special piece plays, and the names by which it is known without being told.
+# Role -> the names by which a special token of this role is recognized.
 ROLES: dict[str, tuple[str, ...]] = {
     "pad": ("<pad>", "[PAD]"),
     "bos": ("<s>", "<bos>", "[BOS]"),
@@ -19,17 +19,21 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 
 def roles_of(special_tokens: Iterable[str]) -> dict[str, str]:
-    """The roles of special pieces, known by their names: ["<pad>", "[CLS]"] -> pad and cls."""
+    """Role -> token, recognized by the names: ["<pad>", "[CLS]"] -> pad and cls."""
     present = set(special_tokens)
     return {role: name for role, names in ROLES.items() for name in names[::-1] if name in present}
 
 
 def need_unknown(kind: str, special_tokens: list[str]) -> str:
-    """The name of the unknown piece, which this kind cannot do without."""
+    """The name of the unknown token, which this kind of tokenizer needs.
+
+    Raises:
+        ConfigError: `special_tokens` has none.
+    """
     unknown = roles_of(special_tokens).get("unk")
     if unknown is None:
         raise ConfigError(
-            f"kind {kind!r} needs a piece for what it does not know: `special_tokens` must hold "
+            f"kind {kind!r} needs a token for unknown text: `special_tokens` must hold "
             f"<unk> or [UNK], but is {special_tokens}. (byte-bpe needs none.)"
         )
     return unknown

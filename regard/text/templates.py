@@ -1,8 +1,8 @@
-"""How one text, or two, become a row for an encoder: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+"""The special tokens around one text or two: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
-A template holds the ids that stand around the texts, and the segment of every place. It is kept in
-tokenizer.json (its post-processor), where other libraries find it too; where a file has none, the
-model knows its own.
+A template holds the ids before, between and after the texts, and the segment of every position.
+tokenizer.json has it as its post-processor, where other libraries read it, too; if a file has none,
+the model has a template of its own.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Special = tuple[int, int]  # the id of a piece, and its segment
+Special = tuple[int, int]  # the id of a special token, and its segment
 Specials = tuple[Special, ...]
 
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """One or two texts as an encoder reads them.
+    """One or two texts with the special tokens around them, as an encoder reads them.
 
-    `starts` and `counts` say where the ids of each text stand in the row, and how many are left.
+    ids, segments: of every position
+    starts, counts: of each text, the position of its first token, and how many tokens it has
     """
 
     ids: list[int]
@@ -30,17 +31,18 @@ class EncoderInput:
         return len(self.ids)
 
     def texts(self) -> list[list[int]]:
-        """The ids of each text, without what stands around them."""
-        places = zip(self.starts, self.counts, strict=True)
-        return [self.ids[start : start + count] for start, count in places]
+        """The ids of each text, without special tokens."""
+        spans = zip(self.starts, self.counts, strict=True)
+        return [self.ids[start : start + count] for start, count in spans]
 
 
 @dataclass(frozen=True)
 class Template:
-    """What stands before, between and after the texts, and the segments of the texts themselves.
+    """The special tokens before, between and after texts, and the segments of the texts.
 
-    single: before and after one text.  pair: before, between and after two.
-    segments: of one text; of the first of two; of the second of two.
+    single: those before and after one text
+    pair: those before, between and after two texts
+    segments: of one text; of the first of two; of the second of two
     """
 
     single: tuple[Specials, Specials]
@@ -49,12 +51,12 @@ class Template:
 
     @property
     def segment_count(self) -> int:
-        """How many segments are told apart."""
-        marks = [segment for part in (*self.single, *self.pair) for _, segment in part]
-        return 1 + max([*self.segments, *marks])
+        """The number of different segments."""
+        special = [segment for part in (*self.single, *self.pair) for _, segment in part]
+        return 1 + max([*self.segments, *special])
 
     def unsegmented(self) -> Template:
-        """The same pieces, all of the first segment."""
+        """The same special tokens; all positions are of the first segment."""
         single, pair = (
             tuple(tuple((i, 0) for i, _ in part) for part in parts)
             for parts in (self.single, self.pair)
@@ -62,11 +64,11 @@ class Template:
         return Template((single[0], single[1]), (pair[0], pair[1], pair[2]), (0, 0, 0))
 
     def special_count(self, texts: int) -> int:
-        """The places that are not of a text in a row of one text or of two."""
+        """The number of special tokens around one text, or two."""
         return sum(map(len, self.single if texts == 1 else self.pair))
 
     def apply(self, texts: Sequence[Sequence[int]]) -> EncoderInput:
-        """The row of one text's ids, or of two."""
+        """The encoder input of one text, given as ids, or of two."""
         around = self.single if len(texts) == 1 else self.pair
         of_text = self.segments[:1] if len(texts) == 1 else self.segments[1:]
         ids, segments, starts = [i for i, _ in around[0]], [s for _, s in around[0]], []
@@ -82,12 +84,12 @@ class Template:
     def around(
         cls, before: Sequence[int], between: Sequence[int], after: Sequence[int]
     ) -> Template:
-        """All places of the first segment (RoBERTa, GPT)."""
+        """Of ids before, between and after texts; all are of the first segment (RoBERTa, GPT)."""
         first, middle, last = (tuple((i, 0) for i in part) for part in (before, between, after))
         return cls((first, last), (first, middle, last), (0, 0, 0))
 
     @classmethod
     def bert(cls, begin: int, end: int) -> Template:
-        """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and what follows are the second segment."""
+        """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and the [SEP] after it are the second segment."""
         first, middle, last = ((begin, 0),), ((end, 0),), ((end, 1),)
         return cls((first, middle), (first, middle, last))

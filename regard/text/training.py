@@ -1,4 +1,4 @@
-"""`train`: one entry for every kind of tokenizer, reading its texts once, as a stream."""
+"""Trains a tokenizer of any kind on texts that are read once, as a stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(
     read_special_tokens: bool = False,
     **options: Any,
 ) -> Tokenizer:
-    """Learn a vocabulary of at most `vocab_size` pieces from texts.
+    """Train a tokenizer with a vocabulary of at most `vocab_size` tokens.
 
     kind: a key of `regard.text.KINDS`
     texts: any iterable of str, read once; memory grows with the number of different words,
@@ -43,8 +43,10 @@ def train(
         lowercase, split), and those of the kind's own trainer, such as min_frequency
 
     The same texts in the same order give the same tokenizer, on every machine.
-    Raises ConfigError for an unknown kind or option and for a `vocab_size` that cannot hold the
-    alphabet; RegardError for a text that is not one.
+
+    Raises:
+        ConfigError: the kind or an option is unknown, or `vocab_size` cannot hold the alphabet.
+        RegardError: a text is no str, or has half of a surrogate pair.
     """
     if kind not in KINDS:
         raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
@@ -65,8 +67,8 @@ def _resolve(
     kind: str, options: dict[str, Any]
 ) -> tuple[Callable[..., tokenizers.Tokenizer], Preprocessing, dict[str, Any]]:
     """The kind's trainer, its preprocessing of text, and the options that are the trainer's own."""
-    place, defaults = KINDS[kind]
-    module, _, function = place.partition(":")
+    address, defaults = KINDS[kind]
+    module, _, function = address.partition(":")
     learn = getattr(import_module(module), function)
     own = [p.name for p in inspect.signature(learn).parameters.values() if p.kind is p.KEYWORD_ONLY]
     shared = [field.name for field in fields(Preprocessing)]

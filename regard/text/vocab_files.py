@@ -1,4 +1,4 @@
-"""Reading vocabulary files line by line; what is malformed is named by file and line."""
+"""Reads vocabulary files; errors name file and line."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines as a vocabulary has them: only the line feed ends one, for pieces may be strange."""
+    """The lines of a vocabulary. Only a line feed ends one: tokens may have other line breaks."""
     lines = read_text(path).removesuffix("\n").split("\n")
     if all(line.endswith("\r") for line in lines):  # written on Windows
         lines = [line.removesuffix("\r") for line in lines]
     return lines
 
 
-def read_pieces(path: Path) -> dict[str, int]:
-    """One piece per line; its id is the line's number, from 0."""
+def read_vocab_txt(path: Path) -> dict[str, int]:
+    """Token -> id of a file with one token per line; its id is the line's number, from 0."""
     vocab: dict[str, int] = {}
-    for id, piece in enumerate(read_lines(path)):
-        if not piece:
-            raise DataError(path, id + 1, "an empty line where a piece must stand.")
-        if piece in vocab:
-            problem = f"piece {piece!r} stands on line {vocab[piece] + 1} already."
-            raise DataError(path, id + 1, problem, "Each piece must stand once.")
-        vocab[piece] = id
+    for id, token in enumerate(read_lines(path)):
+        if not token:
+            raise DataError(path, id + 1, "the line is empty, but must be a token.")
+        if token in vocab:
+            problem = f"the token {token!r} is on line {vocab[token] + 1} already."
+            raise DataError(path, id + 1, problem, "Each token must occur once.")
+        vocab[token] = id
     return vocab
 
 
@@ -65,7 +65,7 @@ def parse_json(path: Path, text: str) -> dict[str, Any]:
 
 
 def read_vocab_json(path: Path) -> dict[str, int]:
-    """{"piece": id, …}; see `check_ids`."""
+    """{"token": id, …}; see `check_ids`."""
     vocab = read_json(path)
     check_ids(path, vocab)
     return vocab
@@ -83,19 +83,19 @@ def check_ids(path: Path, vocab: Mapping[str, Any]) -> None:
         if not vocab or (min(ids) >= 0 and max(ids) < MOST_IDS):
             return
     owners: dict[int, str] = {}
-    for piece, id in vocab.items():
+    for token, id in vocab.items():
         if type(id) is not int or id < 0:
-            raise DataError(path, None, f"the id of piece {piece!r} must be 0 or more, is {id!r}.")
+            raise DataError(path, None, f"the id of token {token!r} must be 0 or more, is {id!r}.")
         if id >= MOST_IDS:
-            problem = f"the id of piece {piece!r} must be below {MOST_IDS:,}, but is {id:,}."
+            problem = f"the id of token {token!r} must be below {MOST_IDS:,}, but is {id:,}."
             raise DataError(path, None, problem, "A model has a vector for every id up to it.")
         if id in owners:
-            raise DataError(path, None, f"pieces {owners[id]!r} and {piece!r} share the id {id}.")
-        owners[id] = piece
+            raise DataError(path, None, f"tokens {owners[id]!r} and {token!r} share the id {id}.")
+        owners[id] = token
 
 
 def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
-    """One merge per line, two pieces with a space between; a first line `#version…` is skipped."""
+    """One merge per line, two tokens with a space between; a first line `#version…` is skipped."""
     lines = read_lines(path)
     seen: dict[Pair, int] = {}
     for number, line in enumerate(lines, 1):
@@ -103,14 +103,14 @@ def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
             continue
         fields = line.split(" ")
         if len(fields) != 2 or not all(fields):
-            problem = f"a merge is two pieces with one space between, but the line is {line!r}."
+            problem = f"a merge is two tokens with one space between, but the line is {line!r}."
             raise DataError(path, number, problem)
         pair = fields[0], fields[1]
         if pair in seen:
-            raise DataError(path, number, f"merge {line!r} stands on line {seen[pair]} already.")
-        for piece in (*pair, "".join(pair)):
-            if piece not in vocab:
-                problem = f"merge {line!r} needs piece {piece!r}, which the vocabulary lacks."
+            raise DataError(path, number, f"merge {line!r} is on line {seen[pair]} already.")
+        for token in (*pair, "".join(pair)):
+            if token not in vocab:
+                problem = f"merge {line!r} needs token {token!r}, which the vocabulary lacks."
                 raise DataError(path, number, problem, "Do both files belong together?")
         seen[pair] = number
     return list(seen)

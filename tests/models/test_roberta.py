@@ -97,5 +97,5 @@ def test_its_template_doubles_the_mark_between_texts():
     assert template.apply([[5, 6]]).ids == [0, 5, 6, 2]
     row = template.apply([[5, 6], [7]])
     assert row.ids == [0, 5, 6, 2, 2, 7, 2] and row.segments == [0] * 7 and row.starts == (1, 5)
-    with pytest.raises(ConfigError, match="marks its texts with cls and sep pieces, .* no cls p"):
+    with pytest.raises(ConfigError, match="puts cls and sep tokens around texts, .* no cls t"):
         Roberta.template(tokenizer("[PAD]", "[UNK]", "[SEP]"))

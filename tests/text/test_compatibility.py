@@ -41,13 +41,13 @@ def test_ids_beyond_the_vocabulary_are_refused_by_the_last_piece(tokenizer):
 
 @pytest.mark.parametrize("role", ["pad", "mask", "cls", "sep", "unk"])
 def test_an_ordinary_piece_that_is_special_to_the_model_is_refused(tokenizer, role):
-    with pytest.raises(CheckpointError, match=f"`{role}_token_id` 5.*ordinary piece 'the'"):
+    with pytest.raises(CheckpointError, match=f"`{role}_token_id` 5.*ordinary token 'the'"):
         check_tokenizer(tokenizer, {"vocab_size": 7, f"{role}_token_id": 5})
 
 
 def test_two_specials_that_are_exchanged_are_told(tokenizer):
     with pytest.warns(
-        UserWarning, match=r"`pad_token_id` 2, but .* pad piece '\[PAD\]' has the id 0"
+        UserWarning, match=r"`pad_token_id` 2, but .* pad token '\[PAD\]' has the id 0"
     ):
         check_tokenizer(tokenizer, {"vocab_size": 7, "pad_token_id": 2})
 

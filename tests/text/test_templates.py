@@ -161,5 +161,5 @@ def test_transformers_opens_what_was_written(tmp_path):
 
 def test_a_role_that_is_missing_is_named():
     assert words().required_ids("cls", "sep") == [0, 1]
-    with pytest.raises(ConfigError, match='has no pad and no mask piece. .*"pad_token"'):
+    with pytest.raises(ConfigError, match='has no pad and no mask token. .*"pad_token"'):
         words().required_ids("cls", "pad", "mask")

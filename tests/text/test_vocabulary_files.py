@@ -167,7 +167,7 @@ def test_missing_files(tmp_path):
     (tmp_path / "vocab.txt.gz").touch()
     refused(tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz")
     refused(tmp_path / "no" / "vocab.txt", None, "folder .* does not exist either")
-    with pytest.raises(DataError, match="the folder must hold tokenizer.json.* holds vocab.txt.gz"):
+    with pytest.raises(DataError, match="the folder must have tokenizer.json.* has vocab.txt.gz"):
         Tokenizer.load(tmp_path)
     refused(tmp_path / "vocab.txt.gz", None, "not a known kind")
     (tmp_path / "spiece.model").touch()
@@ -175,11 +175,11 @@ def test_missing_files(tmp_path):
 
 
 def test_vocab_txt(tmp_path):
-    refused(bert(tmp_path, [*BERT, "un"]), 9, "piece 'un' stands on line 6 already")
-    refused(bert(tmp_path, [*BERT[:6], "", *BERT[6:]]), 7, "an empty line")
+    refused(bert(tmp_path, [*BERT, "un"]), 9, "the token 'un' is on line 6 already")
+    refused(bert(tmp_path, [*BERT[:6], "", *BERT[6:]]), 7, "the line is empty")
     refused(bert(tmp_path, [*BERT, "\udcff"]), 9, "byte 0xff is not UTF-8")
-    refused(bert(tmp_path, BERT[3:]), None, r"the piece \[UNK\] is missing")
-    refused(bert(tmp_path, []), 1, "an empty line")
+    refused(bert(tmp_path, BERT[3:]), None, r"the token \[UNK\] is missing")
+    refused(bert(tmp_path, []), 1, "the line is empty")
 
 
 def test_merges(tmp_path):
@@ -193,10 +193,10 @@ def test_merges(tmp_path):
             Tokenizer.load(tmp_path)
         assert (refusal.value.path, refusal.value.line) == (str(merges), line)
 
-    wrong(["t h", "th"], 3, "two pieces with one space between, but the line is 'th'")
-    wrong(["t h", "t h e"], 3, "two pieces")
-    wrong(["t h", "", "th e"], 3, "two pieces")
-    wrong(["t h", "th e", "t h"], 4, "merge 't h' stands on line 2 already")
+    wrong(["t h", "th"], 3, "two tokens with one space between, but the line is 'th'")
+    wrong(["t h", "t h e"], 3, "two tokens")
+    wrong(["t h", "", "th e"], 3, "two tokens")
+    wrong(["t h", "th e", "t h"], 4, "merge 't h' is on line 2 already")
     wrong(["t h", "th x"], 3, "needs piece 'thx', which the vocabulary lacks")
 
 
@@ -207,15 +207,15 @@ def test_vocab_json(tmp_path):
     path.write_text('{"a": 0, "a": 1}')
     refused(path, None, "'a' occurs twice")
     path.write_text('{"a": 0, "b": 0}')
-    refused(path, None, "pieces 'a' and 'b' share the id 0")
+    refused(path, None, "tokens 'a' and 'b' share the id 0")
     path.write_text('{"a": 0, "b": "1"}')
-    refused(path, None, "id of piece 'b' must be 0 or more, is '1'")
+    refused(path, None, "id of token 'b' must be 0 or more, is '1'")
     path.write_text("[1]")
     refused(path, None, "must hold a JSON object, but holds a list")
     path.write_text('{"a": 0, "b": 1}')
-    refused(path, None, "254 of the 256 byte pieces are missing")
+    refused(path, None, "254 of the 256 byte tokens are missing")
     path.write_text('{"a</w>": 0, "b": 1}')
-    refused(path, None, "the piece <unk> is missing")
+    refused(path, None, "the token <unk> is missing")
 
 
 def test_missing_merges_that_cannot_be_rebuilt(tmp_path):
@@ -258,7 +258,7 @@ def test_roles_are_known_without_a_configuration(tmp_path):
 def test_roberta_pieces(tmp_path):
     path = tmp_path / "pieces.txt"
     path.write_text("<s>\n<pad>\n</s>\n<unk>\n the\n")
-    refused(path, None, "need the merges they were made with")
+    refused(path, None, "needs the merges it was made with")
     merges = tmp_path / "merges.txt"
     merges.write_text("#version: 0.2\nt h\n")
-    refused(path, 5, "' the' is not a piece that the merges make", merges=merges)
+    refused(path, 5, "' the' is not a token that the merges make", merges=merges)
