@@ -25,7 +25,7 @@ def generate(
     decoding: dict[str, Any],
 ) -> None:
     """Continue a text, token by token as the model decides."""
-    from regard.decoding import count_acceptance, with_options
+    from regard.decoding import IncrementalMethod, count_acceptance, with_options
 
     task = load_task(model, quantize)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
@@ -35,7 +35,8 @@ def generate(
         prompt = checked_argument(prompt)
     method = with_options(task.method, **decoding)
     with count_acceptance() as acceptance:
-        if not as_json and hasattr(method, "steps") and decoding.get("samples", 1) == 1:
+        streams = isinstance(method, IncrementalMethod) and decoding.get("samples", 1) == 1
+        if streams and not as_json:
             tokens = task.stream(prompt, too_long=too_long, **decoding)
             emit(prompt + next(tokens, ""))  # after an error nothing is printed
             for token in tokens:

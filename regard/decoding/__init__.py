@@ -34,6 +34,7 @@ _NAMES = {
     "greedy": "Greedy",
     "hypothesis": "Hypothesis unfinished",
     "length_penalty": "GNMT Power RelativeLimit TotalLimit",
+    "loop": "IncrementalMethod",
     "prefix_cache": "Prefixes keep_prefixes",
     "sampling": "Sampling",
     "settings": "options",

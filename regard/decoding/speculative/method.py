@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -404,12 +404,6 @@ class AcceptanceStats:
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-
-    COUNTS: ClassVar = ("steps", "tokens", "drafted", "accepted")
-
-    def counts(self) -> dict[str, int]:
-        """The four numbers by name."""
-        return dict(vars(self))
 
     @property
     def tokens_per_step(self) -> float:
