@@ -1,4 +1,4 @@
-"""Models by the name they have on the hub: the one place here that touches the network.
+"""Models by their name on the hub; no other file of the library uses the network.
 
     folder = resolve("org/name")              the folder of what was downloaded
     folder = resolve("org/name@revision")     a branch, a tag or a commit
@@ -19,7 +19,7 @@ from regard.suggest import nearest
 
 NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 
-ABOUT = (
+DESCRIPTION = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -42,9 +42,9 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*
 
 
 def resolve(name: str | Path, *, download: bool = True) -> Path:
-    """The folder that a name stands for: a folder as it is, else what the hub has under ORG/NAME.
+    """The folder that a name stands for: a local folder, else what the hub has under ORG/NAME.
 
-    download: whether the hub may be asked; if not, the cache is all there is.
+    download: whether the hub may be asked; if not, only the cache is used.
 
     Raises:
         CheckpointError: there is no such folder and no such model, or the hub cannot be reached.
@@ -69,22 +69,20 @@ def resolve(name: str | Path, *, download: bool = True) -> Path:
 
 
 def _near(path: Path) -> str:
-    """The folder beside it that has nearly this name."""
-    beside = [one.name for one in path.parent.iterdir() if one.is_dir()] if _listable(path) else []
-    said = nearest(path.name, beside)
-    return f"{said} " if beside and said.startswith("Did you mean") else ""
-
-
-def _listable(path: Path) -> bool:
-    return path.parent.is_dir() and os.access(path.parent, os.R_OK)
+    """A suggestion, if a folder beside it has nearly this name."""
+    if not (path.parent.is_dir() and os.access(path.parent, os.R_OK)):
+        return ""
+    names = [one.name for one in path.parent.iterdir() if one.is_dir()]
+    said = nearest(path.name, names)
+    return f"{said} " if names and said.startswith("Did you mean") else ""
 
 
 def _downloaded(repository: str, revision: str | None, download: bool) -> Path:
     """The folder in the cache, with weights in the safest form that the repository has."""
-    folder = _fetched(repository, revision, [*ABOUT, *SAFE], download)
+    folder = _fetched(repository, revision, [*DESCRIPTION, *SAFE], download)
     if any((folder / name).exists() for name in SAFE[:2]):
         return folder
-    return _fetched(repository, revision, [*ABOUT, *PICKLED], download)
+    return _fetched(repository, revision, [*DESCRIPTION, *PICKLED], download)
 
 
 def _fetched(
@@ -95,7 +93,7 @@ def _fetched(
         from huggingface_hub import constants, errors
     except ImportError:
         raise RegardError(
-            f"There is no folder {repository} here, and to download it needs `huggingface_hub`, "
+            f"There is no folder {repository} here, and downloading it needs `huggingface_hub`, "
             "which is not installed. Install it with: pip install huggingface_hub"
         ) from None
     # The package reads the variable once, when it is imported.
@@ -118,20 +116,15 @@ def _fetched(
     except errors.RevisionNotFoundError:
         why = f"the model has no revision {revision!r}"
     except errors.HFValidationError as error:
-        why = f"this can be no name on the hub: {error}"
+        why = f"this is not a valid name on the hub: {error}"
     except errors.LocalEntryNotFoundError as error:
         first = str(error).split("\n")[0].rstrip(".")
-        why = f"the hub cannot be reached, and the cache has it not, or not all of it: {first}"
+        why = f"the hub cannot be reached, and the cache does not have all of it: {first}"
+        absent = "there is no such folder here, the cache does not have all of it, and"
         if offline:
-            why = (
-                "there is no such folder here, the cache has it not, or not all of it, and "
-                "HF_HUB_OFFLINE forbids to download it. Download it once without"
-            )
+            why = f"{absent} HF_HUB_OFFLINE forbids downloading it. Download it once without"
         elif not download:
-            why = (
-                "there is no such folder here, the cache has it not, or not all of it, and nothing "
-                "is downloaded for this. Give a folder, or load the model once"
-            )
-    except Exception as error:  # of the network: what it raises is that library's own affair
+            why = f"{absent} nothing is downloaded for this. Give a folder, or load the model once"
+    except Exception as error:  # the network library may raise anything
         why = f"it could not be downloaded: {type(error).__name__}: {error}"
     raise CheckpointError(f"{named}: {why}.")

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.checkpoints.sentence_transformers import KINDS, Pooling
 from regard.data.encoder_inputs import EncodedInputs, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.layers.mixing import Choice, choice_of
+from regard.layers.pooling import KINDS, Pooling
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite_checks import check_finite
@@ -76,7 +76,7 @@ class EmbedOptions(TypedDict, total=False):
         embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that was trained.
     pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
         "mean", "first", "last", "max"; of a text also the other kinds of
-        `regard.checkpoints.sentence_transformers`. None: of a text as the model's folder says,
+        `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
         otherwise the mean.
     per: what a vector represents: "text" (the default), "word", or "token" (special ones, too).
     normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
@@ -223,7 +223,7 @@ class TextVectors:
         return EncodedTexts([pieces.truncate(row) for row in encoded.rows])
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Tensor:
-        return self.pooling.of(states, sizes)
+        return self.pooling.unpadded(states, sizes)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.checkpoints.sentence_transformers import Pooling
 from regard.data import RowReader, read
 from regard.errors import DataError
+from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong

@@ -123,7 +123,7 @@ def _answer(status):
         (lambda: errors.RepositoryNotFoundError("x", response=_answer(404)), "no such model on"),
         (lambda: errors.RevisionNotFoundError("x", response=_answer(404)), "no revision 'v9'"),
         (lambda: errors.LocalEntryNotFoundError("Connect"), "cannot be reached.*Connect"),
-        (lambda: errors.HFValidationError("--"), "can be no name on the hub"),
+        (lambda: errors.HFValidationError("--"), "is not a valid name on the hub"),
         (lambda: OSError("disk full"), "could not be downloaded: OSError: disk full"),
     ],
 )

@@ -8,15 +8,11 @@ import pytest
 import torch
 
 from regard.checkpoints.formats import to_published
-from regard.checkpoints.sentence_transformers import (
-    KINDS,
-    Pooling,
-    read_pooling,
-    write_sentence_transformers,
-)
+from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
+from regard.layers.pooling import KINDS, Pooling
 from regard.models.bert import Bert
 from regard.models.headed import Headed
 from regard.text import Tokenizer
@@ -85,7 +81,7 @@ def test_padding_changes_no_pooling():
     texts = Sequences(torch.zeros(2, 5, dtype=torch.long), torch.tensor([5, 2]))
     alone = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]))
     together = pooling(hidden, texts)[1]
-    assert torch.equal(together, pooling.of(hidden[1, :2], torch.tensor([2]))[0])
+    assert torch.equal(together, pooling.unpadded(hidden[1, :2], torch.tensor([2]))[0])
     assert torch.allclose(together, pooling(hidden[1:, :2], alone)[0], atol=1e-6)
 
 

@@ -13,11 +13,12 @@ import scipy.stats
 import torch
 from tiny_folders import ENCODERS, FAMILIES, folder, transformers
 
-from regard.checkpoints.sentence_transformers import Pooling, write_sentence_transformers
+from regard.checkpoints.sentence_transformers import write_sentence_transformers
 from regard.data.encoder_inputs import InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.layers.mixing import ScalarMix
+from regard.layers.pooling import Pooling
 from regard.models import model_class
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling

@@ -1,0 +1,114 @@
+"""Pooling: from the hidden states of a text's tokens to one vector.
+
+Texts are unpadded, one after the other: states (N, D) of all tokens, and lengths (B,) of the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag, normalize
+
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.suggest import nearest
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    """The index of the first token of each text: (B,)"""
+    return lengths.cumsum(0) - lengths
+
+
+def _sum(states: Tensor, lengths: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The sum, or the weighted one, over the tokens of each text: (N, D) -> (B, D)."""
+    # The fastest of torch's sums over segments by far, and each segment has a sum of its own.
+    every = torch.arange(len(states), device=states.device)
+    return embedding_bag(every, states, _starts(lengths), mode="sum", per_sample_weights=weights)
+
+
+def _counts(lengths: Tensor, states: Tensor) -> Tensor:
+    """(B, 1) lengths as divisors; an empty text has 1."""
+    return lengths.clamp(min=1)[:, None].to(states.dtype)
+
+
+def mean(states: Tensor, lengths: Tensor) -> Tensor:
+    """The mean over the tokens of each text."""
+    return _sum(states, lengths) / _counts(lengths, states)
+
+
+def maximum(states: Tensor, lengths: Tensor) -> Tensor:
+    """The largest value of each dimension over the tokens of each text."""
+    return torch.segment_reduce(states, "max", lengths=lengths)
+
+
+def mean_by_root(states: Tensor, lengths: Tensor) -> Tensor:
+    """The sum over the tokens of each text, divided by the square root of their number."""
+    return _sum(states, lengths) / _counts(lengths, states).sqrt()
+
+
+def weighted_mean(states: Tensor, lengths: Tensor) -> Tensor:
+    """The mean with weights 1, 2, 3, … along each text."""
+    before = _starts(lengths).repeat_interleave(lengths)  # (N,)
+    weights = torch.arange(1, len(states) + 1, device=states.device) - before
+    sums = (lengths * (lengths + 1) / 2).clamp(min=1)
+    return _sum(states, lengths, weights.to(states.dtype)) / sums[:, None].to(states.dtype)
+
+
+def first(states: Tensor, lengths: Tensor) -> Tensor:
+    """The first token of each text."""
+    return states[_starts(lengths)]
+
+
+def last(states: Tensor, lengths: Tensor) -> Tensor:
+    """The last token of each text."""
+    return states[lengths.cumsum(0) - 1]
+
+
+# kind, as sentence-transformers names it -> its function: states (N, D), lengths (B,) -> (B, D). In
+# the order in which its vectors are concatenated there.
+KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": first,
+    "max": maximum,
+    "mean": mean,
+    "mean_sqrt_len_tokens": mean_by_root,
+    "weightedmean": weighted_mean,
+    "lasttoken": last,
+}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the hidden states of a text become one vector.
+
+    kinds: of `KINDS`; the vectors of several are concatenated.
+    normalize: whether the vector is scaled to length 1.
+    max_length: how many tokens of a text are read, special ones included; None: as the model
+        limits it.
+
+    Raises:
+        ConfigError: there is no such kind, or none is given.
+    """
+
+    kinds: tuple[str, ...] = ("mean",)
+    normalize: bool = False
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise ConfigError(f"There is no pooling {kind!r}. {nearest(kind, KINDS)}")
+        if not self.kinds:
+            raise ConfigError(f"A pooling needs at least one kind of {', '.join(KINDS)}.")
+
+    def __call__(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """(B, T, D) -> (B, D), or (B, n * D) of n kinds."""
+        return self.unpadded(hidden[texts.keep], texts.lengths)
+
+    def unpadded(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """The same of unpadded texts: states (N, D), lengths (B,)."""
+        found = [KINDS[kind](states, lengths) for kind in self.kinds]
+        pooled = torch.cat(found, 1) if len(found) > 1 else found[0]
+        return normalize(pooled, dim=1) if self.normalize else pooled
