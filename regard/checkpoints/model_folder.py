@@ -14,17 +14,18 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from torch import Tensor, nn
 
 from regard import old_names
-from regard.checkpoints import quantized_checkpoint
 from regard.checkpoints.filling import SkipInit, load_strict
 from regard.checkpoints.formats import from_published, layout_of, to_published
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import resolve
+from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.store import write_tensors
 from regard.checkpoints.weights import read_weights
 from regard.errors import CheckpointError, ConfigError, RegardError
@@ -125,16 +126,14 @@ class ModelFolder:
         assert self.dtype is not None
         with self.located(), releasing():
             tensors = old_names.parameters(read_weights(self.path))
-            build = lambda: self._build(tensors)  # noqa: E731
-            return self._labelled(quantized_checkpoint.opened(build, tensors, self.dtype))
+            build = partial(self._build, tensors)
+            return self._labelled(read_quantized(build, tensors, self.dtype))
 
     def dequantized_model(self) -> nn.Module:
         """The model of a folder with quantized weights, these as float32."""
         with self.located(), releasing():
             tensors = old_names.parameters(read_weights(self.path))
-            return self._labelled(
-                quantized_checkpoint.widened(lambda: self._build(tensors), tensors)
-            )
+            return self._labelled(read_dequantized(partial(self._build, tensors), tensors))
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the model.

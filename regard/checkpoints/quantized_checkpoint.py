@@ -1,8 +1,8 @@
 """Quantized weights in a file: what it holds, and the prepared model again.
 
-A matrix lies as it would be written down, line after line, and not in the panels of the kernels,
-which another processor or another release may want otherwise: int8 under its own name with its
-scales beside it (`NAME.scale`), or bfloat16. All else is float32. To put them into panels takes 20
+A matrix is stored row by row, and not in the panels of the kernels, which another processor or
+another release may want otherwise: int8 under its own name with the scales of its rows beside it
+(`NAME.scale`), or bfloat16. All else is float32. Packing the matrices into panels takes 20
 milliseconds for 124 million weights. Where nothing can be compiled they become float32 again.
 """
 
@@ -22,81 +22,85 @@ SCALE = ".scale"
 QUANTIZED = (torch.int8, torch.bfloat16)
 
 
-def tensors_of(model: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """What the file of a model with such weights holds; the model is quantized afterwards.
+def quantized_tensors(model: nn.Module, dtype: Weights) -> dict[str, Tensor]:
+    """What a file holds of a model whose weights are quantized to `dtype`, by name.
 
-    The matrices that quantizing replaces are quantized.
+    The model is quantized afterwards. Those matrices are quantized in the file that quantizing the
+    model replaces.
     """
-    wide = unique_tensors(model.state_dict())
-    left = quantize_layers(model, weights).state_dict()
+    tensors = unique_tensors(model.state_dict())
+    remaining = quantize_layers(model, dtype).state_dict()
     found: dict[str, Tensor] = {}
-    for name, tensor in wide.items():
-        kept = name in left and left[name].shape == tensor.shape
-        if kept or tensor.dim() != 2:
+    for name, tensor in tensors.items():
+        unchanged = name in remaining and remaining[name].shape == tensor.shape
+        if unchanged or tensor.dim() != 2:
             found[name] = tensor.float() if tensor.is_floating_point() else tensor
             continue
-        found[name], scale = quantize_matrix(tensor, weights)
+        found[name], scale = quantize_matrix(tensor, dtype)
         if scale is not None:
             found[name + SCALE] = scale
     return found
 
 
-def opened(
-    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], weights: Weights
+def read_quantized(
+    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], dtype: Weights
 ) -> nn.Module:
-    """The prepared model that a file holds; `build` gives one with any weights.
+    """The prepared model that a file holds.
+
+    build: gives the model, with any weights.
 
     Raises:
         CheckpointError: the tensors are not those of this model.
     """
-    model, quantized = _filled(build, tensors)
-    model = prepare(model, weights)
-    if not all(one.used for one in quantized.values()):  # a layer made its matrix of several
-        model, quantized = _filled(build, tensors)
-        _widen(model, quantized)
-        return prepare(model, weights)
-    _widen(model, quantized)
-    return model
+    model, matrices = _filled(build, tensors)
+    model = prepare(model, dtype)
+    if all(matrix.used for matrix in matrices.values()):
+        _dequantize(model, matrices)
+        return model
+    # A layer computed its matrix from several: it needs them as float32, before it is quantized.
+    return prepare(read_dequantized(build, tensors), dtype)
 
 
-def widened(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The same with float32 in the place of quantized weights.
+def read_dequantized(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The model that a file holds, its quantized weights as float32.
+
+    build: gives the model, with any weights.
 
     Raises:
         CheckpointError: the tensors are not those of this model.
     """
-    model, quantized = _filled(build, tensors)
-    _widen(model, quantized)
+    model, matrices = _filled(build, tensors)
+    _dequantize(model, matrices)
     return model
 
 
 def _filled(
     build: Callable[[], nn.Module], tensors: Mapping[str, Tensor]
 ) -> tuple[nn.Module, dict[str, Stored]]:
-    """The model, in which quantized matrices only hang on their parameters; and these by name."""
-    matrices, scales = _scaled(tensors)
+    """The model, whose parameters only refer to their quantized matrices, and these by name."""
+    weights, scales = _without_scales(tensors)
     with SkipInit():
         model = build()
-    check_fit(model, {name: _as_wide(tensor) for name, tensor in matrices.items()})
+    check_fit(model, {name: _as_float32(tensor) for name, tensor in weights.items()})
     check_finite(tensors)
-    quantized = {
+    matrices = {
         name: Stored(tensor, scales.get(name))
-        for name, tensor in matrices.items()
+        for name, tensor in weights.items()
         if tensor.dtype in QUANTIZED
     }
-    assign(model, {name: tensor for name, tensor in matrices.items() if name not in quantized})
-    places = model.state_dict(keep_vars=True)
-    for name, one in quantized.items():
-        places[name].stored = one
-    return model, quantized
+    assign(model, {name: tensor for name, tensor in weights.items() if name not in matrices})
+    parameters = model.state_dict(keep_vars=True)
+    for name, matrix in matrices.items():
+        parameters[name].stored = matrix
+    return model, matrices
 
 
-def _scaled(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _without_scales(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The weights of a file, and the scales of those that are 8-bit, by their names.
 
     Raises:
         CheckpointError: an 8-bit matrix has no scales, or they are not one for each of its rows; a
-            tensor is low-precision and no matrix.
+            quantized tensor is no matrix.
     """
     scales: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -118,15 +122,15 @@ def _scaled(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
     return {name: one for name, one in tensors.items() if name not in of_scales}, scales
 
 
-def _as_wide(tensor: Tensor) -> Tensor:
-    """What stands for a low-precision matrix where types and shapes are compared."""
+def _as_float32(tensor: Tensor) -> Tensor:
+    """A placeholder for a quantized matrix where types and shapes are compared."""
     return torch.empty(tensor.shape, device="meta") if tensor.dtype in QUANTIZED else tensor
 
 
-def _widen(model: nn.Module, quantized: Mapping[str, Stored]) -> None:
+def _dequantize(model: nn.Module, matrices: Mapping[str, Stored]) -> None:
     """Quantized matrices become float32 where they are still parameters of the model."""
-    places = model.state_dict(keep_vars=True)
-    for name, one in quantized.items():
-        if name in places:
-            places[name].data = one.wide()
-            del places[name].stored
+    parameters = model.state_dict(keep_vars=True)
+    for name, matrix in matrices.items():
+        if name in parameters:
+            parameters[name].data = matrix.wide()
+            del parameters[name].stored

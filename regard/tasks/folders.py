@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import regard
 from regard import decoding, ops
-from regard.checkpoints import quantized_checkpoint
 from regard.checkpoints.model_folder import (
     CONFIG,
     GENERATION,
@@ -31,6 +30,7 @@ from regard.checkpoints.model_folder import (
     own_config,
     write_model,
 )
+from regard.checkpoints.quantized_checkpoint import quantized_tensors
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
@@ -212,7 +212,7 @@ def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path
     with folder.located():
         task = _task_of(folder, folder.model())
     config = own_config(task.model)
-    tensors = quantized_checkpoint.tensors_of(task.model, dtype)
+    tensors = quantized_tensors(task.model, dtype)
     temporary = out.with_name(f".{out.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
     _write(task, temporary, config, tensors, {"weights": dtype})
