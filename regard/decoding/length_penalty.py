@@ -108,7 +108,7 @@ class TotalLimit:
             row = int(left.argmin())
             raise ConfigError(
                 f"The prompt of row {row} has {int(read[row]):,} tokens, but the model's "
-                f"`max_length` of {self.count:,} counts these too, so there is no room for more. "
+                f"`max_length` of {self.count:,} counts these too, so no token may be generated. "
                 "Say how many are to be generated: max_tokens."
             )
         return left
