@@ -197,7 +197,7 @@ def test_merges(tmp_path):
     wrong(["t h", "t h e"], 3, "two tokens")
     wrong(["t h", "", "th e"], 3, "two tokens")
     wrong(["t h", "th e", "t h"], 4, "merge 't h' is on line 2 already")
-    wrong(["t h", "th x"], 3, "needs piece 'thx', which the vocabulary lacks")
+    wrong(["t h", "th x"], 3, "needs token 'thx', which the vocabulary lacks")
 
 
 def test_vocab_json(tmp_path):
