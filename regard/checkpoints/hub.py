@@ -20,22 +20,10 @@ from regard.suggest import nearest
 NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 
 DESCRIPTION = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "encoder.json",
-    "vocab.bpe",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "1_Pooling/*",
-    "2_Normalize/*",
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("encoder.json", "vocab.bpe", "modules.json", "sentence_bert_config.json"),
+    *("config_sentence_transformers.json", "1_Pooling/*", "2_Normalize/*"),
 )
 SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")

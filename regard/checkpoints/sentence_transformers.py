@@ -76,7 +76,7 @@ class PoolingConfig(Fields):
     pooling_mode_lasttoken: bool = False
 
 
-class TransformerConfig(Fields):
+class SentenceBertConfig(Fields):
     """sentence_bert_config.json."""
 
     max_seq_length: Size | None = None
@@ -149,7 +149,7 @@ def _kinds(path: Path) -> tuple[str, ...]:
 
 
 def _max_length(folder: Path) -> int | None:
-    config = _read(folder / TRANSFORMER, TransformerConfig)
+    config = _read(folder / TRANSFORMER, SentenceBertConfig)
     if config.do_lower_case and Tokenizer.load(folder).words("A") != ["a"]:
         raise CheckpointError(
             f"{folder / TRANSFORMER}: `do_lower_case` is true, but the tokenizer keeps capitals. "

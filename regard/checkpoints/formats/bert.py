@@ -52,20 +52,12 @@ FIELDS = {
     "pad": Field("pad_token_id", 0, TokenId | None),
 }
 FIXED = {"position_embedding_type": ("absolute",)}
-# Ids that only generation and their tokenizer read; and of the multilingual files, the sizes of a
-# pooler that their own code never built.
 HARMLESS = [
-    "bos_token_id",
-    "eos_token_id",
-    "sep_token_id",
-    "cls_token_id",
-    "mask_token_id",
-    "directionality",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
+    # ids that only generation and their tokenizer read
+    *("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
+    # of the multilingual files: the sizes of a pooler that their own code never built
+    *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+    *("pooler_size_per_head", "pooler_type"),
 ]
 
 POOLER = affine("inner.dense", "bert.pooler.dense")
@@ -82,7 +74,7 @@ BERT = EncoderLayout(
     body=BODY,
     ignored=IGNORED,
     heads={
-        "pooler": HeadLayout(POOLER, "bert.pooler.dense.weight"),
+        "pooler": HeadLayout(POOLER),
         "masked_lm": HeadLayout(
             [
                 *affine("inner.dense", f"{TRANSFORM}.dense"),
@@ -90,34 +82,16 @@ BERT = EncoderLayout(
                 ("softmax.weight", f"{DECODER}.weight"),
                 ("softmax.bias", "cls.predictions.bias"),
             ],
-            sign=f"{TRANSFORM}.dense.weight",
             tied={"softmax.weight": "embedding.weight"},
             duplicates={f"{DECODER}.weight": "bert.embeddings.word_embeddings.weight"},
             twins={f"{DECODER}.bias": "cls.predictions.bias"},
             untied=[("softmax.bias", (f"{DECODER}.bias", "cls.predictions.bias"), TWICE)],
         ),
-        "next_sentence": HeadLayout(
-            [*POOLER, *affine("output", "cls.seq_relationship")],
-            sign="cls.seq_relationship.weight",
-        ),
-        "classes": HeadLayout(
-            [*POOLER, *CLASSIFIER],
-            sign="classifier.weight",
-            outputs="classifier.weight",
-            architectures=["BertForSequenceClassification"],
-        ),
-        "tags": HeadLayout(
-            CLASSIFIER,
-            sign="classifier.weight",
-            outputs="classifier.weight",
-            architectures=["BertForTokenClassification"],
-        ),
-        "span": HeadLayout(affine("output", "qa_outputs"), sign="qa_outputs.weight"),
-        "multiple_choice": HeadLayout(
-            [*POOLER, *CLASSIFIER],
-            sign="classifier.weight",
-            architectures=["BertForMultipleChoice"],
-        ),
+        "next_sentence": HeadLayout([*POOLER, *affine("output", "cls.seq_relationship")]),
+        "classes": HeadLayout([*POOLER, *CLASSIFIER]),
+        "tags": HeadLayout(CLASSIFIER),
+        "span": HeadLayout(affine("output", "qa_outputs")),
+        "multiple_choice": HeadLayout([*POOLER, *CLASSIFIER]),
     },
     architectures={
         (): "BertModel",

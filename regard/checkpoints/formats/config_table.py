@@ -41,43 +41,20 @@ ACTIVATIONS = {
     "sigmoid": "sigmoid",
     "linear": "linear",
 }
-# Of every model type: notes about the file, how their program runs, and what tasks read (the names
-# of labels).
+# Of every model type: what changes no result.
 HARMLESS = (
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "_name_or_path",
-    "_num_labels",
-    "architectures",
-    "attn_implementation",
-    "chunk_size_feed_forward",  # the same numbers with less memory
-    "dtype",
-    "finetuning_task",
-    "gradient_checkpointing",
-    "id2label",
-    "initializer_factor",
-    "label2id",
-    "language",  # notes of who published the file, like `name`
-    "max_length",  # of their generation, when it was kept here
-    "model_type",
-    "name",
-    "num_labels",
-    "output_attentions",
-    "output_hidden_states",
-    "output_past",
-    "prefix",
-    "problem_type",
-    "regard",
-    "return_dict",
-    "task_specific_params",  # what a pipeline of theirs begins with
-    "tokenizer_class",
-    "torch_dtype",
-    "torchscript",
-    "transformers.js_config",
-    "transformers_version",
-    "use_bfloat16",
-    "use_cache",
-    "xla_device",
+    # notes about the file
+    *("_name_or_path", "architectures", "finetuning_task", "language", "model_type", "name"),
+    *("prefix", "regard", "tokenizer_class", "transformers.js_config", "transformers_version"),
+    # how their program runs
+    *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
+    *("chunk_size_feed_forward", "dtype", "gradient_checkpointing", "initializer_factor"),
+    *("output_attentions", "output_hidden_states", "output_past", "return_dict", "torch_dtype"),
+    *("torchscript", "use_bfloat16", "use_cache", "xla_device"),
+    # their generation, when its options were kept here
+    *("max_length", "task_specific_params"),
+    # the names of labels, which tasks read
+    *("_num_labels", "id2label", "label2id", "num_labels", "problem_type"),
 )
 # Of every model type: their name -> the values under which nothing is computed otherwise.
 NEUTRAL: dict[str, tuple[Any, ...]] = {

@@ -24,6 +24,7 @@ from regard.suggest import nearest
 Rows = Sequence[tuple]
 # One tensor of ours that they have twice, where only the first is read.
 TWICE = Transform(read=lambda both: both[:1], write=lambda one: [one[0], one[0].clone()])
+LABELLED = ("classes", "tags")  # kinds of heads with one output for each label
 TENSORFLOW = ((".gamma", ".weight"), (".beta", ".bias"))  # names of norms in converted files
 
 
@@ -32,9 +33,6 @@ class HeadLayout:
     """The names of one kind of head.
 
     rows: (ours after `heads.KIND.`, theirs[, transform]), as in `Names`.
-    sign: the tensor by which the head is recognized.
-    outputs: the tensor whose rows are the outputs; None: the head always has the same number.
-    architectures: in which the sign means this head; empty: in all of them.
     tied: names of ours that are others of ours, where the configuration ties them.
     duplicates: names of theirs that files may hold then, beside those that they equal.
     twins: names of theirs that are one tensor where it is tied, and of which one may be missing.
@@ -42,13 +40,16 @@ class HeadLayout:
     """
 
     rows: Rows
-    sign: str
-    outputs: str | None = None
-    architectures: Sequence[str] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
     duplicates: Mapping[str, str] = field(default_factory=dict)
     twins: Mapping[str, str] = field(default_factory=dict)
     untied: Rows = ()
+
+    @property
+    def sign(self) -> str:
+        """Their tensor by which the head is recognized: the output's, else the first."""
+        theirs = {row[0]: row[1] for row in self.rows}
+        return theirs.get("output.weight", self.rows[0][1])
 
     def rows_for(self, tied: bool) -> list[tuple]:
         """The rows of a model whose output is tied to the embedding, or is not."""
@@ -98,7 +99,7 @@ class EncoderLayout:
         model = model if isinstance(model, Headed) else Headed(model, {})
         config = {"model_type": self.model_type, "architectures": [architecture]}
         config |= self.config.write(model.config)
-        counts = [model.outputs()[k] for k in model.heads if self.heads[k].outputs is not None]
+        counts = [count for kind, count in model.outputs().items() if kind in LABELLED]
         config |= _labels(counts[0]) if counts else {}
         tensors = self.names(tuple(model.heads), model.config).write(model.state_dict())
         if architecture == self.architectures[()]:
@@ -153,34 +154,31 @@ class EncoderLayout:
             CheckpointError: the architecture's own head is not among the tensors.
         """
         architecture = self._named_architecture(config)
-        present = {kind: head for kind, head in self.heads.items() if head.sign in tensors}
-        possible = [name for head in present.values() for name in head.architectures]
-        if possible and not architecture:
-            signs = sorted({head.sign for head in present.values() if head.architectures})
+        required = self._required_heads(architecture)
+        signs = {kind: head.sign for kind, head in self.heads.items() if head.sign in tensors}
+        shared = {kind: s for kind, s in signs.items() if [*signs.values()].count(s) > 1}
+        if shared and not architecture:
+            possible = [name for k, name in self.architectures.items() if {*k} & shared.keys()]
             raise ConfigError(
                 f"config.json: `architectures` must name one of {', '.join(possible)}, for the "
-                f"tensors alone do not say whose head {' and '.join(signs)} is. Write, for "
-                f'example, "architectures": ["{possible[0]}"].'
+                f"tensors alone do not say whose head {' and '.join(sorted({*shared.values()}))} "
+                f'is. Write, for example, "architectures": ["{possible[0]}"].'
             )
-        found = [
-            kind
-            for kind, head in present.items()
-            if architecture in head.architectures or not head.architectures
-        ]
+        found = [kind for kind in signs if kind not in shared or kind in required]
         # A pooler that is the inner layer of another head is not a head of its own.
         if any(kind in self.model.pooled for kind in found if kind != "pooler"):
             found = [kind for kind in found if kind != "pooler"]
-        for kind in self._required_heads(architecture):
+        for kind in required:
             if kind not in found:
                 raise CheckpointError(
                     f"published weights do not fit the model:\n  missing: "
                     f"{self.heads[kind].sign} (the head of {architecture})"
                 )
         if self._architecture(found) is None:
-            signs = sorted(self.heads[kind].sign for kind in found)
             raise CheckpointError(
                 f"published weights do not fit the model:\n  extra: no architecture of "
-                f"{self.model_type} has all the heads of {', '.join(signs)}"
+                f"{self.model_type} has all the heads of "
+                f"{', '.join(sorted(signs[kind] for kind in found))}"
             )
         return tuple(sorted(found))
 
@@ -215,16 +213,16 @@ class EncoderLayout:
     def _head(
         self, body: Any, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> nn.Module:
-        counted = self.heads[kind].outputs
-        if counted is None:
+        if kind not in LABELLED:
             return body.new_head(kind)
-        outputs = tensors[counted].size(0) if tensors[counted].dim() else 1
+        sign = self.heads[kind].sign
+        outputs = tensors[sign].size(0) if tensors[sign].dim() else 1
         labels = config.get("id2label")
         named = config.get("num_labels", outputs) if labels is None else len(label_names(config))
         if named != outputs:
             where = "num_labels" if labels is None else "id2label"
             raise ConfigError(
-                f"config.json: `{where}` tells of {named} labels, but {counted} has {outputs} "
+                f"config.json: `{where}` tells of {named} labels, but {sign} has {outputs} "
                 "rows. Name each of them once."
             )
         return body.new_head(kind, outputs)

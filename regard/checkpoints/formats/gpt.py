@@ -119,12 +119,8 @@ BLOCKS = [
     *affine(f"{OURS}.feed.outer", f"{LAYER}.mlp.c_proj", transpose),
     *affine(f"{OURS}.feed_norm", f"{LAYER}.ln_2"),
 ]
-CLASSES = HeadLayout(
-    [("output.weight", "score.weight")], sign="score.weight", outputs="score.weight"
-)
-CHOICE = HeadLayout(
-    affine("output", "multiple_choice_head.summary"), sign="multiple_choice_head.summary.weight"
-)
+CLASSES = HeadLayout([("output.weight", "score.weight")])
+CHOICE = HeadLayout(affine("output", "multiple_choice_head.summary"))
 
 FIELDS = {
     "d_model": Field("n_embd", 768, Size),
@@ -209,10 +205,8 @@ GPT2_LAYOUT = _layout(
     heads={
         "classes": CLASSES,
         "multiple_choice": CHOICE,
-        "tags": HeadLayout(
-            affine("output", "classifier"), sign="classifier.weight", outputs="classifier.weight"
-        ),
-        "span": HeadLayout(affine("output", "qa_outputs"), sign="qa_outputs.weight"),
+        "tags": HeadLayout(affine("output", "classifier")),
+        "span": HeadLayout(affine("output", "qa_outputs")),
     },
     architectures={
         (): "GPT2Model",

@@ -48,7 +48,7 @@ ROBERTA = EncoderLayout(
     body=bert.BODY,
     ignored=bert.IGNORED,
     heads={
-        "pooler": HeadLayout(POOLER, "roberta.pooler.dense.weight"),
+        "pooler": HeadLayout(POOLER),
         "masked_lm": HeadLayout(
             [
                 *affine("inner.dense", "lm_head.dense"),
@@ -56,29 +56,17 @@ ROBERTA = EncoderLayout(
                 ("softmax.weight", "lm_head.decoder.weight"),
                 ("softmax.bias", "lm_head.bias"),
             ],
-            sign="lm_head.dense.weight",
             tied={"softmax.weight": "embedding.weight"},
             duplicates={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight"},
             twins={"lm_head.decoder.bias": "lm_head.bias"},
             untied=[("softmax.bias", ("lm_head.decoder.bias", "lm_head.bias"), TWICE)],
         ),
         "classes": HeadLayout(
-            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")],
-            sign="classifier.out_proj.weight",
-            outputs="classifier.out_proj.weight",
+            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
         ),
-        "tags": HeadLayout(
-            bert.CLASSIFIER,
-            sign="classifier.weight",
-            outputs="classifier.weight",
-            architectures=["RobertaForTokenClassification"],
-        ),
-        "span": HeadLayout(affine("output", "qa_outputs"), sign="qa_outputs.weight"),
-        "multiple_choice": HeadLayout(
-            [*POOLER, *bert.CLASSIFIER],
-            sign="classifier.weight",
-            architectures=["RobertaForMultipleChoice"],
-        ),
+        "tags": HeadLayout(bert.CLASSIFIER),
+        "span": HeadLayout(affine("output", "qa_outputs")),
+        "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
     },
     architectures={
         (): "RobertaModel",
