@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, tables
-from benchmarks.asked import Asked
 from benchmarks.measure import Work, measure
+from benchmarks.options import Options
 from benchmarks.workers import Condition, Worker
 
 NAMES = (
@@ -48,41 +48,41 @@ ROOT = Path(__file__).parents[1]
 def main() -> None:
     """Measure, print the tables as they come, and write the report."""
     given = _arguments()
-    asked = Asked(given.cache, given.data, given.threads, given.quick, given.full, given.model)
-    asked.cache.mkdir(parents=True, exist_ok=True)
+    options = Options(given.cache, given.data, given.threads, given.quick, given.full, given.model)
+    options.cache.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {
-        "machine": machine.described(asked.threads),
+        "machine": machine.described(options.threads),
         "rounds": given.rounds,
         "load": given.load,
-        "ceilings": _ceilings(asked),
+        "ceilings": _ceilings(options),
         "works": [],
     }
     with machine.load(given.load):
-        _measure(given, asked, found)
+        _measure(given, options, found)
     tables.write(found, given.out)
     print(f"written: {given.out / 'report.md'}")
 
 
-def _measure(given: argparse.Namespace, asked: Asked, found: dict[str, Any]) -> None:
-    """Measure the works that were asked for, and write the report after each."""
+def _measure(given: argparse.Namespace, options: Options, found: dict[str, Any]) -> None:
+    """Measure the chosen works, and write the report after each."""
     for name in given.names or NAMES:
-        for work in importlib.import_module(f"benchmarks.{name}").works(asked):
+        for work in importlib.import_module(f"benchmarks.{name}").works(options):
             if given.only and given.only not in work.name:
                 continue
             if given.beside:
                 ours, *others = work.conditions
-                kept = [one for one in others if any(part in one.name for part in given.beside)]
-                work = replace(work, conditions=[ours, *kept])
-            found["works"].append(_measured(work, asked, given.rounds))
-            _raise_ceilings(found, asked)
+                beside = [one for one in others if any(part in one.name for part in given.beside)]
+                work = replace(work, conditions=[ours, *beside])
+            found["works"].append(_measured(work, options, given.rounds))
+            _raise_ceilings(found, options)
             print(tables.table(found["works"][-1], found["ceilings"]), flush=True)
             tables.write(found, given.out)
 
 
-def _raise_ceilings(found: dict[str, Any], asked: Asked) -> None:
+def _raise_ceilings(found: dict[str, Any], options: Options) -> None:
     """Measure the ceilings again, and further when one is exceeded: the best of all counts."""
     for _ in range(CEILING_TRIES):
-        later = _ceilings(asked)
+        later = _ceilings(options)
         found["ceilings"] = {k: max(v, later[k]) for k, v in found["ceilings"].items()}
         if not tables.exceeded(found["works"][-1], found["ceilings"]):
             return
@@ -107,22 +107,24 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, default=Path("runs") / "benchmarks")
-    parser.add_argument("--cache", type=Path, default=cache, help="where weights are kept")
+    parser.add_argument("--cache", type=Path, default=cache, help="where weights are stored")
     parser.add_argument("--data", type=Path, default=data if data.exists() else None)
     parser.add_argument("--model", type=Path, help="a trained translator, for real quality")
     return parser.parse_args()
 
 
-def _ceilings(asked: Asked) -> dict[str, float]:
-    sizes = {"megabytes": 8, "size": 128} if asked.quick else {}
-    with Worker(Condition("ceilings", "benchmarks.machine:Ceilings", sizes), asked.threads) as one:
+def _ceilings(options: Options) -> dict[str, float]:
+    sizes = {"megabytes": 8, "size": 128} if options.quick else {}
+    with Worker(
+        Condition("ceilings", "benchmarks.machine:Ceilings", sizes), options.threads
+    ) as one:
         one.make()
         found: dict[str, float] = one.call("turn").result
         return found
 
 
-def _measured(work: Work, asked: Asked, rounds: int) -> dict[str, Any]:
-    measured = measure(work, rounds, asked.threads, lambda line: print(line, file=sys.stderr))
+def _measured(work: Work, options: Options, rounds: int) -> dict[str, Any]:
+    measured = measure(work, rounds, options.threads, lambda line: print(line, file=sys.stderr))
     return {
         "name": work.name,
         "unit": work.unit,

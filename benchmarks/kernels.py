@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.asked import Asked
 from benchmarks.measure import Work, measure
+from benchmarks.options import Options
 from benchmarks.workers import Condition, Failed, Worker, prepare
 
 WORKS = ("decoding", "translation", "training", "encoding", "recurrent", "evaluation")
@@ -31,13 +31,13 @@ OURS = "regard"
 def main() -> None:
     """Measure and print."""
     given = _arguments()
-    asked = Asked(given.cache, given.data, given.threads, given.quick, False, None)
+    options = Options(given.cache, given.data, given.threads, given.quick, False, None)
     given.out.mkdir(parents=True, exist_ok=True)
     found: list[dict[str, Any]] = []
-    for work in _works(asked):
+    for work in _works(options):
         if given.only and given.only not in work.name:
             continue
-        row = _measured(work, asked, given.rounds, given.names)
+        row = _measured(work, options, given.rounds, given.names)
         found.append(row)
         print(_table(row), flush=True)
         (given.out / "kernels.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -63,10 +63,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _works(asked: Asked) -> Iterator[Work]:
+def _works(options: Options) -> Iterator[Work]:
     """One for each condition of ours: a work with that condition alone."""
     for name in WORKS:
-        for work in importlib.import_module(f"benchmarks.{name}").works(asked):
+        for work in importlib.import_module(f"benchmarks.{name}").works(options):
             for condition in work.conditions:
                 if condition.name.startswith(OURS):
                     yield replace(
@@ -74,11 +74,11 @@ def _works(asked: Asked) -> Iterator[Work]:
                     )
 
 
-def _measured(work: Work, asked: Asked, rounds: int, names: list[str]) -> dict[str, Any]:
+def _measured(work: Work, options: Options, rounds: int, names: list[str]) -> dict[str, Any]:
     (whole,) = work.conditions
     whole = replace(whole, name=OURS)
-    prepare(whole, asked.threads)
-    calls = _calls(whole, asked.threads)
+    prepare(whole, options.threads)
+    calls = _calls(whole, options.threads)
     tried = [name for name in calls if not names or name in names]
     ratios: dict[str, list[float]] = {}
     rates: list[float] = []
@@ -96,7 +96,7 @@ def _measured(work: Work, asked: Asked, rounds: int, names: list[str]) -> dict[s
         found = measure(
             replace(one, judge=lambda results: {}),
             rounds,
-            asked.threads,
+            options.threads,
             lambda line: print(line, file=sys.stderr),
         )
         rows = {row["condition"]: row for row in found.rows()}

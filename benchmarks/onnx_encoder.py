@@ -62,8 +62,8 @@ def _block(
         return graph.keep(f"{layer}.{name}.bias", own[f"{name}.bias"])
 
     def norm(name: str, parts: tuple[str, str, str]) -> str:
-        kept = own[f"{name}.weight"], own[f"{name}.bias"]
-        return graph.norm(f"{layer}.{name}", *kept, parts, eps)[0]
+        affine = own[f"{name}.weight"], own[f"{name}.bias"]
+        return graph.norm(f"{layer}.{name}", *affine, parts, eps)[0]
 
     names = [f"attention.self.{kind}" for kind in ("query", "key", "value")]
     biases = np.concatenate([own[f"{name}.bias"] for name in names])

@@ -25,7 +25,7 @@ class Graph:
     def __init__(self, weights: str):
         self.weights = weights
         self.nodes: list[Any] = []
-        self.kept: list[Any] = []
+        self.initializers: list[Any] = []
 
     def add(
         self, kind: str, inputs: list[str], outputs: list[str], domain: str = "", **about: Any
@@ -34,7 +34,7 @@ class Graph:
         return outputs[-1] or outputs[0]
 
     def keep(self, name: str, value: np.ndarray) -> str:
-        self.kept.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def product(self, hidden: str, name: str, weight: np.ndarray) -> str:
@@ -71,16 +71,16 @@ class Graph:
         eps: float,
     ) -> tuple[str, str]:
         """Of the sum of (hidden, added, bias): its norm, and the sum itself."""
-        kept = [self.keep(f"{name}.weight", weight), self.keep(f"{name}.bias", bias)]
+        weights = [self.keep(f"{name}.weight", weight), self.keep(f"{name}.bias", bias)]
         hidden, added, extra = parts
         outputs = [f"{name}.norm", "", "", f"{name}.sum"]
-        given = [hidden, added, *kept, *([extra] if extra else [])]
+        given = [hidden, added, *weights, *([extra] if extra else [])]
         self.add("SkipLayerNormalization", given, outputs, FUSED, epsilon=eps)
         return outputs[0], outputs[3]
 
     def write(self, place: Path, inputs: list[Any], outputs: list[Any]) -> None:
         """The file, and its weights beside it."""
-        made = helper.make_graph(self.nodes, "model", inputs, outputs, self.kept)
+        made = helper.make_graph(self.nodes, "model", inputs, outputs, self.initializers)
         sets = [helper.make_opsetid("", 21), helper.make_opsetid(FUSED, 1)]
         place.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(

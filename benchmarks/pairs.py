@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from benchmarks.asked import Asked
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 PAD, BOS, EOS = 0, 1, 2
@@ -28,9 +28,9 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """64 sentences of Multi30k's lengths a turn."""
-    sizes, count = (TINY, 8) if asked.quick else (BASE, 64)
+    sizes, count = (TINY, 8) if options.quick else (BASE, 64)
     tokens = sum(map(len, sentences(count, sizes["vocab_size"]))) + count
     given = {"sizes": sizes, "count": count}
     conditions = [
@@ -43,7 +43,7 @@ def works(asked: Asked) -> Iterator[Work]:
         for name, (kind, settings) in SIDES.items()
     ]
     yield Work(
-        f"translation, training, {'tiny' if asked.quick else 'Transformer base, 58,101 words'}",
+        f"translation, training, {'tiny' if options.quick else 'Transformer base, 58,101 words'}",
         "target tokens/s",
         tokens,
         conditions,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.asked import Asked
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 MEDIUM = {"vocab_size": 10_000, "d_model": 650, "layers": 2}
@@ -32,9 +32,9 @@ DECODERS = {
 }
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """Training with 20 streams of 35 steps; then 128 words, one sequence."""
-    sizes, rows, steps, updates = (TINY, 4, 5, 1) if asked.quick else (MEDIUM, 20, 35, 4)
+    sizes, rows, steps, updates = (TINY, 4, 5, 1) if options.quick else (MEDIUM, 20, 35, 4)
     given = {"sizes": sizes, "rows": rows, "steps": steps, "updates": updates}
     conditions = [
         Condition(name, f"{__name__}:{kind}", given | settings)
@@ -53,13 +53,13 @@ def works(asked: Asked) -> Iterator[Work]:
         tokens,
         conditions,
         GOALS,
-        {} if asked.quick else least,
+        {} if options.quick else least,
         judge=lambda results: {
             name: f"loss {loss:.2f} at the end" for name, loss in results.items()
         },
         note=f"{rows} streams of {steps} steps, {sizes['vocab_size']:,} words, dropout {DROPOUT}",
     )
-    new = 8 if asked.quick else 128
+    new = 8 if options.quick else 128
     yield Work(
         f"LSTM language model 2 x {sizes['d_model']}, one sequence",
         "tokens/s",

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from benchmarks.asked import Asked
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 LINE = "The cat sat on the mat."
@@ -33,7 +33,7 @@ print(tokenizer.decode(model.generate(**tokenizer(sys.argv[2], return_tensors="p
 """
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """Imports, then an answer: of a small GPT-2."""
     yield Work(
         "startup: imports",
@@ -50,7 +50,7 @@ def works(asked: Asked) -> Iterator[Work]:
         ],
         note="a new process of Python each time",
     )
-    folder = _folder(asked)
+    folder = _folder(options)
     predict = ["-m", "regard.cli", "predict", str(folder), LINE, "--max-tokens", "8"]
     conditions = {
         "regard predict": predict,
@@ -108,7 +108,7 @@ class Process:
         return self.most
 
 
-def _folder(asked: Asked) -> Path:
+def _folder(options: Options) -> Path:
     """A small GPT-2 with random weights and the bench's tokenizer."""
     from benchmarks.tokenizing import tokenizer_folder
 
@@ -117,7 +117,7 @@ def _folder(asked: Asked) -> Path:
         from tokenizers import Tokenizer
         from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-        made = Tokenizer.from_file(str(tokenizer_folder(asked) / "tokenizer.json"))
+        made = Tokenizer.from_file(str(tokenizer_folder(options) / "tokenizer.json"))
         torch.manual_seed(1)
         config = GPT2Config(
             vocab_size=made.get_vocab_size(),
@@ -130,4 +130,4 @@ def _folder(asked: Asked) -> Path:
         GPT2LMHeadModel(config).save_pretrained(place)
         PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(place)
 
-    return kept(asked.cache / "small-gpt2", write)
+    return cached(options.cache / "small-gpt2", write)

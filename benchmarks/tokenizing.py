@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asked import Asked
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -19,11 +19,11 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """Lines of English, again and again until it is enough."""
-    size = 100_000 if asked.quick else 100_000_000
-    text = _text(asked, size)
-    folder = tokenizer_folder(asked)
+    size = 100_000 if options.quick else 100_000_000
+    text = _text(options, size)
+    folder = tokenizer_folder(options)
     given = {"folder": str(folder), "text": str(text)}
     conditions = [
         Condition(name, f"{__name__}:{kind}", given | settings)
@@ -40,11 +40,11 @@ def works(asked: Asked) -> Iterator[Work]:
     yield Work(name, "MB/s", size / 1e6, conditions, {"tokenizers": 1.0}, judge=judge, note=note)
 
 
-def _text(asked: Asked, size: int) -> Path:
+def _text(options: Options, size: int) -> Path:
     """A file of that many bytes, or one line more."""
 
     def write(place: Path) -> None:
-        source = asked.file("wikitext2", "wiki.test.raw") or asked.file(
+        source = options.file("wikitext2", "wiki.test.raw") or options.file(
             "tiny_shakespeare", "input.txt"
         )
         if source is not None:
@@ -59,27 +59,27 @@ def _text(asked: Asked, size: int) -> Path:
         parts = size // len(whole.encode()) + 1
         place.write_bytes((whole * parts).encode()[:size].rpartition(b"\n")[0] + b"\n")
 
-    return kept(asked.cache / f"text-{size}.txt", write)
+    return cached(options.cache / f"text-{size}.txt", write)
 
 
-def tokenizer_folder(asked: Asked) -> Path:
+def tokenizer_folder(options: Options) -> Path:
     """GPT-2's vocabulary where it is, else one learned from the text."""
 
     def write(place: Path) -> None:
         from tokenizers.implementations import ByteLevelBPETokenizer
 
         place.mkdir()
-        vocabulary = asked.file("vocab", "gpt2", "encoder.json")
+        vocabulary = options.file("vocab", "gpt2", "encoder.json")
         if vocabulary is not None:
             made = ByteLevelBPETokenizer(
                 str(vocabulary), str(vocabulary.with_name("vocab.bpe")), add_prefix_space=False
             )
         else:
             made = ByteLevelBPETokenizer()
-            made.train([str(_text(asked, 100_000))], vocab_size=1000)
+            made.train([str(_text(options, 100_000))], vocab_size=1000)
         made.save(str(place / "tokenizer.json"))
 
-    return kept(asked.cache / "tokenizer", write)
+    return cached(options.cache / "tokenizer", write)
 
 
 class Ours:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pairs
-from benchmarks.asked import Asked
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 BASE = {"vocab_size": 30522, "d_model": 768, "d_ff": 3072, "heads": 12, "layers": 12}
@@ -23,16 +23,16 @@ MASKED = 0.15
 GOALS = {"transformers bfloat16": 1.5, "transformers bfloat16 compiled": 1.5}
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """Masked words; pairs of sentences; a pair classifier from MiniLM where its data is there."""
-    yield _masked(asked)
-    yield from pairs.works(asked)
-    if asked.file("glue", "MRPC") and asked.encoder:
-        yield _mrpc(asked)
+    yield _masked(options)
+    yield from pairs.works(options)
+    if options.file("glue", "MRPC") and options.encoder:
+        yield _mrpc(options)
 
 
-def _masked(asked: Asked) -> Work:
-    sizes, rows, length, updates = (TINY, 4, 16, 1) if asked.quick else (BASE, 16, 128, 2)
+def _masked(options: Options) -> Work:
+    sizes, rows, length, updates = (TINY, 4, 16, 1) if options.quick else (BASE, 16, 128, 2)
     given = {"sizes": sizes, "rows": rows, "length": length, "updates": updates}
     sides: dict[str, dict[str, Any]] = {
         "regard bfloat16": {"precision": "bfloat16"},
@@ -41,7 +41,7 @@ def _masked(asked: Asked) -> Work:
         "transformers bfloat16 compiled": {"precision": "bfloat16", "compiled": True},
         "transformers float32": {"precision": "float32"},
     }
-    if not asked.full:
+    if not options.full:
         del sides["transformers bfloat16 compiled"]
     conditions = []
     for name, settings in sides.items():
@@ -52,12 +52,14 @@ def _masked(asked: Asked) -> Work:
     done = updates * flops(sizes, rows, length) / 1e9
     least = {name: (f"{side['precision']} GFLOP/s", done) for name, side in sides.items()}
     return Work(
-        f"masked words, BERT base, {rows} x {length}" if not asked.quick else "masked words, tiny",
+        f"masked words, BERT base, {rows} x {length}"
+        if not options.quick
+        else "masked words, tiny",
         "tokens/s",
         updates * rows * length,
         conditions,
         GOALS,
-        {} if asked.quick else least,
+        {} if options.quick else least,
         judge=lambda results: {
             name: f"loss {loss:.2f} at the end" for name, loss in results.items()
         },
@@ -198,9 +200,9 @@ class TheirMaskedWords:
 # ------------------------------------------------------------------------------- fine-tuning
 
 
-def _mrpc(asked: Asked) -> Work:
-    rows = 64 if asked.quick else 1024
-    given = {"data": str(asked.data), "encoder": str(asked.encoder), "rows": rows}
+def _mrpc(options: Options) -> Work:
+    rows = 64 if options.quick else 1024
+    given = {"data": str(options.data), "encoder": str(options.encoder), "rows": rows}
     needs = ("transformers", "accelerate")
     conditions = [
         Condition("regard bfloat16", f"{__name__}:FineTuning", given | {"side": "library"}),
@@ -223,7 +225,7 @@ def _mrpc(asked: Asked) -> Work:
 
 
 class FineTuning:
-    """side: "library" or "trainer" of `benchmarks.finetuning`; each turn begins anew."""
+    """side: "library" or "trainer" of `benchmarks.finetuning`; each turn starts over."""
 
     def __init__(self, side: str, data: str, encoder: str, rows: int, threads: int):
         import importlib

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asked import Asked
+from benchmarks.cache import cached
 from benchmarks.decoding.shape import write_numbers
-from benchmarks.kept import kept
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
@@ -53,23 +53,23 @@ BASE = {"vocab_size": 32000, "d_model": 512, "d_ff": 2048, "heads": 8, "layers":
 TINY = {"vocab_size": 60, "d_model": 32, "d_ff": 64, "heads": 2, "layers": 2}
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """Random weights of the base shape; and a trained model where one is given."""
-    sizes = TINY if asked.quick else BASE
-    rows = _rows(asked, sizes["vocab_size"])
-    folder = _folder(asked.cache, sizes)
-    limit = 6 if asked.quick else 14
-    name = "translation, tiny" if asked.quick else "translation, Transformer base, random weights"
+    sizes = TINY if options.quick else BASE
+    rows = _rows(options, sizes["vocab_size"])
+    folder = _folder(options.cache, sizes)
+    limit = 6 if options.quick else 14
+    name = "translation, tiny" if options.quick else "translation, Transformer base, random weights"
     note = f"{len(rows):,} sentences, beams of {BEAMS}, {limit} tokens each"
-    yield _work(name, note, folder, rows, limit, asked)
-    if asked.model:
-        yield _trained(asked)
+    yield _work(name, note, folder, rows, limit, options)
+    if options.model:
+        yield _trained(options)
 
 
 def _work(
-    name: str, note: str, folder: Path, rows: list[list[int]], limit: int, asked: Asked
+    name: str, note: str, folder: Path, rows: list[list[int]], limit: int, options: Options
 ) -> Work:
-    given = asked.cache / f"translation-{len(rows)}-{sum(map(len, rows))}.json"
+    given = options.cache / f"translation-{len(rows)}-{sum(map(len, rows))}.json"
     given.write_text(json.dumps(rows))
     common = {"folder": str(folder), "rows": str(given), "limit": limit}
     conditions = [
@@ -105,17 +105,17 @@ def _same(results: dict[str, Any]) -> dict[str, str]:
 # ------------------------------------------------------------------------------ the sentences
 
 
-def _rows(asked: Asked, vocab_size: int) -> list[list[int]]:
+def _rows(options: Options, vocab_size: int) -> list[list[int]]:
     """The ids of 1,000 sentences, `</s>` at the end: words by how frequent they are."""
     place = ("multi30k", "data", "task1", "tok", "test_2016_flickr.lc.norm.tok.en")
-    file = asked.file(*place)
+    file = options.file(*place)
     if file is None:
         draw = random.Random(1)
         lengths = [max(4, round(draw.lognormvariate(2.5, 0.35))) for _ in range(1000)]
         lines = [[str(draw.randrange(vocab_size)) for _ in range(n)] for n in lengths]
     else:
         lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
-    lines = lines[:16] if asked.quick else lines
+    lines = lines[:16] if options.quick else lines
     counts = Counter(word for line in lines for word in line)
     ids = {word: 4 + i % (vocab_size - 4) for i, (word, _) in enumerate(counts.most_common())}
     return [[*(ids[word] for word in line), EOS] for line in lines]
@@ -143,7 +143,7 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
         write_numbers(place, sizes["vocab_size"])
 
     name = f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}-numbers"
-    return kept(cache / name, write)
+    return cached(cache / name, write)
 
 
 # ------------------------------------------------------------------------------------- sides
@@ -154,7 +154,7 @@ def write_ours(folder: str, rows: str, limit: int, weights: str) -> None:
     import regard
 
     if weights != "float32":
-        kept(_ours(folder, weights), lambda made: regard.quantize(folder, made, weights))
+        cached(_ours(folder, weights), lambda made: regard.quantize(folder, made, weights))
 
 
 def _ours(folder: str, weights: str) -> Path:
@@ -225,7 +225,7 @@ def _words(row: list[int]) -> list[int]:
 
 def write_ct2(folder: str, rows: str, limit: int, weights: str, parallel: bool) -> None:
     """The folder in its format."""
-    kept(_ct2(folder, weights), lambda made: _convert(folder, made, weights))
+    cached(_ct2(folder, weights), lambda made: _convert(folder, made, weights))
 
 
 def _ct2(folder: str, weights: str) -> Path:
@@ -300,14 +300,14 @@ def _convert(folder: str, place: Path, weights: str) -> None:
 # ------------------------------------------------------------------------- a trained translator
 
 
-def _trained(asked: Asked) -> Work:
+def _trained(options: Options) -> Work:
     """The given model on the sentences of its own language, and BLEU."""
     import regard
     from regard.metrics import BLEU
 
-    assert asked.model is not None
-    task = regard.load(asked.model)
-    sources, references = _pairs(asked)
+    assert options.model is not None
+    task = regard.load(options.model)
+    sources, references = _pairs(options)
     rows = [[*row, EOS] for row in task.tokenizer.encode_many(sources)]
 
     def judge(results: dict[str, Any]) -> dict[str, str]:
@@ -320,15 +320,15 @@ def _trained(asked: Asked) -> Work:
             told[name] = f"BLEU {bleu.result().value:.2f}{part}"
         return told
 
-    folder = asked.model / "model" if (asked.model / "model").exists() else asked.model
-    name, note = f"translation, {asked.model.name}", f"{len(rows):,} sentences, beams of {BEAMS}"
-    return replace(_work(name, note, folder, rows, 60, asked), judge=judge)
+    folder = options.model / "model" if (options.model / "model").exists() else options.model
+    name, note = f"translation, {options.model.name}", f"{len(rows):,} sentences, beams of {BEAMS}"
+    return replace(_work(name, note, folder, rows, 60, options), judge=judge)
 
 
-def _pairs(asked: Asked) -> tuple[list[str], list[str]]:
+def _pairs(options: Options) -> tuple[list[str], list[str]]:
     """Sources and references: Multi30k's test of 2016, German to English."""
     files = [
-        asked.file("multi30k", "data", "task1", "raw", f"test_2016_flickr.{x}.gz")
+        options.file("multi30k", "data", "task1", "raw", f"test_2016_flickr.{x}.gz")
         for x in ("de", "en")
     ]
     if not all(files):

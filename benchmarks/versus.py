@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 from benchmarks.measure import Measured, Work, measure
 from benchmarks.versus_data import Folders
 from benchmarks.workers import ROOT, Condition, prepare
@@ -34,25 +34,26 @@ SIDES = "benchmarks.versus_sides:"
 
 def main() -> None:
     """Measure both, print a table, and exit with 1 if the working tree is too slow."""
-    asked = _arguments()
-    before = checkout(asked.commit, asked.cache)
-    folders = Folders(asked.cache / "versus", quick=asked.quick)
+    options = _arguments()
+    before = checkout(options.commit, options.cache)
+    folders = Folders(options.cache / "versus", quick=options.quick)
     slow = []
     print(f"| work | {HERE} | {THERE} | faster by | memory | memory before |", flush=True)
     print("|---|---:|---:|---:|---:|---:|")
-    with tempfile.TemporaryDirectory() as place, machine.load(asked.load):
+    with tempfile.TemporaryDirectory() as place, machine.load(options.load):
         root = _without_regard(Path(place))
-        prepare(_writer(folders, root, before), asked.threads)
+        prepare(_writer(folders, root, before), options.threads)
         for work in works(folders, root, before):
-            if asked.names and not any(name in work.name for name in asked.names):
+            if options.names and not any(name in work.name for name in options.names):
                 continue
-            found = measure(work, asked.rounds, asked.threads, _log)
+            found = measure(work, options.rounds, options.threads, _log)
             print(_row(found), flush=True)
-            if failed(found, asked.least):
+            if failed(found, options.least):
                 slow.append(work.name)
     if slow:
         raise SystemExit(
-            f"failed, or below {asked.least:g} times the speed of {asked.commit}: {', '.join(slow)}"
+            f"failed, or below {options.least:g} times the speed of {options.commit}: "
+            f"{', '.join(slow)}"
         )
 
 
@@ -100,7 +101,7 @@ def checkout(commit: str, cache: Path) -> Path:
         with tarfile.open(fileobj=BytesIO(archive)) as files:
             files.extractall(place, filter="data")
 
-    return kept(cache / "commits" / full, write)
+    return cached(cache / "commits" / full, write)
 
 
 def _without_regard(place: Path) -> Path:

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cache import cached
 from benchmarks.decoding.shape import write_numbers
-from benchmarks.kept import kept
 from benchmarks.versus_data import RECIPES, Folders
 
 BEAMS = 4
@@ -23,10 +23,10 @@ def prepare(folders: dict[str, Any]) -> None:
     # Older commits call `quantize` `convert`.
     quantize = getattr(regard, "quantize", None) or regard.convert
     for name, write in (("gpt2", _gpt2), ("marian", _marian), ("bert", _bert)):
-        source = kept(given.place / name, lambda place, write=write: write(given, place))
+        source = cached(given.place / name, lambda place, write=write: write(given, place))
         for weights in ("int8", "bfloat16"):
             place = given.place / f"{name}-{weights}"
-            kept(place, lambda made, source=source, kind=weights: quantize(source, made, kind))
+            cached(place, lambda made, source=source, kind=weights: quantize(source, made, kind))
 
 
 def _folders(settings: dict[str, Any]) -> Folders:

@@ -4,7 +4,7 @@ An LSTM without attention, an LSTM with attention and a Transformer read the sam
 tokens of short sentences. Then they are compared on sentences that none of them has seen, and
 runs/demo/report.html shows what they learned and what they look at.
 
-Interrupted, it goes on where it was stopped; finished, it shows its results again. To train anew,
+Interrupted, it goes on where it was stopped; finished, it shows its results again. To train again,
 remove runs/demo. It ends with 1 where the best model stays under BLEU 30.
 """
 
@@ -63,7 +63,7 @@ ALIGNMENT = (
     "the model looks at that word while it says this one.",
 )
 EVERY_HEAD = ("Every head of the Transformer. Choose the sentence, the attention and the layer.",)
-ASKED = ("I'm tired of waiting.", "Je suis")  # a sentence, and how its translation begins
+PROMPT = ("I'm tired of waiting.", "Je suis")  # a sentence, and how its translation begins
 
 
 def main(
@@ -149,7 +149,7 @@ def looked_at(models: dict[str, Any]) -> list[Picture]:
 
 def next_word(models: dict[str, Any]) -> Picture:
     """What each model expects after the beginning of a translation."""
-    source, beginning = ASKED
+    source, beginning = PROMPT
     bars = []
     for name, task in models.items():
         state, tokens = start(task, source)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.experiments.compare.results import Comparison, Outcome
+from regard.experiments.compare.results import ComparisonResults, Outcome
 from regard.experiments.runs import read_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -95,15 +95,15 @@ def test_families_are_pairs_that_share_a_sentence():
 
 def test_the_chosen_sentences_are_unseen(parts):
     test = {english for english, _ in parts["test"]}
-    assert {*demo.UNSEEN, *demo.LOOKED_AT, demo.SEARCHED, demo.ASKED[0]} <= test
+    assert {*demo.UNSEEN, *demo.LOOKED_AT, demo.SEARCHED, demo.PROMPT[0]} <= test
 
 
 def test_the_three_recipes_are_one_budget():
-    from regard.experiments.compare.conditions import conditions_of, refuse_unfair
+    from regard.experiments.compare.conditions import check_equal, conditions_of
 
     hashes: dict[str, str] = {}
     recipes = [read_recipe(path) for path in demo.RECIPES]
-    refuse_unfair({recipe.name: conditions_of(recipe, hashes) for recipe in recipes})
+    check_equal({recipe.name: conditions_of(recipe, hashes) for recipe in recipes})
 
 
 def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
@@ -147,7 +147,7 @@ def test_a_demo_that_translates_badly_fails(capsys, tmp_path):
         threads=1,
         samples=[],
     )
-    found = Comparison(tmp_path, {}, (1,), {"transformer": (outcome,)})
+    found = ComparisonResults(tmp_path, {}, (1,), {"transformer": (outcome,)})
     assert demo.verdict(found, 30.0) == 1
     assert "transformer, reached BLEU 29.9" in capsys.readouterr().err
     assert demo.verdict(found, 29.0) == 0

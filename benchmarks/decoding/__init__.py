@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asked import Asked
 from benchmarks.decoding.quality import measured
 from benchmarks.decoding.shape import Shape
 from benchmarks.measure import Work
+from benchmarks.options import Options
 from benchmarks.workers import Condition
 
 HERE = "benchmarks.decoding."
@@ -67,22 +67,22 @@ GOALS = {"llama.cpp Q8_0": 1.5, "CTranslate2 int8": 4.0, "transformers bfloat16"
 TINY = Shape(width=64, heads=2, layers=2, vocab_size=96, length=64, prompt=4, new=8)
 
 
-def works(asked: Asked) -> Iterator[Work]:
+def works(options: Options) -> Iterator[Work]:
     """One sequence and eight of the 124M shape; then a long prompt and other sizes."""
-    if asked.quick:
-        yield _work("a tiny GPT-2, one sequence", TINY, tuple(SIDES), asked)
+    if options.quick:
+        yield _work("a tiny GPT-2, one sequence", TINY, tuple(SIDES), options)
         return
     small = Shape()
-    yield _work("GPT-2 124M, one sequence", small, tuple(SIDES), asked, GOALS)
+    yield _work("GPT-2 124M, one sequence", small, tuple(SIDES), options, GOALS)
     eight = replace(small, rows=8)
     goals = dict.fromkeys((name for name in SIDES if not name.startswith("regard")), 2.0)
     together = tuple(name for name in SIDES if name != QUANTIZED)
-    yield _work("GPT-2 124M, 8 sequences", eight, together, asked, goals)
+    yield _work("GPT-2 124M, 8 sequences", eight, together, options, goals)
     long = replace(small, length=1152, prompt=1000)
-    yield _work("GPT-2 124M, a prompt of 1,000", long, SHORT, asked)
+    yield _work("GPT-2 124M, a prompt of 1,000", long, SHORT, options)
     first = replace(long, new=1)
-    yield _work("GPT-2 124M, the first token behind a prompt of 1,000", first, SHORT, asked)
-    if asked.full:
+    yield _work("GPT-2 124M, the first token behind a prompt of 1,000", first, SHORT, options)
+    if options.full:
         shapes = {
             "6 layers": replace(small, layers=6),
             "345M": replace(small, width=1024, heads=16, layers=24),
@@ -90,17 +90,17 @@ def works(asked: Asked) -> Iterator[Work]:
             "vocabulary 250,000": replace(small, vocab_size=250_000),
         }
         for name, shape in shapes.items():
-            yield _work(f"GPT-2 {name}, one sequence", shape, SHORT, asked)
+            yield _work(f"GPT-2 {name}, one sequence", shape, SHORT, options)
 
 
 def _work(
     name: str,
     shape: Shape,
     sides: tuple[str, ...],
-    asked: Asked,
+    options: Options,
     goals: dict[str, float] | None = None,
 ) -> Work:
-    folder = shape.folder(asked.cache)
+    folder = shape.folder(options.cache)
     alone = shape.new == 1  # then the prompt is what takes time
     read, new = shape.rows * shape.prompt, "one new one" if alone else f"{shape.new} new ones each"
     return Work(
@@ -109,8 +109,8 @@ def _work(
         read if alone else shape.tokens,
         conditions(folder, shape, sides),
         goals or {},
-        {} if asked.quick else {side: _least(side, shape, alone) for side in sides},
-        judge=lambda results: measured(asked, tuple(results)),
+        {} if options.quick else {side: _least(side, shape, alone) for side in sides},
+        judge=lambda results: measured(options, tuple(results)),
         note=f"prompts of {shape.prompt} tokens, {new}, greedy",
     )
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import ctranslate2
 import numpy as np
 
+from benchmarks.cache import cached
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
-from benchmarks.kept import kept
 
 
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Convert the folder."""
-    kept(_place(folder, weights), lambda made: convert(folder, made, weights))
+    cached(_place(folder, weights), lambda made: convert(folder, made, weights))
 
 
 class CTranslate2:

@@ -10,9 +10,9 @@ from pathlib import Path
 import llama_cpp as llama
 import numpy as np
 
+from benchmarks.cache import cached
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
-from benchmarks.kept import kept
 
 LAYER = {  # transformers -> GGUF
     "ln_1": "attn_norm",
@@ -26,7 +26,7 @@ LAYER = {  # transformers -> GGUF
 
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Write the weights as GGUF."""
-    kept(
+    cached(
         _place(folder, weights),
         lambda made: convert(folder, Shape(**shape), made, weights),
     )
@@ -50,16 +50,16 @@ class Llama:
         self._open(self.shape.prompt + self.shape.new, self.shape.rows)
 
     def _open(self, length: int, rows: int) -> None:
-        asked = llama.llama_context_default_params()
-        asked.n_ctx, asked.n_seq_max = rows * length, rows
-        asked.n_batch, asked.n_ubatch = rows * length, min(512, rows * length)
-        asked.n_threads = asked.n_threads_batch = self.threads
-        asked.flash_attn_type = 1 if self.flash else 0
-        asked.kv_unified = False
-        self.context = llama.llama_init_from_model(self.model, asked)
+        options = llama.llama_context_default_params()
+        options.n_ctx, options.n_seq_max = rows * length, rows
+        options.n_batch, options.n_ubatch = rows * length, min(512, rows * length)
+        options.n_threads = options.n_threads_batch = self.threads
+        options.flash_attn_type = 1 if self.flash else 0
+        options.kv_unified = False
+        self.context = llama.llama_init_from_model(self.model, options)
         if not self.context:
             raise RuntimeError("llama.cpp makes no context of these sizes")
-        self.batch = llama.llama_batch_init(asked.n_batch, 0, 1)
+        self.batch = llama.llama_batch_init(options.n_batch, 0, 1)
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""

@@ -38,8 +38,8 @@ def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
             heads = ["rows", shape.heads, "length", shape.width // shape.heads]
             inputs.append(value(f"past_{kind}_{layer}", "float", heads))
             outputs.append(value(f"present_{kind}_{layer}", "float", heads))
-    kept = tensors["ln_f.weight"], tensors["ln_f.bias"]
-    last = graph.norm("ln_f", *kept, (hidden, added, bias), EPS)
+    affine = tensors["ln_f.weight"], tensors["ln_f.bias"]
+    last = graph.norm("ln_f", *affine, (hidden, added, bias), EPS)
     ends = [graph.keep(n, np.array([v], np.int64)) for n, v in (("end", 2**31), ("axis", 1))]
     last = graph.add("Slice", [last[0], "first", *ends], ["asked"])
     logits = graph.product(last, "head", tensors["wte.weight"].T)
@@ -71,8 +71,8 @@ def _block(
     """One layer; what it adds to the residual sum is left to the next norm."""
 
     def norm(name: str, given: tuple[str, str, str]) -> tuple[str, str]:
-        kept = own[f"{name}.weight"], own[f"{name}.bias"]
-        return graph.norm(f"{layer}.{name}", *kept, given, EPS)
+        affine = own[f"{name}.weight"], own[f"{name}.bias"]
+        return graph.norm(f"{layer}.{name}", *affine, given, EPS)
 
     def product(hidden: str, name: str) -> tuple[str, str]:
         bias = graph.keep(f"{layer}.{name}.bias", own[f"{name}.bias"])

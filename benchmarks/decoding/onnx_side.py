@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from benchmarks.cache import cached
 from benchmarks.decoding.quality import told
 from benchmarks.decoding.shape import Shape
-from benchmarks.kept import kept
 from benchmarks.onnx_session import session
 
 
@@ -18,7 +18,7 @@ def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Write the graph."""
     from benchmarks.decoding.onnx_gpt2 import convert
 
-    kept(
+    cached(
         _place(folder, weights),
         lambda made: convert(folder, Shape(**shape), made / "model.onnx", weights),
     )

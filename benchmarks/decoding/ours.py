@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import regard
+from benchmarks.cache import cached
 from benchmarks.decoding.shape import Shape
-from benchmarks.kept import kept
 from regard import decoding
 from regard.data import Sequences
 
@@ -17,7 +17,7 @@ from regard.data import Sequences
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Write the quantized folder, as `regard quantize` does."""
     if weights != "float32":
-        kept(_place(folder, weights), lambda made: regard.quantize(folder, made, weights))
+        cached(_place(folder, weights), lambda made: regard.quantize(folder, made, weights))
 
 
 class Ours:

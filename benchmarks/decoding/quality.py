@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asked import Asked
-from benchmarks.kept import kept
+from benchmarks.cache import cached
+from benchmarks.options import Options
 from benchmarks.workers import ROOT, Condition, Failed, Worker, prepare
 
 EXACT = "regard float32"
@@ -38,19 +38,19 @@ def told(logits: Any, ids: list[int]) -> Told:
 
 
 @cache
-def measured(asked: Asked, sides: tuple[str, ...]) -> dict[str, str]:
+def measured(options: Options, sides: tuple[str, ...]) -> dict[str, str]:
     """Of each side: its perplexity beside float32's, and how often it guesses the same."""
     from benchmarks.decoding import conditions
     from benchmarks.decoding.shape import Shape
 
-    folder = _trained(asked)
+    folder = _trained(options)
     if folder is None:
         return {}
     config = json.loads((folder / "config.json").read_text())
     names = {"width": "n_embd", "heads": "n_head", "layers": "n_layer", "length": "n_positions"}
     sizes = {ours: config[theirs] for ours, theirs in names.items()}
     shape = Shape(**sizes, vocab_size=config["vocab_size"], prompt=8, new=8)
-    rows = _rows(folder, shape.length, 4 if asked.quick else ROWS)
+    rows = _rows(folder, shape.length, 4 if options.quick else ROWS)
     found: dict[str, list[Told]] = {}
     for condition in conditions(folder, shape, (EXACT, *(s for s in sides if s != EXACT))):
         try:
@@ -77,9 +77,9 @@ def _said(scores: list[Told], exact: list[Told]) -> str:
     return f"perplexity {math.expm1(more):+.3%}, the same guess in {sum(counts) / len(counts):.1%}"
 
 
-def _trained(asked: Asked) -> Path | None:
+def _trained(options: Options) -> Path | None:
     """The folder of the small model, trained once; None without the text."""
-    text = asked.file("tiny_shakespeare", "input.txt")
+    text = options.file("tiny_shakespeare", "input.txt")
     if text is None:
         return None
 
@@ -91,13 +91,13 @@ def _trained(asked: Asked) -> Path | None:
         (place / "valid.txt").write_text(written[end:], encoding="utf-8")
         recipe = str(ROOT / "recipes" / "shakespeare-char-cpu.toml")
         command = ["-m", "regard.cli", "train", recipe, "--out", str(place / "run")]
-        changes = [f"training.updates={4 if asked.quick else 2000}"]
+        changes = [f"training.updates={4 if options.quick else 2000}"]
         environment = os.environ | {"SHAKESPEARE": str(place)}
         subprocess.run(
             [sys.executable, *command, *changes], check=True, env=environment, capture_output=True
         )
 
-    place = kept(asked.cache / ("shakespeare-quick" if asked.quick else "shakespeare"), train)
+    place = cached(options.cache / ("shakespeare-quick" if options.quick else "shakespeare"), train)
     return place / "run" / "model"
 
 

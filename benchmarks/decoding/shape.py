@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Shape:
     def folder(self, cache: Path) -> Path:
         """Weights of this shape, written once by `transformers`."""
         name = f"gpt2-{self.width}x{self.layers}-{self.vocab_size}-{self.length}-numbers"
-        return kept(cache / name, lambda made: _write(self, made))
+        return cached(cache / name, lambda made: _write(self, made))
 
 
 def _write(shape: Shape, place: Path) -> None:

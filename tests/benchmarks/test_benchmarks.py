@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from benchmarks import document, machine, tables
-from benchmarks.asked import Asked
 from benchmarks.decoding.quality import told
 from benchmarks.measure import Measured, Work, measure
+from benchmarks.options import Options
 from benchmarks.training import flops
 from benchmarks.workers import Condition, Failed, Worker, prepare
 
@@ -19,8 +19,8 @@ TOYS = "tests.benchmarks.toys:"
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory) -> Asked:
-    return Asked(tmp_path_factory.mktemp("cache"), threads=1, quick=True)
+def options(tmp_path_factory) -> Options:
+    return Options(tmp_path_factory.mktemp("cache"), threads=1, quick=True)
 
 
 def run_here(condition: Condition):
@@ -37,9 +37,9 @@ def run_here(condition: Condition):
 @pytest.mark.parametrize(
     "name", ["decoding", "translation", "training", "recurrent", "evaluation", "tokenizing"]
 )
-def test_our_side_runs_on_tiny_shapes(name, asked):
+def test_our_side_runs_on_tiny_shapes(name, options):
     threads = torch.get_num_threads()
-    works = list(importlib.import_module(f"benchmarks.{name}").works(asked))
+    works = list(importlib.import_module(f"benchmarks.{name}").works(options))
     for work in works:
         ours = [c for c in work.conditions if c.name.startswith("regard")]
         assert ours and ours[0] is work.conditions[0]
@@ -51,9 +51,9 @@ def test_our_side_runs_on_tiny_shapes(name, asked):
     torch.set_num_threads(threads)
 
 
-def test_all_decoders_find_the_same_tokens(asked):
+def test_all_decoders_find_the_same_tokens(options):
     """Random weights of a tiny shape: the peers that are installed read them as we do."""
-    (work,) = importlib.import_module("benchmarks.decoding").works(asked)
+    (work,) = importlib.import_module("benchmarks.decoding").works(options)
     sides = {c.name: c for c in work.conditions if not c.missing and "float32" in c.name}
     assert {"regard float32", "transformers float32"} <= sides.keys()
     found = {name: run_here(condition) for name, condition in sides.items()}
@@ -61,8 +61,8 @@ def test_all_decoders_find_the_same_tokens(asked):
     assert all(len(rows[0]) == 8 for rows in found.values())
 
 
-def test_all_sides_find_the_same_perplexity(asked):
-    for work in importlib.import_module("benchmarks.evaluation").works(asked):
+def test_all_sides_find_the_same_perplexity(options):
+    for work in importlib.import_module("benchmarks.evaluation").works(options):
         sides = [c for c in work.conditions if not c.missing and "float32" in c.name]
         found = [run_here(condition) for condition in sides]
         assert len(found) == 2 and found[0] == pytest.approx(found[1], rel=1e-6)

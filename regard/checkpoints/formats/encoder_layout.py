@@ -234,9 +234,7 @@ class EncoderLayout:
         check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
         return ours
 
-    def _adjusted(
-        self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> Any:
+    def _adjusted(self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         """Our configuration with what more than one field of theirs decides."""
         return ours
 

@@ -79,9 +79,7 @@ class GPTLayout(EncoderLayout):
     def _required_heads(self, architecture: str) -> tuple[str, ...]:
         return () if architecture == self.language_model else super()._required_heads(architecture)
 
-    def _adjusted(
-        self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> Any:
+    def _adjusted(self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         # Their defaults are ids of the released vocabulary; a smaller one has no such token.
         beyond = [role for role in ("bos", "eos") if (getattr(ours, role) or 0) >= ours.vocab_size]
         ours = replace(ours, **dict.fromkeys(beyond))

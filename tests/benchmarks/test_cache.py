@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 from benchmarks.workers import ROOT
 
 
@@ -21,22 +21,22 @@ def two_files(place):
 def test_it_is_made_once(tmp_path):
     made = []
     for _ in range(2):
-        assert kept(tmp_path / "new" / "model", lambda p: (two_files(p), made.append(p)))
+        assert cached(tmp_path / "new" / "model", lambda p: (two_files(p), made.append(p)))
     assert len(made) == 1 and os.listdir(tmp_path / "new") == ["model"]
-    file = kept(tmp_path / "text", lambda place: place.write_text("text"))
+    file = cached(tmp_path / "text", lambda place: place.write_text("text"))
     assert file.read_text() == "text"
 
 
 KILLED = """
 import os, pathlib, sys
-from benchmarks.kept import kept
+from benchmarks.cache import cached
 
 def half(place):
     place.mkdir()
     (place / "config.json").write_text("{}")
     os._exit(9)
 
-kept(pathlib.Path(sys.argv[1]), half)
+cached(pathlib.Path(sys.argv[1]), half)
 """
 
 
@@ -47,11 +47,11 @@ def test_half_of_it_is_not_taken_for_the_whole(tmp_path):
 
     place = tmp_path / "model"
     with pytest.raises(RuntimeError):
-        kept(place, fails)
+        cached(place, fails)
     assert not list(tmp_path.iterdir())
     done = subprocess.run([sys.executable, "-c", KILLED, str(place)], cwd=ROOT)
     assert done.returncode == 9 and not place.exists()
-    kept(place, two_files)
+    cached(place, two_files)
     assert {path.name for path in place.iterdir()} == {"config.json", "weights"}
 
 
@@ -63,5 +63,5 @@ def test_whoever_is_first_has_made_it(tmp_path):
         two_files(place)  # by another process, meanwhile
         (place / "weights").write_text("2")
 
-    assert (kept(place, slow) / "weights").read_text() == "2"
+    assert (cached(place, slow) / "weights").read_text() == "2"
     assert os.listdir(tmp_path) == ["model"]

@@ -1,4 +1,4 @@
-"""What was asked for on the command line."""
+"""The options of the benchmarks' command line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Asked:
-    """cache: where weights are kept between runs; data: a folder of public data, or None.
+class Options:
+    """cache: where weights are stored between runs.  data: a folder of public data, or None.
 
-    quick: tiny shapes, to see that all works run; full: further shapes too.
-    model: a trained translator (a run's folder) to be used instead of random weights.
+    quick: tiny shapes, to see that every benchmark runs.  full: further shapes too.
+    model: a trained translator (a run's folder) used instead of random weights.
     """
 
     cache: Path
