@@ -127,7 +127,7 @@ accumulate = 2
 name = "sgd"
 """)
     found = estimate(tmp_path / "small.toml")
-    assert found.vocabulary.startswith("11 pieces, learned")
+    assert found.vocabulary.startswith("11 tokens, trained")
     # Six places a target (<s> d e f g </s>), ten rows a batch, six batches an epoch.
     assert found.updates == 9 and found.count == 2 * 50
     assert found.flops == 2 * transformer_flops(10, 4, 5, 8, 256, 4, 11)

@@ -90,7 +90,7 @@ def theirs(start: Path, ending: str, labels: int) -> dict[str, int]:
 
 POOLED = "SequenceClassification"
 # task -> items, items in a batch, its rows, the texts of a row, the head that transformers has for
-# it with so many answers, and its multiply-adds for a row of t tokens
+# it with so many outputs, and its multiply-adds for a row of t tokens
 CASES = {
     "classification": ("examples", 4, 4, (TEXT,), POOLED, 3, lambda t: D * D + 3 * D),
     "regression": ("examples", 4, 4, (TEXT,), POOLED, 1, lambda t: D * D + D),
@@ -126,22 +126,22 @@ def test_flops_and_parameters_of_a_started_model(task, start, tmp_path):
 
 
 @pytest.mark.parametrize("task", CASES)
-def test_without_its_data_rows_and_answers_are_assumed(task, start, tmp_path):
+def test_without_its_data_rows_and_head_outputs_are_assumed(task, start, tmp_path):
     items, ending = CASES[task][0], CASES[task][4]
     found = estimate(
         write(tmp_path, task, start, data=False), ["data.max_length=40"], measure=False
     )
-    answers = {"classification": 2, "tagging": 9, "question-answering": 2}.get(task, 1)
+    outputs = {"classification": 2, "tagging": 9, "question-answering": 2}.get(task, 1)
     tokens = 40 if task in ("question-answering", "multiple-choice") else 30
     rows = 4 * ROWS if task == "multiple-choice" else ROWS
-    assert f"({rows}, {tokens}) tokens; rows of {tokens} tokens and a head of {answers} answer" in (
+    assert f"({rows}, {tokens}) tokens; rows of {tokens} tokens and a head of {outputs} output" in (
         found.batch
     )
     assert "is not there" in found.batch and found.updates is None
-    assert found.parameters == theirs(start, ending, answers)
+    assert found.parameters == theirs(start, ending, outputs)
     assert found.flops > 6 * rows * layers(tokens, 1)
     assert (found.items, found.count) == (items, ROWS * tokens if items == "words" else ROWS)
-    assert "those of the model's folder" in found.vocabulary
+    assert "of the model's folder" in found.vocabulary
 
 
 def test_a_model_from_nothing_with_and_without_data(tmp_path):
@@ -157,8 +157,8 @@ def test_a_model_from_nothing_with_and_without_data(tmp_path):
     )  # fmt: skip
     wanted = transformers.BertForSequenceClassification(config).num_parameters()
     assumed = estimate(recipe, measure=False)
-    assert assumed.totals()["parameters"] == wanted - 129  # of one answer less
-    assert "16 pieces, as the recipe says" in assumed.vocabulary and "train.tsv" in assumed.batch
+    assert assumed.totals()["parameters"] == wanted - 129  # of one output less
+    assert "16 tokens, as the recipe says" in assumed.vocabulary and "train.tsv" in assumed.batch
     (tmp_path / "train.tsv").write_text(data_of("classification")[1])
     known = estimate(recipe, measure=False)
     missing = 16 - int(known.vocabulary.split()[0])  # the text has fewer words than were allowed

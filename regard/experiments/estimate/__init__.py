@@ -2,18 +2,18 @@
 
 Conventions:
 
-    FLOPs        of matrix products, 2 a multiply-add, counted in one forward pass of the real code
-                 over tensors without numbers (the meta device); a backward pass is twice as much,
-                 and none goes through what is frozen
-    memory       weights, gradients and the optimizer's tables, and what the forward pass keeps for
-                 the backward pass; the program itself comes on top
-    time         a few rows of the batch timed on this machine and scaled up to the whole batch, as
-                 if nothing else ran on it: the time that the main thread had a processor
+    FLOPs        of matrix products, 2 for a multiply-add, counted in one forward pass of the real
+                 code on the meta device; a backward pass has twice as many, and none for what is
+                 frozen
+    memory       weights, gradients, the optimizer's tables and the activations that the forward
+                 pass keeps for the backward pass; the program itself is not included
+    time         a few rows of the batch timed on this machine and scaled up to the whole batch: the
+                 time that the main thread had a processor, as if nothing else ran
 
-What is kept for the backward pass is measured on the same rows, since kernels differ in it: those
-of an LSTM keep twice of what its formulas need. Without measuring it is that of the formulas.
+Activations are measured on the same rows, since kernels differ: those of an LSTM keep twice as much
+as its formulas need. Without measuring they are those of the formulas.
 
-Where the data is there and not large, real batches are counted; else what they look like is assumed
+Where the data exists and is not large, real batches are counted; else their shapes are assumed
 (samples.py).
 """
 
@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from regard.experiments.estimate.counting import (
     Figure,
@@ -42,12 +44,12 @@ from regard.training.utilization import positions_in
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training of a recipe will cost; what cannot be known is None.
+    """What a training of a recipe will cost; None for what is unknown.
 
     parameters: by part of the model.  memory: bytes by use.  items: what the task counts, such as
-    "tokens" that are predicted or "examples".  count: of them in one update.  flops: of one update,
-    for the batch that `batch` describes.  places: tokens of the batch, padding included.  seconds:
-    of one update.  measured: how seconds and activations were found.
+    predicted "tokens" or "examples".  count: items of one update.  flops: of one update, for the
+    batch that `batch` describes.  places: tokens of the batch, padding included.  seconds: of one
+    update.  measured: how seconds and activations were found.
     """
 
     model: str
@@ -65,7 +67,7 @@ class Estimate:
     published: tuple[Figure, ...] = ()
 
     def totals(self) -> dict[str, Any]:
-        """The sums over parts and updates."""
+        """Sums over parts and updates."""
         updates, seconds = self.updates, self.seconds
         return {
             "parameters": sum(self.parameters.values()),
@@ -77,7 +79,7 @@ class Estimate:
         }
 
     def facts(self) -> dict[str, Any]:
-        """All of it as plain values, for a program."""
+        """Plain values, for JSON."""
         return {**asdict(self), "totals": self.totals()}
 
     def _times(self) -> str:
@@ -85,7 +87,7 @@ class Estimate:
         return "3 times the forward pass's products" + ", once what is frozen" * frozen
 
     def text(self) -> str:
-        """All of it for a person, one quantity a line."""
+        """One quantity a line."""
         totals = self.totals()
         counted = "predicted tokens" if self.items == "tokens" else self.items
         article = "an" if self.items[0] in "aeiou" else "a"
@@ -117,11 +119,14 @@ class Estimate:
 def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool = True) -> Estimate:
     """What training this recipe will cost.
 
-    measure: also time a small pass on this machine, a few seconds.
+    Args:
+        path: of the recipe.
+        overrides: `dotted.name=value`.
+        measure: also time a small pass on this machine, a few seconds.
 
     Raises:
-        ConfigError, DataError: the recipe, or the data where it is there, cannot be used.
-        CheckpointError: the model that the training starts from is not here; no hub is asked.
+        ConfigError, DataError: the recipe, or the data where it exists, cannot be used.
+        CheckpointError: the model to start from is not on this machine; nothing is downloaded.
     """
     given: Any = read_recipe(path, overrides, keep_unset=True)
     recipe = with_local_model(given)
@@ -138,7 +143,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
     if measure:
         found = measured(recipe, sample, found)
     return Estimate(
-        model=_told(given.model, task.model),
+        model=_description(given.model, task.model),
         vocabulary=sample.vocabulary,
         batch=sample.how,
         parameters=parameters_of(task.model),
@@ -154,7 +159,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
     )
 
 
-def _told(section: Any, model: Any) -> str:
+def _description(section: Any, model: nn.Module) -> str:
     """bert, 6 layers of 384, started from minilm"""
     if isinstance(section, Started):
         return f"{described(model)}, started from {section.name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -18,28 +17,28 @@ from regard.training.options import TrainingOptions
 
 @dataclass(frozen=True)
 class Figure:
-    """A printed number to compare with, and where it stands."""
+    """A published number, and its source."""
 
     quantity: str
     value: float
     source: str
 
 
-def parameters_of(model: Any) -> dict[str, int]:
-    """Numbers by part; what parts share is counted in the first of them."""
+def parameters_of(model: nn.Module) -> dict[str, int]:
+    """Parameters by part; those that parts share are counted in the first of them."""
     parts: dict[str, int] = {}
     inside = isinstance(model, Headed) and isinstance(model.encoder, Features)
     for name, parameter in model.named_parameters():
-        # Features are the frozen encoder and what reads it: parts of their own.
+        # In `Features`, the frozen encoder and the LSTM are parts of their own.
         part = name.removeprefix("encoder.").split(".")[0] if inside else name.split(".")[0]
         part += "" if parameter.requires_grad else " (frozen)"
         parts[part] = parts.get(part, 0) + parameter.numel()
-    untold = isinstance(model, Generator) and "head" not in parts
-    return {**parts, "head (tied)": 0} if untold else parts
+    tied = isinstance(model, Generator) and "head" not in parts
+    return {**parts, "head (tied)": 0} if tied else parts
 
 
 def memory_of(model: nn.Module, options: TrainingOptions, activations: int) -> dict[str, int]:
-    """Bytes that a training holds at its peak."""
+    """Bytes of a training at its peak, by use."""
     trained, chosen = bytes_of(model, trained=True), options.optimizer
     tables = 2 if chosen.name in ("adam", "adamw") else int(chosen.momentum > 0)
     return {
@@ -51,9 +50,9 @@ def memory_of(model: nn.Module, options: TrainingOptions, activations: int) -> d
 
 
 def updates_of(options: TrainingOptions, an_epoch: int | None, items: float) -> int | None:
-    """Updates until the first limit is reached; None where that depends on data that is not there.
+    """Updates until the first limit is reached; None where that depends on data that is missing.
 
-    items: what is counted in one update. Early stopping is not foreseen.
+    an_epoch: batches of an epoch.  items: counted in one update. Early stopping is not considered.
     """
     limits = []
     if options.updates is not None:
@@ -65,9 +64,9 @@ def updates_of(options: TrainingOptions, an_epoch: int | None, items: float) -> 
     return min(limits, default=None)
 
 
-def published(model: Any) -> tuple[Figure, ...]:
-    """What was printed for this size, if it is a named one."""
-    # Its own table: what a model inherits was printed for another one.
+def published(model: nn.Module) -> tuple[Figure, ...]:
+    """The numbers that were published for this size, if it is a named one."""
+    # Not the inherited table, whose numbers are for another model.
     table = vars(model_class(name_of(model))).get("PUBLISHED", {})
     printed = table.get(size_of(model), {})
     return tuple(Figure(quantity, *figure) for quantity, figure in printed.items())

@@ -12,28 +12,28 @@ from typing import Any
 import torch
 
 from regard.data.grouped_inputs import GroupBatch
-from regard.experiments.estimate.samples import Sample, first_rows
+from regard.experiments.estimate.samples import TaskSample, first_rows
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.flops import bytes_of, stored_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 
-ENOUGH, PATIENCE = 0.5, 15.0  # seconds of one timed pass of its own, and of all by the wall clock
-BUSY = 0.7  # of its time on a processor; where the main thread had less, it is told
+ENOUGH, PATIENCE = 0.5, 15.0  # seconds of processor time of a pass, of wall time of all passes
+BUSY = 0.7  # the main thread's share of a processor, below which the result mentions it
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one update: seconds, bytes kept for the backward pass, and how they were found."""
+    """Seconds of one update, bytes of its activations, and how they were found."""
 
     seconds: float | None
     activations: int
     how: str
 
 
-def measured(recipe: Any, sample: Sample, counted: Measured) -> Measured:
-    """A few rows of a batch on this machine; what was counted where the machine is too small."""
+def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
+    """Time a few rows of a batch on this machine; `counted` where it has too little memory."""
     options: TrainingOptions = recipe.training
     batch = sample.batches[0]
     needed = 5 * bytes_of(sample.task.model)
@@ -50,7 +50,7 @@ def measured(recipe: Any, sample: Sample, counted: Measured) -> Measured:
         len(batch),
     )
     step = optimizer(task.model, options.optimizer).step
-    step()  # makes the tables
+    step()  # allocates the tables
     whole = options.accumulate * seconds + clock.time(step).own
     threads = torch.get_num_threads()
     unit = "examples" if isinstance(batch, GroupBatch) else "rows"
@@ -66,7 +66,7 @@ def measured(recipe: Any, sample: Sample, counted: Measured) -> Measured:
 
 
 def with_numbers(task: Any) -> Any:
-    """The same task with a model on this machine, whose weights are new."""
+    """The same task with a model with new weights on the CPU."""
     made = copy(task)
     made.model = twin(task.model, "cpu")
     if task.next_words is not None:
@@ -76,20 +76,20 @@ def with_numbers(task: Any) -> Any:
 
 @dataclass(frozen=True)
 class Seconds:
-    """own: those that the main thread had a processor.  wall: those that went by."""
+    """own: of the main thread on a processor.  wall: of the wall clock."""
 
     own: float
     wall: float
 
 
 class Clock:
-    """Times work, and knows which share of the time was its own."""
+    """Times calls, and sums processor and wall time."""
 
     def __init__(self) -> None:
         self.own = self.wall = 0.0
 
     def time(self, work: Callable[[], Any]) -> Seconds:
-        """Do it, and tell how long it took."""
+        """The time of a call."""
         own, wall = time.thread_time(), time.perf_counter()
         work()
         taken = Seconds(time.thread_time() - own, time.perf_counter() - wall)
@@ -98,30 +98,31 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """1 where nothing else ran."""
+        """Processor time over wall time: 1 where nothing else ran."""
         return self.own / self.wall
 
 
 def whole_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]:
-    """Seconds of a pass over all rows, and how many were timed.
+    """Seconds of a pass over `most` rows, and how many were timed.
 
-    A pass costs so much for the weights and so much a row: one row and several rows tell both.
+    A pass costs a constant time for the weights and a time for each row: one row and several rows
+    determine both.
     """
-    rows, began = 1, timed(1)  # which also loads code and claims memory
+    rows, first = 1, timed(1)  # the first also loads code and allocates memory
     taken = timed(1)
-    one, spent = taken.own, began.wall + taken.wall
+    one, spent = taken.own, first.wall + taken.wall
     while rows < most and taken.own < ENOUGH and spent < PATIENCE:
         rows = min(most, 4 * rows)
         taken = timed(rows)
         spent += taken.wall
     if rows == 1:
         return most * one, 1
-    slope = max(0.0, taken.own - one) / (rows - 1)
-    return taken.own + slope * (most - rows), rows
+    of_row = max(0.0, taken.own - one) / (rows - 1)
+    return taken.own + of_row * (most - rows), rows
 
 
 def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -> int:
-    """Bytes kept for the backward pass of a batch, from those of its first rows and of half."""
+    """Bytes of the activations of a batch, from those of its first `rows` and of half of them."""
 
     def kept(rows: int) -> int:
         blocks = blocks_of(task.model) if options.activation_checkpointing else []
@@ -145,5 +146,5 @@ def _losses(task: Any, batch: Any, options: TrainingOptions) -> Any:
 
 
 def free_memory() -> int:
-    """Bytes that the machine has to give."""
+    """Bytes of available memory."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
