@@ -2,7 +2,7 @@
 
     console.py      output streams, error messages, exit codes
     input_texts.py  texts of the command line or of standard input
-    decoding.py     what the commands that decode share
+    options.py      arguments and options that several commands have
     train.py        train, resume, compare
     listing.py      list
     NAME.py         each other command in a file of its name

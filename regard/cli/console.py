@@ -16,41 +16,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from regard.errors import ConfigError, RegardError
 
+if TYPE_CHECKING:
+    from regard.decoding import AcceptanceStats
+
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
 RENAMED_COMMANDS = {"convert": "quantize"}
 RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
-
-
-def _existing(model: Path) -> Path:
-    """The folder of a model; that it is missing is reported before torch is imported."""
-    from regard.checkpoints.hub import NAME, resolve
-
-    if model.parent.is_dir() or not NAME.fullmatch(str(model)):
-        resolve(model)
-    return model
-
-
-ModelFolder = Annotated[
-    Path,
-    typer.Argument(metavar="MODEL", help="A run or a folder with a model.", callback=_existing),
-]
-Quantize = Annotated[
-    Literal["int8", "bfloat16"] | None,
-    typer.Option(help="Quantize the weights: faster on a CPU."),
-]
-TooLong = Annotated[
-    Literal["error", "truncate"], typer.Option(help="For texts beyond the model's limit.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only, no progress.")]
 
 
 class Commands(TyperGroup):
@@ -136,6 +115,19 @@ def say_truncated(counts: Counter[str], limit: int) -> None:
     """Say how many of the texts were truncated, where any were."""
     if counts["truncated"]:
         say(f"{counts['truncated']:,} of {counts['texts']:,} texts were cut to {limit:,} tokens")
+
+
+def say_unfinished(counts: Counter[str]) -> None:
+    """Say how many outputs reached the limit on their length, where any did."""
+    if counts["unfinished"]:
+        of = f"{counts['unfinished']:,} of {counts['texts']:,} answers"
+        say(f"{of} were cut off at the limit on their length (--max-tokens)")
+
+
+def say_acceptance(acceptance: AcceptanceStats) -> None:
+    """Say how many tokens of drafts were accepted, where there was a draft."""
+    if acceptance.steps:
+        say(str(acceptance))
 
 
 def emit(text: str) -> None:

@@ -8,19 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
-import typer
+from typer import Option
 
-from regard.cli.console import (
-    AsJson,
-    ModelFolder,
-    Quantize,
-    TooLong,
-    emit,
-    load_task,
-    say_truncated,
-    to_json,
-)
+from regard.cli.console import emit, load_task, say_truncated, to_json
 from regard.cli.input_texts import Chunk, chunks_of
+from regard.cli.options import AsJson, ModelFolder, Quantize, Texts, TooLong
 from regard.errors import ConfigError, RegardError, TextError
 
 if TYPE_CHECKING:
@@ -31,40 +23,26 @@ if TYPE_CHECKING:
     Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
 
 
+LAYERS = (
+    "first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or a mix: mix:0,0.5,1."
+)
+
+
 def embed(
     model: ModelFolder,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
-    ] = None,
-    layers: Annotated[
-        str,
-        typer.Option(
-            help="first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or a mix "
-            "such as mix:0,0.5,1."
-        ),
-    ] = "last",
+    texts: Texts = None,
+    layers: Annotated[str, Option(help=LAYERS)] = "last",
     pooling: Annotated[
-        str | None,
-        typer.Option(help="mean, first, last or max; for texts by default as the folder says."),
+        str | None, Option(help="mean, first, last, max; default: the folder's.")
     ] = None,
-    per: Annotated[
-        Literal["text", "word", "token"], typer.Option(help="One vector for each of these.")
-    ] = "text",
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            help="Scale vectors to length 1; by default as the folder says.", show_default=False
-        ),
-    ] = None,
+    per: Annotated[Literal["text", "word", "token"], Option(help="A vector for each.")] = "text",
+    normalize: Annotated[bool | None, Option(help="To length 1; default: the folder's.")] = None,
     too_long: TooLong = "error",
     quantize: Quantize = None,
     precision: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of the matrix products.")
+        Literal["float32", "bfloat16"], Option(help="Of the matrix products.")
     ] = "float32",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npy", help="Write an array with a row for each text."),
-    ] = None,
+    out: Annotated[Path | None, Option(metavar="FILE.npy", help="Write an array.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Vectors of texts: one line in, one vector a line out, in order, for empty lines too.

@@ -7,47 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import typer
+from typer import Argument, Option
 
-from regard.cli.console import (
-    AsJson,
-    ModelFolder,
-    Quantize,
-    load_task,
-    say_truncated,
-    show,
-    with_progress,
-)
-from regard.cli.decoding import check_no_decoding, say_unfinished, with_decoding
+from regard.cli.console import load_task, say_truncated, say_unfinished, show, with_progress
+from regard.cli.options import AsJson, ModelFolder, Quantize, check_no_decoding, with_decoding
 from regard.errors import ConfigError
 
 Part = Literal["valid", "test"]
 Columns = list[int | str]  # of a table, by number or name
+Files = list[Path] | None
 
 
 @with_decoding
 def evaluate(
     model: ModelFolder,
-    more: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Further files of --data.")
-    ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE...", help="Source and target, or a table, or a text."),
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Of a table, source and target: 0,1 or en,de.")
-    ] = None,
-    valid: Annotated[bool, typer.Option("--valid", help="The recipe's validation data.")] = False,
-    last_word: Annotated[
-        bool, typer.Option("--last-word", help="How well each line's last word is predicted.")
-    ] = False,
-    window: Annotated[
-        int | None, typer.Option(help="Tokens that a language model reads at a time.")
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens between windows; the length of a window by default.")
-    ] = None,
+    more: Annotated[Files, Argument(metavar="FILE", help="Further files of --data.")] = None,
+    data: Annotated[Files, Option(metavar="FILE...", help="Two texts, a table or a text.")] = None,
+    columns: Annotated[str | None, Option(help="Of a table: 0,1 or en,de.")] = None,
+    valid: Annotated[bool, Option("--valid", help="The recipe's validation data.")] = False,
+    last_word: Annotated[bool, Option("--last-word", help="Score each line's last word.")] = False,
+    window: Annotated[int | None, Option(help="Tokens of a window, for perplexity.")] = None,
+    stride: Annotated[int | None, Option(help="Tokens between windows.")] = None,
     quantize: Quantize = None,
     as_json: AsJson = False,
     *,

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
-from regard.cli.console import AsJson, ModelFolder, Quantize, emit, load_task, show
-from regard.cli.decoding import say_acceptance, values_of, with_decoding
+from regard.cli.console import emit, load_task, say_acceptance, show
 from regard.cli.input_texts import checked_argument, chunks_of
+from regard.cli.options import AsJson, ModelFolder, Quantize, TooLong, with_decoding
+from regard.cli.predict import values_of
 
 
 @with_decoding
 def generate(
     model: ModelFolder,
-    prompt: Annotated[str, typer.Argument(help="- reads standard input.")] = "",
-    too_long: Annotated[
-        Literal["error", "truncate"],
-        typer.Option(help="For a prompt that fills the context; truncate keeps its end."),
-    ] = "error",
+    prompt: Annotated[str, Argument(help="- reads standard input.")] = "",
+    too_long: TooLong = "error",
     quantize: Quantize = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
 ) -> None:
-    """Continue a text, token by token as the model decides."""
+    """Continue a text, token by token as the model decides.
+
+    A prompt that leaves no room for a token is an error; --too-long truncate keeps its end.
+    """
     from regard.decoding import IncrementalMethod, count_acceptance, with_options
 
     task = load_task(model, quantize)

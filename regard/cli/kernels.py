@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from regard.cli.console import AsJson, say, show
+from regard.cli.console import say, show
+from regard.cli.options import AsJson
 from regard.errors import RegardError
 
 app = typer.Typer(

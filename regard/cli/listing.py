@@ -10,9 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from regard.cli.console import AsJson, show
+from regard.cli.console import show
+from regard.cli.options import AsJson
 from regard.errors import DataError
 
 # what: the module and its table of names. A value is "module:name", whose docstring is shown.
@@ -34,10 +35,8 @@ class RunSummary:
 
 
 def list_(
-    what: Annotated[What, typer.Argument(help="What to list.")],
-    folder: Annotated[
-        Path | None, typer.Option(help="The folder of recipes or runs; recipes/ or runs/.")
-    ] = None,
+    what: Annotated[What, Argument(help="What to list.")],
+    folder: Annotated[Path | None, Option(help="Default: recipes/ or runs/.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models, tasks, recipes, tokenizers, decoding methods or runs that there are."""

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from regard.cli.console import AsJson, ModelFolder, emit, load_task, say, show
-from regard.cli.decoding import check_no_decoding, with_decoding
+from regard.cli.console import emit, load_task, say, show
 from regard.cli.input_texts import checked_argument
+from regard.cli.options import AsJson, ModelFolder, check_no_decoding, with_decoding
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,34 +22,18 @@ if TYPE_CHECKING:
 @with_decoding
 def look(
     model: ModelFolder,
-    text: Annotated[str, typer.Argument(help="What the model reads; a tab between two texts.")],
-    kind: Annotated[str | None, typer.Option(help="encoder, decoder or cross.")] = None,
-    layer: Annotated[
-        int | None, typer.Option(help="From 1; by default the mean of all layers.")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="From 1; by default the mean of all heads.")
-    ] = None,
-    word: Annotated[
-        str | None, typer.Option(help="What this word attends to, head by head.")
-    ] = None,
-    beside: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Another model on the same text, side by side."),
-    ] = None,
+    text: Annotated[str, Argument(help="What the model reads; a tab between two texts.")],
+    kind: Annotated[str | None, Option(help="encoder, decoder or cross.")] = None,
+    layer: Annotated[int | None, Option(help="From 1; by default the mean of all layers.")] = None,
+    head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None,
+    word: Annotated[str | None, Option(help="What this word attends to, head by head.")] = None,
+    beside: Annotated[str | None, Option(metavar="MODEL", help="A second model.")] = None,
     silence: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LAYER:HEADS", help="Heads that are masked: 3:1,6 of layer 3."),
+        list[str] | None, Option(metavar="LAYER:HEADS", help="Mask heads: 3:1,6 of layer 3.")
     ] = None,
-    inputs: Annotated[
-        bool, typer.Option("--inputs", help="The input of an encoder: tokens, segments, mask.")
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with every head.")
-    ] = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw what is shown into a file.")
-    ] = None,
+    inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False,
+    html: Annotated[Path | None, Option(metavar="FILE", help="Write every head.")] = None,
+    png: Annotated[Path | None, Option(metavar="FILE", help="Draw what is shown.")] = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],

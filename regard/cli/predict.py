@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from regard.cli.console import (
+from regard.cli import console
+from regard.cli.input_texts import Chunk, chunks_of
+from regard.cli.options import (
     AsJson,
     ModelFolder,
     Quantize,
+    Texts,
     TooLong,
-    emit,
-    load_task,
-    say_truncated,
-    to_json,
-)
-from regard.cli.decoding import (
     check_no_decoding,
-    say_acceptance,
-    say_unfinished,
-    values_of,
     with_decoding,
 )
-from regard.cli.input_texts import Chunk, chunks_of
 from regard.errors import DataError, TextError
+
+if TYPE_CHECKING:
+    from regard.decoding.hypothesis import Hypothesis
 
 Result = dict[str, Any]  # what --json prints of a line
 EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
@@ -35,13 +31,9 @@ EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
 @with_decoding
 def predict(
     model: ModelFolder,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
-    ] = None,
+    texts: Texts = None,
     too_long: TooLong = "error",
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Print number, score and text, separated by tabs.")
-    ] = False,
+    scores: Annotated[bool, Option("--scores", help="Print number, score and text.")] = False,
     quantize: Quantize = None,
     as_json: AsJson = False,
     *,
@@ -54,7 +46,7 @@ def predict(
     each hypothesis is a line: the number of its text from 0, its score and its text, separated by
     tabs.
     """
-    task = load_task(model, quantize)
+    task = console.load_task(model, quantize)
     from regard.decoding import count_acceptance
 
     if not task.decodes:
@@ -65,12 +57,12 @@ def predict(
     with count_acceptance() as acceptance:
         for chunk in chunks_of(texts):
             results, error = predictor.predict(chunk)
-            emit("".join(map(form, results)))
+            console.emit("".join(map(form, results)))
             if error is not None:
                 raise error
-    say_truncated(predictor.counts, predictor.limit)
-    say_unfinished(predictor.counts)
-    say_acceptance(acceptance)
+    console.say_truncated(predictor.counts, predictor.limit)
+    console.say_unfinished(predictor.counts)
+    console.say_acceptance(acceptance)
 
 
 class LinePredictor:
@@ -149,6 +141,14 @@ class LinePredictor:
         return {**self.task.prediction_type.empty_values(), "text": ""}
 
 
+def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Hypotheses of one text as plain values."""
+    return [
+        {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
+        for h, text in zip(hypotheses, texts, strict=True)
+    ]
+
+
 def _text_line(result: Result) -> str:
     return _one_line(result["text"])
 
@@ -161,7 +161,7 @@ def _score_lines(result: Result) -> str:
 
 
 def _json_line(result: Result) -> str:
-    return to_json(result) + "\n"
+    return console.to_json(result) + "\n"
 
 
 def _one_line(text: str) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from regard.cli.console import AsJson, ModelFolder, show
+from regard.cli.console import show
+from regard.cli.options import AsJson, ModelFolder
 from regard.errors import CheckpointError
 
 
 def quantize(
     model: ModelFolder,
-    out: Annotated[Path, typer.Argument(help="The folder that is written.")],
-    dtype: Annotated[
-        Literal["int8", "bfloat16"],
-        typer.Option(help="Of the weights: a quarter of the size of float32, or half of it."),
-    ] = "int8",
+    out: Annotated[Path, Argument(help="The folder that is written.")],
+    dtype: Annotated[Literal["int8", "bfloat16"], Option(help="Of the weights.")] = "int8",
     as_json: AsJson = False,
 ) -> None:
     """Write a model with quantized weights: smaller on disk, loaded faster, faster on a CPU.

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from regard.cli.console import AsJson, emit, say, show, to_json
+from regard.cli.console import emit, say, show, to_json
 from regard.cli.input_texts import checked_argument, chunks_of
+from regard.cli.options import AsJson, Texts
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,21 +21,19 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Train a tokenizer, use it, and see its steps.", no_args_is_help=True)
 
 TokenizerFolder = Annotated[
-    Path, typer.Argument(help="A run, a model's folder, or a file such as tokenizer.json.")
+    Path, Argument(help="A run, a model's folder, or a file such as tokenizer.json.")
 ]
 
 
 @app.command()
 def train(
-    files: Annotated[list[Path], typer.Argument(help="Texts, one sentence a line.")],
-    out: Annotated[Path, typer.Option(help="The folder that is written.")],
-    kind: Annotated[str, typer.Option(help="One of: regard list tokenizers.")] = "bpe",
-    vocab_size: Annotated[int, typer.Option(help="Tokens, special tokens included.")] = 8000,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case texts.")] = False,
-    unicode_form: Annotated[str, typer.Option(help="none, nfc, nfd, nfkc or nfkd.")] = "none",
-    columns: Annotated[
-        str | None, typer.Option(help="Of tables: numbers or names, separated by commas.")
-    ] = None,
+    files: Annotated[list[Path], Argument(help="Texts, one sentence a line.")],
+    out: Annotated[Path, Option(help="The folder that is written.")],
+    kind: Annotated[str, Option(help="One of: regard list tokenizers.")] = "bpe",
+    vocab_size: Annotated[int, Option(help="Tokens, special tokens included.")] = 8000,
+    lowercase: Annotated[bool, Option("--lowercase", help="Lower-case texts.")] = False,
+    unicode_form: Annotated[str, Option(help="none, nfc, nfd, nfkc or nfkd.")] = "none",
+    columns: Annotated[str | None, Option(help="Of tables: 0,1 or en,de.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a tokenizer on texts."""
@@ -56,10 +56,8 @@ def train(
 @app.command()
 def encode(
     tokenizer: TokenizerFolder,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="- reads standard input.")
-    ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Print ids instead of tokens.")] = False,
+    texts: Texts = None,
+    ids: Annotated[bool, Option("--ids", help="Print ids instead of tokens.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Split texts into tokens: one line in, one line out. JSON has the offsets, too."""
@@ -77,18 +75,12 @@ def encode(
 
 @app.command()
 def explain(
-    tokenizer: Annotated[
-        Path | None, typer.Argument(help="How this one encodes TEXT; see also --words, --file.")
-    ] = None,
-    text: Annotated[str | None, typer.Argument(help="The text to encode.")] = None,
-    words: Annotated[
-        str | None, typer.Option(help='Train on these: "old:7 older:3 finest:9 lowest:4".')
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="Train on the words of this text.")] = None,
-    merges: Annotated[int, typer.Option(help="How many merges are shown.")] = 5,
-    kind: Annotated[
-        Literal["bpe", "wordpiece-likelihood"], typer.Option(help="The algorithm of training.")
-    ] = "bpe",
+    tokenizer: Annotated[Path | None, Argument(help="How this one encodes TEXT.")] = None,
+    text: Annotated[str | None, Argument(help="The text to encode.")] = None,
+    words: Annotated[str | None, Option(help='Train on these: "old:7 older:3".')] = None,
+    file: Annotated[Path | None, Option(help="Train on the words of this text.")] = None,
+    merges: Annotated[int, Option(help="How many merges are shown.")] = 5,
+    kind: Annotated[Literal["bpe", "wordpiece-likelihood"], Option(help="To train.")] = "bpe",
     as_json: AsJson = False,
 ) -> None:
     """Show step by step what a tokenizer does.

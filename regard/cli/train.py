@@ -6,27 +6,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from regard.cli.console import AsJson, Quiet, say, show
+from regard.cli.console import say, show
+from regard.cli.options import AsJson, Quiet
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.training import Result
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Options of the recipe.")
+    list[str] | None, Argument(metavar="NAME=VALUE", help="Options of the recipe.")
 ]
-Out = Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME without it.")]
+Out = Annotated[Path | None, Option(help="The run's folder; runs/NAME without it.")]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A TOML file.")],
+    recipe: Annotated[Path, Argument(help="A TOML file.")],
     overrides: Overrides = None,
     out: Out = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Train nothing: print what it would cost.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what it would cost.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -44,11 +43,8 @@ def train(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    data_root: Annotated[
-        Path | None,
-        typer.Option(help="The folder that the data was moved to."),
-    ] = None,
+    run: Annotated[Path, Argument(help="A run's folder.")],
+    data_root: Annotated[Path | None, Option(help="Where the data was moved to.")] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,11 +69,11 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
 
 def compare(
     recipes: Annotated[
-        list[str], typer.Argument(metavar="RECIPE", help="Recipes, and NAME=VALUE for all of them.")
+        list[str], Argument(metavar="RECIPE", help="Recipes, and NAME=VALUE for all of them.")
     ],
-    seeds: Annotated[str, typer.Option(help="One run of each recipe for each seed: 1,2,3.")] = "1",
-    out: Annotated[Path, typer.Option(help="The comparison's folder.")] = Path("runs/compare"),
-    jobs: Annotated[int, typer.Option(help="How many runs at once.")] = 1,
+    seeds: Annotated[str, Option(help="One run of each recipe for each seed: 1,2,3.")] = "1",
+    out: Annotated[Path, Option(help="The comparison's folder.")] = Path("runs/compare"),
+    jobs: Annotated[int, Option(help="How many runs at once.")] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from regard.cli.console import AsJson, ModelFolder, emit, say, show
+from regard.cli.console import emit, say, show
+from regard.cli.options import AsJson, ModelFolder
 from regard.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def verify(
     model: ModelFolder,
-    tolerance: Annotated[float, typer.Option(help="The largest difference that passes.")] = 1e-4,
+    tolerance: Annotated[float, Option(help="The largest difference that passes.")] = 1e-4,
     as_json: AsJson = False,
 ) -> None:
     """Compare a model's hidden states with those of transformers, layer by layer.

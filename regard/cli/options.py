@@ -1,0 +1,91 @@
+"""Arguments and options that several commands have, and the options of decoding."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from typer import Argument, Option
+
+from regard.errors import ConfigError
+
+
+def _existing(model: Path) -> Path:
+    """The folder of a model; that it is missing is reported before torch is imported."""
+    from regard.checkpoints.hub import NAME, resolve
+
+    if model.parent.is_dir() or not NAME.fullmatch(str(model)):
+        resolve(model)
+    return model
+
+
+ModelFolder = Annotated[
+    Path,
+    Argument(metavar="MODEL", help="A run or a folder with a model.", callback=_existing),
+]
+Quantize = Annotated[Literal["int8", "bfloat16"] | None, Option(help="Quantize the weights.")]
+TooLong = Annotated[Literal["error", "truncate"], Option(help="Texts beyond the limit.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no progress.")]
+Texts = Annotated[list[str] | None, Argument(metavar="TEXT", help="- reads standard input.")]
+
+
+def _flags(
+    beams: Annotated[int | None, Option(help="Beam search with this many beams.")] = None,
+    n_best: Annotated[int | None, Option(help="How many hypotheses to return.")] = None,
+    length_penalty: Annotated[str | None, Option(help="A: score / length^A; or gnmt:A.")] = None,
+    temperature: Annotated[float | None, Option(help="Sample at this temperature.")] = None,
+    top_k: Annotated[int | None, Option(help="Sample among the K likeliest tokens.")] = None,
+    top_p: Annotated[float | None, Option(help="Sample among tokens of this mass.")] = None,
+    samples: Annotated[int | None, Option(help="How many samples.")] = None,
+    seed: Annotated[int | None, Option(help="The seed of sampling.")] = None,
+    no_repeat_ngram: Annotated[int | None, Option(help="No n-gram of this size twice.")] = None,
+    min_tokens: Annotated[int | None, Option(help="The least tokens of an output.")] = None,
+    draft: Annotated[str | None, Option(help="Speculate: ngram, or a small model.")] = None,
+    draft_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
+    max_tokens: Annotated[str | None, Option(help="Of an output: N, or 1.5x+10.")] = None,
+) -> None:
+    """How to decode, where it differs from the model's own settings."""
+
+
+def with_decoding(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags of decoding to a command, which gets those that were given as `decoding`."""
+    own, added = _parameters(command), _parameters(_flags)
+    del own["decoding"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in added}
+        decoding = {name: value for name, value in chosen.items() if value is not None}
+        command(**given, decoding=decoding)
+
+    parameters = [*own.values(), *added.values()]
+    del run.__wrapped__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function by name, with annotations that are no strings."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: one.replace(annotation=hints[name], kind=one.KEYWORD_ONLY)
+        for name, one in inspect.signature(function).parameters.items()
+    }
+
+
+def check_no_decoding(what: str, options: Mapping[str, Any]) -> None:
+    """Check that no options of decoding are given for something that does not decode.
+
+    Raises:
+        ConfigError: options were given.
+    """
+    if options:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise ConfigError(
+            f"{what} decodes nothing, so {names} would be without effect. Leave it out."
+        )
