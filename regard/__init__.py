@@ -23,6 +23,7 @@ _PUBLIC = {
     "prune_heads": "attention.heads:prune_heads",
     "quantize": "tasks.folders:quantize",
     "resume": "experiments.runs:resume",
+    "save": "tasks.folders:save",
     "train": "experiments.runs:train",
 }
 
