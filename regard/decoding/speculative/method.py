@@ -35,7 +35,6 @@ from regard.decoding.sampling import Draw, Sampling, row_seeds
 from regard.decoding.settings import METHOD_OPTIONS, Settings
 from regard.decoding.speculative.drafts import (
     ActiveSequences,
-    Chooser,
     Draft,
     NGrams,
     Proposal,
@@ -169,7 +168,37 @@ class RejectionSampling:
         return torch.where(accepted, drafted, self.draw(rest.log(), rows, counts))
 
 
-AcceptanceRule = SameToken | RejectionSampling
+@dataclass(frozen=True)
+class Choices:
+    """How the model and the draft choose tokens: by one rule, after the same filters."""
+
+    rule: SameToken | RejectionSampling
+    filters: Sequence[Filter]
+    eos: tuple[int, ...]
+
+    def draft(
+        self, log_probs: Tensor, active: ActiveSequences, drafted: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """See `regard.decoding.speculative.drafts.Chooser`."""
+        allowed = self.allowed(log_probs, active, drafted)
+        return self.rule.draft(allowed, active.rows, self.counts(active, drafted.size(1)))
+
+    def allowed(self, scores: Tensor, active: ActiveSequences, drafted: Tensor) -> Tensor:
+        """Scores (R, V) of what follows the (R, J) drafted tokens, after all filters."""
+        if not self.filters:
+            return scores
+        tokens, allowed = torch.cat([active.tokens, drafted], 1), torch.empty_like(scores)
+        for generated in active.generated.unique().tolist():
+            same = active.generated == generated
+            count, limits = generated + drafted.size(1), active.limits[same]
+            prefix = Prefix(tokens[same], count, self.eos, limits)
+            allowed[same] = apply(self.filters, scores[same], prefix)
+        return allowed
+
+    @staticmethod
+    def counts(active: ActiveSequences, drafted: int) -> Tensor:
+        """(R,) tokens before the one that is chosen; at its limit a sequence ignores it."""
+        return torch.minimum(active.generated + drafted, active.limits - 1)
 
 
 # -------------------------------------------------------------------------------- the loop
@@ -193,21 +222,20 @@ def speculate(
         check_rewinds(model, state)
         limit = limits(plan.max_tokens, model, source, tokens.size(0))
         limit = limit.repeat_interleave(method.copies)
-        rule: AcceptanceRule = SameToken()
+        rule: SameToken | RejectionSampling = SameToken()
         if isinstance(method, Sampling):
             seeds = row_seeds(source, method.samples, method.seed)
             rule = RejectionSampling(seeds, limit)
-        eos = ends_of(method.eos, model)
+        choices = Choices(rule, method.filters, ends_of(method.eos, model))
         active = _active(tokens, limit, method.copies)
         if method.copies > 1:
             state = state.select(active.rows // method.copies)
-        choose = _draft_chooser(rule, method.filters, eos)
-        drafter = plan.draft.start_drafting(model, source, active, choose)
+        drafter = plan.draft.start_drafting(model, source, active, choices.draft)
         while active.rows.numel():
             left = (active.limits - active.generated - 1).clamp(max=plan.tokens)
             proposal = drafter.propose(active, left)
             scores, state, read = _read(model, state, active, proposal)
-            step = _Step(active, rule, method.filters, eos)
+            step = _Step(active, choices)
             step.verify(scores, proposal)
             yield step.results
             active, going, rejected = step.extended(), step.going, read - step.counts
@@ -226,20 +254,6 @@ def _active(tokens: Tensor, limits: Tensor, copies: int) -> ActiveSequences:
     log_prob = torch.zeros(rows.size(0), dtype=torch.float64, device=tokens.device)
     prompts, limits = (tokens >= 0).sum(1), limits.to(tokens.device)
     return ActiveSequences(rows, prompts, torch.zeros_like(prompts), limits, log_prob, tokens)
-
-
-def _draft_chooser(
-    rule: AcceptanceRule, filters: Sequence[Filter], eos: tuple[int, ...]
-) -> Chooser:
-    """The draft chooses by the same rule as the model, and after the same filters."""
-
-    def choose(
-        log_probs: Tensor, active: ActiveSequences, drafted: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        allowed = _filtered(filters, log_probs, active, drafted, eos)
-        return rule.draft(allowed, active.rows, _counts(active, drafted.size(1)))
-
-    return choose
 
 
 def _read(
@@ -268,29 +282,6 @@ def _read(
     return scores.take_along_dim(moved[..., None], 1), state, read - back
 
 
-def _filtered(
-    filters: Sequence[Filter],
-    scores: Tensor,
-    active: ActiveSequences,
-    drafted: Tensor,
-    eos: tuple[int, ...],
-) -> Tensor:
-    """Scores (R, V) of what follows the sequences and (R, J) drafted tokens, after all filters."""
-    if not filters:
-        return scores
-    tokens, allowed = torch.cat([active.tokens, drafted], 1), torch.empty_like(scores)
-    for generated in active.generated.unique().tolist():
-        same = active.generated == generated
-        prefix = Prefix(tokens[same], generated + drafted.size(1), eos, active.limits[same])
-        allowed[same] = apply(filters, scores[same], prefix)
-    return allowed
-
-
-def _counts(active: ActiveSequences, drafted: int) -> Tensor:
-    """(R,) tokens before the one that is chosen; for sequences at their limits it is ignored."""
-    return torch.minimum(active.generated + drafted, active.limits - 1)
-
-
 class _Step:
     """What one step of the model decides: token after token, while drafted tokens are accepted.
 
@@ -298,15 +289,9 @@ class _Step:
     counts: (R,) tokens that were decided.
     """
 
-    def __init__(
-        self,
-        active: ActiveSequences,
-        rule: AcceptanceRule,
-        filters: Sequence[Filter],
-        eos: tuple[int, ...],
-    ):
-        self.active, self.rule, self.filters, self.eos = active, rule, filters, eos
-        self.forced = forces_end(filters)
+    def __init__(self, active: ActiveSequences, choices: Choices):
+        self.active, self.choices = active, choices
+        self.forced = forces_end(choices.filters)
         self.going = torch.ones_like(active.generated, dtype=torch.bool)
         self.counts, self.log_prob = torch.zeros_like(active.generated), active.log_prob
         self.decided: list[tuple[Tensor, ...]] = []  # columns (R,); the last one: which count
@@ -335,8 +320,8 @@ class _Step:
         """From a position and the drafted tokens (R,) the tokens (R,) and their log-probabilities:
         minus infinity where the filters allow nothing.
         """
-        active, read = self.active, self.active.tokens.size(1)
-        if isinstance(self.rule, SameToken) and not self.filters:
+        active, read, choices = self.active, self.active.tokens.size(1), self.choices
+        if isinstance(choices.rule, SameToken) and not choices.filters:
             best, highest = (
                 part.view(scores.shape[:2]) for part in ops.argmax(scores.flatten(0, 1))
             )
@@ -347,12 +332,12 @@ class _Step:
 
         def choose(position: int, drafted: Tensor) -> tuple[Tensor, Tensor]:
             here, before = log_probs[:, position], proposal.tokens[:, :position]
-            allowed = _filtered(self.filters, here, active, before, self.eos)
+            allowed = choices.allowed(here, active, before)
             probs = proposal.probs
             if probs is not None:
                 probs = probs[:, min(position, probs.size(1) - 1)]
-            counts = _counts(active, position)
-            token = self.rule.decide(allowed, active.rows, counts, drafted, probs)
+            counts = choices.counts(active, position)
+            token = choices.rule.decide(allowed, active.rows, counts, drafted, probs)
             index = token[:, None]
             impossible = allowed.gather(1, index) == NEG_INF
             return token, here.gather(1, index).masked_fill(impossible, NEG_INF)[:, 0]
@@ -365,7 +350,7 @@ class _Step:
         self.log_prob = torch.where(alive & possible, self.log_prob + log_prob, self.log_prob)
         full = active.generated + position + 1 >= active.limits
         ends = ~possible | full
-        for end in self.eos:
+        for end in self.choices.eos:
             ends |= token == end
         self.going = self.going & ~(alive & ends)
         columns = (active.rows, token, possible, self.log_prob, ends, full & self.forced)
