@@ -1,8 +1,8 @@
-"""Shows what tokenizers do, step by step: plain data, and `render` to print it.
+"""Training and encoding step by step, as plain data; `render` prints it.
 
 training(words, merges=5)        the merge table of byte-pair encoding, iteration by iteration
 likelihood(words, merges=5)      the same for WordPiece by likelihood
-compare(words, merges=5)         where the library's trainer departs from the table
+compare(words, merges=5)         where the library's trainer differs from the table
 encoding(tokenizer, text)        which merges, or which longest matches, encode a text
 """
 
@@ -22,9 +22,10 @@ from regard.text.tokenizer import Tokenizer, text_problem
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """One token of the table. `history` is its frequency, then each change: (16, -13) is 3 now.
+    """One token of the table.
 
-    `parts`: where a merged token's first frequency comes from, one number per word (9, 4).
+    history: its first frequency, then each change: (16, -13) is 3 now
+    parts: of a merged token, the first frequency by word: (9, 4)
     """
 
     number: int
@@ -34,6 +35,7 @@ class TokenCounts:
 
     @property
     def frequency(self) -> int:
+        """The frequency now."""
         return sum(self.history)
 
 
@@ -54,6 +56,7 @@ class Training:
 
     @property
     def merges(self) -> list[bpe.Merge]:
+        """The merges in order."""
         return [step.merge for step in self.iterations if step.merge]
 
 
@@ -66,7 +69,10 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class MergeComparison:
-    """Our merges beside the library's. `diverges`: the first number (from 1) that differs."""
+    """The merges of `regard.text.bpe` and of the `tokenizers` library.
+
+    diverges: the number, from 1, of the first merge that differs; None: none does
+    """
 
     ours: tuple[bpe.Merge, ...]
     library: tuple[Pair, ...]
@@ -86,7 +92,7 @@ class MergedWord:
 
 @dataclass(frozen=True)
 class MatchedWord:
-    """How WordPiece encodes a word: each longest match with what was tried before it."""
+    """How WordPiece encodes a word: each longest match, with what was tried before it."""
 
     word: str
     steps: tuple[wordpiece.Match, ...]
@@ -95,14 +101,18 @@ class MatchedWord:
 
 @dataclass(frozen=True)
 class LookedUpWord:
-    """A word or character that is looked up whole."""
+    """A word or character that is an entry of the vocabulary, or unknown."""
 
     word: str
     tokens: tuple[str, ...]
 
 
 def count_words(texts: Iterable[str]) -> dict[str, int]:
-    """Words between white space with their counts, in the order in which they are first read."""
+    """The words between white space -> their counts, in the order in which they are first read.
+
+    Raises:
+        RegardError: a text is no str, or has half of a surrogate pair.
+    """
     counts: Counter[str] = Counter()
     for number, text in enumerate(texts):
         if problem := text_problem(text):
@@ -116,9 +126,14 @@ def training(
     merges: int,
     symbols_of: Callable[[str], Sequence[str]] = bpe.separate_end,
 ) -> Training:
-    """The merge table of byte-pair encoding on word -> count, in reading order.
+    """The merge table of byte-pair encoding; of equal pairs the first read wins.
 
-    Ties go to the pair that is read first (see `regard.text.bpe`).
+    words: word -> count, in reading order
+    merges: how many merges at most
+    symbols_of: how a word becomes symbols, see `regard.text.bpe`
+
+    Raises:
+        ConfigError: there are no words, or `merges` is below 1.
     """
     _check(words, merges)
     state = [(list(symbols_of(word)), count) for word, count in words.items()]
@@ -138,7 +153,7 @@ def training(
 
 
 def likelihood(words: Mapping[str, int], merges: int, min_count: int = 1) -> Likelihood:
-    """The first merges by count(ab) / (count(a) * count(b)) on word -> count."""
+    """The first merges by count(ab) / (count(a) * count(b)); arguments as for `training`."""
     _check(words, merges)
     return Likelihood(tuple(islice(wordpiece.learn_by_likelihood(words, min_count), merges)))
 
@@ -148,7 +163,7 @@ def compare(
     merges: int,
     symbols_of: Callable[[str], Sequence[str]] = bpe.separate_end,
 ) -> MergeComparison:
-    """Our merges beside those of the `tokenizers` library, and why they part where they do."""
+    """Merges of `regard.text.bpe` and of the library, and why they differ: see `training`."""
     _check(words, merges)
     ours = tuple(islice(bpe.learn(words, symbols_of), merges))
     library = tuple(_library_merges(words, merges))
@@ -162,9 +177,13 @@ def compare(
 def encoding(
     tokenizer: Tokenizer, text: str
 ) -> list[MergedWord] | list[MatchedWord] | list[LookedUpWord]:
-    """How each word of the text is encoded, with the kind's own steps.
+    """How each word of the text is encoded, in the steps of the tokenizer's kind.
 
-    Specials that stand in the text are shown as plain text.
+    Special tokens written in the text are shown as plain text.
+
+    Raises:
+        ConfigError: the kind is not supported.
+        RegardError: the text cannot be encoded.
     """
     model = tokenizer.to_json()["model"]
     words = tokenizer.words(text)
@@ -177,7 +196,7 @@ def encoding(
     if model["type"] == "WordLevel":
         vocab, unknown = model["vocab"], model["unk_token"]
         return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
-    raise ConfigError(f"a model of type {model['type']} cannot be explained yet.")
+    raise ConfigError(f"explaining a model of type {model['type']} is not supported.")
 
 
 # ---- the merge table
@@ -206,12 +225,12 @@ def _alphabet(state: list[tuple[list[str], int]]) -> dict[str, TokenCounts]:
 
 
 def _enter(rows: dict[str, TokenCounts], merge: bpe.Merge, parts: list[int]) -> None:
-    """Enter a merge into the table: what its two tokens lose, the merged token has."""
+    """Enter a merge: the frequency that its two tokens lose is that of the merged token."""
     for token in (merge.left, merge.right):
         row = rows[token]
         rows[token] = TokenCounts(row.number, token, (*row.history, -sum(parts)), row.parts)
     known = rows.get(merge.symbol)
-    if known:  # made from other parts before
+    if known:  # merged from other tokens before
         history = (*known.history, sum(parts))
         rows[merge.symbol] = TokenCounts(known.number, merge.symbol, history, known.parts)
     else:
@@ -222,7 +241,7 @@ def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
     return {" ".join(symbols): count for symbols, count in state}
 
 
-# ---- the library beside us
+# ---- comparison with the library
 
 
 def _library_merges(words: Mapping[str, int], merges: int) -> list[Pair]:
@@ -243,18 +262,18 @@ def _common_prefix(ours: Sequence[Pair], library: Sequence[Pair]) -> Iterable[Pa
 
 def _reason(ours: Sequence[bpe.Merge], library: Sequence[Pair], same: int) -> str:
     if same >= min(len(ours), len(library)):
-        return "One of them finds no further pair to merge."
+        return "One of them has no further pair to merge."
     mine, theirs = ours[same], library[same]
     number = same + 1
     if theirs in mine.tied:
         return (
             f"Merge {number} is a tie of {len(mine.tied)} pairs with count {mine.count}: here the "
-            "pair that is read first wins, in the library the one with the smallest ids."
+            "pair that is read first is merged, in the library the one with the smallest ids."
         )
     return (
         f"At merge {number} the library merges {theirs[0]} + {theirs[1]}, a pair that does not "
-        f"exist here or is rarer: it attaches {bpe.END} to the last character from the start, "
-        "here the end of a word is a symbol of its own."
+        f"exist here or is rarer: the library attaches {bpe.END} to the last character, here it "
+        "is a symbol of its own."
     )
 
 
@@ -265,8 +284,8 @@ def _merged(word: str, end: str, ranks: Mapping[Pair, int], model: dict) -> Merg
     symbols = (*word[:-1], word[-1] + end)
     steps = tuple(bpe.apply(symbols, ranks))
     left = steps[-1].symbols if steps else symbols
-    pieces = [piece if piece in model["vocab"] else model["unk_token"] for piece in left]
-    return MergedWord(word, symbols, steps, tuple(piece for piece in pieces if piece is not None))
+    tokens = [token if token in model["vocab"] else model["unk_token"] for token in left]
+    return MergedWord(word, symbols, steps, tuple(token for token in tokens if token is not None))
 
 
 def _matched(word: str, model: dict) -> MatchedWord:
@@ -282,7 +301,7 @@ def _matched(word: str, model: dict) -> MatchedWord:
 
 @singledispatch
 def render(explained: object) -> str:
-    """What was explained as plain text, for the terminal or a page."""
+    """Anything that this module returns, as plain text for the terminal or a page."""
     raise TypeError(f"nothing to show for a {type(explained).__name__}")
 
 
@@ -321,7 +340,7 @@ def _sum(row: TokenCounts) -> str:
 
 @render.register
 def _(explained: Likelihood) -> str:
-    table = [("Merge", "Piece", "Score")]
+    table = [("Merge", "Symbol", "Score")]
     for merge in explained.merges:
         score = f"{merge.count} / ({merge.count_left} * {merge.count_right}) = {merge.score:.4g}"
         table.append((f"{merge.left} {merge.right}", merge.symbol, score))

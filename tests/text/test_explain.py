@@ -93,7 +93,7 @@ def test_where_the_library_departs():
 
 def test_likelihood_table():
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
-    assert "##g ##s  ##gs   5 / (20 * 5) = 0.05" in explain.render(explain.likelihood(words, 1))
+    assert "##g ##s  ##gs    5 / (20 * 5) = 0.05" in explain.render(explain.likelihood(words, 1))
 
 
 @cache
