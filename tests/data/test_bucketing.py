@@ -33,7 +33,7 @@ def grids(batch):
 
 
 @given(LENGTHS, st.integers(1, 60), st.none() | st.integers(1, 50), st.integers(0, 3))
-def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epoch):
+def test_each_example_occurs_once_an_epoch_within_max_tokens(lengths, budget, pool, epoch):
     buckets = Buckets(columns_of(lengths), (-1, -2), max_tokens=budget, seed=5, pool=pool)
     seen = []
     for batch in buckets.epoch(epoch):
@@ -48,13 +48,15 @@ def test_each_row_once_an_epoch_and_within_the_budget(lengths, budget, pool, epo
     assert buckets.oversized == sum(max(pair) > budget for pair in lengths)
 
 
-def test_batches_are_as_full_as_the_budget_allows():
+def test_batches_are_as_full_as_max_tokens_allows():
     buckets = Buckets(columns_of([(3, 3)] * 10), (0, 0), max_tokens=12, seed=0)
     assert sorted(len(batch) for batch in buckets.epoch(0)) == [2, 4, 4]
 
 
 @given(LENGTHS, st.integers(1, 60), st.integers(1, 9), st.integers(0, 3))
-def test_without_pools_batches_are_the_longest_runs_of_shuffled_rows(lengths, budget, most, epoch):
+def test_without_pools_batches_are_the_longest_runs_of_shuffled_examples(
+    lengths, budget, most, epoch
+):
     buckets = Buckets(
         columns_of(lengths), (0, 0), max_tokens=budget, seed=5, batch_size=most, pool=None
     )
@@ -70,7 +72,7 @@ def test_without_pools_batches_are_the_longest_runs_of_shuffled_rows(lengths, bu
 
 
 @pytest.mark.parametrize("pool", [None, 100])
-def test_lengths_decide_which_rows_meet_in_pools_alone(pool):
+def test_lengths_decide_batches_only_in_pools(pool):
     """With lengths drawn from 1 to 50, rows of a random batch of 10 lie far apart."""
     lengths = np.random.default_rng(0).integers(1, 51, 400)
     columns = [TokenArray.of([0] * n for n in lengths)]
@@ -85,7 +87,7 @@ def orders(seed, epochs):
     return [[rows.tolist() for rows in buckets.epoch(epoch).indices] for epoch in epochs]
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
+def test_the_order_depends_only_on_seed_and_epoch():
     assert orders(1, (0, 1, 2)) == orders(1, (0, 1, 2))
     assert orders(1, (2,)) == orders(1, (0, 1, 2))[2:]
     first, second = orders(1, (0, 1))
@@ -120,7 +122,7 @@ def test_batches_are_shuffled_and_pools_are_mixed():
     assert len(together[0] & together[1]) < len(together[0]) / 2
 
 
-def test_resuming_at_every_place_equals_not_stopping():
+def test_resuming_at_every_position_equals_not_stopping():
     def cursor():
         return EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
 
@@ -142,7 +144,7 @@ def test_resuming_at_every_place_equals_not_stopping():
 
 @settings(max_examples=20)
 @given(st.integers(0, 40), st.integers(0, 40))
-def test_a_cursor_may_jump_anywhere(first, second):
+def test_a_sampler_restores_any_position(first, second):
     cursor = EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
     list(islice(cursor, first))
     saved = cursor.position()
@@ -156,7 +158,7 @@ def test_a_cursor_may_jump_anywhere(first, second):
     ("change", "name"),
     [({"seed": 4}, "seed"), ({"max_tokens": 41}, "budget"), ({"pool": 7}, "pool")],
 )
-def test_a_place_in_other_data_is_refused(change, name):
+def test_a_position_of_other_data_raises_an_error(change, name):
     options = {"max_tokens": 40, "seed": 3}
     saved = EpochSampler(Buckets(random_columns(), (0, 0), **options)).position()
     with pytest.raises(CheckpointError, match=f"has {name} = .* but here it is"):
@@ -175,7 +177,7 @@ def test_a_place_in_other_data_is_refused(change, name):
     st.integers(0, 50),
     st.integers(10, 60),
 )
-def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, place, budget):
+def test_a_saved_position_resumes_with_its_own_pools(saved_pool, pool, place, budget):
     def cursor(kind, pool):
         return kind(Buckets(random_columns(), (0, 0), max_tokens=budget, seed=3, pool=pool))
 
@@ -192,7 +194,7 @@ def test_a_saved_place_goes_on_in_the_order_of_its_own_pools(saved_pool, pool, p
 
 
 @pytest.mark.parametrize("pool", [0, -1, 2.0, "8", True, [], {}])
-def test_a_saved_place_with_pools_that_are_none_is_refused(pool):
+def test_a_saved_position_with_invalid_pools_raises_an_error(pool):
     cursor = BucketSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3, pool=7))
     with pytest.raises(CheckpointError, match="has pool = .* but here it is 7"):
         cursor.restore({**cursor.position(), "pool": pool})
@@ -205,7 +207,7 @@ def test_a_saved_place_with_pools_that_are_none_is_refused(pool):
             cursor.restore({**cursor.position(), name: value})
 
 
-def test_options_out_of_range_are_refused():
+def test_options_out_of_range_raise_errors():
     columns = columns_of([(1, 1)])
     for options in ({"max_tokens": 0}, {"max_tokens": 5, "pool": 0}):
         with pytest.raises(ConfigError, match="must be at least 1"):
@@ -217,7 +219,7 @@ def test_options_out_of_range_are_refused():
 
 
 @given(LENGTHS, st.integers(1, 60))
-def test_evaluation_covers_each_row_once_longest_first(lengths, budget):
+def test_sorted_batches_have_each_example_once_longest_first(lengths, budget):
     batches = sorted_batches(columns_of(lengths), (0, 0), max_tokens=budget)
     found = [None] * len(lengths)
     longest = []
@@ -230,13 +232,13 @@ def test_evaluation_covers_each_row_once_longest_first(lengths, budget):
     assert longest == sorted(longest, reverse=True)
 
 
-def test_one_column_and_another_kind_of_batch():
+def test_batches_of_one_column_are_made_by_the_given_function():
     column = TokenArray.of([[7], [8, 8]])
     batches = sorted_batches([column], (0,), max_tokens=4, make=lambda rows: rows)
     assert [batch.ids.tolist() for batch in batches] == [[[7, 0], [8, 8]]]
 
 
-def test_padding_is_the_part_without_tokens():
+def test_padding_is_the_fraction_without_tokens():
     batches = sorted_batches(columns_of([(1, 4), (4, 4), (2, 3)]), (0, 0), max_tokens=100)
     assert batches.padding == pytest.approx(1 - 18 / 24)
 
@@ -262,7 +264,7 @@ def test_sequences_pad_select_and_move():
     assert Sequences.of([], pad=0).ids.shape == (0, 0)
 
 
-def test_the_count_of_a_pair_batch_moves_with_it():
+def test_the_count_of_a_pair_batch_is_kept_on_another_device():
     batch = PairBatch(Sequences.of([[1]] * 2, 0), Sequences.of([[1, 5, 6, 2], [1, 2]], 0))
     assert batch.count == 4 and type(batch.count) is int
     assert vars(batch.to("cpu"))["count"] == 4

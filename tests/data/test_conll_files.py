@@ -43,7 +43,7 @@ def entities(tags):
         ("testb", 3453, 46435, 231, {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}),
     ],
 )
-def test_conll_2003_has_the_published_numbers(shared, part, sentences, tokens, documents, named):
+def test_conll_2003_has_the_published_counts(shared, part, sentences, tokens, documents, named):
     read = read_conll(shared(f"conll2003/eng.{part}"))
     found = list(read)
     assert len(found) == sentences and sum(len(s.words) for s in found) == tokens
@@ -52,7 +52,7 @@ def test_conll_2003_has_the_published_numbers(shared, part, sentences, tokens, d
     assert read.report.events["-DOCSTART- line left out"] == {"count": documents, "first_line": 1}
 
 
-def test_other_shared_tasks_and_members_of_archives(shared):
+def test_other_shared_tasks_are_read_from_archives(shared):
     chunks = read_conll(f"{shared('nltk/conll2000.zip')}!conll2000/train.txt")
     found = list(chunks)
     assert len(found) == 8936 and sum(len(s.words) for s in found) == 211727
@@ -83,7 +83,7 @@ def test_tabs_keep_spaces_inside_and_spaces_keep_other_white_space_inside(tmp_pa
     assert list(read_conll(spaces)) == [(("10\u00a0000",), ("B",)), (("x\u2028y",), ("O",))]
 
 
-def test_a_document_mark_ends_a_sentence_and_may_have_other_columns(tmp_path):
+def test_docstart_lines_end_a_sentence_with_any_columns(tmp_path):
     path = write(tmp_path / "x.txt", "-DOCSTART-\na N O\n-DOCSTART- O\nb N O\n")
     assert [words for words, _ in read_conll(path)] == [("a",), ("b",)]
 
@@ -100,19 +100,19 @@ def test_a_document_mark_ends_a_sentence_and_may_have_other_columns(tmp_path):
         ("-DOCSTART- O\n\n", r"x.txt: has not one sentence\. .*-DOCSTART- line left out: 1"),
     ],
 )
-def test_malformed_lines_are_named(tmp_path, text, message):
+def test_malformed_lines_raise_located_errors(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         list(read_conll(write(tmp_path / "x.txt", text)))
 
 
-def test_columns_that_are_not_there_are_named(tmp_path):
+def test_missing_columns_raise_errors(tmp_path):
     path = write(tmp_path / "x.txt", "a N O\n")
     for wanted in (3, -4):
         with pytest.raises(DataError, match=rf"x.txt:1: has 3 columns, but column {wanted} is"):
             list(read_conll(path, tags=wanted))
 
 
-def test_lists_of_pairs_and_mappings():
+def test_lists_of_pairs_and_mappings_give_sentences():
     pairs = [(["a", "b"], ["O", "X"]), {"words": ["c"], "tags": ["O"]}]
     read = read_conll(pairs)
     assert list(read) == list(read) == [(("a", "b"), ("O", "X")), (("c",), ("O",))]
@@ -131,7 +131,7 @@ def test_lists_of_pairs_and_mappings():
             list(read_conll([wrong]))
 
 
-def test_lines_of_json(tmp_path):
+def test_json_lines_give_sentences(tmp_path):
     file = tmp_path / "tagged.jsonl"
     file.write_text('{"words": ["EU", "votes"], "tags": ["B-ORG", "O"]}\n\n{"words": ["a"]}\n')
     records = iter(read_conll(file))

@@ -37,7 +37,7 @@ PLACES: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_line_beyond_the_limit_is_an_error_with_its_number(tmp_path, name, packed):
+def test_a_line_beyond_the_limit_raises_a_located_error(tmp_path, name, packed):
     first = b'{"a": "b"}\n' if name == "x.jsonl" else b"sentence\tlabel\n"
     first = b"a,b\n" if name == "x.csv" else first
     data = first + b"a" * (LONGEST_LINE + 1)
@@ -47,7 +47,7 @@ def test_a_line_beyond_the_limit_is_an_error_with_its_number(tmp_path, name, pac
         PLACES[name](str(path))
 
 
-def test_a_csv_row_of_many_lines_is_bounded_too(tmp_path):
+def test_a_csv_row_of_many_lines_has_the_same_limit(tmp_path):
     path = tmp_path / "x.csv.gz"
     field = b'"' + (b"a" * 10_000 + b"\n") * 5 + b'",'
     path.write_bytes(gzip.compress(b"a,b\n1,2\n" + field * (LONGEST_LINE // len(field) + 1), 1))
@@ -93,7 +93,7 @@ def test_memory_is_bounded_while_a_small_file_unpacks_to_a_huge_line(tmp_path):
 # ---- no files ---------------------------------------------------------------------------------
 
 
-def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
+def test_a_pipe_raises_an_error_at_once(tmp_path):
     pipe = tmp_path / "x.txt"
     os.mkfifo(pipe)
     for reading in (lambda: list(lines(pipe)), lambda: hash_of(pipe), lambda: read_squad(pipe)):
@@ -102,7 +102,7 @@ def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b", "x/" * 3000])
-def test_impossible_names_are_errors_with_the_name(name):
+def test_impossible_names_raise_errors_with_the_name(name):
     with pytest.raises(DataError):
         list(lines(name))
 
@@ -229,7 +229,7 @@ def packed(name: str, data: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_read_or_refused_with_its_name(tmp_path, name):
+def test_a_damaged_file_is_read_or_raises_an_error_with_its_name(tmp_path, name):
     text, reading = FILES[name]
     draw = random.Random(name)
     refused = 0

@@ -79,7 +79,7 @@ def write(path, *lines):
 @pytest.mark.parametrize(
     ("task", "part", "file", "header", "line", "row"), BENCHMARK, ids=[b[0] for b in BENCHMARK]
 )
-def test_the_benchmark_s_own_layout_of_each_task(tmp_path, task, part, file, header, line, row):
+def test_the_benchmarks_layout_of_each_task_is_read(tmp_path, task, part, file, header, line, row):
     folder = tmp_path / NAMES.get(task, task.upper())
     path = write(folder / file, header, line, line)
     for rows in (
@@ -109,7 +109,7 @@ def test_the_benchmark_s_own_layout_of_each_task(tmp_path, task, part, file, hea
         ("sst2", "test", 1821),
     ],
 )
-def test_the_published_numbers_of_rows(shared, task, part, count):
+def test_parts_have_the_published_numbers_of_rows(shared, task, part, count):
     rows = list(read_glue(task, shared("glue"), part))
     assert len(rows) == count
     fields = 2 if task in ("cola", "sst2") else 3
@@ -135,7 +135,7 @@ def test_rows_are_what_the_csv_module_reads_without_quoting(
     assert list(read_glue(task, shared("glue"), part)) == expected
 
 
-def test_original_files_with_extra_source_columns_and_in_two_parts(tmp_path):
+def test_original_files_with_extra_columns_or_in_two_parts_are_read(tmp_path):
     line = "main-news\tMSR\t2012\t1\t3.5\tA \"b.\tC 'd."
     write(tmp_path / "sts-dev.csv", line, line + "\thttp://x", line + "\thttp://x\thttp://y")
     assert list(read_glue("stsb", tmp_path, "dev")) == [('A "b.', "C 'd.", "3.5")] * 3
@@ -149,7 +149,7 @@ def test_original_files_with_extra_source_columns_and_in_two_parts(tmp_path):
         list(read_glue("cola", tmp_path, "dev"))
 
 
-def test_original_multinli_has_rows_without_agreement(tmp_path):
+def test_rows_of_multinli_without_agreement_raise_an_error_or_are_left_out(tmp_path):
     header = "gold_label\tsentence1_parse\tsentence1\tsentence2\tlabel1"
     path = tmp_path / "multinli_1.0_dev_matched.txt"
     write(path, header, "-\tp\ta\tb\tneutral", "neutral\tp\tc\td\tneutral")
@@ -160,7 +160,7 @@ def test_original_multinli_has_rows_without_agreement(tmp_path):
     assert "2 rows read, 1 kept; no label, row left out: 1 (first at line 2)" in str(rows.report)
 
 
-def test_compressed_files_and_members(tmp_path):
+def test_compressed_files_and_archive_members_give_the_same_rows(tmp_path):
     text = b"sentence\tlabel\nfine\t1\n"
     (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress(text))
     with zipfile.ZipFile(tmp_path / "SST-2.zip", "w") as archive:
@@ -170,7 +170,7 @@ def test_compressed_files_and_members(tmp_path):
     assert list(read_glue("sst2", f"{tmp_path}/SST-2.zip!SST-2/dev.tsv")) == [("fine", "1")]
 
 
-def test_of_the_test_part_the_file_with_labels_comes_first(tmp_path):
+def test_the_test_file_with_labels_is_preferred(tmp_path):
     write(tmp_path / "test.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String", "0\t1\t2\ta\tb")
     with pytest.raises(DataError, match=r"test.tsv:1: has no column 'Quality': the labels of this"):
         list(read_glue("mrpc", tmp_path, "test"))
@@ -180,7 +180,7 @@ def test_of_the_test_part_the_file_with_labels_comes_first(tmp_path):
     assert list(read_glue("mrpc", tmp_path, "test")) == [("a", "b", "0")]
 
 
-def test_hidden_labels_are_refused_unless_texts_alone_are_asked_for(tmp_path):
+def test_hidden_labels_raise_an_error_unless_labels_is_false(tmp_path):
     header = "sentence1\tsentence2\tlabel\tidx"
     path = write(tmp_path / "test.tsv", header, "a\tb\t-1\t0", "c\td\t-1\t1")
     with pytest.raises(
@@ -192,7 +192,7 @@ def test_hidden_labels_are_refused_unless_texts_alone_are_asked_for(tmp_path):
         list(read_glue("rte", path, faults="skip"))
 
 
-def test_faulty_rows_are_named_or_left_out_and_counted(tmp_path):
+def test_faulty_rows_raise_errors_or_are_left_out_and_counted(tmp_path):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     good, short, wrong = "1\t2\t3\ta\tb\t0", "1\t2\t3\ta", "1\t2\t3\ta\tb\tyes"
     path = write(tmp_path / "train.tsv", header, good, short, wrong, good)
@@ -209,7 +209,7 @@ def test_faulty_rows_are_named_or_left_out_and_counted(tmp_path):
         list(read_glue("qqp", path))
 
 
-def test_what_is_not_recognized_is_refused_by_name(tmp_path):
+def test_unknown_layouts_tasks_and_parts_raise_errors(tmp_path):
     path = write(tmp_path / "train.tsv", "premise\thypothesis\tgold", "a\tb\t1")
     with pytest.raises(
         DataError,
@@ -239,7 +239,7 @@ def test_what_is_not_recognized_is_refused_by_name(tmp_path):
         read_glue("rte", path, faults="drop")
 
 
-def test_rows_feed_what_reads_rows_and_stay_out_of_memory(tmp_path):
+def test_glue_rows_are_encoded_without_holding_them(tmp_path):
     path = tmp_path / "train.tsv.gz"
     line = f"0\t{'long ' * 200}\t{'text ' * 200}\t1\n"
     path.write_bytes(gzip.compress(b"index\tsentence1\tsentence2\tlabel\n" + line.encode() * 5000))

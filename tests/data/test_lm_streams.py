@@ -32,7 +32,7 @@ def grid(batch):
     return batch.tokens.tolist(), batch.targets.tolist(), batch.fresh
 
 
-def test_two_streams_that_divide():
+def test_two_streams_of_equal_length():
     windows = [grid(window) for window in ParallelStreams(text(9), batch_size=2, sequence_length=3)]
     assert windows == [
         ([[0, 1, 2], [4, 5, 6]], [[1, 2, 3], [5, 6, 7]], True),
@@ -40,7 +40,7 @@ def test_two_streams_that_divide():
     ]
 
 
-def test_three_streams_that_do_not_divide():
+def test_three_streams_of_unequal_length_ignore_missing_targets():
     windows = [
         grid(window) for window in ParallelStreams(text(12), batch_size=3, sequence_length=2)
     ]
@@ -50,14 +50,14 @@ def test_three_streams_that_do_not_divide():
     ]
 
 
-def test_one_stream_is_the_text():
+def test_one_stream_has_the_text_as_targets():
     windows = [
         grid(window) for window in ParallelStreams(text(4), batch_size=1, sequence_length=10)
     ]
     assert windows == [([[0, 1, 2]], [[1, 2, 3]], True)]
 
 
-def test_columns_begin_early():
+def test_warmed_streams_start_before_their_targets():
     columns = WarmedStreams(text(11), batch_size=3, sequence_length=2, warmup=3)
     assert (columns.leading, columns.length) == (2, 3)
     assert [grid(window) for window in columns] == [
@@ -69,7 +69,7 @@ def test_columns_begin_early():
 
 
 @given(st.integers(2, 80), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-def test_columns_predict_every_token_once_behind_the_right_ones(length, rows, steps, lead):
+def test_warmed_streams_predict_every_token_once_after_its_context(length, rows, steps, lead):
     part = -(-(length - 1 - lead) // rows)
     if (rows - 1) * part >= length - 1 - lead:
         with pytest.raises(ConfigError, match="leave each row a part"):
@@ -95,7 +95,7 @@ def test_columns_predict_every_token_once_behind_the_right_ones(length, rows, st
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9))
-def test_every_token_but_the_first_is_predicted_once(length, rows, steps):
+def test_streams_predict_every_token_but_the_first_once(length, rows, steps):
     if rows >= length:
         return
     streams = ParallelStreams(text(length), batch_size=rows, sequence_length=steps)
@@ -110,7 +110,7 @@ def test_every_token_but_the_first_is_predicted_once(length, rows, steps):
 
 
 @given(st.integers(2, 60), st.integers(1, 5), st.integers(1, 9))
-def test_each_row_continues_the_row_of_the_window_before(length, rows, steps):
+def test_each_stream_continues_in_the_next_batch(length, rows, steps):
     if rows >= length:
         return
     windows = list(ParallelStreams(text(length), batch_size=rows, sequence_length=steps))
@@ -121,7 +121,7 @@ def test_each_row_continues_the_row_of_the_window_before(length, rows, steps):
         assert torch.equal(before.targets[real, -1], after.tokens[real, 0])
 
 
-def test_a_cursor_over_streams_starts_fresh_each_epoch_and_resumes():
+def test_a_sampler_of_streams_starts_fresh_each_epoch_and_resumes():
     def cursor():
         return EpochSampler(ParallelStreams(text(20), batch_size=2, sequence_length=4))
 
@@ -138,7 +138,7 @@ def test_a_cursor_over_streams_starts_fresh_each_epoch_and_resumes():
         )
 
 
-def test_blocks_by_hand():
+def test_blocks_equal_those_worked_by_hand():
     batches = [
         grid(batch)
         for batch in ShuffledBlocks(text(8), batch_size=2, sequence_length=3, seed=0).epoch(0)
@@ -176,7 +176,7 @@ def test_blocks_are_shuffled_by_seed_and_epoch_and_resume():
         assert [grid(batch) for batch in islice(resumed, 15 - place)] == whole[place:]
 
 
-def test_blocks_move_from_epoch_to_epoch():
+def test_block_boundaries_shift_from_epoch_to_epoch():
     blocks, seen = ShuffledBlocks(text(50), batch_size=3, sequence_length=8, seed=1), set()
     for epoch in range(40):
         batches = list(blocks.epoch(epoch))
@@ -199,7 +199,7 @@ def by_the_obvious_loop(length, window, stride):
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4))
-def test_windows_are_those_of_the_obvious_loop(length, window, stride, rows):
+def test_sliding_windows_equal_a_plain_loop(length, window, stride, rows):
     stride = min(window, stride)
     found = []
     for batch in SlidingWindows(text(length), window=window, stride=stride, batch_size=rows):
@@ -213,13 +213,13 @@ def test_windows_are_those_of_the_obvious_loop(length, window, stride, rows):
     assert found == by_the_obvious_loop(length, window, stride)
 
 
-def test_a_stride_beyond_the_window_is_refused():
+def test_a_stride_beyond_the_window_raises_an_error():
     for stride in (0, 4):
         with pytest.raises(ConfigError, match="`stride` must be between 1 and 3, but is"):
             SlidingWindows(text(9), window=3, stride=stride)
 
 
-def test_options_out_of_range_are_refused():
+def test_options_out_of_range_raise_errors():
     with pytest.raises(ConfigError, match="`batch_size` must be at most 3, .* but is 4"):
         ParallelStreams(text(4), batch_size=4, sequence_length=1)
     for options in [{"batch_size": b, "sequence_length": 1 - b} for b in (0, 1)]:
@@ -233,6 +233,6 @@ def test_options_out_of_range_are_refused():
         ParallelStreams(text(4), batch_size=1, sequence_length=1)[3]
 
 
-def test_the_count_of_a_window_moves_with_it():
+def test_the_count_of_a_stream_batch_is_kept_on_another_device():
     window = StreamBatch(torch.zeros(1, 3), torch.tensor([[1, 2, X]]), fresh=True)
     assert window.count == 2 and vars(window.to("cpu"))["count"] == 2 and len(window) == 1

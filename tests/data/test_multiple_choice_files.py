@@ -31,7 +31,7 @@ def swag(path, *rows, header=SWAG):
 
 
 @pytest.mark.parametrize(("part", "count"), [("train", 6116), ("dev", 2040), ("test", 2041)])
-def test_dream_has_the_published_numbers(shared, part, count):
+def test_dream_has_the_published_counts(shared, part, count):
     path = shared(f"dream/data/{part}.json")
     read = read_choices(path)
     found = list(read)
@@ -45,7 +45,7 @@ def test_dream_has_the_published_numbers(shared, part, count):
     assert all(len(c.choices) == 3 for c in found)
 
 
-def test_dream_turns_become_lines(tmp_path):
+def test_turns_of_dream_are_lines_of_the_context(tmp_path):
     asked = [{"question": q, "choice": ["a", "b", "c"], "answer": "c"} for q in ("Why?", "Who?")]
     item = [["M: Hello.", "W: Hi."], asked, "5-1"]
     expected = [
@@ -62,7 +62,7 @@ def test_dream_turns_become_lines(tmp_path):
         list(read_choices(path))
 
 
-def test_swag_s_start_and_ends(tmp_path):
+def test_swag_gives_a_start_and_four_ends(tmp_path):
     ends = ['pats her, then "leaves".', "turns.", "walks.", "wheels."]
     row = ["0", "v1", "183", "Students look. She", "Students look.", "She", "gold", *ends, "2"]
     expected = [ChoiceQuestion("Students look.", "She", tuple(ends), 2)]
@@ -86,7 +86,7 @@ def test_swag_s_start_and_ends(tmp_path):
         list(read_choices(swag(tmp_path / "x.csv", [*row[:-1], "two"])))
 
 
-def test_plain_objects_by_number_or_text(tmp_path):
+def test_answers_are_given_by_number_or_text(tmp_path):
     other = {"question": "Dry?", "choices": ["yes", "no", "so so"], "answer": 2, "id": "x"}
     expected = [
         ChoiceQuestion("It rains.", "Wet?", ("yes", "no"), 0),
@@ -124,14 +124,14 @@ def test_plain_objects_by_number_or_text(tmp_path):
         ({"context": None}, r"field 'context' must be text, but is missing"),
     ],
 )
-def test_faults_are_named_by_line(tmp_path, change, message):
+def test_malformed_questions_raise_located_errors(tmp_path, change, message):
     lines = [json.dumps(PLAIN), json.dumps(PLAIN | change)]
     path = write(tmp_path / "x.jsonl", "\n".join(lines))
     with pytest.raises(DataError, match=message):
         list(read_choices(path))
 
 
-def test_files_of_no_known_kind_are_refused(tmp_path):
+def test_unknown_formats_raise_errors(tmp_path):
     missing = {"options": ["a", "b"], "question": "?", "answer": 0}
     with pytest.raises(DataError, match=r"<list>:1: has no field 'choices'\. It has: options, q"):
         list(read_choices([missing]))

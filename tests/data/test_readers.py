@@ -120,7 +120,7 @@ def test_a_byte_that_is_not_utf8_is_located(tmp_path):
         (lzma.compress(b"text"), "ending .xz"),
     ],
 )
-def test_what_is_no_text_is_recognized(tmp_path, data, hint):
+def test_binary_formats_are_recognized_in_the_error(tmp_path, data, hint):
     with pytest.raises(DataError, match=hint):
         list(lines(write(tmp_path / "x.txt", data)))
 
@@ -135,13 +135,13 @@ def test_a_missing_file_offers_the_nearest_name(tmp_path):
         hash_of(tmp_path / "nothing")
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_raises_an_error(tmp_path):
     write(tmp_path / "train.en", "a\n")
     with pytest.raises(DataError, match=r"is a folder, not a file\. It holds: train\.en"):
         list(read(tmp_path))
 
 
-def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+def test_an_unreadable_file_raises_an_error_with_its_name(tmp_path, monkeypatch):
     path = write(tmp_path / "x.txt", "a\n")
 
     def refuse(*args, **kwargs):
@@ -153,7 +153,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
             reading()
 
 
-def test_a_damaged_archive_is_noticed(tmp_path):
+def test_a_damaged_archive_raises_an_error(tmp_path):
     text = "".join(f"line {i}\n" for i in range(20_000)).encode()
     for ending, module in ((".gz", gzip), (".bz2", bz2), (".xz", lzma)):
         whole = module.compress(text)
@@ -167,7 +167,7 @@ def test_a_damaged_archive_is_noticed(tmp_path):
         list(lines(write(tmp_path / "x.zip", b"PK no zip")))
 
 
-def test_an_empty_file_is_an_error(tmp_path):
+def test_an_empty_file_raises_an_error(tmp_path):
     for name, fields in (("x.txt", ()), ("x.tsv", (0,)), ("x.jsonl", ("a",)), ("x.csv", ("a",))):
         with pytest.raises(DataError, match="is empty"):
             list(read(write(tmp_path / name, b""), fields))
@@ -291,7 +291,7 @@ def test_jsonl_fields_nest_by_dots(tmp_path):
         (r'{"de": "x\ud800"}', r"x\.jsonl:2: field 'de' holds half of a surrogate pair at char"),
     ],
 )
-def test_faults_of_records_are_located(tmp_path, line, message):
+def test_malformed_records_raise_located_errors(tmp_path, line, message):
     path = write(tmp_path / "x.jsonl", '{"de": "ok"}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         list(read(path, ("de",)))
@@ -325,14 +325,14 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
 # --- anything one can loop over ----------------------------------------------------------------
 
 
-def test_iterables_of_strings_tuples_and_mappings():
+def test_iterables_of_strings_tuples_and_mappings_give_rows():
     assert list(read(["a", "b"])) == [("a",), ("b",)]
     assert list(read([("a", "b"), ["c", "d"]])) == [("a", "b"), ("c", "d")]
     assert list(read([("a", "b")], (1,))) == [("b",)]
     assert list(read([{"t": {"de": "a"}}], ("t.de",))) == [("a",)]
 
 
-def test_a_generator_gives_its_rows_once():
+def test_a_second_pass_over_a_generator_raises_an_error():
     rows = read(text for text in ("a", "b"))
     assert list(rows) == [("a",), ("b",)]
     with pytest.raises(DataError, match="can be read only once"):
@@ -350,12 +350,12 @@ def test_a_generator_gives_its_rows_once():
         ({"a": "x"}, ("b",), "has no field 'b'. It has: a"),
     ],
 )
-def test_faults_of_items_are_numbered(item, fields, message):
+def test_malformed_items_raise_numbered_errors(item, fields, message):
     with pytest.raises(DataError, match=message):
         list(read([item], fields))
 
 
-def test_tatoeba_is_read_from_its_zip(shared):
+def test_tatoeba_is_read_from_its_archive(shared):
     rows = read(f"{shared('tatoeba_fra_eng/fra-eng.zip')}!fra.txt", (0, 1), format="tsv")
     pairs = list(rows)
     assert len(pairs) == 142_787 and pairs[1] == ("Run!", "Cours\u202f!")

@@ -38,7 +38,7 @@ def write(path, content):
         ("squad/dev-v2.0.reconstructed.json", 11873, 5945),
     ],
 )
-def test_the_published_numbers_of_questions(shared, file, count, impossible):
+def test_squad_has_the_published_counts(shared, file, count, impossible):
     read = read_squad(shared(file))
     found = list(read)
     assert len(found) == len({q.id for q in found}) == count
@@ -48,7 +48,7 @@ def test_the_published_numbers_of_questions(shared, file, count, impossible):
     assert not read.report.events and found[0].title == "1973_oil_crisis"
 
 
-def test_covid_qa_has_answers_beside_their_place(shared):
+def test_misplaced_answers_of_covid_qa_raise_an_error_are_left_out_or_moved(shared):
     path = shared("covid_qa/200423_covidQA.json")
     with pytest.raises(DataError, match=r"data\[3\].paragraphs\[0\].qas\[5\]: question '1719': .*"):
         list(read_squad(path))
@@ -109,7 +109,7 @@ def test_without_labels_answers_are_not_read(tmp_path):
     assert list(read_squad([*whole(asked(start=9))["data"]], labels=False))[0].answers == ()
 
 
-def test_misplaced_answers_are_refused_moved_or_left_out():
+def test_misplaced_answers_raise_errors_are_moved_or_left_out():
     def read(start, text="cat", misplaced="error"):
         data = read_squad(whole(asked(), asked("q2", text, start))["data"], misplaced=misplaced)
         return list(data), data.report
@@ -160,6 +160,6 @@ def test_misplaced_answers_are_refused_moved_or_left_out():
         (whole(asked(answers={"text": ["a"], "answer_start": []})), r"has 1 answers, but 0 starts"),
     ],
 )
-def test_malformed_files_are_refused_by_place(tmp_path, content, message):
+def test_malformed_files_raise_located_errors(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         list(read_squad(write(tmp_path / "x.json", content)))

@@ -31,7 +31,7 @@ def rows_of(tokens):
     return [tokens[i].tolist() for i in range(len(tokens))]
 
 
-def test_fields_are_framed_row_by_row():
+def test_ids_before_and_after_each_field_are_added():
     examples = encode([("ab", "c"), ("c", "ba")], [SOURCE, TARGET])
     assert rows_of(examples.columns[0]) == [[10, 11, 2], [12, 2]]
     assert rows_of(examples.columns[1]) == [[1, 12, 2], [1, 11, 10, 2]]
@@ -64,13 +64,13 @@ def test_padded_rows_equal_a_loop(rows, data):
     assert batch.keep.sum(1).tolist() == batch.lengths.tolist()
 
 
-def test_the_checksum_tells_data_apart():
+def test_checksums_of_different_data_differ():
     tokens = [TokenArray.of(rows, 10) for rows in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [4]])]
     assert len({t.checksum for t in tokens}) == 3
     assert TokenArray.of([[1, 2], [3]], 10).checksum == tokens[0].checksum
 
 
-def test_texts_are_stored_without_being_held(tmp_path):
+def test_texts_are_encoded_without_holding_them(tmp_path):
     texts = ["ab", "", "c"] * _CHUNK
     found = encode_texts(iter(texts), Letters(), first=[7], after=[2])
     assert rows_of(found) == [[7], *([*ids, 2] for ids in Letters().encode_many(texts))]
@@ -94,7 +94,7 @@ class Slow(Letters):
 
 
 @pytest.mark.parametrize("first", ["long", "bad", "unread"])
-def test_the_first_fault_is_told_though_what_follows_is_read_already(tmp_path, first):
+def test_the_first_of_several_errors_is_raised(tmp_path, first):
     """Three faults, each in a chunk of its own."""
     order = {"long": "long bad unread", "bad": "bad unread long", "unread": "unread long bad"}
     faults = {"long": b"abcdefgh\n", "bad": b"bad\n", "unread": b"\xff\n"}
@@ -112,7 +112,7 @@ def test_the_first_fault_is_told_though_what_follows_is_read_already(tmp_path, f
     st.integers(0, 2),
     st.integers(0, 2),
 )
-def test_framed_and_shortened_rows_equal_a_loop(texts, too_long, before, after):
+def test_framed_and_truncated_sequences_equal_a_loop(texts, too_long, before, after):
     column = FieldEncoder("x", Letters(), (1,) * before, (2,) * after, 6, too_long)
     wanted = column.encode_many([*texts, "a"])
     if too_long == "skip":
@@ -153,7 +153,7 @@ def test_rows_with_an_empty_side_can_be_an_error(tmp_path):
         encode(read_parallel(tmp_path / "t.de", tmp_path / "t.en"), [SOURCE, TARGET], "error")
 
 
-def test_nothing_left_is_an_error(tmp_path):
+def test_no_remaining_example_raises_an_error(tmp_path):
     (tmp_path / "x.txt").write_text("\n\n")
     with pytest.raises(DataError, match=r"no example is left.*2 rows read, 0 kept; source: empty"):
         encode(read(tmp_path / "x.txt"), [SOURCE])
@@ -179,14 +179,14 @@ def limited(too_long, max_length=4):
 LONG = [("abc", "ab"), ("abcd", "ab"), ("a", "abcde"), ("abcde", "abc")]
 
 
-def test_too_long_is_an_error_by_default(tmp_path):
+def test_too_long_texts_raise_an_error_by_default(tmp_path):
     (tmp_path / "x.tsv").write_text("abc\tab\nabcd\tab\n")
     message = r"x\.tsv:2: the source has 5 tokens, more than 4\. Raise .*'truncate' or 'skip'"
     with pytest.raises(DataError, match=message):
         encode(read(tmp_path / "x.tsv", (0, 1)), limited("error"))
 
 
-def test_too_long_is_truncated_and_counted():
+def test_too_long_texts_are_truncated_and_counted():
     examples = encode(LONG, limited("truncate"))
     assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]] * 2 + [[10, 2], [10, 11, 12, 2]]
     assert rows_of(examples.columns[1])[2:] == [[1, 10, 11, 2], [1, 10, 11, 2]]
@@ -196,7 +196,7 @@ def test_too_long_is_truncated_and_counted():
     }
 
 
-def test_too_long_is_left_out_and_counted():
+def test_rows_with_too_long_texts_are_left_out_and_counted():
     examples = encode(LONG, limited("skip"))
     assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]]
     assert (examples.report.read, examples.report.kept) == (4, 1)
@@ -206,7 +206,7 @@ def test_too_long_is_left_out_and_counted():
     }
 
 
-def test_options_out_of_range_are_refused():
+def test_options_out_of_range_raise_errors():
     with pytest.raises(ConfigError, match="`too_long` must be .* but is 'cut'"):
         FieldEncoder("x", Letters(), too_long="cut")
     with pytest.raises(ConfigError, match="`max_length` must be at least 3, but is 2"):

@@ -28,7 +28,7 @@ lengths = st.lists(st.integers(1, 9), max_size=40)
 
 
 @given(lengths, st.integers(2, 12))
-def test_every_word_is_answered_for_once_where_it_has_most_context(lengths, room):
+def test_every_word_is_labelled_once_by_the_window_with_most_context(lengths, room):
     overlap = room // 4
     windows = word_windows(lengths, room, overlap)
     answered = [word for window in windows for word in range(window.first, window.last)]
@@ -52,12 +52,12 @@ def test_every_word_is_answered_for_once_where_it_has_most_context(lengths, room
             assert context(word, window) == max(context(word, other) for other in windows)
 
 
-def test_windows_of_words_of_one_piece():
+def test_windows_of_words_of_one_token():
     found = word_windows([1] * 10, 6, 2)
     assert [(w.start, w.stop, w.first, w.last) for w in found] == [(0, 6, 0, 5), (4, 10, 5, 10)]
 
 
-def test_a_word_longer_than_the_window_has_one_of_its_own():
+def test_a_word_longer_than_the_window_is_a_window_of_its_own():
     found = word_windows([2, 99, 2], 4, 1)
     assert [(w.start, w.stop) for w in found] == [(0, 1), (1, 2), (2, 3)]
     assert word_windows([], 4, 1) == []

@@ -28,31 +28,31 @@ def tokenizer(tmp_path):
         {"vocab_size": 7, "eos_token_id": 50256, "bos_token_id": [1, 2]},  # it has no such pieces
     ],
 )
-def test_a_tokenizer_that_fits_passes_in_silence(tokenizer, config):
+def test_a_matching_tokenizer_gives_no_warning(tokenizer, config):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_tokenizer(tokenizer, config)
 
 
-def test_ids_beyond_the_vocabulary_are_refused_by_the_last_piece(tokenizer):
+def test_ids_beyond_the_vocabulary_raise_an_error_naming_the_last_token(tokenizer):
     with pytest.raises(CheckpointError, match=r"go up to 6 \('cat'\).*`vocab_size` 6"):
         check_tokenizer(tokenizer, {"vocab_size": 6})
 
 
 @pytest.mark.parametrize("role", ["pad", "mask", "cls", "sep", "unk"])
-def test_an_ordinary_piece_that_is_special_to_the_model_is_refused(tokenizer, role):
+def test_an_ordinary_token_with_a_special_id_of_the_model_raises_an_error(tokenizer, role):
     with pytest.raises(CheckpointError, match=f"`{role}_token_id` 5.*ordinary token 'the'"):
         check_tokenizer(tokenizer, {"vocab_size": 7, f"{role}_token_id": 5})
 
 
-def test_two_specials_that_are_exchanged_are_told(tokenizer):
+def test_exchanged_special_tokens_give_a_warning(tokenizer):
     with pytest.warns(
         UserWarning, match=r"`pad_token_id` 2, but .* pad token '\[PAD\]' has the id 0"
     ):
         check_tokenizer(tokenizer, {"vocab_size": 7, "pad_token_id": 2})
 
 
-def test_an_end_that_another_vocabulary_had_is_told(tmp_path):
+def test_an_eos_id_of_another_vocabulary_gives_a_warning(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "</s>"]))
     tokenizer = Tokenizer.load(tmp_path)
     with pytest.warns(UserWarning, match="`eos_token_id` 5, but"):

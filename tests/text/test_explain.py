@@ -29,14 +29,14 @@ TABLES = {
 
 
 @pytest.mark.parametrize("merges", TABLES)
-def test_tables_of_the_lecture(merges):
+def test_the_merge_tables_equal_those_of_the_lecture(merges):
     step = explain.training(LECTURE_E, 5).iterations[merges]
     assert {row.token: row.frequency for row in step.rows} == TABLES[merges]
     assert [row.token for row in step.rows] == list(TABLES[merges])  # in the printed order
     assert [row.number for row in step.rows] == list(range(1, len(step.rows) + 1))
 
 
-def test_the_last_table_is_rendered_as_printed():
+def test_the_last_table_is_rendered_as_in_the_lecture():
     shown = explain.render(explain.training(LECTURE_E, 5)).split("\n\n")[5]
     for line in (
         "1       </w>     23 - 13 = 10",
@@ -50,7 +50,7 @@ def test_the_last_table_is_rendered_as_printed():
         assert line in shown
 
 
-def test_words_of_the_other_lecture():
+def test_the_words_after_each_merge_equal_those_of_the_other_lecture():
     steps = explain.training(LECTURE_A, 4).iterations
     assert steps[0].words == {
         "l o w </w>": 5,
@@ -70,14 +70,14 @@ def test_words_of_the_other_lecture():
     ]
 
 
-def test_frequencies_are_true_after_every_merge():
+def test_frequencies_equal_a_recount_after_every_merge():
     for step in explain.training(LECTURE_E, 15).iterations:
         symbols = [(s, count) for word, count in step.words.items() for s in word.split()]
         for row in step.rows:
             assert row.frequency == sum(count for s, count in symbols if s == row.token)
 
 
-def test_where_the_library_departs():
+def test_the_first_differing_merge_of_the_library_is_explained():
     seen = explain.compare(LECTURE_E, 5)
     assert seen.diverges == 2 and seen.library[1] == ("es", "t</w>")
     assert "attaches </w> to the last character" in seen.why
@@ -91,7 +91,7 @@ def test_where_the_library_departs():
     assert ">2  es t" in explain.render(seen)
 
 
-def test_likelihood_table():
+def test_the_likelihood_table_shows_counts_and_scores():
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
     assert "##g ##s  ##gs    5 / (20 * 5) = 0.05" in explain.render(explain.likelihood(words, 1))
 
@@ -104,14 +104,14 @@ def trained(kind):
 @pytest.mark.parametrize("kind", text.KINDS)
 @settings(max_examples=60, deadline=None)
 @given(line=texts)
-def test_explained_pieces_are_the_encoders(kind, line):
+def test_explained_tokens_equal_encoded_tokens(kind, line):
     tokenizer = trained(kind)
     words = explain.encoding(tokenizer, line)
     assert [p for word in words for p in word.tokens] == tokenizer.encode(line).tokens
     assert isinstance(explain.render(words), str)
 
 
-def test_published_vocabularies_are_explained(shared):
+def test_tokens_of_published_vocabularies_are_explained(shared):
     gpt2 = text.Tokenizer.load(shared("vocab/gpt2"))
     pieces = [piece for word in explain.encoding(gpt2, HARD[-1]) for piece in word.tokens]
     assert pieces == gpt2.encode(HARD[-1]).tokens
@@ -125,7 +125,7 @@ def test_published_vocabularies_are_explained(shared):
     assert "una    unaffable unaffabl unaffab unaffa unaff unaf una" in explain.render(word)
 
 
-def test_merges_of_a_word_in_their_order():
+def test_the_merges_of_a_word_are_shown_in_order():
     tokenizer = text.train("bpe", ["low low lower lower newest newest newest"], 60)
     (word,) = explain.encoding(tokenizer, "lowest")
     assert [step.rank for step in word.steps] == sorted(step.rank for step in word.steps)
@@ -133,7 +133,7 @@ def test_merges_of_a_word_in_their_order():
     assert explain.render(word).startswith("lowest -> ")
 
 
-def test_refusals():
+def test_invalid_words_merges_and_models_raise_errors():
     with pytest.raises(ConfigError, match="at least one word"):
         explain.training({}, 5)
     with pytest.raises(ConfigError, match="`merges` must be at least 1, but is 0"):

@@ -114,7 +114,7 @@ def folder_with(tmp_path, change):
 
 
 @pytest.mark.parametrize("name", AT_LOAD)
-def test_a_file_that_cannot_be_used_is_refused_at_load(tmp_path, name):
+def test_unusable_files_raise_an_error_when_loaded(tmp_path, name):
     folder = folder_with(tmp_path, AT_LOAD[name])
     with pytest.raises(DataError) as error:
         Tokenizer.load(folder)
@@ -132,14 +132,14 @@ def test_a_rule_that_fails_on_a_text_names_the_text(tmp_path, name):
     assert tokenizer.encode("").ids == []
 
 
-def test_a_decoder_that_fails_is_named(tmp_path):
+def test_a_failing_decoder_raises_a_located_error(tmp_path):
     decoder = {"type": "Strip", "content": "a", "start": 5, "stop": 5}
     tokenizer = Tokenizer.load(folder_with(tmp_path, {"decoder": decoder}))
     with pytest.raises(RegardError, match="the ids cannot be decoded"):
         tokenizer.decode([0, 1])
 
 
-def test_lengths_that_a_file_fixes_are_not_applied(tmp_path):
+def test_padding_and_truncation_of_a_file_are_not_applied(tmp_path):
     cut = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
     padded = {"strategy": {"Fixed": 2**40}, "direction": "Left", "pad_to_multiple_of": 0}
     padded |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
@@ -148,7 +148,7 @@ def test_lengths_that_a_file_fixes_are_not_applied(tmp_path):
     assert tokenizer.encode("b a").ids == [1, 2, 0] and tokenizer.sides == {"padding_side": "left"}
 
 
-def test_a_token_is_not_added_into_a_hole(tmp_path):
+def test_a_token_is_not_added_to_ids_that_are_not_contiguous(tmp_path):
     vocab = {"a": 0, "b": 3, "<unk>": 2}
     tokenizer = Tokenizer.load(folder_with(tmp_path, {"model": {**WORDS, "vocab": vocab}}))
     with pytest.raises(RegardError, match="'<new>' cannot be added: the ids .* are not contiguous"):
@@ -209,7 +209,7 @@ def damaged(data, draw):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mutated_files_work_or_are_refused(tmp_path, seed):
+def test_mutated_files_work_or_raise_data_errors(tmp_path, seed):
     """Loaded, used, saved and read again; every error names the folder or the text."""
     draw, refused = Random(seed), 0
     for _ in range(40):
@@ -257,7 +257,7 @@ KINDS = ["bpe", "byte-bpe", "wordpiece", "wordpiece-likelihood", "words", "chara
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_half_characters_are_named_wherever_a_text_is_given(kind):
+def test_lone_surrogates_raise_errors_in_every_function_that_takes_text(kind):
     tokenizer = train(kind, ["ab c the", "the cat"], 300)
     surrogate = r"lone surrogate U\+D800"
     for work, where in (
@@ -281,7 +281,7 @@ def test_half_characters_are_named_wherever_a_text_is_given(kind):
 
 
 @pytest.mark.parametrize("given", [None, 3, b"ab", ["a"], ("a", "b"), 1.5])
-def test_what_is_no_text_and_no_id_is_named(given):
+def test_values_that_are_no_text_or_id_raise_errors(given):
     tokenizer = train("bpe", ["ab c the"], 300)
     with pytest.raises(RegardError, match="must be a str"):
         tokenizer.encode(given)

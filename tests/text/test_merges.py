@@ -46,12 +46,12 @@ def listing_of_the_paper(words, merges):
     return learned
 
 
-def test_lecture_e():
+def test_merges_equal_those_of_lecture_e():
     pieces = [merge.symbol for merge in islice(bpe.learn(LECTURE_E), 5)]
     assert pieces == ["es", "est", "est</w>", "ol", "old"]
 
 
-def test_lecture_a():
+def test_merges_equal_those_of_lecture_a():
     merges = list(islice(bpe.learn(LECTURE_A), 4))
     assert [(m.symbol, m.count) for m in merges] == [
         ("es", 9),
@@ -78,7 +78,7 @@ def test_bpe_equals_the_papers_listing_on_real_text(shared):
     assert ours == listing_of_the_paper(words, 60)
 
 
-def test_the_library_differs_by_its_ties_alone(shared):
+def test_the_library_differs_only_in_its_rule_for_ties(shared):
     """With its rule for ties (smallest ids), our trainer learns the library's merges, one by one.
 
     Ids: plain characters by code point, marked ones in the order of reading, then the merges.
@@ -101,7 +101,7 @@ def test_the_library_differs_by_its_ties_alone(shared):
 
 @PROPERTY
 @given(words=corpora)
-def test_corpus_counts_stay_true(words):
+def test_corpus_counts_equal_a_recount_after_merges(words):
     corpus = Corpus((list(word), count) for word, count in words.items())
     for _ in range(4):
         if not corpus.pairs:
@@ -151,7 +151,7 @@ def test_likelihood_equals_brute_force(words, min_count):
     assert got == brute_likelihood(words, 12, min_count)
 
 
-def test_likelihood_by_hand():
+def test_likelihood_merges_equal_those_worked_by_hand():
     """hug 10, pug 5, pun 12, bun 4, hugs 5: the worked example of the Hugging Face course.
 
     ##g ##s occurs 5 times, ##g 20, ##s 5: score 5 / (20 * 5) = 1/20, the highest. Then all pairs
@@ -164,7 +164,7 @@ def test_likelihood_by_hand():
     assert (third.symbol, third.score) == ("hu", 1 / 19)  # 36 ##u less the 17 that went with p
 
 
-def test_longest_match_of_the_lecture():
+def test_longest_match_equals_the_lecture():
     pieces = {"un", "##aff", "##able", "u", "##a", "##ab"}
     steps = list(wordpiece.longest_match("unaffable", pieces))
     assert [step.found for step in steps] == ["un", "##aff", "##able"]
@@ -186,7 +186,7 @@ def test_longest_match_equals_the_librarys_model(words, text):
     assert theirs == (["[UNK]"] if None in found else found)
 
 
-def test_rebuilding_names_the_piece_that_has_no_parents():
+def test_rebuilding_merges_names_a_subword_that_no_merge_makes():
     with pytest.raises(ValueError, match="'abc' is made of 3 earlier subwords"):
         bpe.rebuild_merges({"a": 0, "b": 1, "c": 2, "abc": 3})
     assert bpe.rebuild_merges({"a": 0, "b": 1, "ab": 2, "<s>": 3}, ["<s>"]) == [("a", "b")]

@@ -100,11 +100,11 @@ def naive_wordpiece(text, pieces, lowercase, longest=100):
 
 @PROPERTY
 @given(text=texts)
-def test_byte_level(text):
+def test_byte_level_offsets_cover_the_text(text):
     check_bytes(trained("byte-bpe"), text)
 
 
-def test_byte_level_gpt2_on_hard_text(shared):
+def test_byte_level_offsets_of_gpt2_cover_hard_text(shared):
     gpt2 = text_.Tokenizer.load(shared("vocab/gpt2"))
     for text in HARD:
         check_bytes(gpt2, text)
@@ -113,7 +113,7 @@ def test_byte_level_gpt2_on_hard_text(shared):
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
 @PROPERTY
 @given(text=texts)
-def test_kinds_that_rewrite_nothing(kind, text):
+def test_offsets_of_kinds_without_normalization_give_the_tokens(kind, text):
     if kind == "bpe":  # a literal </w> cannot be told from the mark
         check_pieces(trained(kind), text.replace("</w>", ""), suffix="</w>")
     else:
@@ -122,7 +122,7 @@ def test_kinds_that_rewrite_nothing(kind, text):
 
 @PROPERTY
 @given(text=texts)
-def test_wordpiece_that_rewrites_nothing(text):
+def test_offsets_of_wordpiece_without_normalization_give_the_tokens(text):
     # A word that starts with ## cannot be told from a continuing piece: that is WordPiece's own.
     text = text.replace("##", "#")
     plain = trained("wordpiece", clean=False, isolate_cjk=False, split="whitespace")
@@ -141,7 +141,7 @@ def bert(path):
 @pytest.mark.parametrize("name,lowercase", BERT)
 @PROPERTY
 @given(text=texts)
-def test_wordpiece_lowercased_and_stripped(shared, name, lowercase, text):
+def test_offsets_of_normalized_wordpiece_are_of_the_original_text(shared, name, lowercase, text):
     if "[" in text or any(unicodedata.category(char) == "Cn" for char in text):
         return  # special tokens are read; unassigned characters differ between Unicode tables
     tokenizer, pieces = bert(shared(f"vocab/{name}"))
@@ -150,7 +150,7 @@ def test_wordpiece_lowercased_and_stripped(shared, name, lowercase, text):
     assert got == naive_wordpiece(text, pieces, lowercase)
 
 
-def test_by_hand():
+def test_offsets_equal_those_worked_by_hand():
     """Offsets a reader can check."""
     lower = trained("words", lowercase=True, strip_accents=True)
     encoding = lower.encode("  Naïve\tCAFÉ ")

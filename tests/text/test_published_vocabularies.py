@@ -160,7 +160,7 @@ def test_gpt2_ids_equal_transformers(shared):
 
 @PROPERTY
 @given(text=texts)
-def test_gpt2_on_any_text(shared, text):
+def test_gpt2_ids_equal_transformers_on_any_text(shared, text):
     """Equal to transformers and to the naive encoder; and nothing is lost."""
     folder = shared("vocab/gpt2")
     ours = load(folder)
@@ -265,7 +265,7 @@ def test_roberta_vocabulary_is_a_renumbering_of_gpt2s(shared):
     assert set(vocab) == gpt2 | names
 
 
-def test_roberta_ids_that_are_known(shared):
+def test_roberta_ids_equal_published_examples(shared):
     """From fairseq's and transformers' documentation and the model cards."""
     ours = roberta(shared)
     assert ours.encode("Hello world").ids == [31414, 232]
@@ -292,7 +292,7 @@ def test_roberta_ids_equal_transformers(shared):
         same_ids(ours, reference, text)
 
 
-def test_saved_roberta_adds_its_specials_in_transformers(shared, tmp_path):
+def test_saved_roberta_adds_its_special_tokens_in_transformers(shared, tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     ours = roberta(shared)

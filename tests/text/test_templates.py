@@ -79,7 +79,7 @@ def check(tokenizer: Tokenizer, template: Template) -> None:
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
-def test_the_template_is_what_their_post_processor_does(kind):
+def test_a_template_gives_what_its_post_processor_gives(kind):
     tokenizer = words(PROCESSORS[kind])
     template = tokenizer.template
     check(tokenizer, template)
@@ -88,7 +88,7 @@ def test_the_template_is_what_their_post_processor_does(kind):
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
-def test_a_template_is_written_as_it_is_read(kind):
+def test_a_written_template_is_read_again_unchanged(kind):
     written = words().with_template(TEMPLATES[kind])
     assert written.template == TEMPLATES[kind]
     check(written, TEMPLATES[kind])
@@ -98,7 +98,7 @@ def test_a_template_is_written_as_it_is_read(kind):
 
 
 @given(st.data())
-def test_any_template_comes_back(data):
+def test_any_template_is_read_as_it_was_written(data):
     special = st.tuples(st.integers(0, len(SPECIALS) - 1), st.integers(0, 3))
     part = st.lists(special, max_size=3).map(tuple)
     template = Template(
@@ -111,7 +111,7 @@ def test_any_template_comes_back(data):
     check(written, template)
 
 
-def test_pieces_of_odd_characters_stand_in_a_template():
+def test_special_tokens_with_any_characters_work_in_a_template():
     for piece in ("a:b", "$A", "$", "::", "%0"):
         number = VOCABULARY[piece]
         template = Template.bert(number, number)
@@ -130,7 +130,7 @@ def gpt2() -> Tokenizer:
     return Tokenizer(fast, "byte-bpe", {"eos": "<|endoftext|>"})
 
 
-def test_gpt2s_file_holds_no_template_and_keeps_its_trimmed_offsets():
+def test_gpt2s_file_has_no_template_and_keeps_its_byte_level_processor():
     tokenizer = gpt2()
     assert tokenizer.template is None
     end = tokenizer.eos_id
@@ -142,11 +142,11 @@ def test_gpt2s_file_holds_no_template_and_keeps_its_trimmed_offsets():
     assert before == [(0, 1), (2, 2), (2, 3)] == after[:3]
 
 
-def test_a_file_without_a_post_processor_holds_none():
+def test_a_file_without_post_processor_has_no_template():
     assert words().template is None
 
 
-def test_transformers_opens_what_was_written(tmp_path):
+def test_transformers_applies_written_templates(tmp_path):
     transformers = pytest.importorskip("transformers")
     for kind in ("bert", "roberta", "xlnet"):
         written = words().with_template(TEMPLATES[kind])
@@ -159,7 +159,7 @@ def test_transformers_opens_what_was_written(tmp_path):
             assert found.get("token_type_ids", [0] * len(row)) == row.segments
 
 
-def test_a_role_that_is_missing_is_named():
+def test_a_missing_role_raises_an_error_that_names_it():
     assert words().required_ids("cls", "sep") == [0, 1]
     with pytest.raises(ConfigError, match='has no pad and no mask token. .*"pad_token"'):
         words().required_ids("cls", "pad", "mask")

@@ -70,7 +70,7 @@ def test_drawn_settings_give_the_ids_of_transformers(tmp_path, seed):
     assert equal > 10
 
 
-def test_published_vocabularies_with_drawn_fields(shared, tmp_path):
+def test_published_vocabularies_with_drawn_settings_give_the_ids_of_transformers(shared, tmp_path):
     lines = shared("vocab/bert-base-cased-vocab.txt").read_text(encoding="utf-8")
     for lower in (None, True, False):
         for accents in (None, True, False):
@@ -93,7 +93,7 @@ def bert(folder, lowercase=False, **config):
     return written(folder, {"tokenizer.json": content, "tokenizer_config.json": config})
 
 
-def test_a_part_that_changes_without_being_asked_for_is_named(tmp_path):
+def test_an_overridden_part_that_no_field_asks_for_gives_a_warning(tmp_path):
     folder = bert(tmp_path / "bert")
     with pytest.warns(UserWarning, match="`normalizer` .*'lowercase': False.* BertTokenizer does"):
         assert Tokenizer.load(folder).words("A") == ["a"]
@@ -105,7 +105,7 @@ def test_a_part_that_changes_without_being_asked_for_is_named(tmp_path):
         assert Tokenizer.load(plain).words("A") == ["A"]
 
 
-def test_a_class_with_another_model_is_refused_by_name(tmp_path):
+def test_a_class_for_another_model_type_raises_an_error(tmp_path):
     folder = bert(tmp_path / "bert", tokenizer_class="GPT2Tokenizer")
     with pytest.raises(DataError, match="`tokenizer_class` GPT2Tokenizer is for a model of type"):
         Tokenizer.load(folder)
@@ -116,7 +116,7 @@ def test_a_class_with_another_model_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["do_lower_case", "tokenize_chinese_chars", "add_prefix_space"])
-def test_fields_that_contradict_a_class_of_which_only_the_name_is_known(tmp_path, name):
+def test_fields_that_contradict_the_file_of_an_unimplemented_class_raise_errors(tmp_path, name):
     folder = tmp_path / "mpnet"
     for value, does in ((True, False), (False, True)):
         content = tokenizer_json("bert", Random(1))
@@ -135,7 +135,7 @@ def test_fields_that_contradict_a_class_of_which_only_the_name_is_known(tmp_path
                 Tokenizer.load(folder)
 
 
-def test_tokens_beyond_the_model_are_left_out_and_told(tmp_path):
+def test_tokens_beyond_the_models_vocabulary_are_left_out_with_a_warning(tmp_path):
     size = len(WORDPIECES)
     folder = bert(tmp_path / "bert", do_lower_case=False, additional_special_tokens=["<a>", "<b>"])
     assert Tokenizer.load(folder).encode("<a><b>").ids[-2:] == [size, size + 1]
@@ -146,7 +146,7 @@ def test_tokens_beyond_the_model_are_left_out_and_told(tmp_path):
     check_tokenizer(tokenizer, {"vocab_size": size + 1})
 
 
-def test_added_tokens_that_the_settings_do_not_list_are_named(tmp_path):
+def test_added_tokens_missing_from_the_settings_raise_an_error(tmp_path):
     content = tokenizer_json("bert", Random(1))
     number = len(WORDPIECES)
     one = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
@@ -161,7 +161,7 @@ def test_added_tokens_that_the_settings_do_not_list_are_named(tmp_path):
         Tokenizer.load(folder)
 
 
-def test_spaces_are_cleaned_up_and_lengths_kept_as_the_settings_say(tmp_path):
+def test_clean_up_and_max_length_follow_the_settings(tmp_path):
     content = tokenizer_json("bert", Random(1)) | {"decoder": {"type": "WordPiece", "prefix": "##",
                                                                "cleanup": False}}  # fmt: skip
     folder = tmp_path / "one"

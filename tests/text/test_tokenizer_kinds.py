@@ -36,7 +36,7 @@ def trained(kind, vocab_size=400, **options):
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
-def test_specials_come_first(kind):
+def test_special_tokens_have_the_first_ids(kind):
     tokenizer = trained(kind)
     assert tokenizer.kind == kind and tokenizer.vocab_size <= 400
     ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id
@@ -47,7 +47,7 @@ def test_specials_come_first(kind):
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
-def test_training_takes_a_stream_once(kind):
+def test_training_reads_a_stream_once(kind):
     stream = iter(LINES)
     assert text.train(kind, stream, 400).fingerprint() == trained(kind).fingerprint()
     assert next(stream, None) is None
@@ -62,7 +62,7 @@ def test_encode_many_equals_encode(kind):
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
-def test_save_load_and_transformers(kind, tmp_path):
+def test_saved_tokenizers_give_the_same_ids_loaded_and_in_transformers(kind, tmp_path):
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     tokenizer = trained(kind)
@@ -83,7 +83,7 @@ def test_save_load_and_transformers(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
-def test_copies_are_equal(kind):
+def test_pickled_copies_encode_alike(kind):
     """Pickled to a worker or copied, it still reads special tokens as it did."""
     tokenizer = trained(kind)
     for other in (pickle.loads(pickle.dumps(tokenizer)), copy.deepcopy(tokenizer)):
@@ -128,20 +128,20 @@ def test_bpe_and_words_lose_only_white_space(line):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "wordpiece-likelihood"])
-def test_a_known_character_is_known_in_every_place(kind):
+def test_a_known_character_is_known_at_every_position_of_a_word(kind):
     """x was seen only inside a word; alone, at the start and at the end it is known, too."""
     tokenizer = text.train(kind, ["axb"] * 5, 100)
     for word in ("x", "xa", "ax", "bxa"):
         assert tokenizer.unk_id not in tokenizer.encode(word).ids, word
 
 
-def test_unknown_text_stays_visible_and_other_specials_go():
+def test_decoding_keeps_the_unknown_token_and_drops_other_special_tokens():
     tokenizer = trained("words")
     ids = [1, *tokenizer.encode("the zebra sat").ids, 2, 0, 0]
     assert tokenizer.decode(ids) == "the <unk> sat"
 
 
-def test_specials_in_the_text_are_plain_unless_asked():
+def test_special_tokens_in_a_text_are_plain_unless_read_as_such():
     line = "x</s>y [MASK]"
     plain = text.train("byte-bpe", LINES, 300)
     assert plain.decode(plain.encode(line).ids) == line and 2 not in plain.encode(line).ids
@@ -151,7 +151,7 @@ def test_specials_in_the_text_are_plain_unless_asked():
     assert text.train("wordpiece", LINES, 300, names).encode("[MASK]").tokens != ["[MASK]"]
 
 
-def test_literal_unknowns_keep_the_ids_whole():
+def test_unk_in_the_training_texts_leaves_no_gap_in_the_ids():
     """The Penn Treebank writes <unk> in its text: it is the unknown word and nothing else."""
     tokenizer = text.train("words", ["a <unk> <unk> <unk> b b"], 10)
     assert tokenizer.encode("<unk> a b zebra").ids == [3, 5, 4, 3]
@@ -161,7 +161,7 @@ def test_literal_unknowns_keep_the_ids_whole():
 # ---- options
 
 
-def test_handling_is_as_asked():
+def test_preprocessing_options_are_applied():
     lower = text.train("words", ["Ärger ärger CAFÉ"], 20, lowercase=True, strip_accents=True)
     assert lower.encode("ÄRGER café").tokens == ["arger", "cafe"]
     assert text.train("words", ["Ä ä"], 20).encode("ä Ä A").tokens == ["ä", "Ä", "<unk>"]
@@ -175,7 +175,7 @@ def test_handling_is_as_asked():
     assert frequent.encode("a b").tokens == ["a", "<unk>"]
 
 
-def test_alphabet_limit():
+def test_alphabet_limit_keeps_the_most_frequent_symbols():
     with pytest.raises(
         ConfigError, match=r"`vocab_size` must be at least 56 \(4 special tokens \+ "
     ):
@@ -184,13 +184,13 @@ def test_alphabet_limit():
     assert small.vocab_size <= 30 and small.encode("ab").tokens == ["ab</w>"]
 
 
-def test_words_order_by_frequency_then_alphabet():
+def test_words_are_ordered_by_frequency_then_alphabet():
     tokenizer = text.train("words", ["b a c a", "c d"], 7)
     assert list(tokenizer.vocab()) == ["<pad>", "<s>", "</s>", "<unk>", "a", "c", "b"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_pieces_equal_the_librarys_own_training(kind):
+def test_subwords_equal_those_of_the_librarys_trainer(kind):
     """Numbering our symbols ourselves changes no count: on a text without ties, the pieces of the
     library's own trainers are the same."""
     words = {"aaab": 64, "aab": 32, "abc": 16, "bcd": 11, "xyz": 5, "xy": 3}
@@ -219,7 +219,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_same_tokenizer_in_every_process():
+def test_training_gives_the_same_tokenizer_in_every_process():
     """The library alone numbers "e</w>" and "##e" by a hash table that differs per process."""
     runs = [
         subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
@@ -228,7 +228,7 @@ def test_same_tokenizer_in_every_process():
     assert runs[0].stdout == runs[1].stdout and "byte-bpe" in runs[0].stdout
 
 
-def test_fingerprint_sees_what_matters_and_nothing_else(tmp_path):
+def test_the_fingerprint_depends_only_on_what_changes_ids(tmp_path):
     base = trained("bpe").fingerprint()
     assert re.fullmatch("[0-9a-f]{64}", base)
     assert trained("bpe", 180).fingerprint() != base
@@ -247,7 +247,7 @@ def test_fingerprint_sees_what_matters_and_nothing_else(tmp_path):
 # ---- likelihood and frequency differ as they should
 
 
-def test_likelihood_prefers_what_is_never_apart():
+def test_likelihood_prefers_symbols_that_always_occur_together():
     lines = ["qz " * 3 + "the " * 50 + "then " * 30 + "a " * 9 + "that " * 20]
     frequency = text.train("wordpiece", lines, 4 + 14 + 1)
     by_score = text.train("wordpiece-likelihood", lines, 4 + 14 + 1)
@@ -275,7 +275,7 @@ def test_unknown_option_offers_the_nearest():
 
 
 @pytest.mark.parametrize("kind", [*SUBWORDS, "characters"])
-def test_too_small_vocabulary_says_the_minimum(kind):
+def test_a_too_small_vocabulary_raises_an_error_with_the_minimum(kind):
     with pytest.raises(ConfigError, match="must be at least") as refusal:
         text.train(kind, LINES, 20)
     minimum = int(re.search(r"at least (\d+)", str(refusal.value))[1])
@@ -284,7 +284,7 @@ def test_too_small_vocabulary_says_the_minimum(kind):
         text.train(kind, LINES, minimum - 1)
 
 
-def test_other_refusals():
+def test_invalid_training_arguments_raise_errors():
     with pytest.raises(ConfigError, match="above the 4 special tokens"):
         text.train("words", LINES, 4)
     with pytest.raises(ConfigError, match="must hold <unk>"):
@@ -300,7 +300,7 @@ def test_other_refusals():
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
-def test_what_is_no_text_is_named(kind):
+def test_values_that_are_no_text_raise_errors(kind):
     with pytest.raises(RegardError, match=r"text 2 .*character 1 is the lone surrogate U\+D83D"):
         text.train(kind, [*LINES[:2], "a\ud83d b"], 400)
     with pytest.raises(RegardError, match="text 1 .*must be a str, but is int"):
@@ -316,7 +316,7 @@ def test_what_is_no_text_is_named(kind):
         tokenizer.encode_many("the cat")
 
 
-def test_ids_outside_the_vocabulary_are_refused():
+def test_ids_outside_the_vocabulary_raise_errors():
     tokenizer = trained("words")
     size = tokenizer.vocab_size
     for wrong in (-1, size):
@@ -331,7 +331,7 @@ def test_ids_outside_the_vocabulary_are_refused():
 # ---- ELMo's characters
 
 
-def test_elmo_ids_by_hand():
+def test_elmo_ids_equal_those_worked_by_hand():
     from regard.text.characters import elmo_ids
 
     first, word, last = elmo_ids(["aé"], per_word=8)
@@ -344,13 +344,13 @@ def test_elmo_ids_by_hand():
         elmo_ids(["a"], per_word=2)
 
 
-def test_words_count_as_python_counts():
+def test_word_counts_equal_those_of_counter():
     counts = Counter(" ".join(LINES).split())
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     assert list(trained("words").vocab())[4:] == ranked
 
 
-def test_labels_are_what_a_person_reads():
+def test_labels_show_subwords_without_end_of_word_symbols():
     tokenizer = text.train("bpe", ["low lower lowest"] * 5, 18)
     pieces = {tokenizer.token(i): tokenizer.label(i) for i in range(tokenizer.vocab_size)}
     assert pieces["low</w>" if "low</w>" in pieces else "w</w>"] in ("low", "w")

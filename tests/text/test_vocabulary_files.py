@@ -37,7 +37,7 @@ def gpt2(tmp_path, vocab, merges):
     return tmp_path
 
 
-def test_a_good_bert_file_reads(tmp_path):
+def test_a_bert_vocabulary_encodes_by_longest_match(tmp_path):
     path = bert(tmp_path, BERT)
     tokenizer = Tokenizer.load(path)
     assert tokenizer.encode("Unaffable").tokens == ["un", "##aff", "##able"]
@@ -46,7 +46,7 @@ def test_a_good_bert_file_reads(tmp_path):
     assert Tokenizer.load(windows).fingerprint() == tokenizer.fingerprint()
 
 
-def test_cased_is_seen_from_the_pieces_or_said(tmp_path):
+def test_cased_vocabularies_are_recognized_by_capitals_or_stated(tmp_path):
     path = bert(tmp_path, [*BERT, "The"])
     assert Tokenizer.load(path).encode("The").tokens == ["The"]
     assert Tokenizer.load(path, lowercase=True).encode("The").tokens == ["[UNK]"]
@@ -59,7 +59,7 @@ def settings(tmp_path, **stated):
     return tmp_path
 
 
-def test_accents_and_chinese_characters_are_handled_as_the_settings_say(tmp_path):
+def test_accents_and_chinese_characters_follow_the_settings(tmp_path):
     bert(tmp_path, [*BERT, "é", "e", "中", "##中"])
     for stated, pieces in (
         ({}, ["e", "中", "中"]),
@@ -70,7 +70,7 @@ def test_accents_and_chinese_characters_are_handled_as_the_settings_say(tmp_path
         assert Tokenizer.load(settings(tmp_path, **stated)).encode("é 中中").tokens == pieces
 
 
-def test_specials_go_by_the_names_in_the_settings(tmp_path):
+def test_special_tokens_have_the_names_in_the_settings(tmp_path):
     names = dict(unk="<unk>", cls="<cls>", sep="<end>", pad="<none>", mask="[X]")
     place = bert(tmp_path, [*names.values(), "C", "##O"]).parent
     stated = {f"{role}_token": name for role, name in names.items()} | {"bos_token": "<absent>"}
@@ -91,14 +91,14 @@ def test_specials_go_by_the_names_in_the_settings(tmp_path):
         Tokenizer.load(place)
 
 
-def test_a_space_is_put_before_a_text_where_the_settings_say_so(tmp_path):
+def test_add_prefix_space_follows_the_settings(tmp_path):
     place = gpt2(tmp_path, BYTES | {"Ġa": 256}, ["Ġ a"])
     assert Tokenizer.load(place).encode("a").tokens == ["a"]
     assert Tokenizer.load(settings(place, add_prefix_space=True)).encode("a").tokens == ["Ġa"]
 
 
 @pytest.mark.parametrize("asked", ["bos", "eos", "bos eos"])
-def test_a_piece_is_put_around_texts_where_the_settings_say_so(tmp_path, asked):
+def test_bos_and_eos_are_added_as_the_settings_say(tmp_path, asked):
     ends = BYTES | {"<b>": 256, "<e>": 257}
     place = gpt2(tmp_path, ends, [])
     stated = {f"add_{role}_token": True for role in asked.split()}
@@ -119,7 +119,7 @@ def test_a_piece_is_put_around_texts_where_the_settings_say_so(tmp_path, asked):
         Tokenizer.load(place)
 
 
-def test_the_sides_of_other_libraries_are_kept(tmp_path):
+def test_padding_and_truncation_sides_are_saved_again(tmp_path):
     transformers = pytest.importorskip("transformers")
     (tmp_path / "one").mkdir()
     place = bert(tmp_path / "one", BERT).parent
@@ -133,7 +133,7 @@ def test_the_sides_of_other_libraries_are_kept(tmp_path):
         Tokenizer.load(place)
 
 
-def test_mask_swallows_the_space_before_it_unless_the_settings_say_otherwise(tmp_path):
+def test_roberta_mask_includes_the_space_before_it_unless_the_settings_differ(tmp_path):
     pieces = {"<s>": 256, "</s>": 257, "<pad>": 258, "<unk>": 259, "<mask>": 260}
     place = gpt2(tmp_path, BYTES | pieces, [])
     assert Tokenizer.load(place).encode("a <mask>").ids == [BYTES["a"], 260]
@@ -141,7 +141,7 @@ def test_mask_swallows_the_space_before_it_unless_the_settings_say_otherwise(tmp
     assert Tokenizer.load(place).encode("a <mask>").ids == [BYTES["a"], BYTES["Ġ"], 260]
 
 
-def test_pieces_that_a_file_adds_to_the_vocabulary(tmp_path):
+def test_added_tokens_of_files_extend_the_vocabulary(tmp_path):
     path = bert(tmp_path, BERT)
     (tmp_path / "added_tokens.json").write_text('{"<drug>": 9, "ace2": 8}')
     assert Tokenizer.load(path).encode("un<drug> ACE2").ids == [5, 9, 8]
@@ -150,7 +150,7 @@ def test_pieces_that_a_file_adds_to_the_vocabulary(tmp_path):
         Tokenizer.load(path)
 
 
-def test_saving_over_another_tokenizer_leaves_nothing_of_it(tmp_path):
+def test_saving_over_another_tokenizer_removes_its_files(tmp_path):
     tokenizer = Tokenizer.load(bert(tmp_path, BERT))
     for name, content in (
         ("special_tokens_map.json", {"pad_token": "[MASK]", "bos_token": "[CLS]"}),
@@ -163,7 +163,7 @@ def test_saving_over_another_tokenizer_leaves_nothing_of_it(tmp_path):
     assert theirs.pad_token == "[PAD]" and "<drug>" not in theirs.get_vocab()
 
 
-def test_missing_files(tmp_path):
+def test_missing_files_raise_errors_that_name_them(tmp_path):
     (tmp_path / "vocab.txt.gz").touch()
     refused(tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz")
     refused(tmp_path / "no" / "vocab.txt", None, "folder .* does not exist either")
@@ -174,7 +174,7 @@ def test_missing_files(tmp_path):
     refused(tmp_path / "spiece.model", None, "SentencePiece model, which is not supported")
 
 
-def test_vocab_txt(tmp_path):
+def test_malformed_vocab_txt_raises_located_errors(tmp_path):
     refused(bert(tmp_path, [*BERT, "un"]), 9, "the token 'un' is on line 6 already")
     refused(bert(tmp_path, [*BERT[:6], "", *BERT[6:]]), 7, "the line is empty")
     refused(bert(tmp_path, [*BERT, "\udcff"]), 9, "byte 0xff is not UTF-8")
@@ -182,7 +182,7 @@ def test_vocab_txt(tmp_path):
     refused(bert(tmp_path, []), 1, "the line is empty")
 
 
-def test_merges(tmp_path):
+def test_malformed_merges_raise_located_errors(tmp_path):
     vocab = BYTES | {"th": 256, "the": 257}
     assert Tokenizer.load(gpt2(tmp_path, vocab, ["t h", "th e"])).encode("the").ids == [257]
     merges = tmp_path / "merges.txt"
@@ -200,7 +200,7 @@ def test_merges(tmp_path):
     wrong(["t h", "th x"], 3, "needs token 'thx', which the vocabulary lacks")
 
 
-def test_vocab_json(tmp_path):
+def test_malformed_vocab_json_raises_located_errors(tmp_path):
     path = gpt2(tmp_path, BYTES, []) / "vocab.json"
     path.write_text('{"a": 0,\n "b": 1,\n "c" 2}')
     refused(path, 3, "is not JSON: Expecting ':' delimiter")
@@ -218,14 +218,14 @@ def test_vocab_json(tmp_path):
     refused(path, None, "the token <unk> is missing")
 
 
-def test_missing_merges_that_cannot_be_rebuilt(tmp_path):
+def test_merges_that_cannot_be_rebuilt_raise_an_error(tmp_path):
     gpt2(tmp_path, BYTES | {"the": 256, "th": 257}, None)
     refused(
         tmp_path / "vocab.json", None, r"no merges beside it .*'the' is made of 3 earlier subwords"
     )
 
 
-def test_tokenizer_json(tmp_path):
+def test_malformed_tokenizer_json_raises_located_errors(tmp_path):
     text.train("words", ["a b"], 20).save(tmp_path)
     path = tmp_path / "tokenizer.json"
     good = path.read_text()
@@ -244,7 +244,7 @@ def test_tokenizer_json(tmp_path):
         Tokenizer.load(tmp_path)
 
 
-def test_roles_are_known_without_a_configuration(tmp_path):
+def test_roles_are_recognized_without_tokenizer_config(tmp_path):
     text.train("words", ["a b"], 20).save(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     again = Tokenizer.load(tmp_path)
@@ -255,7 +255,7 @@ def test_roles_are_known_without_a_configuration(tmp_path):
         assert Tokenizer.load(tmp_path / kind).kind == kind
 
 
-def test_roberta_pieces(tmp_path):
+def test_robertas_text_vocabulary_needs_matching_merges(tmp_path):
     path = tmp_path / "pieces.txt"
     path.write_text("<s>\n<pad>\n</s>\n<unk>\n the\n")
     refused(path, None, "needs the merges it was made with")

@@ -20,12 +20,12 @@ from regard.text.word_spans import word_spans
         (" \t\n", ""),
     ],
 )
-def test_the_rule(text, words):
+def test_words_follow_the_documented_rule(text, words):
     assert [text[start:stop] for start, stop in word_spans(text)] == words.split(" ") * bool(words)
 
 
 @given(st.text())
-def test_words_lose_nothing_but_white_space(text):
+def test_words_contain_all_but_white_space(text):
     words = word_spans(text)
     assert "".join(text[start:stop] for start, stop in words) == "".join(text.split())
     assert all(start < stop for start, stop in words)
