@@ -35,7 +35,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("penalty", [Power(0.0), Power(1.0), GNMT(0.6), Power(-0.5)])
-def test_a_beam_as_wide_as_all_sequences_is_exact_search(penalty):
+def test_a_beam_as_wide_as_all_sequences_finds_the_best_sequence(penalty):
     model, longest = markov(), 4
     beam = Beam(size=4**longest, n_best=9, length_penalty=penalty, max_tokens=longest)
     found = beam.run(model, batch([[0], [1], [2]]))
@@ -80,7 +80,7 @@ def test_a_batch_equals_a_naive_search_of_each_sentence(rule, size, penalty):
 
 
 @pytest.mark.parametrize("penalty", [Power(1.0), Power(0.0), Power(2.0), Power(-1.0), GNMT(1.0)])
-def test_the_exact_rule_gives_what_a_search_to_the_limit_gives(penalty):
+def test_exact_stopping_finds_the_results_of_a_search_to_the_limit(penalty):
     class Never:
         def __call__(self, standing):
             return torch.zeros(len(standing.running), dtype=torch.bool)
@@ -142,7 +142,7 @@ def test_batch_order_and_padding_change_nothing(method):
                 assert one.score == pytest.approx(other.score, abs=1e-12)
 
 
-def test_limits_are_told_and_counted():
+def test_hypotheses_that_reach_the_limit_are_unfinished():
     model, rows = Recurrent(eos_bias=-50.0), batch([[3, 4, 5, 6], [3]])
     for method in (
         Greedy(max_tokens=RelativeLimit(1.5, 2)),
@@ -186,7 +186,7 @@ def test_a_prompt_counts_for_the_limit_and_for_repetition():
         Greedy().run(model, prompts)
 
 
-def test_one_result_where_filters_allow_nothing():
+def test_filters_that_allow_nothing_leave_one_unfinished_result():
     model = Recurrent(vocabulary=5, eos=None)
     for method in (Greedy(filters=(NoRepeatNGram(1),)), Beam(3, filters=(NoRepeatNGram(1),))):
         ((found,),) = method.run(model, batch([[3]]))
@@ -194,7 +194,7 @@ def test_one_result_where_filters_allow_nothing():
         assert not found.finished and found.score == pytest.approx(found.log_prob / 4)
 
 
-def test_a_vocabulary_larger_than_a_chunk_and_not_a_multiple_of_it():
+def test_a_vocabulary_that_no_chunk_size_divides_is_searched_exactly():
     model = Recurrent(vocabulary=1003, sharpness=1.0, eos_bias=4.0)
     rows = sources(4, vocabulary=1003)
     found = Beam(4, 4, stopping=BeamFinished(), max_tokens=8).run(model, batch(rows))
@@ -206,7 +206,7 @@ def test_a_vocabulary_larger_than_a_chunk_and_not_a_multiple_of_it():
             same(one, other)
 
 
-def test_scores_that_are_no_numbers_are_refused():
+def test_nan_scores_raise_an_error():
     model = Recurrent()
     model.outputs[0, 5] = float("nan")
     for method in (Greedy(), Beam()):
@@ -214,7 +214,7 @@ def test_scores_that_are_no_numbers_are_refused():
             method.run(model, batch([[3], [4]]))
 
 
-def test_an_empty_batch_and_dropout():
+def test_an_empty_batch_has_no_results_and_dropout_is_off_while_decoding():
     assert generate(Recurrent(), batch([])) == []
 
     class Trained(Recurrent):
@@ -237,7 +237,7 @@ def test_an_empty_batch_and_dropout():
     assert model.modes and not any(model.modes) and model.training
 
 
-def test_options_out_of_range():
+def test_options_out_of_range_raise_an_error():
     for wrong, message in [
         (lambda: Beam(0), "`beams` must be at least 1, but is 0"),
         (lambda: Beam(2, 3), "`n_best` must be between 1 and `beams`, 2, but is 3"),

@@ -92,7 +92,7 @@ def test_greedy_and_sampling_stop_at_any_of_the_ends(gpt2, seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_draft_changes_nothing_about_ends_and_constraints(gpt2, seed):
+def test_a_draft_changes_neither_ends_nor_constraints(gpt2, seed):
     draw = random.Random(seed)
     prompts = batch(sources(4, 24, seed=seed))
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_a_beam_of_all_ends_is_exact_on_a_chain():
     assert [one.log_prob for one in best] == pytest.approx([one[0] for one in wanted])
 
 
-def test_ends_outside_the_vocabulary_never_come(gpt2):
+def test_end_tokens_outside_the_vocabulary_have_no_effect(gpt2):
     prompts = batch([[5, 6], [7]])
     for filters in ((), (MinTokens(2),), (MinLength(6),)):
         for method in (Greedy, Beam):
@@ -147,7 +147,7 @@ def test_ends_outside_the_vocabulary_never_come(gpt2):
             )
 
 
-def test_an_end_that_the_limit_forces_is_told_as_cut_off(gpt2):
+def test_an_end_that_the_limit_forces_is_reported_as_unfinished(gpt2):
     prompts = batch([[5, 6], [7]])
     for method in (Greedy, Sampling, Beam):
         plain = method(filters=(ForcedEnd((3,)),), max_tokens=5, eos=(3,))
@@ -204,7 +204,7 @@ def constrained(draw, liked, vocabulary):
     return Beam(size, draw.randint(1, size), penalty, rule, tuple(filters), limit, ends)
 
 
-def test_the_compiled_search_gives_what_the_search_step_by_step_gives(quantized, monkeypatch):
+def test_the_compiled_search_equals_the_search_step_by_step(quantized, monkeypatch):
     draw, done = random.Random(4), []
     search = compiled.search_at_once
 
@@ -248,7 +248,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("named", WRONG, ids=lambda named: ",".join(named))
-def test_options_beyond_their_bounds_are_errors_that_name_them(named):
+def test_options_out_of_range_raise_an_error_that_names_them(named):
     with pytest.raises(ConfigError) as refused:
         options(**named)
     assert any(name in str(refused.value) for name in ("relative", *named))
@@ -257,7 +257,7 @@ def test_options_beyond_their_bounds_are_errors_that_name_them(named):
         with_options(Greedy(), **named)
 
 
-def test_a_method_by_its_name_alone_is_an_error(gpt2):
+def test_the_name_of_a_method_instead_of_a_method_raises_an_error(gpt2):
     with pytest.raises(ConfigError, match=r"`method` must be Greedy\(\), Beam\(...\)"):
         generate(gpt2, None, method="beam")
     with pytest.raises(ConfigError, match="There is no option `method`"):
@@ -308,7 +308,7 @@ def test_ends_survive_saving_loading_and_quantizing(folder, tmp_path):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_flags_beyond_their_bounds_are_errors_and_never_unexpected(folder, flags, monkeypatch):
+def test_flags_out_of_range_exit_with_a_usage_error(folder, flags, monkeypatch):
     monkeypatch.setattr(hub, "_fetched", lambda *_: pytest.fail("the hub was asked"))
     for verb in ("generate", "predict"):
         run = CliRunner().invoke(cli.app, [verb, str(folder), "a dog", *flags])
@@ -317,7 +317,7 @@ def test_flags_beyond_their_bounds_are_errors_and_never_unexpected(folder, flags
 
 
 @pytest.mark.parametrize("broken", ["\ud800", "a \udcff dog", "dog\udfff"])
-def test_half_a_character_is_an_error_in_every_verb_that_decodes(folder, broken):
+def test_a_lone_surrogate_raises_an_error_in_every_verb_that_decodes(folder, broken):
     task = load(folder)
     verbs = [
         lambda: task.generate(broken),

@@ -28,7 +28,7 @@ def processors():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_against_transformers(processors, seed):
+def test_filters_equal_those_of_transformers(processors, seed):
     random = torch.Generator().manual_seed(seed)
     scores = torch.randn(6, 50, generator=random) * 3
     scores[0] = scores[0].round()  # equal scores
@@ -64,7 +64,7 @@ def test_against_transformers(processors, seed):
     assert torch.equal(apply(chain, scores, prefix(tokens)), expected)
 
 
-def test_by_hand():
+def test_filters_give_scores_computed_by_hand():
     scores = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log()
     nothing = prefix([[1]])
     kept = lambda filters: apply(filters, scores, nothing).isfinite()[0].tolist()  # noqa: E731
@@ -79,7 +79,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("mass", [1e-6, 0.3, 0.9, 1.0])
-def test_the_nucleus_is_the_same_whether_all_is_sorted_or_not(monkeypatch, mass):
+def test_top_p_is_the_same_with_and_without_sorting_all_tokens(monkeypatch, mass):
     random = torch.Generator().manual_seed(0)
     scores = torch.randn(6, 3000, generator=random) * torch.tensor([[9, 5, 3, 1, 0.1, 0]]).T
     scores[1, ::7] = scores[1, 0]  # equally probable
@@ -92,7 +92,7 @@ def test_the_nucleus_is_the_same_whether_all_is_sorted_or_not(monkeypatch, mass)
         assert torch.equal(TopP(mass)(row[None], prefix([[1]]))[0], alone)
 
 
-def test_the_nucleus_of_many_words_is_found_without_sorting_all(monkeypatch):
+def test_top_p_of_a_large_vocabulary_sorts_few_tokens(monkeypatch):
     random = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 20_000, generator=random) * torch.tensor([[4, 1, 0.2]]).T
     wanted = TopP(0.8)(scores.double(), prefix([[1]] * 3)) > NO
@@ -103,13 +103,13 @@ def test_the_nucleus_of_many_words_is_found_without_sorting_all(monkeypatch):
     assert TopP(0.8)(wrong, prefix([[1]] * 3)).shape == wrong.shape
 
 
-def test_no_repeat_with_prompts_of_different_lengths():
+def test_no_repeat_ngram_ignores_the_padding_of_shorter_prompts():
     tokens = [[-1, -1, 5, 6, 5], [7, 8, 5, 9, 8]]
     banned = NoRepeatNGram(2)(torch.zeros(2, 12), prefix(tokens)) == NO
     assert banned.nonzero().tolist() == [[0, 6], [1, 5]]
 
 
-def test_filters_keep_the_type_and_take_double():
+def test_filters_keep_the_type_of_the_scores():
     for scores in (torch.randn(2, 30), torch.randn(2, 30).double()):
         tokens = prefix([[1, 5, 5], [1, 5, 6]])
         for part in (NoRepeatNGram(2), MinTokens(5), Temperature(2.0), TopK(3), TopP(0.5)):
@@ -127,6 +127,6 @@ def test_filters_keep_the_type_and_take_double():
         (lambda: MinTokens(-1), "`min_tokens` must be at least 0"),
     ],
 )
-def test_values_out_of_range(make, message):
+def test_filter_values_out_of_range_raise_an_error(make, message):
     with pytest.raises(ConfigError, match=message):
         make()

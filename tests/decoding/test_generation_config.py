@@ -132,7 +132,7 @@ def their_tokens(model, file, prompt):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_drawn_files_give_the_tokens_of_transformers(pair):
+def test_random_files_give_the_tokens_of_transformers(pair):
     theirs, ours, folder = pair
     draw = random.Random(5)
     compared = 0
@@ -182,7 +182,7 @@ def test_sampling_without_top_k_takes_the_best_50_as_transformers_does(tmp_path)
     assert with_options(Greedy(), samples=1) == Sampling()  # a user's own word
 
 
-def test_the_pad_of_a_marian_file_is_forbidden_without_a_word(tmp_path):
+def test_the_pad_of_a_marian_file_is_forbidden_without_a_warning(tmp_path):
     values = {
         "bad_words_ids": [[61]], "bos_token_id": 0, "decoder_start_token_id": 61, "eos_token_id": 0,
         "forced_eos_token_id": 0, "max_length": 512, "num_beams": 4, "pad_token_id": 61,
@@ -201,7 +201,7 @@ def test_the_pad_of_a_marian_file_is_forbidden_without_a_word(tmp_path):
 # ------------------------------------------------------------------------------ all fields
 
 
-def test_every_field_of_transformers_is_honoured_or_named_or_does_nothing():
+def test_every_field_of_transformers_is_supported_or_warned_about_or_ignored():
     fields = set(transformers.GenerationConfig().to_dict())
     known = {*OPTION_TYPES, *WITHOUT_EFFECT, *IGNORED, *OWN}
     assert {name for name in fields - known if not name.startswith(IGNORED_PREFIXES)} == set()
@@ -209,7 +209,7 @@ def test_every_field_of_transformers_is_honoured_or_named_or_does_nothing():
 
 
 @pytest.mark.parametrize("name", [*WITHOUT_EFFECT, "a_field_of_tomorrow"])
-def test_a_field_that_we_do_not_have_is_named_unless_it_does_nothing(name, tmp_path):
+def test_an_unsupported_field_causes_a_warning_unless_it_has_no_effect(name, tmp_path):
     with pytest.warns(UserWarning, match=f"{FILE} asks for under {name}: there is no such option"):
         assert load(written(tmp_path, {name: 0.37})) == Greedy()
     with warnings.catch_warnings():
@@ -218,7 +218,7 @@ def test_a_field_that_we_do_not_have_is_named_unless_it_does_nothing(name, tmp_p
             assert load(written(tmp_path, {name: value})) == Greedy()
 
 
-def test_tokens_that_the_model_has_not_are_errors(pair, tmp_path):
+def test_tokens_outside_the_vocabulary_raise_an_error(pair, tmp_path):
     theirs, ours, _ = pair
     for values in (
         {"bad_words_ids": [[1, 99]]},
@@ -297,7 +297,7 @@ def test_a_mutated_file_gives_tokens_or_an_error_that_names_it(pair, tmp_path):
     assert refused > 100
 
 
-def test_a_pipe_or_a_folder_in_the_place_of_the_file_is_an_error(tmp_path):
+def test_a_pipe_or_a_folder_instead_of_the_file_raises_an_error(tmp_path):
     for make in (Path.mkdir, os.mkfifo):
         make(tmp_path / FILE)
         with pytest.raises(RegardError, match=f"{FILE}: must be a file, but is a folder, a pipe"):
@@ -319,9 +319,7 @@ def no_network(monkeypatch):
 @pytest.mark.parametrize(
     "name", ["org/model", "org/model@main", "//host/share/x", "http://host/x", "missing", "file"]
 )
-def test_a_file_can_name_no_draft_but_a_folder_of_this_machine(
-    name, our_gpt2, tmp_path, no_network
-):
+def test_a_file_can_only_name_a_local_folder_as_draft(name, our_gpt2, tmp_path, no_network):
     (tmp_path / "file").write_text("")
     method = load(written(tmp_path, {"draft": name, "max_new_tokens": 3}), our_gpt2)
     source = Sequences.of([[5, 6]], 0)
@@ -339,7 +337,7 @@ def test_a_file_can_name_no_draft_but_a_folder_of_this_machine(
         generate(our_gpt2, source, with_options(method, draft=name))  # only a user may
 
 
-def test_a_draft_that_a_file_names_lies_beside_it(our_gpt2, tmp_path, monkeypatch, no_network):
+def test_the_draft_of_a_file_is_relative_to_its_folder(our_gpt2, tmp_path, monkeypatch, no_network):
     large, small = tmp_path / "large", tmp_path / "large" / "small"
     gpt2().save_pretrained(small)
     method = load(written(large, {"draft": "small", "max_new_tokens": 5}), our_gpt2)
@@ -360,7 +358,7 @@ def test_a_draft_that_a_file_names_lies_beside_it(our_gpt2, tmp_path, monkeypatc
 # ------------------------------------------------------------------------------------ ends
 
 
-def test_ends_of_a_file_win_over_those_of_the_model(our_gpt2, tmp_path):
+def test_eos_of_a_file_overrides_that_of_the_model(our_gpt2, tmp_path):
     source = Sequences.of([[5, 6, 7], [9]], 0)
     free = generate(our_gpt2, source, max_tokens=8, eos=[])
     ends = [free[0][0].tokens[3], free[1][0].tokens[2]]

@@ -114,21 +114,23 @@ def check(ours, expected):
 @pytest.mark.parametrize("early", [True, False, "never"])
 @pytest.mark.parametrize("beams, n_best", [(4, 1), (5, 5)])
 @pytest.mark.parametrize("alpha", [0.6, 1.0, 2.0])
-def test_beams(marian, beams, n_best, alpha, early):
+def test_beam_search_finds_the_tokens_and_scores_of_transformers(
+    marian, beams, n_best, alpha, early
+):
     source = batch(sources(6, VOCABULARY, seed=beams), PAD)
     expected = theirs(marian, source, beams, n_best, length_penalty=alpha, early_stopping=early)
     beam = Beam(beams, n_best, Power(alpha), STOPPING[early], max_tokens=20)
     check(beam.run(Wrapped(marian), source), expected)
 
 
-def test_greedy(marian):
+def test_greedy_search_finds_the_tokens_of_transformers(marian):
     source = batch(sources(12, VOCABULARY, seed=8), PAD)
     ours = Greedy(max_tokens=20).run(Wrapped(marian), source)
     check(ours, theirs(marian, source, 1, 1))
     assert any(h.finished for (h,) in ours)
 
 
-def test_constraints(marian):
+def test_constraints_give_the_tokens_of_transformers(marian):
     source = batch(sources(8, VOCABULARY, seed=9), PAD)
     filters = (MinTokens(7), NoRepeatNGram(2))
     named = {"min_new_tokens": 7, "no_repeat_ngram_size": 2}
@@ -140,7 +142,7 @@ def test_constraints(marian):
         check(method.run(Wrapped(marian), source), expected)
 
 
-def test_alone_in_a_batch_in_another_order_with_more_padding(marian):
+def test_batch_order_and_padding_do_not_change_results(marian):
     rows = sources(8, VOCABULARY, seed=10)
     for method in (Greedy(), Beam(4, 4, Power(0.6))):
         together = method.run(Wrapped(marian), batch(rows, PAD))

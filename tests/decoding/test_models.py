@@ -59,7 +59,7 @@ def build(name):
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-def test_alone_in_a_batch_in_another_order_with_more_padding(name, method):
+def test_batch_order_and_padding_do_not_change_results(name, method):
     model, rows = build(name), sources(7, VOCABULARY, seed=1)
     together = method.run(model, Sequences.of(rows, 0))
     assert model.training and model.model.training

@@ -69,7 +69,7 @@ BATCHES = st.lists(st.lists(PROMPT, min_size=1, max_size=4), min_size=1, max_siz
 
 @settings(max_examples=25)
 @given(BATCHES, st.sampled_from([3, 9, 1000]), st.booleans())
-def test_any_prompts_in_any_order_and_any_budget(batches, room, long):
+def test_results_do_not_depend_on_the_cache_its_budget_or_the_order_of_prompts(batches, room, long):
     model = MODEL
     with keep_prefixes(model, room * 2 * TOKEN) as kept:
         for prompts in batches:
@@ -91,7 +91,7 @@ def test_any_prompts_in_any_order_and_any_budget(batches, room, long):
 MODEL = build().double()
 
 
-def test_a_long_beginning_is_read_once():
+def test_a_common_prefix_is_computed_once():
     model, beginning = build(1), text(40, 0)
     prompts = [[*beginning, *text(n, n)] for n in (3, 5, 1, 8)]
     for method in (Greedy(max_tokens=9), Beam(3, max_tokens=9), Sampling(samples=2, max_tokens=9)):
@@ -117,7 +117,7 @@ def test_a_long_beginning_is_read_once():
         assert counted.tokens > 0
 
 
-def test_tokens_are_really_not_computed():
+def test_cached_tokens_are_not_computed():
     model, prompt = build(2), text(50, 3)
     with keep_prefixes(model):
         counted = Counting(model)
@@ -129,7 +129,7 @@ def test_tokens_are_really_not_computed():
     assert counted.tokens == 101  # off outside of the block
 
 
-def test_what_was_used_longest_ago_goes_first():
+def test_the_least_recently_used_prefix_is_evicted_first():
     model, a, b, c = build(3), *(text(11, seed) for seed in range(3))
     with keep_prefixes(model, 20 * TOKEN) as kept:
         for prompt in (a, b, a, c):  # 10 tokens each are read
@@ -144,7 +144,7 @@ def test_what_was_used_longest_ago_goes_first():
     assert str(kept).startswith("30 of 70 tokens of 7 prompts were reused (43%); 0.0 of 0.0 MiB")
 
 
-def test_another_model_or_other_weights_share_nothing():
+def test_other_models_and_changed_weights_do_not_use_the_cache():
     one, two, prompt = build(4), build(5), batch([text(30, 1)])
     with keep_prefixes(one) as kept, keep_prefixes(two) as others:
         generate(one, prompt, max_tokens=1)
@@ -165,7 +165,7 @@ def test_another_model_or_other_weights_share_nothing():
         assert kept.reused == 29
 
 
-def test_prompts_pass_by_while_heads_are_silenced():
+def test_the_cache_is_bypassed_while_heads_are_masked():
     model, prompt = build(6), batch([text(30, 1)])
     with keep_prefixes(model) as kept:
         generate(model, prompt, max_tokens=5)
@@ -180,7 +180,7 @@ def test_prompts_pass_by_while_heads_are_silenced():
     assert generate(model, prompt, max_tokens=5) != found
 
 
-def test_with_drafts():
+def test_drafts_and_models_have_caches_of_their_own():
     model, small, beginning = build(7), build(8, layers=1), text(30, 2)
     plan = Speculative(Greedy(max_tokens=10), SmallModel(small))
     rows = batch([[*beginning, 3], [*beginning, 4, 5], [*beginning, 6]])
@@ -192,7 +192,7 @@ def test_with_drafts():
         assert kept.reused == ahead.reused > 90
 
 
-def test_what_is_refused():
+def test_models_without_a_key_value_cache_raise_an_error():
     LSTM, Transformer = model_class("recurrent"), model_class("transformer")
     lstm = LSTM(LSTM.Config(vocab_size=9, d_model=4, layers=1))
     sizes = dict(d_model=4, d_ff=4, heads=1, encoder_layers=1, decoder_layers=1)

@@ -54,7 +54,7 @@ def test_top_1_is_greedy():
     )
 
 
-def test_draws_at_the_edges_never_take_what_is_impossible():
+def test_draws_at_the_edges_are_possible_tokens():
     draw = Draw([1, 2], torch.tensor([2, 2]))
     draw.uniform = torch.tensor([[0.0, 1 - 2**-53], [0.25, 0.75]], dtype=torch.float64)
     scores = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.25, 0.25, 0.25, 0.25]]).log()
@@ -65,7 +65,7 @@ def test_draws_at_the_edges_never_take_what_is_impossible():
 
 
 @pytest.mark.parametrize("method", [Greedy(max_tokens=8), Sampling(samples=2, max_tokens=8)])
-def test_streaming_gives_the_same_tokens_as_they_come(method):
+def test_streaming_gives_the_tokens_of_generate(method):
     model, rows = Recurrent(eos_bias=1.0), batch(sources(5))
     stream, tokens = Streaming(model, rows, method), {}
     for row, token in stream:

@@ -74,7 +74,7 @@ def test_names_choose_the_method():
         (dict(max_tokens="1x+0"), "`plus` of at least 1"),
     ],
 )
-def test_what_is_refused(named, message):
+def test_wrong_options_raise_an_error_that_names_them(named, message):
     with pytest.raises(ConfigError, match=message):
         options(**named)
     with pytest.raises(ConfigError, match="`method` or options by name"):
@@ -94,7 +94,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_what_is_saved_is_read_back(method, tmp_path):
+def test_saved_methods_are_loaded_unchanged(method, tmp_path):
     save(method, tmp_path, ids={"eos_token_id": 2, "pad_token_id": 0})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -103,7 +103,7 @@ def test_what_is_saved_is_read_back(method, tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_transformers_reads_what_is_saved(method, tmp_path):
+def test_transformers_loads_saved_methods(method, tmp_path):
     transformers = pytest.importorskip("transformers")
     save(method, tmp_path, ids={"eos_token_id": 2})
     read = transformers.GenerationConfig.from_pretrained(tmp_path)
@@ -123,7 +123,7 @@ def test_transformers_reads_what_is_saved(method, tmp_path):
         )
 
 
-def test_files_of_others(tmp_path):
+def test_files_of_transformers_are_loaded(tmp_path):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.GenerationConfig(
         num_beams=6, length_penalty=0.6, max_length=512, eos_token_id=0, bad_words_ids=[[5]]
@@ -156,7 +156,7 @@ def write(folder, values=None, text=None):
     return load(folder)
 
 
-def test_parts_that_cannot_be_stored_say_so(tmp_path):
+def test_filters_of_a_user_cannot_be_stored(tmp_path):
     class Shout:
         def __call__(self, scores, prefix):
             return scores
@@ -166,7 +166,7 @@ def test_parts_that_cannot_be_stored_say_so(tmp_path):
     assert not (tmp_path / "generation_config.json").exists()
 
 
-def test_the_table_of_methods():
+def test_every_public_name_can_be_imported():
     assert method_class("beam") is Beam
     import regard.decoding as decoding
 

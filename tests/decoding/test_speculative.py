@@ -77,7 +77,7 @@ def same(results, expected):
 
 
 @pytest.mark.parametrize("name", STEPPING)
-def test_greedy_is_the_same_token_by_token(name):
+def test_greedy_search_gives_the_same_tokens_with_a_draft(name):
     steps = tokens = 0
     for seed in range(3):
         model, filters = build(name, seed), (MinTokens(7), NoRepeatNGram(3)) if seed % 2 else ()
@@ -97,7 +97,7 @@ def test_greedy_is_the_same_token_by_token(name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "transformer"])
-def test_samples_with_n_grams_are_those_without(name):
+def test_samples_with_ngrams_equal_those_without_a_draft(name):
     model, rows = build(name, 3), batch(sources(5, VOCABULARY, 3))
     filters = (NoRepeatNGram(4), Temperature(0.7), TopK(6), TopP(0.9))
     method = Sampling(filters, samples=3, seed=5, max_tokens=20)
@@ -137,7 +137,7 @@ def test_a_recurrent_draft_may_overwrite_states_that_it_has_read():
     same(plan.run(model, rows), expected)
 
 
-def test_to_the_last_position_of_the_context():
+def test_drafts_reach_the_last_position_of_the_context():
     model = build("gpt2", 2, eos=None)
     rows = batch(sources(6, VOCABULARY, 4, longest=44))
     expected = Greedy().run(model, rows)
@@ -149,7 +149,7 @@ def test_to_the_last_position_of_the_context():
 @pytest.mark.parametrize(
     "rows", [None, [[]], [[], [5, 6]], [[3]], [[3, 4, 5, 3, 4], [7], [8] * 40]]
 )
-def test_few_tokens_and_prompts_of_all_lengths(rows):
+def test_short_limits_and_prompts_of_all_lengths_give_the_same_tokens(rows):
     model = build("gpt2", 1)
     source = None if rows is None else Sequences.of(rows, 0)
     for limit in (1, 2, 12):
@@ -213,7 +213,7 @@ class Table(Generator):
 
 @pytest.mark.parametrize("filters", [(), (Temperature(0.6), TopK(3)), (TopP(0.8),)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_the_distribution_is_that_of_the_model(filters, tokens):
+def test_samples_have_the_distribution_of_the_model(filters, tokens):
     # All 4^4 texts behind a prompt against their products of conditional probabilities.
     model, small, count = Table(1), Table(2), 4000
     plan = Speculative(Sampling(filters, count, 3, max_tokens=4), SmallModel(small), tokens)
@@ -240,7 +240,7 @@ def test_the_distribution_is_that_of_the_model(filters, tokens):
     assert float((expected - other).abs().sum()) > 0.5
 
 
-def test_the_share_that_stands_is_one_less_the_distance():
+def test_the_acceptance_rate_is_one_minus_the_total_variation_distance():
     # E[accepted] at the first token is sum_x min(p, q)              (Leviathan et al. 2023, 3.3)
     model, small, count = Table(5), Table(6), 6000
     plan = Speculative(Sampling((), count, max_tokens=2), SmallModel(small), 1)
@@ -279,7 +279,7 @@ class Afresh(Generator):
 
 @pytest.mark.parametrize("name", ["recurrent", "gpt"])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_small_model_guesses_what_it_would_if_it_read_everything_again(name, sampled):
+def test_a_small_model_drafts_the_same_as_without_its_state(name, sampled):
     one = build(name, 1, **dict(max_length=64) if name == "gpt" else {})
     two = near(one, noise=0.02 if name == "gpt" else 0.06)
     rows = batch(sources(5, VOCABULARY, 2, longest=7))
@@ -296,7 +296,7 @@ def test_a_small_model_guesses_what_it_would_if_it_read_everything_again(name, s
         same(results[0], method.run(one, rows))
 
 
-def test_an_lstm_writes_ahead_for_a_transformer():
+def test_an_lstm_drafts_for_a_transformer():
     kind = model_class("seq2seq")
     torch.manual_seed(1)
     small = kind(kind.Config(vocab_size=VOCABULARY, d_model=8, layers=1)).double()
@@ -311,7 +311,7 @@ def test_an_lstm_writes_ahead_for_a_transformer():
 # ----------------------------------------------------------------------------- n-grams
 
 
-def test_n_grams_find_what_followed():
+def test_ngrams_find_the_tokens_after_the_latest_occurrence():
     def guess(tokens, count, size=3):
         rows = sources(1)  # any
         drafting = NGrams(size).start_drafting(
@@ -335,7 +335,7 @@ def _rows(tokens):
     return ActiveSequences(none, one, none, one, none.double(), torch.tensor([tokens]))
 
 
-def test_a_copy_of_the_source_is_guessed_from_it():
+def test_ngrams_of_the_source_draft_its_copy():
     class Copies(Generator):
         """Writes its source."""
 
@@ -363,7 +363,7 @@ def test_a_copy_of_the_source_is_guessed_from_it():
 # ------------------------------------------------------------------- stats, streams, names
 
 
-def test_a_perfect_draft_gives_all_its_tokens_at_each_step():
+def test_all_tokens_of_a_perfect_draft_are_accepted():
     model = build("gpt2", 4, eos=None)
     with count_acceptance() as outer, count_acceptance() as stats:
         generate(model, batch([[5, 6], [7]]), draft=near(model, noise=0.0), max_tokens=20)
@@ -375,7 +375,7 @@ def test_a_perfect_draft_gives_all_its_tokens_at_each_step():
     assert outer.tokens == 40 and count_acceptance().__enter__().tokens_per_step == 1.0
 
 
-def test_streaming_gives_the_same_tokens_as_they_come():
+def test_streaming_with_a_draft_gives_the_tokens_of_generate():
     model, rows = build("gpt2", 5), batch(sources(4, VOCABULARY))
     for named in (dict(draft="ngram:2"), dict(draft=near(model), top_k=9, samples=2)):
         plan = options(**named, max_tokens=15)
@@ -387,7 +387,7 @@ def test_streaming_gives_the_same_tokens_as_they_come():
         assert stream.results == plan.run(model, rows)
 
 
-def test_names():
+def test_options_by_name_give_the_method_and_its_draft():
     model = build("gpt2")
     assert options(draft="ngram") == options(draft_tokens=4) == Speculative()
     assert options(draft="ngram:4", draft_tokens=7, max_tokens=9) == Speculative(
@@ -409,7 +409,7 @@ def test_names():
     ],
     ids=str,
 )
-def test_what_is_saved_is_read_back(plan, tmp_path, recwarn):
+def test_saved_plans_are_loaded_unchanged(plan, tmp_path, recwarn):
     save(plan, tmp_path, ids={"eos_token_id": 2})
     assert load(tmp_path) == replace(plan, method=replace(plan.method, eos=(2,)))
     transformers = pytest.importorskip("transformers")
@@ -418,7 +418,7 @@ def test_what_is_saved_is_read_back(plan, tmp_path, recwarn):
     assert not recwarn
 
 
-def test_files_of_others(tmp_path):
+def test_prompt_lookup_of_transformers_is_loaded_as_ngrams(tmp_path):
     file = tmp_path / "generation_config.json"
     file.write_text('{"prompt_lookup_num_tokens": 10, "max_new_tokens": 5}')
     assert load(file) == Speculative(Greedy(max_tokens=5), tokens=10)
@@ -430,7 +430,7 @@ def test_files_of_others(tmp_path):
         load(file)
 
 
-def test_changes():
+def test_with_options_changes_the_draft_or_the_method():
     plan = Speculative(Greedy(max_tokens=9), NGrams(2), 3)
     assert with_options(Greedy(max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
     assert with_options(Beam(4, 2, max_tokens=9), draft="ngram:2", draft_tokens=3) == plan
@@ -443,7 +443,7 @@ def test_changes():
     assert with_options(held, max_tokens=5).draft == held.draft
 
 
-def test_what_is_refused(tmp_path):
+def test_drafts_that_do_not_fit_raise_an_error(tmp_path):
     for named, message in [
         (dict(draft="ngram", beams=4), "`draft` belongs to speculative decoding and `beams` to"),
         (dict(method="greedy", draft="ngram"), "`draft` belongs to speculative, but the method"),

@@ -21,7 +21,7 @@ def by_sorting(log_probs, running, count):
     grain=st.sampled_from([None, 4, 1]),
 )
 @settings(max_examples=150, deadline=None)
-def test_best_equals_a_sort(width, vocabulary, count, seed, grain):
+def test_best_continuations_equal_a_full_sort(width, vocabulary, count, seed, grain):
     random = torch.Generator().manual_seed(seed)
     log_probs = -torch.rand(3, width, vocabulary, generator=random) * 20
     if grain is not None:  # few values, so that many are equal

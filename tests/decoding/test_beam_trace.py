@@ -47,7 +47,7 @@ def test_the_tree_holds_the_search(beam, sentence):
     assert [n.log_prob for n in winners] == [best.log_prob]
 
 
-def test_a_tree_where_nothing_more_is_allowed():
+def test_the_tree_of_a_search_without_allowed_continuations_ends_there():
     model, filters = Recurrent(vocabulary=5, eos=None), (NoRepeatNGram(1),)
     trace = BeamTrace(3)
     ((found,),) = Beam(3, filters=filters).run(model, batch([[3]]), trace)

@@ -64,7 +64,7 @@ def check(tokenizer: Tokenizer, before: list[int], tokens: list[int]) -> list[st
 @pytest.mark.parametrize("kind", [*text.KINDS, *OTHERS])
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_parts_are_the_whole(kind, data):
+def test_the_joined_parts_are_the_decoded_text(kind, data):
     tokenizer = tokenizer_of(kind)
     before = tokenizer.encode(data.draw(st.sampled_from(["", "the cat", "a 日", *LINES]))).ids
     some = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), min_size=1, max_size=9))
@@ -77,21 +77,21 @@ def test_the_parts_are_the_whole(kind, data):
 @pytest.mark.parametrize("kind", [*text.KINDS, *OTHERS])
 @given(st.data())
 @settings(max_examples=20, deadline=None)
-def test_a_text_comes_back(kind, data):
+def test_an_encoded_text_is_detokenized_to_itself(kind, data):
     tokenizer = tokenizer_of(kind)
     lines = data.draw(st.lists(st.sampled_from(LINES), max_size=4))
     check(tokenizer, [], tokenizer.encode(" ".join(lines)).ids)
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
-def test_a_part_comes_as_soon_as_it_can(kind):
+def test_text_is_returned_as_soon_as_it_is_certain(kind):
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the cat sat, the cat").ids
     parts = check(tokenizer, ids[:1], ids[1:])
     assert all(parts[:-1]) and parts[-1] == ""
 
 
-def test_characters_of_several_tokens_come_whole():
+def test_characters_of_several_tokens_are_returned_whole():
     tokenizer = tokenizer_of("byte-bpe")
     ids = tokenizer.encode("𝔘").ids
     assert len(ids) == 4
