@@ -2,13 +2,13 @@
 
 A recipe is read in two steps, because the task and the model decide which options exist:
 
-    source = read("recipes/small.toml", ["training.updates=100"])   # the tables of the file
-    task = source.choice("task", TASKS)                             # refuses an unknown name
-    options = source.check(schema_of(task))                         # frozen, typed, complete
+    raw = read("recipes/small.toml", ["training.updates=100"])      # the tables of the file
+    task = raw.choice("task", TASKS)                                # an unknown name is an error
+    options = raw.check(schema_of(task))                            # frozen, typed, complete
 
 A schema is a subclass of `Recipe` whose fields are the sections; a section is a subclass of
-`Options` or a frozen dataclass. Unknown names, wrong types and unset environment variables are
-refused with the place (file, line) and, where there is one, the nearest name; all at once.
+`Options` or a frozen dataclass. One error names every unknown option, wrong type and unset
+environment variable, with file, line and, where there is one, the nearest name.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from regard.schema import data_error, joined_with_or, read_bytes, type_error_mes
 from regard.suggest import nearest
 
 COMMAND_LINE = "command line"
-_DEEPEST = 20  # lists and sections in one another
+_DEEPEST = 20  # nested lists and sections
 LARGEST = 4 * 2**20  # bytes of a recipe; one of a run lists its data files
-MOST_PROBLEMS = 20  # that are told at once
+MOST_PROBLEMS = 20  # in one error
 
 
 # ------------------------------------------------------------------------------- schemas
 
 
 class Options(BaseModel):
-    """A section of a recipe: frozen, and no name beyond its fields.
+    """A section of a recipe: frozen, with no other names than its fields.
 
-    TOML knows no null: an option that may be absent has None as its default.
+    TOML has no null: an option that may be absent has None as its default.
     """
 
     model_config = ConfigDict(
@@ -65,7 +65,7 @@ class Options(BaseModel):
 
 
 def plain_name(name: str) -> str:
-    """The name, which must be that of a file or folder in the one that it is put into.
+    """The name, if a file or folder can have it.
 
     Raises:
         ValueError: it has separators or control characters, is "." or "..", or is too long.
@@ -85,7 +85,7 @@ class Recipe(Options):
 
     task: str
     name: Annotated[str, AfterValidator(plain_name)] = ""
-    """Of the run's folder in runs/; the name of the recipe's file without it."""
+    """The name of the run's folder in runs/; "": that of the recipe's file."""
     seed: int = 1
 
 
@@ -100,8 +100,8 @@ def options_of(
 ) -> type[Options]:
     """The section whose options are the fields of a dataclass (a model's config).
 
-    omit: fields that follow from something else and that no recipe sets (vocab_size).
-    defaults: values that stand in place of the dataclass's own (those of a named size).
+    omit: fields that no recipe sets, because they follow from something else (vocab_size).
+    defaults: values that replace the dataclass's own (those of a named size).
     more: further options as (type, default), such as `name=(str, ...)`, where ... is "required".
     """
     hints = get_type_hints(config, include_extras=True)
@@ -114,7 +114,7 @@ def options_of(
 
 
 def with_section(schema: type[AnyRecipe], name: str, section: type) -> type[AnyRecipe]:
-    """`schema` with one section replaced: the [model] table of the model that was named."""
+    """`schema` with one section replaced, such as [model] by the options of the model."""
     return create_model(schema.__name__, __base__=schema, **{name: (section, ...)})  # type: ignore
 
 
@@ -149,27 +149,31 @@ RecipePath = Annotated[Path, BeforeValidator(_from_folder)]
 
 
 def _folder_or_name(value: Any, info: ValidationInfo) -> Any:
-    """A path where there is such a folder; else the name as it stands, for the hub."""
-    place = _from_folder(value, info)
-    return place if isinstance(place, str) and Path(place).exists() else value
+    """A path where there is such a folder; else the name itself, for the hub."""
+    path = _from_folder(value, info)
+    return path if isinstance(path, str) and Path(path).exists() else value
 
 
-ModelPlace = Annotated[str, BeforeValidator(_folder_or_name)]
-"""Where weights come from: a path like `RecipePath`, or a name on the hub."""
+ModelSource = Annotated[str, BeforeValidator(_folder_or_name)]
+"""The source of weights: a path like `RecipePath`, or a name on the hub."""
 
 
 # ------------------------------------------------------------------------------- reading
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """The tables of a recipe before they are checked, with all that names a place in it."""
+class RawRecipe:
+    """The tables of a recipe before they are checked, and its text, for the lines of options.
+
+    overrides: dotted name -> text, from the command line.
+    run: the record of a run folder's recipe (`record`); {} for others.
+    """
 
     path: Path | None
     text: str
     tables: dict[str, Any]
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
-    run: dict[str, Any] = dataclasses.field(default_factory=dict)  # the record of a run folder
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def choice(self, key: str, allowed: Iterable[str], default: str | None = None) -> str:
         """The string at the dotted `key`, which must be one of `allowed`."""
@@ -184,7 +188,7 @@ class Source:
         was = "is missing" if value is None else f"is {_toml(value)}, which is unknown"
         new = old_names.VALUES.get(key, {}).get(str(value))
         hint = f"It is called {new!r} now." if new else nearest(str(value or ""), names)
-        raise ConfigError(f"{self.place(key)}: `{key}` {was}. {hint}")
+        raise ConfigError(f"{self.location(key)}: `{key}` {was}. {hint}")
 
     def text_at(self, key: str) -> str:
         """The text at the dotted `key`; "" where there is none."""
@@ -196,32 +200,35 @@ class Source:
         return key in self.overrides or _value_at(self.tables, key) is not None
 
     def check(self, schema: type[AnyRecipe], *, keep_unset: bool = False) -> AnyRecipe:
-        """The typed options, or a ConfigError with all that is wrong, one problem a line.
+        """The typed options.
 
-        keep_unset: environment variables that are not set stay in paths as they are written, for
-            whoever does not open the files.
+        keep_unset: environment variables that are not set stay in paths, where files are not read.
+
+        Raises:
+            ConfigError: the options are wrong; one problem a line.
         """
-        if unfit := list(_unfit_values(self.tables)):
-            raise ConfigError(_told(f"{self.place(key)}: `{key}` {what}" for key, what in unfit))
+        if invalid := list(_invalid_values(self.tables)):
+            message = (f"{self.location(key)}: `{key}` {problem}" for key, problem in invalid)
+            raise ConfigError(_joined(message))
         tables = json.loads(json.dumps(self.tables))
         for key, text in self.overrides.items():
             _put(tables, key, _override(schema, key, text))
         folder = self.path.absolute().parent if self.path else Path.cwd()
         try:
-            # JSON's strict mode has just TOML's types: lists become tuples and strings paths,
-            # but "3" is no number and 1 is no boolean.
+            # JSON's strict mode has TOML's types: lists become tuples and strings paths, but "3"
+            # is not a number and 1 is not a boolean.
             return schema.model_validate_json(
                 json.dumps(tables),
                 strict=True,
                 context={"folder": folder, "keep_unset": keep_unset},
             )
-        except ValidationError as refused:
-            problems = list(islice(_problems(schema, refused), MOST_PROBLEMS + 1))
-        raise ConfigError(_told(f"{self.place(key)}: {what}" for key, what in problems))
+        except ValidationError as error:
+            problems = list(islice(_problems(schema, error), MOST_PROBLEMS + 1))
+        raise ConfigError(_joined(f"{self.location(key)}: {what}" for key, what in problems))
 
     @contextmanager
-    def placed(self, schema: Any) -> Iterator[None]:
-        """Names the file and the line in a ConfigError about an option that is raised inside.
+    def locating(self, schema: Any) -> Iterator[None]:
+        """Add the file and the line to a ConfigError about an option that is raised inside.
 
         schema: of the recipe, with the sections of its task and model.
         """
@@ -231,10 +238,10 @@ class Source:
             key = _key_in(str(error), schema)
             if not key or str(error).startswith((COMMAND_LINE, str(self.path))):
                 raise
-            raise ConfigError(f"{self.place(key)}: {error}") from None
+            raise ConfigError(f"{self.location(key)}: {error}") from None
 
-    def place(self, key: str) -> str:
-        """Where the dotted `key` stands: `file:line`, or the file where no line is found."""
+    def location(self, key: str) -> str:
+        """`file:line` of the option at the dotted `key`; the file where no line is found."""
         if key and key in self.overrides:
             return COMMAND_LINE
         file = str(self.path) if self.path else "recipe"
@@ -244,8 +251,15 @@ class Source:
         return (f"{file}:{line}" if line else file) + also
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
-    """Read a TOML recipe; `overrides` are `dotted.name=value`, as on the command line."""
+def read(path: str | Path, overrides: Sequence[str] = ()) -> RawRecipe:
+    """Read a TOML recipe.
+
+    overrides: `dotted.name=value`, as on the command line.
+
+    Raises:
+        DataError: there is no such file, or it is not TOML.
+        ConfigError: an override has another form.
+    """
     path = Path(path)
     try:
         if path.is_dir():
@@ -264,8 +278,11 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
     return parse(text, overrides, path)
 
 
-def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) -> Source:
-    """The same for a text; `path` is named in errors, and paths start in its folder."""
+def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) -> RawRecipe:
+    """As `read`, for a text.
+
+    path: named in errors; relative paths in the recipe start in its folder.
+    """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -282,7 +299,7 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
         raise ConfigError(f"{path or 'recipe'}:{_line_of(text, 'run')}: `run` must be a section.")
     if run:  # written by Regard, maybe with the names of an earlier version
         tables = old_names.recipe(tables)
-    return Source(path, text, tables, dict(map(_split, overrides)), run)
+    return RawRecipe(path, text, tables, dict(map(_split, overrides)), run)
 
 
 def _split(item: str) -> tuple[str, str]:
@@ -295,10 +312,10 @@ def _split(item: str) -> tuple[str, str]:
 
 
 def _override(schema: type, key: str, text: str) -> Any:
-    """What `key=text` puts into the tables, read with the option's own type.
+    """The value that `key=text` puts into the tables, of the option's own type.
 
     The text is read as TOML (100, true, [1, 2], "a") and, where the option takes no such value,
-    as a bare string, so that the shell needs no inner quotes. Paths start where the user is.
+    as a bare string, so that the shell needs no inner quotes. Paths start in the current folder.
     """
     option = _option(schema, key)
     if option is None:
@@ -306,15 +323,15 @@ def _override(schema: type, key: str, text: str) -> Any:
     adapter: TypeAdapter[Any] = TypeAdapter(option)
     problems = []
     for value in _readings(text):
-        if unfit := list(_unfit_values({key: value})):
-            problems.append(f"`{key}` {unfit[0][1]}")
+        if invalid := list(_invalid_values({key: value})):
+            problems.append(f"`{key}` {invalid[0][1]}")
             continue
         try:
             given = json.dumps(value)
             typed = adapter.validate_json(given, strict=True, context={"folder": Path.cwd()})
             return adapter.dump_python(typed, mode="json")
-        except ValidationError as refused:
-            problems.append(_refusal(key, refused.errors()))
+        except ValidationError as error:
+            problems.append(_message(key, error.errors()))
     raise ConfigError(f"{COMMAND_LINE}: {problems[0]}")
 
 
@@ -342,8 +359,8 @@ def _value_at(tables: Any, key: str) -> Any:
 # ------------------------------------------------------------------------------ refusing
 
 
-def _unfit_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(dotted name, what is wrong) for each value that TOML has and that no option takes."""
+def _invalid_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(dotted name, problem) for each value that TOML has and that no option takes."""
     left: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in tables.items()]
     while left:
         key, value, depth = left.pop(0)
@@ -361,15 +378,15 @@ def _unfit_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, f"must not be a date or a time, but is {value}. Put quotes around a text."
 
 
-def _told(problems: Iterable[str]) -> str:
-    """A problem a line, the first of them where there are many."""
+def _joined(problems: Iterable[str]) -> str:
+    """The first problems, one a line."""
     *first, last = islice(problems, MOST_PROBLEMS + 1)
     more = f"and more, beside these {MOST_PROBLEMS}." if len(first) == MOST_PROBLEMS else last
     return "\n".join([*first, more])
 
 
 def _key_in(message: str, schema: Any) -> str:
-    """The dotted name of the option that a message is about: "[model] `heads` must be ..."."""
+    """The dotted name of the option in a message such as "[model] `heads` must be ..."."""
     sections = {name: _names(_plain(option)) for name, option in _names(schema).items()}
     named = re.findall(r"`([\w.]+)`", message)
     found = re.match(r"\[([\w.]+)\]", message)
@@ -412,11 +429,11 @@ def _option(schema: Any, key: str) -> Any:
 
 
 def _unknown(schema: Any, key: str) -> str:
-    """Say that the dotted `key` is no option, with the nearest one that is."""
+    """The message that the dotted `key` is not an option, with the nearest name."""
     if (new := old_names.OPTIONS.get(key)) and _option(schema, new) is not None:
         return f"`{key}` is called `{new}` now."
     section, _, name = key.rpartition(".")
-    while section and _plain(_option(schema, section)) is None:  # [trainig] is what is misspelt
+    while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelt
         section, _, name = section.rpartition(".")
     names = list(_names(_plain(_option(schema, section) if section else schema)))
     where = f"[{section}]" if section else "a recipe"
@@ -427,10 +444,10 @@ def _unknown(schema: Any, key: str) -> str:
     return f"{where} has no `{name}`. {hint}"
 
 
-def _problems(schema: Any, refused: ValidationError) -> Iterator[tuple[str, str]]:
-    """(dotted name, what is wrong) for each option; a union's several refusals are one."""
+def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]]:
+    """(dotted name, problem) for each option; the errors of a union's members are one."""
     by_key: dict[str, list[Any]] = {}
-    for error in refused.errors():
+    for error in invalid.errors():
         by_key.setdefault(_key_of(schema, error), []).append(error)
     for key, errors in by_key.items():
         if errors[0]["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -438,7 +455,7 @@ def _problems(schema: Any, refused: ValidationError) -> Iterator[tuple[str, str]
         elif errors[0]["type"] in ("missing", "missing_argument"):
             yield key, f"`{key}` is missing; it has no default."
         else:
-            yield _only_named(schema, key, errors[0]["msg"]), _refusal(key, errors)
+            yield _only_named(schema, key, errors[0]["msg"]), _message(key, errors)
 
 
 def _only_named(schema: Any, key: str, message: str) -> str:
@@ -459,8 +476,8 @@ def _key_of(schema: Any, error: Any) -> str:
     return ".".join(key)
 
 
-def _refusal(key: str, errors: Sequence[Any]) -> str:
-    """ "`key` must be ..., but is ..."; a validator's own sentence stands as it is."""
+def _message(key: str, errors: Sequence[Any]) -> str:
+    """ "`key` must be ..., but is ..."; or the sentence that a validator raised."""
     first, index = errors[0], _index(errors[0])
     errors = [error for error in errors if _index(error) == index]
     if first["type"] in ("value_error", "assertion_error"):
@@ -480,7 +497,7 @@ def _index(error: Any) -> str:
 
 
 def _line_of(text: str, key: str) -> int | None:
-    """The line of a dotted name in a TOML text, as far as a search by lines can tell."""
+    """The line of a dotted name in a TOML text, by a search over lines."""
     section, _, name = key.rpartition(".")
     here = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -497,7 +514,7 @@ def _line_of(text: str, key: str) -> int | None:
 
 
 def write(path: str | Path, recipe: Recipe, run: Mapping[str, Any] | None = None) -> None:
-    """Write the options, fully resolved, and the record of the run; `read` gives both back.
+    """Write the resolved recipe and the record of the run; `read` gives both back.
 
     The file appears whole or not at all.
     """
@@ -507,7 +524,7 @@ def write(path: str | Path, recipe: Recipe, run: Mapping[str, Any] | None = None
 
 
 def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
-    """What a run notes so that it can be repeated: versions, seed, and the sum of each data file.
+    """What repeating a run takes: library versions, seed, and the checksum of each data file.
 
     data: file -> SHA-256, as `regard.data.hash_of` gives it.
     """
@@ -521,7 +538,7 @@ def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """The TOML text of nested mappings; what is None is left out."""
+    """The TOML text of nested mappings; None is left out."""
     return "\n".join(_lines(tables, ())).strip() + "\n"
 
 

@@ -51,7 +51,7 @@ def with_option(text: str, key: str, value: str) -> str:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_values_that_no_option_takes_are_located(path, tmp_path):
     text, draw, other = path.read_text(), random.Random(path.stem), tmp_path / "r.toml"
-    _, read = runs._opened(path, keep_unset=True)
+    _, read = runs.open_recipe(path, keep_unset=True)
     names = [name for name in options_in(type(read)) if name not in ("task", "model.name")]
     for name in draw.sample(names, 12):
         other.write_text(with_option(text, name, draw.choice(IMPOSSIBLE)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
@@ -57,7 +57,7 @@ def resume(
     _show_result(run, runs.resume(run, data_root=data_root, show=_progress(quiet)), as_json)
 
 
-def _progress(quiet: bool) -> str:
+def _progress(quiet: bool) -> Literal["none", "auto"]:
     return "none" if quiet else "auto"
 
 

@@ -27,10 +27,10 @@ from regard.models import MODELS, model_class, name_of
 from regard.models.features import Features, FeaturesConfig
 from regard.models.headed import Headed
 from regard.recipe import (
-    ModelPlace,
+    ModelSource,
     Options,
+    RawRecipe,
     Recipe,
-    Source,
     options_of,
     plain_name,
     read,
@@ -46,6 +46,7 @@ from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
 from regard.training.checkpointing import RESULT
 from regard.training.options import without_effect
+from regard.training.progress import Progress, Show
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
@@ -61,50 +62,51 @@ def read_recipe(
 ) -> Recipe:
     """A recipe with the options of its task and its model, all of them checked.
 
-    keep_unset: see `regard.recipe.Source.check`.
+    keep_unset: see `regard.recipe.RawRecipe.check`.
 
     Raises:
         ConfigError, DataError: the recipe cannot be read, or names what does not exist.
     """
-    return _opened(path, overrides, keep_unset)[1]
+    return open_recipe(path, overrides, keep_unset)[1]
 
 
-def _opened(
+def open_recipe(
     path: str | Path, overrides: Sequence[str] = (), keep_unset: bool = False
-) -> tuple[Source, Any]:
-    """A recipe, with what knows on which line each of its options stands."""
-    source = read(path, overrides)
-    task = task_class(source.choice("task", TASKS))
+) -> tuple[RawRecipe, Any]:
+    """A recipe as it was read, which knows the line of each option, and its checked options."""
+    raw = read(path, overrides)
+    task = task_class(raw.choice("task", TASKS))
     if task.Recipe is None:
         raise ConfigError(
-            f"{source.place('task')}: nothing trains the task {task.name!r} here: models come with "
+            f"{raw.location('task')}: nothing trains the task {task.name!r} here: models come with "
             "it. Fine-tune them for another task, or use them as they are."
         )
-    section: type[Options] = Started
-    if not source.has("model.path"):
-        model = model_class(source.choice("model.name", MODELS))
-        if not task.trains(model):
-            names = ", ".join(name for name in MODELS if task.trains(model_class(name)))
-            raise ConfigError(
-                f"{source.place('model.name')}: the task {task.name} cannot train this model. "
-                f"`model.name` must be one of {names}."
-            )
-        size = source.choice("model.size", ["", *model.SIZES], default="")
-        section = options_of(
-            model.Config, NO_OPTIONS, model.SIZES.get(size), name=(str, ...), size=(str, "")
-        )
+    section = FineTuneSection if raw.has("model.path") else _model_section(raw, task)
     schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
-    recipe: Any = source.check(schema, keep_unset=keep_unset)
-    if not source.run:  # the recipe in a run folder was accepted when the run began
+    recipe: Any = raw.check(schema, keep_unset=keep_unset)
+    if not raw.run:  # the recipe in a run folder was accepted when the run began
         problems = [*task.problems(recipe), *without_effect(recipe.training)]
         if problems:
-            said = (f"{source.place(key)}: `{key}` {problem}" for key, problem in problems)
+            said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
             raise ConfigError("\n".join(said))
-    return source, recipe
+    return raw, recipe
+
+
+def _model_section(raw: RawRecipe, task: Any) -> type[Options]:
+    """[model] of a training that starts from random weights: the options of the model's class."""
+    model = model_class(raw.choice("model.name", MODELS))
+    if not task.trains(model):
+        names = ", ".join(name for name in MODELS if task.trains(model_class(name)))
+        raise ConfigError(
+            f"{raw.location('model.name')}: the task {task.name} cannot train this model. "
+            f"`model.name` must be one of {names}."
+        )
+    size = model.SIZES.get(raw.choice("model.size", ["", *model.SIZES], default=""))
+    return options_of(model.Config, NO_OPTIONS, size, name=(str, ...), size=(str, ""))
 
 
 class FeaturesSection(Options):
-    """[model.features]: the folder's encoder is frozen, and a biLSTM learns on top of it."""
+    """[model.features]: the folder's encoder is frozen, and a biLSTM on top of it is trained."""
 
     layers: str = FeaturesConfig.choice
     """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
@@ -113,29 +115,29 @@ class FeaturesSection(Options):
     dropout: float = FeaturesConfig.dropout
 
 
-class Started(Options):
-    """[model] of a training that begins with the weights of a folder, or of a name on the hub."""
+class FineTuneSection(Options):
+    """[model] of a training that starts from the weights of a folder, or of a name on the hub."""
 
-    path: ModelPlace
+    path: ModelSource
     dropout: float | None = None
-    """Where it differs from the folder's, as the two below."""
+    """None, here and in the next two options: as in the folder."""
     attention_dropout: float | None = None
     head_dropout: float | None = None
     features: FeaturesSection | None = None
 
     @property
     def name(self) -> str:
-        """What reports call it: the folder, or the run whose folder `model` it is."""
+        """The name in reports: of the folder, or of the run that has the folder as its `model`."""
         path = Path(self.path)
         return path.parent.name if path.name == "model" and path.parent.name else path.name
 
     @property
     def size(self) -> str:
-        """Said by the folder."""
+        """None: the folder says it."""
         return ""
 
     def changes(self) -> dict[str, Any]:
-        """What differs from the folder's configuration."""
+        """The options that differ from the folder's configuration."""
         return self.model_dump(exclude={"path", "features"}, exclude_none=True)
 
 
@@ -143,28 +145,28 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     """The model of a section [model], for the vocabulary of this tokenizer.
 
     Raises:
-        ConfigError: the tokenizer lacks a piece, or options do not fit together.
+        ConfigError: the tokenizer lacks a special token, or options contradict each other.
     """
-    if isinstance(section, Started):
-        return _started(section)
+    if isinstance(section, FineTuneSection):
+        return _model_to_fine_tune(section)
     model: Any = model_class(section.name)
     roles = {field.name: field.default for field in fields(model.Config)}
     special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*roles}}
     for role, number in special.items():
         if number is None and roles[role] is not None:
-            raise ConfigError(f"The tokenizer has no {role} piece, which the model needs.")
+            raise ConfigError(f"The tokenizer has no {role} token, which the model needs.")
     options = section.model_dump(exclude={"name", "size"})
     _check_numbers(options)
     try:
         config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
-        _refuse_too_large(lambda: model(config))
+        _check_memory(lambda: model(config))
         return model(config)
     except (ValueError, OverflowError, RuntimeError) as error:  # torch's own have the last type
         raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
 
 
-def _started(section: Started) -> nn.Module:
-    """The model of a folder, with the changes that a section [model] asks for."""
+def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
+    """The model of a folder, with the options that [model] changes."""
     _check_numbers(section.changes())
     folder_of(section.path)  # says that it is missing, before anything else is said of it
     if section.features is None:
@@ -180,7 +182,7 @@ def _started(section: Started) -> nn.Module:
 
 
 def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
-    """Raises ConfigError where a number is one that no model can have."""
+    """Raises ConfigError where a number is out of the range of every model."""
     for name, value in options.items():
         said = f"[{section}] `{name}` must be"
         if name.endswith("dropout") and value is not None and not 0 <= value < 1:
@@ -193,10 +195,11 @@ def _check_numbers(options: Mapping[str, Any], section: str = "model") -> None:
             raise ConfigError(f"{said} at most {MOST_LAYERS:,}, but is {value}.")
 
 
-def _refuse_too_large(make: Callable[[], nn.Module]) -> None:
-    """Raises ConfigError where the weights and their gradients cannot be in this machine's memory.
+def _check_memory(make: Callable[[], nn.Module]) -> None:
+    """Build the model without numbers, and compare its size with this machine's memory.
 
-    The model is built without numbers first. What torch says of sizes beyond its own is caught too.
+    Raises:
+        ConfigError: weights and gradients do not fit into it, or are too large for torch.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if torch.cuda.is_available():
@@ -215,53 +218,55 @@ def _refuse_too_large(make: Callable[[], nn.Module]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A recipe with its task, built and ready to be trained."""
+class TrainingPlan:
+    """A recipe with its task, built and ready to be trained.
+
+    recorded: of a run whose data has moved, the recipe and the checksums with the original paths.
+    """
 
     recipe: Any
     task: Any
-    started_with: tuple[Any, Mapping[str, str]] | None = None
-    """Of a run whose data has moved: the recipe and the checksums by the names that it had."""
+    recorded: tuple[Any, Mapping[str, str]] | None = None
 
     @cached_property
-    def hashes(self) -> dict[str, str]:
+    def checksums(self) -> dict[str, str]:
         """The SHA-256 of each file of data."""
         return {name: hash_of(name) for name in type(self.task).files(self.recipe)}
 
-    def notes(self) -> list[str]:
-        """What of the data is not used as it stands; a task that uses all of it says nothing."""
-        return self.task.notes()
-
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""
-        recipe, hashes = self.started_with or (self.recipe, self.hashes)
+        recipe, checksums = self.recorded or (self.recipe, self.checksums)
         return {
             "recipe": recipe.model_dump(mode="json", exclude={"training", "seed", "name"}),
-            "data": dict(hashes),
+            "data": dict(checksums),
             "tokenizer": self.task.tokenizer.fingerprint(),
         }
 
 
 def build_tokenizer(recipe: Any) -> Tokenizer:
-    """Learned or read as [tokenizer] says; without one, that of the folder that [model] names.
+    """The tokenizer that [tokenizer] describes, or that of the folder that [model] names.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is neither [tokenizer] nor [model] path.
     """
     if recipe.tokenizer is not None:
         return recipe.tokenizer.build(lambda: task_class(recipe.task).texts(recipe))
-    if not isinstance(recipe.model, Started):
+    if not isinstance(recipe.model, FineTuneSection):
         raise ConfigError(
-            "A model that starts from nothing learns its tokenizer: say how in [tokenizer], "
-            "or start from a folder: [model] path."
+            "A model with random weights needs a new tokenizer: describe it in [tokenizer], or "
+            "fine-tune the model of a folder: [model] path."
         )
     return Tokenizer.load(folder_of(recipe.model.path))
 
 
-def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
+def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
     """Read the data, learn the tokenizer unless it is given, and build the model from the seed.
 
-    What of the data is left out or cut is told in a warning.
+    A warning tells what of the data is left out or truncated.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: the recipe, the data or the folder to start from is
+            wrong.
     """
     ops.load_kernels()
     kind = task_class(recipe.task)
@@ -271,8 +276,8 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> Plan:
     if not kind.trains(type(model)) and not isinstance(model, Headed):
         raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
     model = model.to(device())
-    made = Plan(recipe, kind.from_recipe(recipe, model, tokenizer))
-    for note in made.notes():
+    made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    for note in made.task.notes():
         warnings.warn(note, stacklevel=3)
     return made
 
@@ -285,31 +290,39 @@ def train(
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
-    show: Any = "auto",
+    show: Show | Progress = "auto",
 ) -> tuple[Path, Result]:
-    """Train what a recipe asks for in a new run folder (runs/NAME); gives the folder.
+    """Train by a recipe in a new run folder (runs/NAME); the folder and the result.
 
-    A run is a folder: recipe.toml (fully resolved), model/, checkpoints/, metrics.jsonl and, when
-    it is finished, report.html.
+    A run folder holds recipe.toml (the resolved recipe), model/, checkpoints/, metrics.jsonl and,
+    when it is finished, report.html.
+
+    overrides: `dotted.name=value`, as on the command line.  out: another folder.
+    show: the progress: "auto", "bar", "lines", "none" or a `regard.training.progress.Progress`.
+
+    Raises:
+        ConfigError: the recipe is wrong, or the folder holds a run already.
+        DataError: a file of data is missing or malformed.
+        Others as `regard.training.train`.
     """
-    source, recipe = _opened(path, overrides)
+    raw, recipe = open_recipe(path, overrides)
     folder = Path(out) if out else Path("runs") / name_of_run(path, recipe)
-    _refuse_a_run(folder)
-    with source.placed(type(recipe)):
+    _check_new(folder)
+    with raw.locating(type(recipe)):
         made = plan(recipe)
-        _refuse_a_run(folder)  # reading the data takes long: another process may have been quicker
+        _check_new(folder)  # reading the data takes long: another process may have been quicker
         folder.mkdir(parents=True, exist_ok=True)
         made.task.tokenizer.save(folder / "model")
-        about = record(recipe.seed, made.hashes) | {"notes": made.notes()}
+        about = record(recipe.seed, made.checksums) | {"notes": made.task.notes()}
         write(folder / "recipe.toml", recipe, about)
-        return folder, _go(training.train, made, folder, show)
+        return folder, _train(training.train, made, folder, show)
 
 
 def name_of_run(path: str | Path, recipe: Recipe) -> str:
     """The name that a recipe gives its run: `name`, or that of its file.
 
     Raises:
-        ConfigError: a file's name is none of a folder.
+        ConfigError: the file's name cannot be a folder's.
     """
     try:
         return plain_name(recipe.name or Path(path).stem)
@@ -317,7 +330,7 @@ def name_of_run(path: str | Path, recipe: Recipe) -> str:
         raise ConfigError(f"{path}: the name of this file {error}. Or set `name` in it.") from None
 
 
-def _refuse_a_run(folder: Path) -> None:
+def _check_new(folder: Path) -> None:
     if (folder / "recipe.toml").exists():
         raise ConfigError(
             f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
@@ -326,40 +339,42 @@ def _refuse_a_run(folder: Path) -> None:
 
 
 def resume(
-    folder: str | Path, *, data_root: str | Path | None = None, show: Any = "auto"
+    folder: str | Path, *, data_root: str | Path | None = None, show: Show | Progress = "auto"
 ) -> Result:
-    """Go on with a run from its newest sound checkpoint, as if it had never stopped.
+    """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
-    Of a finished run that lacks its model/ or its report (it was killed before it had written
-    them, or they were removed), these are written; what is there stays as it is.
+    In a finished run a missing model/ or report is written again; nothing else changes.
 
-    data_root: where the data lies now, if it has moved. Each file that recipe.toml records is
-        looked for under this folder by the end of its path, and must have the recorded checksum.
+    data_root: the folder of the data, if it has moved. Each file that recipe.toml records is
+        searched there by the end of its path, and must have the recorded checksum.
+    show: as in `train`.
 
     Raises:
-        CheckpointError: this is no run, or its files are damaged.
+        CheckpointError: the folder is not a run, or its files are damaged.
         DataError: files of data are missing or, under `data_root`, differ; all are named.
-        ConfigError: what the run was started with has changed.
+        ConfigError: the recipe or the tokenizer has changed.
     """
     folder = Path(folder)
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
-    source, recipe = _opened(folder / "recipe.toml")
-    with source.placed(type(recipe)):
-        made = _planned_again(folder, source, recipe, data_root)
-        go_on = partial(training.resume, published=partial(_is_published, made.task))
-        return _go(go_on, made, folder, show)
+    raw, recipe = open_recipe(folder / "recipe.toml")
+    with raw.locating(type(recipe)):
+        made = _plan_of_run(folder, raw, recipe, data_root)
+        verb = partial(training.resume, published=partial(_is_published, made.task))
+        return _train(verb, made, folder, show)
 
 
-def _planned_again(folder: Path, source: Source, recipe: Any, data_root: str | Path | None) -> Plan:
-    """The plan of a run that is there, its data where it was or under `data_root`."""
+def _plan_of_run(
+    folder: Path, raw: RawRecipe, recipe: Any, data_root: str | Path | None
+) -> TrainingPlan:
+    """The plan of an existing run, its data at the recorded paths or under `data_root`."""
     recorded = checked(
-        source.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
+        raw.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
     )
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
     if data_root is not None:
         made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer)
-        return replace(made, started_with=(recipe, recorded))
+        return replace(made, recorded=(recipe, recorded))
     if gone := missing_files(recorded):
         problem = f"the data of this run is no longer there: {', '.join(gone)}."
         hint = f"If it has moved, say where to: regard resume {folder} --data-root DIR"
@@ -379,8 +394,10 @@ def _is_published(task: Any, folder: Path) -> bool:
     return holds_tokenizer(folder) and all((folder / name).exists() for name in wanted)
 
 
-def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
-    """Train, and write what a finished run has beside that; what is there already stays."""
+def _train(
+    verb: Callable[..., Result], made: TrainingPlan, folder: Path, show: Show | Progress
+) -> Result:
+    """Train or resume, and write the report unless it exists."""
     finished = (folder / RESULT).exists()
     result = verb(
         made.task,
@@ -388,11 +405,11 @@ def _go(verb: Any, made: Plan, folder: Path, show: Any) -> Result:
         folder,
         seed=made.recipe.seed,
         identity=made.identity(),
-        save=lambda model, place: save(made.task, place),
+        save=lambda model, folder: save(made.task, folder),
         show=show,
     )
     if not (folder / REPORT).exists():
-        if finished:  # the task holds the weights that the training began with
+        if finished:  # the task holds the weights before the training
             load_weights(made.task.model, load(folder).model.state_dict())
             made.task.model.eval()
         write_report(folder, made.task, made.recipe, result)

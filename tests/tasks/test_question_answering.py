@@ -432,7 +432,7 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
 def test_what_cannot_be_learned_is_told(folder, tmp_path):
     asked = [("who? " * 20, STORY, "cat", 4), ("what?", "a \u200b b", "\u200b", 2)]
     made = started(folder, written(tmp_path, asked))
-    told = " ".join(made.notes())
+    told = " ".join(made.task.notes())
     assert "2 rows read, 1 kept" in told
     assert "question longer than 22 tokens, cut: 1" in told
     assert "an answer without tokens, question left out: 1" in told

@@ -175,7 +175,7 @@ def test_the_words_of_cut_sentences_are_learned_once(folder, tmp_path):
     batches = made.task.train_batches()
     counts = [made.task.counts(next(batches))["loss"] for _ in range(batches.batches_per_epoch)]
     assert sum(counts) == sum(map(len, rows)) + 1
-    assert any("a word longer than 64 tokens" in note for note in made.notes())
+    assert any("a word longer than 64 tokens" in note for note in made.task.notes())
 
 
 def test_a_word_longer_than_a_window_is_told_and_tagged(folder):
@@ -342,5 +342,5 @@ def test_validation_tags_that_were_not_learned_are_told(folder, tmp_path):
     file = tmp_path / "train.txt"
     file.write_text(TRAINING)
     made = started(folder, file, **{"data.valid": f'"{tmp_path / "valid.txt"}"'})
-    assert any("tag 'B-MISC', which the training data has not: 1" in n for n in made.notes())
+    assert any("tag 'B-MISC', which the training data has not: 1" in n for n in made.task.notes())
     assert made.task.validate() == {"f1": 0.0, "precision": 0.0, "recall": 0.0}

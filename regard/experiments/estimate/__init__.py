@@ -35,7 +35,7 @@ from regard.experiments.estimate.counting import (
 )
 from regard.experiments.estimate.measuring import Measured, measured
 from regard.experiments.estimate.samples import read_sample, with_local_model
-from regard.experiments.runs import Started, read_recipe
+from regard.experiments.runs import FineTuneSection, read_recipe
 from regard.models import described
 from regard.training.flops import count
 from regard.training.options import TrainingOptions
@@ -161,7 +161,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
 
 def _description(section: Any, model: nn.Module) -> str:
     """bert, 6 layers of 384, started from minilm"""
-    if isinstance(section, Started):
+    if isinstance(section, FineTuneSection):
         return f"{described(model)}, started from {section.name}"
     return section.name + (f", size {section.size}" if section.size else "")
 

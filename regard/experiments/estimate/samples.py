@@ -22,7 +22,7 @@ from regard.checkpoints.hub import resolve
 from regard.data.files import split_member
 from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
-from regard.experiments.runs import Started, build_model, build_tokenizer
+from regard.experiments.runs import FineTuneSection, build_model, build_tokenizer
 from regard.models.headed import Headed
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
@@ -79,7 +79,7 @@ def with_local_model(recipe: Any) -> Any:
     Raises:
         ConfigError, CheckpointError: it is not on this machine; nothing is downloaded.
     """
-    if not isinstance(recipe.model, Started):
+    if not isinstance(recipe.model, FineTuneSection):
         return recipe
     path = recipe.model.path
     if "$" in path:
@@ -129,7 +129,7 @@ def _paths(values: Any) -> Iterator[Path]:
 
 def _model(recipe: Any, tokenizer: Any) -> Any:
     """The recipe's model on the meta device."""
-    if isinstance(recipe.model, Started):
+    if isinstance(recipe.model, FineTuneSection):
         return twin(build_model(recipe.model, tokenizer), "meta")
     with torch.device("meta"):
         return build_model(recipe.model, tokenizer)
