@@ -110,14 +110,14 @@ def runs(place) -> dict[str, Path]:
 # ----------------------------------------------------------------------- train and resume
 
 
-def test_train_tells_the_run_and_its_scores(place, tmp_path):
+def test_train_prints_the_run_and_its_scores(place, tmp_path):
     said = done("train", place / "transformer.toml", "training.updates=2", "--out", tmp_path / "r")
     assert said.startswith(f"{tmp_path / 'r'}  bleu ") and said.count("\n") == 1
     recipe = (tmp_path / "r" / "recipe.toml").read_text()
     assert "updates = 2" in recipe
 
 
-def test_a_finished_run_is_left_as_it_is(runs):
+def test_resume_of_a_finished_run_changes_nothing(runs):
     result = json.loads((runs["seq2seq"] / "result.json").read_text())
     run = regard("resume", runs["seq2seq"], "--json")
     assert run.exit_code == 0 and "is finished" in run.stderr
@@ -199,7 +199,7 @@ def test_a_length_penalty_changes_the_score_by_its_formula(runs):
     assert gnmt["score"] == pytest.approx(gnmt["log_prob"])  # ((5 + 1) / 6)^0.6 = 1
 
 
-def test_a_line_too_long_is_refused_by_name_or_cut_and_counted(runs):
+def test_a_line_too_long_is_an_error_with_its_number_or_is_truncated_and_counted(runs):
     long = "one " * 40
     run = regard("predict", runs["transformer"], "-", stdin=f"one\n{long}\ntwo\n")
     assert run.exit_code == 2
@@ -226,12 +226,12 @@ def test_samples_depend_on_the_seed_alone(runs):
     assert len({done(*words, seed) for seed in range(6)}) > 1
 
 
-def test_flags_of_different_methods_are_refused(runs):
+def test_flags_of_different_methods_are_an_error(runs):
     said = refused("predict", runs["seq2seq"], "one", "--beams", 2, "--top-k", 3)
     assert "`top_k` belongs to sampling and `beams` to beam search" in said
 
 
-def test_a_reader_that_goes_away_is_no_error(runs):
+def test_a_closed_output_pipe_ends_without_a_message(runs):
     words = [sys.executable, "-m", "regard.cli", "predict", str(runs["seq2seq"]), "-"]
     child = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -253,7 +253,7 @@ def test_a_reader_that_goes_away_is_no_error(runs):
 # -------------------------------------------------------------------------------- evaluate
 
 
-def test_evaluate_gives_signed_scores_of_the_test_data(place, runs):
+def test_evaluate_prints_scores_with_signatures_of_the_test_data(place, runs):
     facts = json.loads(done("evaluate", runs["transformer"], "--json"))
     assert [score["name"] for score in facts["scores"]] == ["BLEU", "chrF2"]
     assert facts["scores"][0]["signature"].startswith("nrefs:1|case:mixed|")
@@ -277,7 +277,7 @@ def test_evaluate_agrees_with_sacrebleu_on_what_predict_writes(place, runs):
     assert facts["scores"][1]["value"] == pytest.approx(wanted, abs=1e-9)
 
 
-def test_evaluate_counts_what_it_cuts(tmp_path, runs):
+def test_evaluate_counts_truncated_texts(tmp_path, runs):
     (tmp_path / "a").write_text("one\n" + "two " * 30 + "\n")
     (tmp_path / "b").write_text("ONE\nTWO\n")
     run = regard("evaluate", runs["transformer"], "--data", tmp_path / "a", tmp_path / "b")
@@ -347,7 +347,7 @@ def test_data_that_cannot_be_used_is_named(place, runs, names, message):
         ("data.train=[]", "is given 0 files"),
     ],
 )
-def test_a_wrong_recipe_is_refused_before_anything_is_written(place, tmp_path, change, message):
+def test_a_wrong_recipe_is_an_error_before_anything_is_written(place, tmp_path, change, message):
     out = tmp_path / "never"
     said = refused("train", place / "transformer.toml", change, "--out", out)
     assert message in said
@@ -369,7 +369,7 @@ def test_wrong_training_data_is_named_by_file_and_line(place, tmp_path, content,
     assert message in refused("train", place / "transformer.toml", files, "--out", out)
 
 
-def test_a_sentence_longer_than_the_limit_is_refused_where_the_recipe_says_so(place, tmp_path):
+def test_a_sentence_longer_than_the_limit_is_an_error_where_the_recipe_says_so(place, tmp_path):
     limits = ["data.max_length=3", "data.too_long=error"]
     said = refused("train", place / "transformer.toml", *limits, "--out", tmp_path / "never")
     assert "train.a:" in said and "more than 3" in said
@@ -384,7 +384,7 @@ def test_missing_models_and_recipes_are_named(place, tmp_path):
     assert "there is no such folder" in refused("list", "runs", "--folder", tmp_path / "no")
 
 
-def test_what_nobody_foresaw_is_one_line_and_exit_code_1(runs, monkeypatch):
+def test_an_unexpected_error_is_one_message_and_exit_code_1(runs, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("the sky fell")
 
@@ -432,7 +432,7 @@ def test_look_gives_the_weights_it_shows(runs):
     assert own["rows"] == own["columns"] == mean["columns"]
 
 
-def test_look_says_what_it_cannot_show(runs, tmp_path):
+def test_look_names_layers_heads_and_kinds_that_there_are_not(runs, tmp_path):
     assert "has no attention" in refused("look", runs["blind"], "one")
     assert "`layer` must be one of [1, 2], but is 7" in refused(
         "look", runs["transformer"], "one", "--layer", 7
@@ -447,7 +447,7 @@ def test_look_says_what_it_cannot_show(runs, tmp_path):
 # ------------------------------------------------------------------- tokenizers and lists
 
 
-def test_a_tokenizer_is_learned_used_and_explained(place, runs, tmp_path):
+def test_a_tokenizer_is_trained_used_and_explained(place, runs, tmp_path):
     out = tmp_path / "tokenizer"
     facts = json.loads(
         done("tokenizer", "train", place / "train.a", "--out", out, "--vocab-size", 40, "--json")
@@ -512,7 +512,7 @@ def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
     assert run.exit_code == 1 and "is not a run" in str(run.exception)
 
 
-def test_compare_hands_on_recipes_options_and_seeds(place, tmp_path, monkeypatch):
+def test_compare_passes_recipes_overrides_and_seeds(place, tmp_path, monkeypatch):
     module = pytest.importorskip("regard.experiments.compare")
     asked = {}
 

@@ -90,7 +90,7 @@ def test_an_array_is_written_as_rows_come(model, known, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["v.npy"]
 
 
-def test_normalized(model, known):
+def test_normalized_vectors_have_length_1(model, known):
     [line] = done(model, "--normalize", TEXTS[0]).splitlines()
     wanted = known[0] / np.linalg.norm(known[0])
     np.testing.assert_allclose(list(map(float, line.split())), wanted, rtol=1e-5)
@@ -118,7 +118,7 @@ def test_a_text_beyond_the_limit_is_named_by_its_line(model, tmp_path):
         (("--out", "v.npy", "--json"), "--json is for lines"),
     ],
 )
-def test_what_cannot_be_asked(model, flags, message):
+def test_wrong_options_are_named(model, flags, message):
     run = embed(model, *flags, "x")
     assert run.exit_code == 2 and message in run.stderr and run.stdout == ""
 

@@ -77,7 +77,7 @@ def test_a_classifier_is_trained_and_right(classifier):
     assert (classifier / "report.html").exists()
 
 
-def test_other_data_are_named(classifier, place):
+def test_evaluate_reads_other_data(classifier, place):
     (place / "other.tsv").write_text("no\tthe film is dull\nyes\tthe film is good\n")
     said = done("evaluate", classifier, "--data", place / "other.tsv", "--columns", "1,0")
     assert said.startswith("accuracy = 1.0000 count:2")
@@ -94,7 +94,7 @@ def test_lines_are_classified_in_order(classifier):
     assert sum(facts["probabilities"].values()) == pytest.approx(1)
 
 
-def test_what_a_head_cannot_do_is_refused(classifier):
+def test_options_without_effect_on_a_head_are_an_error(classifier):
     assert "--beams would be without effect" in refused("predict", classifier, "a", "--beams", 2)
     assert "--beams would be without effect" in refused("evaluate", classifier, "--beams", 2)
     assert "does not continue" in refused("generate", classifier, "the")
@@ -121,7 +121,7 @@ def test_words_are_tagged_one_for_one(place):
         assert "the numbers of words and tags" in said
 
 
-def test_what_nothing_scores_is_refused_by_name(place, tmp_path):
+def test_evaluate_of_a_task_without_scores_is_an_error(place, tmp_path):
     torch.manual_seed(1)
     task = masked(place)
     runs.save(task, tmp_path / "masked_lm")
@@ -138,7 +138,7 @@ def masked(place: Path) -> FillMask:
     return FillMask(Headed(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
 
 
-def test_look_shows_a_word_a_row_and_two_models(classifier, tmp_path):
+def test_look_shows_one_word_and_two_models(classifier, tmp_path):
     text = "the film is good"
     facts = json.loads(done("look", classifier, text, "--layer", 2, "--head", 1, "--json"))
     assert facts["rows"] == ["[CLS]", "the", "film", "is", "good", "[SEP]"]

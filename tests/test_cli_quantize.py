@@ -62,7 +62,7 @@ def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
         (("quantize", "{model}", "{new}", "--weights", "int8"), "`--weights` is now"),
     ],
 )
-def test_wrong_uses_are_refused(model, tmp_path, words, said):
+def test_wrong_uses_and_former_names_are_one_line_errors(model, tmp_path, words, said):
     places = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
     regard("quantize", model, tmp_path / "small")
     run = regard(*(word.format(nowhere=tmp_path / "nowhere", **places) for word in words))
@@ -85,7 +85,7 @@ def test_nothing_is_trained_from_quantized_weights(model, tmp_path):
 @pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["predict", "--nope"], ["predict", "no/such/folder", "x"]]
 )
-def test_what_needs_no_model_answers_without_torch(words):
+def test_commands_without_a_model_do_not_import_torch(words):
     code = (
         "import sys\nfrom regard.cli import app\ntry:\n    app(sys.argv[1:])\n"
         "finally:\n    assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
@@ -94,7 +94,7 @@ def test_what_needs_no_model_answers_without_torch(words):
     assert "AssertionError" not in run.stderr and run.returncode in (0, 2), run.stderr
 
 
-def test_an_answer_imports_nothing_that_it_does_not_need(model):
+def test_generate_imports_nothing_that_it_does_not_need(model):
     code = (
         "import sys, torch\nbefore = set(sys.modules)\nfrom regard.cli import app\n"
         "try:\n    app(sys.argv[1:])\nfinally:\n    print(*(set(sys.modules) - before))"

@@ -18,12 +18,12 @@ def asset(name: str) -> str:
 
 
 def fragment(body: str) -> str:
-    """`body` with its style, to be put anywhere: a notebook's output, somebody's page."""
+    """`body` with its style, for the output of a notebook or another page."""
     return f'<div class="rg"><style>{asset("page.css")}</style>{body}</div>'
 
 
 def page(title: str, body: str) -> str:
-    """A whole document."""
+    """An HTML document."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -35,7 +35,7 @@ def page(title: str, body: str) -> str:
 
 
 def inert_json(value: Any) -> str:
-    """JSON that cannot close the <script> element it stands in, whatever its strings say."""
+    """JSON that cannot close the <script> element that contains it, whatever its strings are."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -11,7 +11,7 @@ from regard.visual.picture import as_labels, as_matrix
 
 
 def position_table(table: Any, title: str = "") -> Heatmap:
-    """Position vectors (T, D), one row a position, one column a dimension."""
+    """Position vectors (T, D): a row for each position, a column for each dimension."""
     matrix = as_matrix(table)
     rows, columns = _every(len(matrix)), _every(len(matrix[0]))
     return Heatmap(matrix, rows, columns, title, row_axis="positions", column_axis="dimensions")
@@ -34,9 +34,16 @@ def mask_grid(
     grid: Any,
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
-    title: str = "who may look at whom",
+    title: str = "which key a query may attend to",
 ) -> Heatmap:
-    """A boolean grid (T, S), True = may attend: `masks.causal().grid(6, 6)[0, 0]`."""
+    """A mask as a heatmap.
+
+    grid: boolean (T, S), True = may attend, such as `masks.causal().grid(6, 6)[0, 0]`.  queries,
+    keys: T and S labels, by default numbers from 0.
+
+    Raises:
+        ConfigError: the grid is not boolean or no matrix.
+    """
     rows = grid.tolist() if hasattr(grid, "tolist") else [list(row) for row in grid]
     if any(not isinstance(value, bool) for row in rows for value in row):
         raise ConfigError(
@@ -46,11 +53,11 @@ def mask_grid(
         )
     matrix = as_matrix(rows)
     columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
-    asking = as_labels(queries, len(matrix), "queries")
-    return Heatmap(matrix, asking, columns, title, 1.0, 0, "queries", "keys")
+    labels = as_labels(queries, len(matrix), "queries")
+    return Heatmap(matrix, labels, columns, title, 1.0, 0, "queries", "keys")
 
 
 def _every(count: int) -> tuple[str, ...]:
-    """Numbers where there is room for them, nothing in between."""
+    """Numbers from 0, as many as can be read; the others are empty."""
     step = 1 if count <= 32 else 8 if count <= 128 else 2 ** max(3, (count // 16).bit_length() - 1)
     return tuple(str(index) if index % step == 0 else "" for index in range(count))

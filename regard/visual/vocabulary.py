@@ -1,63 +1,64 @@
-"""What a vocabulary of pieces is made of: beginnings and continuations, lengths, scripts."""
+"""Statistics of a vocabulary: starts and continuations of words, lengths, scripts."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from regard.errors import ConfigError
 from regard.visual.curves import Curves, Series
 from regard.visual.merge_subwords import CONTINUES, STARTS
-from regard.visual.picture import Illustration, Picture, PictureRow
+from regard.visual.picture import Illustration, PictureRow
 from regard.visual.table import Table
 
-SCRIPTS = 15  # are named, the rest is one row
+MAX_SCRIPTS = 15  # the others are one row
 
 
-def vocabulary_statistics(pieces: Iterable[str], title: str = "vocabulary") -> Illustration:
-    """Statistics of a vocabulary: of `tokenizer.vocab()`, or of the lines of a vocab.txt.
+def vocabulary_statistics(tokens: Iterable[str], title: str = "vocabulary") -> Illustration:
+    """Statistics of a vocabulary.
 
-    A piece continues a word where it is marked so ("##ing"), or in vocabularies that mark
-    beginnings ("▁play", "Ġplay"), where it is not. Reserved are pieces in brackets, such as [CLS]
-    and [unused1]. A piece is of the script that all its letters have.
+    A token continues a word where it is marked so ("##ing"), or, in vocabularies that mark starts
+    ("▁play", "Ġplay"), where it is not. Reserved are tokens in brackets, such as [CLS] and
+    [unused1]. A token has the script of all its letters.
+
+    Args:
+        tokens: `tokenizer.vocab()`, or the lines of a vocab.txt.
+        title: of the picture.
 
     Returns:
         A picture; `numbers` has "counts", "lengths" of beginnings and continuations (characters
-        without marks -> pieces) and "scripts".
+        without markers -> tokens) and "scripts".
 
     Raises:
-        ConfigError: there are no pieces.
+        ConfigError: there are no tokens.
     """
-    known = list(pieces)
+    known = list(tokens)
     if not known:
-        raise ConfigError("`pieces` must hold at least one piece, but is empty.")
-    reserved = [piece for piece in known if _is_reserved(piece)]
-    texts = [piece for piece in known if not _is_reserved(piece)]
+        raise ConfigError("`tokens` must hold at least one token, but is empty.")
+    texts = [token for token in known if not _is_reserved(token)]
     continues = _continuing(texts)
-    beginnings = [_bare(piece) for piece in texts if not continues(piece)]
-    continuations = [_bare(piece) for piece in texts if continues(piece)]
-    counts = {
-        "pieces": len(known),
-        "reserved": len(reserved),
-        "beginnings": len(beginnings),
-        "continuations": len(continuations),
-        "beginnings of one character": sum(len(text) == 1 for text in beginnings),
-        "continuations of one character": sum(len(text) == 1 for text in continuations),
+    groups = {
+        "beginnings": [_bare(token) for token in texts if not continues(token)],
+        "continuations": [_bare(token) for token in texts if continues(token)],
     }
-    lengths = {"beginnings": _lengths(beginnings), "continuations": _lengths(continuations)}
-    scripts = Counter(map(script_of, beginnings + continuations))
-    parts: tuple[Picture, ...] = (
-        PictureRow((_table("counts", "", counts, len(known)), _scripts(scripts, len(known)))),
-        Curves(
-            tuple(Series(name, tuple(own.items())) for name, own in lengths.items()),
-            "pieces by their length",
-            "characters",
-            "pieces",
-        ),
+    counts = {"tokens": len(known), "reserved": len(known) - len(texts)}
+    counts |= {name: len(group) for name, group in groups.items()}
+    for name, group in groups.items():
+        counts[f"{name} of one character"] = sum(len(text) == 1 for text in group)
+    lengths = {n: dict(sorted(Counter(map(len, group)).items())) for n, group in groups.items()}
+    scripts = dict(Counter(map(script_of, sum(groups.values(), []))).most_common())
+    others = list(scripts.values())[MAX_SCRIPTS:]
+    shown = dict(list(scripts.items())[:MAX_SCRIPTS])
+    shown |= {f"{len(others)} others": sum(others)} if others else {}
+    tables = (
+        _table("counts", counts, len(known)),
+        _table("scripts of the letters", shown, len(known)),
     )
-    numbers = {"counts": counts, "lengths": lengths, "scripts": dict(scripts.most_common())}
-    return Illustration(parts, title, numbers=numbers)
+    series = tuple(Series(name, tuple(own.items())) for name, own in lengths.items())
+    curves = Curves(series, "tokens by their length", "characters", "tokens")
+    numbers = {"counts": counts, "lengths": lengths, "scripts": scripts}
+    return Illustration((PictureRow(tables), curves), title, numbers=numbers)
 
 
 def script_of(text: str) -> str:
@@ -72,36 +73,25 @@ def script_of(text: str) -> str:
     return "digits" if any(character.isdigit() for character in text) else "other signs"
 
 
-def _is_reserved(piece: str) -> bool:
-    return len(piece) > 2 and piece[0] + piece[-1] in ("[]", "<>")
+def _is_reserved(token: str) -> bool:
+    return len(token) > 2 and token[0] + token[-1] in ("[]", "<>")
 
 
-def _continuing(pieces: Sequence[str]) -> Callable[[str], bool]:
-    if any(piece.startswith(CONTINUES) and piece != CONTINUES for piece in pieces):
-        return lambda piece: piece.startswith(CONTINUES) and piece != CONTINUES
-    if any(piece.startswith(STARTS) for piece in pieces):
-        return lambda piece: not piece.startswith(STARTS)
-    return lambda piece: False
+def _continuing(tokens: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a token continues a word in this vocabulary."""
+    if any(token.startswith(CONTINUES) and token != CONTINUES for token in tokens):
+        return lambda token: token.startswith(CONTINUES) and token != CONTINUES
+    if any(token.startswith(STARTS) for token in tokens):
+        return lambda token: not token.startswith(STARTS)
+    return lambda token: False
 
 
-def _bare(piece: str) -> str:
-    for mark in (CONTINUES, *STARTS):
-        if piece.startswith(mark) and piece != mark:
-            return piece.removeprefix(mark)
-    return piece
+def _bare(token: str) -> str:
+    """A token without its marker."""
+    marker = next((m for m in (CONTINUES, *STARTS) if token.startswith(m) and token != m), "")
+    return token.removeprefix(marker)
 
 
-def _lengths(texts: Iterable[str]) -> dict[int, int]:
-    return dict(sorted(Counter(map(len, texts)).items()))
-
-
-def _scripts(scripts: Counter[str], total: int) -> Table:
-    most = dict(scripts.most_common(SCRIPTS))
-    rest = sum(scripts.values()) - sum(most.values())
-    named = most | ({f"{len(scripts) - len(most)} others": rest} if rest else {})
-    return _table("scripts of the letters", "", named, total)
-
-
-def _table(title: str, name: str, counts: dict[str, int], total: int) -> Table:
+def _table(title: str, counts: Mapping[str, int], total: int) -> Table:
     rows = [[key, f"{count:,}", f"{100 * count / total:.1f} %"] for key, count in counts.items()]
-    return Table.of([name, "pieces", "share"], rows, title)
+    return Table.of(["", "tokens", "share"], rows, title)

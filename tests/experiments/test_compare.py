@@ -148,21 +148,21 @@ def test_every_run_is_measured(done):
             ]
 
 
-def test_all_models_see_the_same_tokens_in_the_same_pieces(done):
+def test_all_models_train_on_the_same_tokens_of_one_tokenizer(done):
     lstm, transformer = done.found.outcomes.values()
     assert [one.tokens for one in lstm] == [one.tokens for one in transformer]
     pieces = {path.read_bytes() for path in done.found.folder.glob("*/model/tokenizer.json")}
     assert len(pieces) == 1
 
 
-def test_what_is_finished_stays_when_a_seed_is_added(done):
+def test_finished_runs_are_kept_when_a_seed_is_added(done):
     assert len(done.first) >= 4
     assert {path: path.stat().st_mtime_ns for path in done.first} == done.first
     again = compare(done.recipes, seeds=(1, 2), out=done.found.folder, show="none")
     assert again.outcomes == done.found.outcomes
 
 
-def test_the_results_are_told_to_programs_and_to_people(done):
+def test_results_are_written_as_json_and_as_a_page(done):
     facts = json.loads((done.found.folder / "comparison.json").read_text())
     assert [run["seed"] for run in facts["runs"]] == [1, 2, 1, 2]
     assert facts["conditions"]["budget"] == {"tokens": TOKENS}
@@ -171,7 +171,7 @@ def test_the_results_are_told_to_programs_and_to_people(done):
         assert told in page
 
 
-def test_a_folder_holds_what_is_asked_for_or_is_refused(done, tmp_path):
+def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path):
     def again(*given: str) -> None:
         compare(recipes[:1], given, out=out, show="none")
 
@@ -213,7 +213,7 @@ def stopped_comparison(recipe: Path, out: Path) -> bool:
     return bool(list(run.glob("checkpoints/step-*")))
 
 
-def test_a_comparison_that_is_stopped_goes_on_and_ends_the_same(done, tmp_path):
+def test_a_stopped_comparison_continues_and_ends_with_the_same_weights(done, tmp_path):
     outs = (tmp_path / f"out{attempt}" for attempt in range(5))
     out = next((out for out in outs if stopped_comparison(done.recipes[0], out)), None)
     if out is None:
@@ -256,7 +256,7 @@ def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
         ("[training]=>[evaluation]\nbleu_tokenize = 'none'\n[training]", "evaluation.bleu_tokeni"),
     ],
 )
-def test_what_differs_is_refused_by_name(recipes, tmp_path, change, told):
+def test_each_difference_between_recipes_is_named(recipes, tmp_path, change, told):
     before, after = change.split("=>")
     text = recipes[1].read_text()
     assert before in text
@@ -278,7 +278,7 @@ def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
     assert conditions_of(read_recipe(recipes[1]), {}) != one
 
 
-def test_two_recipes_of_one_name_are_refused(recipes, tmp_path):
+def test_two_recipes_of_one_name_raise_an_error(recipes, tmp_path):
     with pytest.raises(ConfigError, match="are both named 'lstm'"):
         compare([recipes[0], recipes[0]], out=tmp_path / "out", show="none")
 
@@ -363,7 +363,7 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     assert json.loads((tmp_path / "out/comparison.json").read_text())["items"] == "examples"
 
 
-def test_a_lower_score_may_be_the_better_one():
+def test_the_best_of_scores_to_minimize_is_the_lowest():
     lower = {
         name: (outcome(q, scores=[], goal=("loss", "min", q)),)
         for name, q in {"a": 2.0, "b": 1.0}.items()

@@ -34,7 +34,7 @@ def boxes(svg: str) -> dict[str, tuple[float, float]]:
     return {log: (float(x), float(y)) for x, y, log in re.findall(shown, svg)}
 
 
-def test_depth_goes_right_and_parents_stand_between_their_children():
+def test_parents_are_left_of_their_children_and_in_their_middle():
     places = boxes(BeamTree.of(NODES).svg())
     assert len(places) == len(NODES)
     at = {f"{node.log_prob:.4f}": index for index, node in enumerate(NODES)}
@@ -47,20 +47,20 @@ def test_depth_goes_right_and_parents_stand_between_their_children():
     assert leaves == sorted(leaves) and min(b - a for a, b in itertools.pairwise(leaves)) >= 20
 
 
-def test_the_way_to_the_winner_is_marked():
+def test_the_nodes_of_the_winner_are_marked():
     tree = BeamTree.of(NODES)
     assert tree.winning == {0, 1, 5, 6}
     marked = [line for line in tree.text().splitlines() if line.endswith("*")]
     assert [line.strip(" |-`").split()[0] for line in marked] == ["start", "the", "dog", "</s>"]
 
 
-def test_the_tree_in_characters():
+def test_the_tree_as_text():
     assert BeamTree.of(NODES[:5], "t").text() == (
         "t\nstart 0.00\n|-the -0.50\n|-a -1.00\n| `-cat -1.50\n`-one -3.00 x\n"
     )
 
 
-def test_a_long_search_is_drawn():
+def test_a_search_of_3000_steps_is_drawn():
     chain = [BeamNode("start", 0.0, None)]
     chain += [BeamNode("日本", -0.1 * index, index) for index in range(3000)]
     tree = BeamTree.of(chain)
@@ -68,7 +68,7 @@ def test_a_long_search_is_drawn():
     assert len(ElementTree.fromstring(tree.svg())) > 3000
 
 
-def test_any_words(tmp_path):
+def test_any_tokens_can_be_drawn(tmp_path):
     nodes = [BeamNode("start", 0.0, None), *(BeamNode(word, -1.0, 0) for word in SAVAGE)]
     tree = BeamTree.of(nodes, SAVAGE[0])
     ElementTree.fromstring(tree.svg())
@@ -76,14 +76,14 @@ def test_any_words(tmp_path):
     assert tree.save(tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_a_parent_stands_before_its_children():
+def test_a_parent_after_its_child_raises_an_error():
     with pytest.raises(ConfigError, match="`parent` of node 0 .* is 1"):
         BeamTree.of([BeamNode("a", 0.0, 1), BeamNode("b", 0.0, None)])
     with pytest.raises(ConfigError, match="`state` must be one of"):
         BeamNode("a", 0.0, None, "lost")
 
 
-def test_the_likeliest_words_with_their_probabilities():
+def test_the_most_probable_tokens_are_shown():
     picture = Distribution.of([0.1, 0.5, 0.1, 0.3], ["a", "b", "c", "d"], most=3)
     assert picture.tokens == ("b", "d", "a") and picture.others == 1
     assert picture.rest == pytest.approx(0.1)
@@ -99,7 +99,7 @@ def test_bars_are_as_long_as_the_probabilities():
     assert wide[1] / wide[0] == pytest.approx(0.25)
 
 
-def test_logits_are_refused():
+def test_logits_instead_of_probabilities_raise_an_error():
     with pytest.raises(ConfigError, match="sum to 1, but sum to 3"):
         Distribution.of([1.0, 2.0], ["a", "b"])
     with pytest.raises(ConfigError, match="`tokens` must be 2"):
@@ -122,7 +122,7 @@ class Bigrams(torch.nn.Module, Generator):
         return self.table[tokens], state
 
 
-def test_next_words_of_a_model():
+def test_next_tokens_of_a_model():
     tokenizer = SimpleNamespace(
         encode=lambda text: SimpleNamespace(ids=[int(word) for word in text.split()]),
         label=lambda index: "no yes".split()[index],

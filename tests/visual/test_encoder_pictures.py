@@ -104,7 +104,7 @@ def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, piece
     assert panel.queries == ("[CLS]", "it", "[SEP]")
 
 
-def test_padding_is_not_shown_even_where_no_words_are_known():
+def test_padding_is_not_shown_where_no_tokens_are_known():
     model = bert()
     with regard.look(model) as seen, torch.no_grad():
         model.encode(Sequences.of([[5, 6, 7, 8], [9, 4], [3]], 0))
@@ -112,7 +112,7 @@ def test_padding_is_not_shown_even_where_no_words_are_known():
     assert sizes == [(4, 4), (2, 2), (1, 1)]
 
 
-def test_each_pass_is_a_view_however_the_encoder_is_called():
+def test_each_call_of_the_encoder_is_recorded_as_a_pass():
     model = Headed(bert(), {"tags": bert().new_head("tags", 3)})
     texts = Sequences.of([[5, 6, 7]], 0)
     with regard.look(model) as seen, torch.no_grad():
@@ -127,7 +127,7 @@ def test_each_pass_is_a_view_however_the_encoder_is_called():
     assert first == ["0", "0", "a", "0", "d"]
 
 
-def test_models_that_read_to_the_right_are_looked_at_too(pieces):
+def test_the_attention_of_causal_models_is_recorded(pieces):
     from regard.models.gpt2 import GPT2, GPT2Config
 
     torch.manual_seed(0)
@@ -165,7 +165,7 @@ def test_pruned_heads_keep_their_numbers_on_the_page():
     assert [panel["numbers"] for panel in data["panels"]] == [[2, 4], [1, 2, 3, 4]]
 
 
-def test_what_cannot_be_read_is_refused(pieces):
+def test_texts_that_are_too_long_raise_an_error(pieces):
     model = bert()
     with pytest.raises(ConfigError, match="Bert does not say how texts become rows"):
         run_encoder(model, ["it"])
@@ -188,11 +188,11 @@ def test_what_cannot_be_read_is_refused(pieces):
         ("it was ##", "it was ##"),
     ],
 )
-def test_pieces_become_words(pieces, words):
+def test_subwords_are_merged_to_words(pieces, words):
     assert [word for word, _ in words_of(pieces.split())] == words.split()
 
 
-def test_a_word_of_several_pieces_looks_on_average_and_is_looked_at_in_sum():
+def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
     given = torch.rand(4, 4, dtype=torch.float64)
     given /= given.sum(1, keepdim=True)
     words = words_of(["a", "b", "##c", "d"])
@@ -203,7 +203,7 @@ def test_a_word_of_several_pieces_looks_on_average_and_is_looked_at_in_sum():
     assert found.sum(1).allclose(torch.ones(()))
 
 
-def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
+def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(pieces, tmp_path):
     model = bert()
     with regard.look(model) as seen:
         run_encoder(model, ["The animal was tired because it ran."], pieces)
@@ -235,7 +235,7 @@ def test_what_a_word_looks_at_in_each_head_and_in_each_layer(pieces, tmp_path):
         two.from_word("it")
 
 
-def test_a_trained_encoders_it_looks_at_the_animal(minilm):
+def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
     model, pieces = minilm
     with regard.look(model) as seen:
         run_encoder(model, [IT], pieces)
@@ -248,7 +248,7 @@ def test_a_trained_encoders_it_looks_at_the_animal(minilm):
 # ------------------------------------------------------------------------- side by side
 
 
-def test_two_models_with_other_pieces_stand_side_by_side(pieces, tmp_path):
+def test_a_comparison_shows_each_model_with_its_own_tokens(pieces, tmp_path):
     first, second = bert(), bert(1, heads=2, layers=4)
     with regard.look(first) as seen:
         run_encoder(first, ["It was tired."], pieces)
@@ -285,7 +285,7 @@ def test_two_models_with_other_pieces_stand_side_by_side(pieces, tmp_path):
         AttentionComparison.of({}, [1])
 
 
-def test_several_kinds_side_by_side_must_be_told_apart():
+def test_a_comparison_needs_one_kind_of_attention():
     panels = tuple(Panel.of(kind, 1, [[[1.0]]]) for kind in ("encoder", "cross"))
     with pytest.raises(ConfigError, match=r"two: one \(kind, example\) must be chosen"):
         AttentionComparison.of({"two": HeadGrid(panels)}, [1])
@@ -319,7 +319,7 @@ def test_input_rows_are_those_that_transformers_makes(tmp_path, pieces):
     assert rows.html().count("<td") == 5 * 20
 
 
-def test_a_single_text_is_one_segment_and_what_does_not_fit_is_refused(pieces):
+def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error(pieces):
     made, template = pieces.tokenizer, pieces.template
     rows = Inputs.of("It ran.", made, template)
     assert rows.tokens == ("[CLS]", "it", "ran", ".", "[SEP]")
@@ -355,7 +355,7 @@ def test_contextual_vectors_are_compared_by_the_formula(pieces):
         .numbers["cosines"]
         .allclose(torch.ones((), dtype=torch.float64))
     )
-    with pytest.raises(ConfigError, match="'green' must stand at least twice in `texts`, but .* 1"):
+    with pytest.raises(ConfigError, match="'green' must occur at least twice in `texts`, but .* 1"):
         contextual_vectors(model, texts[:1], "green", pieces)
 
 
@@ -376,11 +376,11 @@ def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_one
 # ---------------------------------------------------------------------------- vocabulary
 
 
-def test_a_vocabulary_is_counted():
+def test_vocabulary_statistics_count_tokens():
     pieces = ["[PAD]", "[unused1]", "##", "a", "##a", "the", "##ing", "дом", "##日", "1990", "!"]
     found = vocabulary_statistics([*pieces, "aд"]).numbers
     assert found["counts"] == {
-        "pieces": 12, "reserved": 2, "beginnings": 7, "continuations": 3,
+        "tokens": 12, "reserved": 2, "beginnings": 7, "continuations": 3,
         "beginnings of one character": 2, "continuations of one character": 2,
     }  # fmt: skip
     assert found["lengths"]["continuations"] == {1: 2, 3: 1}
@@ -388,7 +388,7 @@ def test_a_vocabulary_is_counted():
         "LATIN": 4, "other signs": 2, "CYRILLIC": 1, "CJK": 1, "digits": 1, "several": 1
     }  # fmt: skip
     assert vocabulary_statistics(["▁a", "b", "<s>"]).numbers["counts"]["continuations"] == 1
-    with pytest.raises(ConfigError, match="at least one piece"):
+    with pytest.raises(ConfigError, match="at least one token"):
         vocabulary_statistics([])
 
 
@@ -397,8 +397,8 @@ def test_the_multilingual_vocabulary_has_the_published_shares(shared, tmp_path):
     lines = shared("vocab/bert-base-multilingual-cased-vocab.txt").read_text().splitlines()
     picture = vocabulary_statistics(lines, "BERT, multilingual, cased")
     counts = picture.numbers["counts"]
-    assert counts["pieces"] == 119_547 and counts["reserved"] == 106
-    assert round(100 * counts["continuations"] / counts["pieces"], 1) == 36.5
+    assert counts["tokens"] == 119_547 and counts["reserved"] == 106
+    assert round(100 * counts["continuations"] / counts["tokens"], 1) == 36.5
     assert counts["continuations"] == sum(line.startswith("##") and line != "##" for line in lines)
     assert sum(picture.numbers["scripts"].values()) == 119_547 - 106
     assert picture.save(tmp_path / "vocabulary.png").stat().st_size > 5000
@@ -407,7 +407,7 @@ def test_the_multilingual_vocabulary_has_the_published_shares(shared, tmp_path):
 # ----------------------------------------------------------------------------- next words
 
 
-def test_the_next_word_of_any_model_with_steps(tmp_path):
+def test_next_tokens_are_those_of_the_full_pass(tmp_path):
     from regard.models.recurrent import RecurrentLanguageModel
 
     made = tokenizer(tmp_path)

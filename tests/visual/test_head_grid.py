@@ -34,7 +34,7 @@ def some(heads: int = 2, layers: int = 2, example: int = 0) -> list[Panel]:
     ]
 
 
-def test_the_page_carries_the_weights_to_a_hundred_thousandth():
+def test_the_page_has_the_weights_to_a_hundred_thousandth():
     given = random_heads(3, 5, 7)
     (data,) = embedded(HeadGrid((Panel.of("cross", 1, given),)).html())
     shown = torch.tensor(weights(data["panels"][0])).view(3, 5, 7)
@@ -66,7 +66,7 @@ def test_six_layers_of_eight_heads_of_three_attentions_over_sixty_words_stay_bel
     assert len(HeadGrid(tuple(panels)).html().encode()) < 3_000_000
 
 
-def test_words_are_inert_and_arrive_whole():
+def test_tokens_are_escaped_and_complete():
     given = random_heads(1, len(SAVAGE), len(SAVAGE))
     page = HeadGrid((Panel.of("encoder", 1, given, SAVAGE, SAVAGE),), "</title><script>").html()
     page.encode()
@@ -77,7 +77,7 @@ def test_words_are_inert_and_arrive_whole():
     assert shown[:6] == SAVAGE[:6] and shown[6] == "tab␉here"
 
 
-def test_pages_do_not_share_names():
+def test_pages_have_no_ids_or_global_names():
     one, other = HeadGrid(tuple(some()))._repr_html_(), HeadGrid(tuple(some(3)))._repr_html_()
     for fragment in (one, other):
         names = [
@@ -87,7 +87,7 @@ def test_pages_do_not_share_names():
     assert not re.search(r"getElementById|window\.|var |^function", one, re.M)
 
 
-def test_select_narrows_and_names_what_there_is():
+def test_select_raises_an_error_that_names_what_there_is():
     heads = HeadGrid(tuple(some()))
     assert {panel.layer for panel in heads.select(layer=2).panels} == {2}
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2\], but is 3"):
@@ -100,7 +100,7 @@ def test_select_narrows_and_names_what_there_is():
         HeadGrid(())
 
 
-def test_one_head_and_the_mean_of_the_heads():
+def test_one_head_and_the_mean_of_the_heads_are_pictures():
     given = random_heads(4, 3, 3)
     heads = HeadGrid((Panel.of("encoder", 1, given, SOURCE, SOURCE),))
     torch.testing.assert_close(torch.tensor(heads.head(3).weights), given[2])
@@ -108,7 +108,7 @@ def test_one_head_and_the_mean_of_the_heads():
     assert heads.lines("Tier", head=2).focus == 1
 
 
-def test_all_heads_as_a_picture_and_as_text(tmp_path):
+def test_all_heads_are_saved_in_every_format(tmp_path):
     heads = HeadGrid(tuple(some()))
     for suffix in ("png", "svg", "txt", "html"):
         assert heads.save(tmp_path / f"a.{suffix}").stat().st_size > 500
@@ -124,7 +124,7 @@ def model() -> Transformer:
     return Transformer(config).eval()
 
 
-def test_what_look_saw_with_the_words_where_they_belong():
+def test_recorded_heads_have_the_tokens_as_labels():
     transformer = model()
     source = Sequences.of([[5, 6, 2], [7, 2]], 0)
     target = torch.tensor([[1, 8, 9], [1, 10, 0]])
@@ -147,7 +147,7 @@ def test_what_look_saw_with_the_words_where_they_belong():
     assert [p.layer for p in seen.heads(kind="cross", layer=2).panels] == [2, 2]
 
 
-def test_without_words_positions_are_numbered():
+def test_without_tokens_positions_are_numbered():
     transformer = model()
     with regard.look(transformer) as seen, torch.no_grad():
         transformer(Sequences.of([[5, 6, 2]], 0), torch.tensor([[1, 8]]))
@@ -176,7 +176,7 @@ document.getElementById("probe").textContent = said.join("\\n");
 </script>"""
 
 
-def test_two_pages_live_in_one_document(tmp_path):
+def test_two_pages_work_in_one_document(tmp_path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser (chromium) on this machine")

@@ -31,7 +31,7 @@ def tips(svg: str) -> dict[tuple[str, str], float]:
     return {(row, column): float(value) for row, column, value in found}
 
 
-def test_each_cell_tells_its_words_and_its_weight():
+def test_the_tooltip_of_a_cell_has_its_labels_and_its_weight():
     shown = tips(Heatmap.of(WEIGHTS, ROWS, COLUMNS).svg())
     for row, values in zip(ROWS, WEIGHTS, strict=True):
         for column, value in zip(COLUMNS, values, strict=True):
@@ -68,7 +68,7 @@ def test_shades_in_the_terminal_grow_with_the_weight():
 
 @pytest.mark.parametrize("columns", [1, 3, 12, 13, 40, 90])
 @pytest.mark.parametrize("width", [40, 80])
-def test_the_terminal_is_never_overrun(columns, width):
+def test_no_line_is_wider_than_the_terminal(columns, width):
     words = (SAVAGE + ["internationalization" * 2]) * 12
     rows, columns_words = words[:20], words[:columns]
     picture = Heatmap.of(random_rows(20, columns), rows, columns_words, "title " * 40)
@@ -89,7 +89,7 @@ def test_plain_text_is_ascii_when_the_words_are():
     assert Heatmap.of(random_rows(30, 30), ["a"] * 30, ["b"] * 30, "c").text().isascii()
 
 
-def test_colour_only_where_the_terminal_has_it():
+def test_colours_are_used_only_where_the_terminal_has_them():
     picture = Heatmap.of(WEIGHTS, ROWS, COLUMNS)
     for system, coloured in ((None, False), ("truecolor", True)):
         console = Console(width=80, force_terminal=True, color_system=system)
@@ -109,7 +109,7 @@ def test_svg_and_page_are_well_formed_and_inert(count):
 
 
 @pytest.mark.parametrize("words", [SAVAGE, ["short"] * 8])
-def test_png(tmp_path, words):
+def test_a_png_file_has_the_size_of_the_drawing(tmp_path, words):
     path = Heatmap.of(random_rows(8, 8), words, words, "$unclosed ^_{").save(tmp_path / "a.png")
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
@@ -131,7 +131,7 @@ def test_without_matplotlib_the_install_line_is_named(tmp_path, monkeypatch):
         Heatmap.of(WEIGHTS).save(tmp_path / "a.png")
 
 
-def test_the_suffix_chooses(tmp_path):
+def test_the_suffix_chooses_the_format(tmp_path):
     picture = Heatmap.of(WEIGHTS, ROWS, COLUMNS, "title")
     for suffix, begins in ((".svg", "<svg"), (".html", "<!doctype"), (".txt", "title")):
         path = picture.save(tmp_path / f"a{suffix}")
@@ -159,7 +159,7 @@ def test_show_never_fails_on_the_encoding_of_the_terminal(encoding, monkeypatch)
         ([[0.1], [0.2, 0.3]], "rows of one length"),
     ],
 )
-def test_what_is_no_matrix_is_refused(weights, message):
+def test_weights_that_are_no_matrix_raise_an_error(weights, message):
     with pytest.raises(ConfigError, match=message):
         Heatmap.of(weights)
 
@@ -180,7 +180,7 @@ def test_png_bytes_are_read_back_by_another_decoder(tmp_path):
     assert pixels == [[[*blue, 255], [*orange, 255]], [[*blue, 0], [*blue, 128]]]
 
 
-def test_lines_of_one_word():
+def test_lines_of_one_query_have_their_weights():
     picture = AttentionLines.of(WEIGHTS, ROWS, COLUMNS, focus="sat")
     assert re.findall(r">(0\.\d{3})</text>", picture.svg()) == ["0.125", "0.062", "0.812"]
     shown = re.findall(r"^  (\w+) +([\d.]+)", picture.text(), re.M)
@@ -192,7 +192,7 @@ def test_lines_fade_with_the_weight():
     assert [float(x) for x in re.findall(r'stroke-opacity="([\d.]+)"', svg)] == [0.5, 1.0]
 
 
-def test_a_focus_that_stands_twice_or_nowhere_is_refused():
+def test_a_focus_that_occurs_twice_or_nowhere_raises_an_error():
     words = ["it", "is", "it"]
     for word, where in (("it", "at 0, 2"), ("its", "nowhere")):
         with pytest.raises(ConfigError, match=where):

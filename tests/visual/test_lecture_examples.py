@@ -19,7 +19,7 @@ def softmax(scores: list[float]) -> list[float]:
     return [power / math.fsum(powers) for power in powers]
 
 
-def test_self_attention_of_the_lecture():
+def test_self_attention_is_the_softmax_of_the_divided_scores():
     weights = lecture_examples.self_attention().numbers["weights"].tolist()
     assert weights[0] == pytest.approx(softmax([112 / 8, 96 / 8, 16 / 8, 8 / 8]), abs=1e-12)
     assert weights[1] == pytest.approx(softmax([92 / 8, 124 / 8, 22 / 8, 8 / 8]), abs=1e-12)
@@ -42,7 +42,7 @@ def test_self_attention_of_two_words_agrees_with_the_slide():
     assert picture.numbers["weights"].tolist()[0] == pytest.approx([0.8807970779, 0.1192029220])
 
 
-def test_convolution_of_the_lecture():
+def test_convolution_equals_the_naive_sums():
     image, filters = lecture_examples.IMAGE, lecture_examples.FILTERS
     naive = [
         [
@@ -129,17 +129,17 @@ def test_masks_are_drawn_as_they_are():
 
 
 @pytest.mark.parametrize("grid", [[[0.0, 1.0]], masks.causal().grid(3, 3), [[1, 0]]])
-def test_what_is_no_mask_is_refused(grid):
+def test_a_grid_that_is_no_boolean_matrix_raises_an_error(grid):
     with pytest.raises(ConfigError, match="`grid` must be a boolean matrix"):
         mask_grid(grid)
 
 
-def test_masks_take_any_words():
+def test_masks_have_any_labels():
     grid = masks.causal().grid(len(SAVAGE), len(SAVAGE))[0, 0]
     assert widest(mask_grid(grid, SAVAGE, SAVAGE).text(60)) <= 60
 
 
-def test_a_large_table_is_drawn_in_a_moment(tmp_path):
+def test_a_large_table_is_drawn_in_five_seconds(tmp_path):
     start = time.process_time()
     assert len(sinusoids(100, 512).svg()) < 500_000  # one image, not 51,200 rectangles
     assert time.process_time() - start < 5

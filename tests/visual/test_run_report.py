@@ -41,7 +41,7 @@ EVENTS = [
 ]
 
 
-def test_every_quantity_of_the_record_becomes_a_curve():
+def test_every_quantity_of_the_metrics_becomes_a_curve():
     charts = {chart.title: chart for chart in training_curves(EVENTS).parts}
     assert list(charts) == ["Loss", "Learning rate", "Speed", "valid/bleu"]
     loss = {series.name: series.finite for series in charts["Loss"].series}
@@ -50,7 +50,7 @@ def test_every_quantity_of_the_record_becomes_a_curve():
     assert "nan" not in charts["Loss"].svg()
 
 
-def test_a_long_record_is_thinned_and_keeps_its_end():
+def test_long_curves_are_thinned_and_keep_their_end():
     events = [{"update": index, "train/loss": 1 / (1 + index)} for index in range(100_000)]
     (chart,) = training_curves(events).parts
     (series,) = chart.series
@@ -58,7 +58,7 @@ def test_a_long_record_is_thinned_and_keeps_its_end():
     assert training_curves([]).parts == ()
 
 
-def test_points_lie_where_the_axes_say():
+def test_points_agree_with_the_axes():
     chart = Curves((Series("a", ((0, 0.0), (10, 50.0), (20, 100.0))),), width=420, height=300)
     svg = chart.svg()
     dots = [
@@ -165,7 +165,7 @@ def report() -> RunReport:
     )
 
 
-def test_the_report_is_inert_and_stands_alone():
+def test_the_report_is_escaped_and_loads_nothing():
     page = report().html()
     reader = Reader(page)
     assert scripts(page) == 4  # two pictures of heads: data and program each
