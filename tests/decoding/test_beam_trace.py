@@ -1,4 +1,4 @@
-"""What a listener hears of a beam search, drawn as a tree, against the search itself."""
+"""The tree that a listener records of a beam search, against the search itself."""
 
 import pytest
 from decoding_mocks import EOS, Recurrent, batch, next_log_probs, sources

@@ -1,4 +1,4 @@
-"""Text as it is decided: its parts together are what all tokens together spell."""
+"""The parts of an incrementally decoded text are what decoding all tokens together gives."""
 
 from __future__ import annotations
 

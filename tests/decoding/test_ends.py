@@ -1,4 +1,4 @@
-"""Several tokens that end a sequence, and constraints: compiled or step by step, by any method."""
+"""Several end-of-sequence tokens, and constraints: compiled or step by step, by every method."""
 
 import random
 from dataclasses import replace
@@ -249,10 +249,10 @@ WRONG = [
 
 @pytest.mark.parametrize("named", WRONG, ids=lambda named: ",".join(named))
 def test_options_out_of_range_raise_an_error_that_names_them(named):
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as raised:
         options(**named)
-    assert any(name in str(refused.value) for name in ("relative", *named))
-    assert len(str(refused.value)) < 400
+    assert any(name in str(raised.value) for name in ("relative", *named))
+    assert len(str(raised.value)) < 400
     with pytest.raises(ConfigError):
         with_options(Greedy(), **named)
 

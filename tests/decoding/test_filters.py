@@ -1,4 +1,4 @@
-"""Filters against transformers' processors and against grids that can be read."""
+"""Filters against those of transformers, and against scores computed by hand."""
 
 import pytest
 import torch

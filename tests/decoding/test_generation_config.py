@@ -281,20 +281,20 @@ def mutated(draw):
 @pytest.mark.filterwarnings("ignore")
 def test_a_mutated_file_gives_tokens_or_an_error_that_names_it(pair, tmp_path):
     ours, source = pair[1], Sequences.of([[5, 6, 7]], 0)
-    draw, refused = random.Random(8), 0
+    draw, errors = random.Random(8), 0
     for _ in range(250):
         (tmp_path / FILE).write_bytes(mutated(draw))
         try:
             method = load(tmp_path, ours)
         except RegardError as error:
-            refused += 1
+            errors += 1
             assert str(tmp_path / FILE) in str(error)
             continue
         try:
             generate(ours, source, method)
         except RegardError as error:
             assert "draft" in str(error) or "max_length" in str(error)
-    assert refused > 100
+    assert errors > 100
 
 
 def test_a_pipe_or_a_folder_instead_of_the_file_raises_an_error(tmp_path):

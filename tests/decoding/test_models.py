@@ -1,4 +1,4 @@
-"""The models of the library under every method: one road for cells and for caches."""
+"""Every decoding method with the models of the library: recurrent states and key/value caches."""
 
 import pytest
 import torch

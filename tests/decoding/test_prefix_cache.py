@@ -1,4 +1,4 @@
-"""What is kept of prompts changes how long a start takes, and nothing else."""
+"""The prefix cache changes how long a start takes, and nothing else."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Options by name: what they mean, what is refused, and generation_config.json both ways."""
+"""Options by name: the methods and errors that they give, and generation_config.json both ways."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""A draft changes how fast a text is written, and never which text."""
+"""Speculative decoding generates the same texts as decoding without a draft."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
