@@ -120,12 +120,12 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
 
 
 @pytest.mark.parametrize(("old", "new", "line", "words"), WRONG)
-def test_what_is_wrong_is_named_with_its_place(old, new, line, words):
+def test_an_error_names_file_line_and_option(old, new, line, words):
     assert old in TEXT
     assert refusal(TEXT.replace(old, new)) == f"small.toml:{line}: {words}"
 
 
-def test_a_dataclass_that_refuses_its_values_is_heard_with_the_place():
+def test_an_error_of_a_dataclass_names_file_and_line():
     @dataclass(frozen=True)
     class Heads:
         heads: int
@@ -146,7 +146,7 @@ def test_a_dataclass_that_refuses_its_values_is_heard_with_the_place():
         recipe.parse(source.text, ["model.heads=3"], Path("w.toml")).check(Wide)
 
 
-def test_all_problems_are_told_at_once():
+def test_one_error_names_all_problems():
     said = refusal(TEXT.replace("updates", "updatse").replace("seed = 7", "sede = 7"))
     assert len(said.splitlines()) == 2
 
@@ -182,11 +182,11 @@ def test_overrides_are_read_with_the_options_own_type():
         ),
     ],
 )
-def test_overrides_are_refused_as_the_file_is(override, words):
+def test_wrong_overrides_are_errors(override, words):
     assert refusal(TEXT, override) == f"command line: {words}"
 
 
-def test_paths_start_at_the_recipe_and_overridden_ones_where_the_user_is(tmp_path, monkeypatch):
+def test_paths_start_at_the_recipe_and_overridden_ones_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("CORPUS", "/data/corpus")
     monkeypatch.setenv("HOME", "/somebody")
     monkeypatch.chdir(tmp_path)
@@ -203,7 +203,7 @@ def test_paths_start_at_the_recipe_and_overridden_ones_where_the_user_is(tmp_pat
         assert check(text, path=here).data.train == Path(expected)
 
 
-def test_choice_refuses_an_unknown_name_with_the_nearest():
+def test_an_unknown_choice_is_an_error_with_the_nearest_name():
     source = recipe.parse(TEXT, ["model.name=transfromer"], Path("small.toml"))
     assert source.choice("task", ["translation", "language_modeling"]) == "translation"
     assert source.choice("tokenizer.kind", ["bpe"], default="bpe") == "bpe"
@@ -213,7 +213,7 @@ def test_choice_refuses_an_unknown_name_with_the_nearest():
         source.choice("tokenizer.kind", ["bpe", "words"])
 
 
-def test_the_model_that_is_named_decides_what_the_model_section_holds():
+def test_the_named_model_decides_the_options_of_its_section():
     @dataclass(frozen=True)
     class Recurrent:
         vocab_size: int
@@ -227,7 +227,7 @@ def test_the_model_that_is_named_decides_what_the_model_section_holds():
         recipe.parse(TEXT).check(schema)
 
 
-def test_a_named_size_stands_in_place_of_the_models_own_defaults(tmp_path):
+def test_a_named_size_replaces_the_defaults_of_the_model(tmp_path):
     size = {"d_model": 8, "layers": 5}
     section = recipe.options_of(Config, ["vocab_size"], size, name=(str, ...))
     schema = recipe.with_section(Schema, "model", section)
@@ -237,7 +237,7 @@ def test_a_named_size_stands_in_place_of_the_models_own_defaults(tmp_path):
     assert recipe.read(tmp_path / "recipe.toml").tables["model"]["d_model"] == 8
 
 
-def test_files_that_are_no_recipes_are_refused_by_name_and_line(tmp_path):
+def test_files_that_are_not_recipes_are_errors_with_name_and_line(tmp_path):
     (tmp_path / "small.toml").write_bytes(b"task = 'x'\nname = '\xff'\n")
     with pytest.raises(DataError, match=r"small.toml:2: is not UTF-8"):
         recipe.read(tmp_path / "small.toml")
@@ -276,7 +276,7 @@ def test_toml_is_read_back_by_the_standard_library(tables):
     assert tomllib.loads(recipe.dumps(tables)) == tables
 
 
-def test_toml_leaves_out_none_and_refuses_what_toml_has_not():
+def test_toml_leaves_out_none_and_other_types_are_errors():
     assert recipe.dumps({"a": None, "b": {"c": None}}) == "[b]\n"
     assert math.isnan(tomllib.loads(recipe.dumps({"a": math.nan}))["a"])
     with pytest.raises(ConfigError, match="TOML has no NoneType"):

@@ -49,7 +49,7 @@ def with_option(text: str, key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_values_that_no_option_takes_are_located(path, tmp_path):
+def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
     text, draw, other = path.read_text(), random.Random(path.stem), tmp_path / "r.toml"
     _, read = runs.open_recipe(path, keep_unset=True)
     names = [name for name in options_in(type(read)) if name not in ("task", "model.name")]
@@ -82,7 +82,7 @@ def test_values_that_no_option_takes_are_located(path, tmp_path):
         ("name=../evil", "must be a plain name"),
     ],
 )
-def test_the_command_line_is_as_strict(override, told):
+def test_an_impossible_override_is_an_error(override, told):
     path = next(path for path in RECIPES if path.stem == "demo-transformer")
     with pytest.raises(ConfigError, match=f"^command line: .*{re.escape(told)}"):
         runs.read_recipe(path, [override], keep_unset=True)
@@ -125,7 +125,7 @@ updates = 1
         "evaluation.stride = 100",
     ],
 )
-def test_what_is_found_when_the_model_is_built_is_located_too(tmp_path, monkeypatch, option):
+def test_an_error_while_the_model_is_built_names_file_and_line(tmp_path, monkeypatch, option):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("a b c d\n" * 20)
     name, _, value = option.partition(" = ")
@@ -149,7 +149,7 @@ def test_what_is_found_when_the_model_is_built_is_located_too(tmp_path, monkeypa
         ("\n".join(f"a{i} = {i}" for i in range(3000)), "and more, beside these 20"),
     ],
 )
-def test_recipes_beyond_all_measure_are_errors(tmp_path, content, told):
+def test_recipes_that_are_too_large_or_too_deep_are_errors(tmp_path, content, told):
     path = tmp_path / "r.toml"
     path.write_text(content)
     with pytest.raises(RegardError) as refused:
@@ -157,13 +157,13 @@ def test_recipes_beyond_all_measure_are_errors(tmp_path, content, told):
     assert told in str(refused.value)
 
 
-def test_a_pipe_is_no_recipe_and_nobody_waits_for_it(tmp_path):
+def test_a_pipe_is_an_error_at_once(tmp_path):
     os.mkfifo(tmp_path / "r.toml")
     with pytest.raises(DataError, match=r"r\.toml: must be a file, but is"):
         recipe.read(tmp_path / "r.toml")
 
 
-def test_the_record_of_a_run_must_be_as_it_was_written(tmp_path, monkeypatch):
+def test_a_changed_record_of_a_run_is_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("a b c d\n" * 20)
     Path("r.toml").write_text(TINY)

@@ -55,7 +55,7 @@ def test_the_newest_the_best_and_those_to_average_stay(tmp_path):
 
 
 @pytest.mark.parametrize("verb", [train, resume])
-def test_one_process_at_a_time(tmp_path, verb):
+def test_a_second_process_in_the_folder_is_an_error(tmp_path, verb):
     place = filled(tmp_path, "step-000001")
     (place.checkpoints / ".step-000002.writing").mkdir()  # by the other process, at this moment
     with place.locked():
@@ -66,7 +66,7 @@ def test_one_process_at_a_time(tmp_path, verb):
         pass
 
 
-def test_leftovers_of_a_killed_process_go(tmp_path):
+def test_leftovers_of_a_killed_process_are_deleted(tmp_path):
     place = filled(tmp_path, "step-000001")
     (place.checkpoints / ".step-000002.writing").mkdir()
     (place.checkpoints / ".step-000000.deleted").mkdir()
@@ -74,7 +74,7 @@ def test_leftovers_of_a_killed_process_go(tmp_path):
     assert sorted(path.name for path in place.checkpoints.iterdir()) == ["step-000001"]
 
 
-def test_differences_are_named_to_the_leaf():
+def test_differences_name_every_leaf():
     before = {"a": {"b": 1, "c": [1, 2]}, "d": "x"}
     assert differences(before, before) == []
     assert differences(before, {"a": {"b": 2, "c": [1, 2]}, "e": 3}) == [
@@ -91,7 +91,7 @@ def lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_what_came_after_the_checkpoint_is_cut_off(tmp_path):
+def test_events_after_the_checkpoint_are_cut_off(tmp_path):
     record = MetricsLog(tmp_path)
     record.write(1, {"lr": 0.5})
     length = record.length()
@@ -126,7 +126,7 @@ def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
     assert [line["update"] for line in lines(tmp_path)] == [1, 2, 3]
 
 
-def test_tensorboard_is_asked_for_by_name(tmp_path, monkeypatch):
+def test_a_missing_tensorboard_is_an_error_that_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[track\]'"):
         MetricsLog(tmp_path, tensorboard=True)

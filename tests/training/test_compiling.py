@@ -69,7 +69,7 @@ def without_dropout(model):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_gradients_are_the_same(anywhere, name):
+def test_compiled_blocks_have_the_same_gradients(anywhere, name):
     torch.manual_seed(0)
     model = without_dropout(MODELS[name]())
     found = []
@@ -88,7 +88,7 @@ def test_gradients_are_the_same(anywhere, name):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_who_looks_sees(anywhere):
+def test_capture_and_head_gating_use_the_plain_blocks(anywhere):
     model = MODELS["gpt2"]().train()
     compiled = compiling.compiled_blocks(model, torch.device("cpu"))
     with regard.look(model) as seen, compiling.compiling(compiled):
@@ -156,7 +156,7 @@ def test_a_run_with_compiled_blocks_resumes_in_every_bit(anywhere, tmp_path, mon
     assert [event["update"] for event in events if "train/loss" in event] == [1, 2, 3, 4]
 
 
-def test_where_it_does_not_pay_it_is_refused(tmp_path):
+def test_compiling_on_a_cpu_or_without_blocks_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="`compile` is for a GPU, .* Leave it out: compile=false"):
         trained(tmp_path / "a", 1, compile=True)
     with pytest.raises(ConfigError, match="`compile` is for models that are made of blocks"):
@@ -164,7 +164,7 @@ def test_where_it_does_not_pay_it_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
-def test_a_gpu_learns_the_same(tmp_path):
+def test_a_gpu_trains_the_same_with_compiled_blocks(tmp_path):
     losses = []
     for compile in (False, True):
         torch.manual_seed(0)

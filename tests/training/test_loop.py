@@ -97,7 +97,7 @@ def moved(task, place) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in task.model.parameters()]) - before
 
 
-def test_divided_by_the_usual_count_an_item_weighs_the_same_in_every_batch(tmp_path):
+def test_divided_by_the_usual_count_an_item_has_the_same_weight_in_every_batch(tmp_path):
     """8 batches with 6 to 21 words each take as many steps as the mean over all words would."""
     whole, batches, other = Ragged(24), Ragged(3), Ragged(3)
     batches.usual = {"words": sum(int(part.lengths.sum()) for part in batches.parts) / 8}
@@ -124,7 +124,7 @@ def test_an_update_never_spans_two_epochs(tmp_path):
     assert result.reason == "2 epochs"
 
 
-def test_the_first_limit_ends_it(tmp_path):
+def test_the_first_limit_ends_the_training(tmp_path):
     chosen = options(epochs=50, tokens=301, updates=30, accumulate=1)
     result = train(Toy(), chosen, tmp_path, show="none")
     assert (result.reason, result.tokens, result.update) == ("301 tokens", 320, 16)
@@ -149,7 +149,7 @@ def test_a_decay_needs_no_count_of_updates(tmp_path, limit):
 # ---- what it writes ---------------------------------------------------------------------------
 
 
-def test_metrics_have_the_keys_that_people_expect(tmp_path):
+def test_metrics_have_the_documented_keys(tmp_path):
     train(Toy(), options(tensorboard=True), tmp_path, show="none")
     first = events(tmp_path)[0]
     assert first.keys() == {
@@ -166,7 +166,7 @@ def test_metrics_have_the_keys_that_people_expect(tmp_path):
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_several_losses_are_told_apart(tmp_path):
+def test_several_losses_are_logged_by_name(tmp_path):
     chosen = TrainingOptions(updates=2, log_every=2)
     result = train(Ragged(12), chosen, tmp_path, show="none")
     lines = [e for e in events(tmp_path) if "train/loss" in e]
@@ -201,7 +201,7 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
         average([])
 
 
-def test_a_run_is_not_written_over(tmp_path):
+def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
     train(Toy(), options(updates=1), tmp_path, show="none")
     with pytest.raises(ConfigError, match="holds a run already"):
         train(Toy(), options(updates=1), tmp_path, show="none")
@@ -211,7 +211,7 @@ def test_a_run_is_not_written_over(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "auto"])
-def test_masters_stay_float32(tmp_path, precision):
+def test_weights_stay_float32_in_every_precision(tmp_path, precision):
     task, judge = Toy(dropout=0.0), Toy(dropout=0.0)
     train(task, options(precision=precision), tmp_path / "a", show="none")
     train(judge, options(), tmp_path / "b", show="none")
@@ -263,7 +263,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, value):
     assert [e["update"] for e in events(tmp_path)] == [4, 6, 8]
 
 
-def test_a_goal_that_is_not_scored_is_named(tmp_path):
+def test_a_goal_that_is_not_among_the_scores_is_an_error(tmp_path):
     task = Toy()
     task.goal = ("bleu", "max")
     with pytest.raises(ConfigError, match=r"validation's scores \(loss\), but is 'bleu'"):
@@ -277,12 +277,12 @@ def test_a_goal_that_is_not_scored_is_named(tmp_path):
         ({"accumulate": 0}, "`accumulate` of the training options must be at least 1, but is 0"),
     ],
 )
-def test_wrong_options_are_refused(wrong, message):
+def test_wrong_options_are_errors(wrong, message):
     with pytest.raises(ConfigError, match=message):
         options(**wrong)
     with pytest.raises(ConfigError, match="`every` of the checkpoint options must be at least 1"):
         CheckpointOptions(average=2)
 
 
-def test_windows_are_what_the_tests_think():
+def test_the_toy_data_have_the_sizes_that_these_tests_use():
     assert len(Windows().epoch(0)) == 7

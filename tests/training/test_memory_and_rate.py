@@ -63,7 +63,7 @@ def passed(model, low_precision, blocks):
 
 @pytest.mark.parametrize("low_precision", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_computed_anew_is_the_same_in_every_bit(name, low_precision):
+def test_activation_checkpointing_changes_no_bit(name, low_precision):
     """With dropout, whose generator is put back; and it goes on from where it would have been."""
     torch.manual_seed(0)
     model = MODELS[name]().train()
@@ -75,7 +75,7 @@ def test_what_is_computed_anew_is_the_same_in_every_bit(name, low_precision):
     assert all("forward" not in vars(block) for block in blocks)
 
 
-def test_only_what_enters_a_block_is_kept():
+def test_activation_checkpointing_stores_only_the_input_of_each_block():
     model = MODELS["bert"]().train()
     whole = stored_by(model, lambda: hidden_of(model))
     few = stored_by(model, lambda: hidden_of(model), blocks_of(model))
@@ -83,7 +83,7 @@ def test_only_what_enters_a_block_is_kept():
     assert entering <= few < entering + 8 * ROWS * LENGTH * WIDTH * 4 < whole / 2
 
 
-def test_what_has_no_blocks_is_refused(tmp_path):
+def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="but Model has none"):
         train(
             Toy(),
@@ -114,7 +114,7 @@ class Translating(Task):
         return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
 
 
-def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
+def test_mfu_is_flops_per_second_over_the_rate(monkeypatch):
     """Places of padding do nothing, so that their FLOPs do not count."""
     monkeypatch.setattr(utilization, "rate_of", lambda device, precision: 1e9)
     task = Translating()
@@ -130,7 +130,7 @@ def test_the_share_is_flops_by_seconds_by_the_rate(monkeypatch):
     assert torch.equal(state, torch.get_rng_state()), "counting draws no number of the training's"
 
 
-def test_a_task_that_cannot_be_counted_has_no_share(tmp_path):
+def test_a_task_that_cannot_be_counted_has_no_mfu(tmp_path):
     work = Utilization(Toy(), torch.device("cpu"), "float32")
     work.add([(1, 2)])
     assert work.share(work.tokens, 1.0) is None
@@ -139,7 +139,7 @@ def test_a_task_that_cannot_be_counted_has_no_share(tmp_path):
     assert events and not any("mfu" in event for event in events)
 
 
-def test_the_rate_is_measured_or_known(monkeypatch):
+def test_the_rate_comes_from_the_data_sheet_or_is_measured(monkeypatch):
     assert 1e8 < rate_of(torch.device("cpu"), "float32") < 1e15
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     assert rate_of(torch.device("cuda"), "bfloat16") == 312e12
@@ -152,13 +152,13 @@ def test_the_rate_is_measured_or_known(monkeypatch):
     assert rate_of(torch.device("cuda"), "bfloat16") == 5e12 and len(measured) == 1
 
 
-def test_it_is_shown_where_it_is_known():
+def test_the_status_shows_mfu_where_it_is_known():
     status = Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf, share=0.834)
     assert "10 tokens/s · MFU 83% · " in str(status)
     assert "MFU" not in str(Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf))
 
 
-def test_a_head_over_few_words_is_counted_too():
+def test_the_flops_of_a_head_at_few_positions_are_counted():
     encoder = MODELS["bert"]()
     model = Headed(encoder, {"masked_lm": encoder.new_head("masked_lm")})
     assert blocks_of(model) == list(encoder.blocks)

@@ -72,7 +72,7 @@ def test_three_updates_equal_the_published_rule(name):
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("limit", [0.0, 0.5, 1e6])
-def test_clipping_is_torch_s(limit, name, kernels, request):
+def test_clipping_equals_torch(limit, name, kernels, request):
     if not kernels:
         request.getfixturevalue("no_kernels")
     model, theirs = Toy().model, Toy().model
@@ -116,7 +116,7 @@ def test_low_precision_copies_follow_their_weights(name):
         assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
 
 
-def test_its_memory_is_torch_s():
+def test_the_state_of_adam_has_the_names_of_torch():
     """A checkpoint of torch's optimizer goes on in ours, and the other way round."""
     model, theirs = Toy().model, Toy().model
     theirs.load_state_dict(model.state_dict())
@@ -132,7 +132,7 @@ def test_its_memory_is_torch_s():
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
-def test_memory_travels_by_name(name):
+def test_the_optimizer_state_is_restored_by_name(name):
     options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9)
     model, other = Toy().model, Toy(seed=2).model
     first, second = optimizer(model, options), optimizer(other, options)
@@ -146,7 +146,7 @@ def test_memory_travels_by_name(name):
     assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
 
 
-def test_a_frozen_model_is_refused():
+def test_a_model_without_trainable_parameters_is_an_error():
     with pytest.raises(ConfigError, match="no parameter to train"):
         optimizer(Toy().model.requires_grad_(False), OptimizerOptions())
     with pytest.raises(ConfigError, match="must be adam, adamw or sgd, but is 'lion'"):

@@ -15,7 +15,7 @@ from regard.training.progress import Bar, Lines, Silent, Status, progress
 STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
 
 
-def test_a_line_says_it_all():
+def test_a_line_has_update_epoch_loss_rate_and_time_left():
     out = io.StringIO()
     Lines(out=out).show(STATUS)
     assert out.getvalue()[9:] == (
@@ -34,7 +34,7 @@ def test_time_left(left, told):
     assert str(status).endswith(f"{told} left")
 
 
-def test_no_terminal_no_bar(capsys):
+def test_without_a_terminal_lines_are_printed(capsys):
     assert isinstance(progress("auto"), Lines)
     Silent().warn("the disk is full")
     assert "Warning: the disk is full" in capsys.readouterr().err

@@ -76,7 +76,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, undisturb
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_stopped_before_every_single_update(tmp_path, undisturbed, kind, monkeypatch):
+def test_stopped_before_every_update_it_ends_with_the_same_bits(
+    tmp_path, undisturbed, kind, monkeypatch
+):
     """Even one update at a time, through a checkpoint each, nothing changes."""
     update = Loop.update
 
@@ -98,7 +100,7 @@ def test_stopped_before_every_single_update(tmp_path, undisturbed, kind, monkeyp
     assert outcome(folder) == outcome(undisturbed(kind))
 
 
-def test_a_finished_run_says_so(undisturbed, capsys):
+def test_resuming_a_finished_run_changes_nothing(undisturbed, capsys):
     folder = undisturbed("average")
     before = outcome(folder)
     result = resume(Toy(), options(), folder, show="lines")
@@ -226,7 +228,7 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
 @pytest.mark.parametrize("file", ["weights.safetensors", "facts.json", "manifest.json"])
-def test_damage_is_noticed_and_the_one_before_is_used(halfway, undisturbed, capsys, damage, file):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(halfway, undisturbed, capsys, damage, file):
     newest = sorted((halfway / "checkpoints").iterdir())[-1]
     damage(newest / file)
     resume(Toy(), options(), halfway, show="lines")
@@ -238,7 +240,7 @@ def test_damage_is_noticed_and_the_one_before_is_used(halfway, undisturbed, caps
     assert outcome(halfway) == outcome(undisturbed("average"))
 
 
-def test_when_all_are_damaged_nothing_is_invented(halfway):
+def test_only_damaged_checkpoints_are_an_error(halfway):
     for folder in (halfway / "checkpoints").iterdir():
         flip(folder / "memory.safetensors")
     with pytest.raises(CheckpointError, match="are damaged: nothing to resume"):
@@ -248,7 +250,7 @@ def test_when_all_are_damaged_nothing_is_invented(halfway):
 # ---- changed ----------------------------------------------------------------------------------
 
 
-def test_what_changed_is_named(tmp_path):
+def test_every_changed_option_is_named(tmp_path):
     identity = {"data": {"train.en": "ab12"}, "tokenizer": "cd34"}
     train(Toy(), options(updates=2), tmp_path, identity=identity, show="none")
     (tmp_path / "result.json").unlink()
@@ -266,7 +268,7 @@ def test_what_changed_is_named(tmp_path):
     resume(Toy(), options(updates=2), tmp_path, identity=identity, show="none")
 
 
-def test_another_model_is_refused(halfway):
+def test_another_model_is_an_error(halfway):
     task = Toy()
     task.model.head = torch.nn.Linear(8, 14)
     with pytest.raises(CheckpointError, match=r"head\.bias must be \(14,\), but is \(13,\)"):
@@ -298,7 +300,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(
     assert outcome(tmp_path / "run") == outcome(undisturbed("average"))
 
 
-def test_a_real_limit_on_file_sizes(tmp_path):
+def test_a_first_checkpoint_that_cannot_be_written_is_an_error(tmp_path):
     """The kernel itself refuses (RLIMIT_FSIZE): a clear error when the first cannot be written."""
     pid = os.fork()
     if pid == 0:
@@ -314,7 +316,7 @@ def test_a_real_limit_on_file_sizes(tmp_path):
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_the_best_that_could_not_be_kept_is_not_the_best(tmp_path, monkeypatch):
+def test_weights_that_could_not_be_saved_are_not_the_best(tmp_path, monkeypatch):
     save = Checkpointer.save
 
     def full(self):
@@ -335,7 +337,7 @@ def test_the_best_that_could_not_be_kept_is_not_the_best(tmp_path, monkeypatch):
     assert train(Toy(), chosen, tmp_path / "a", show="none").best_update == 13
 
 
-def test_a_run_from_before_an_option_was_there_goes_on(tmp_path, monkeypatch):
+def test_a_run_from_before_an_option_existed_resumes_with_its_default(tmp_path, monkeypatch):
     def without_options(identity, options, seed):
         whole = real(identity, options, seed)
         del whole["training"]["compile"], whole["training"]["optimizer"]["clip"]

@@ -45,7 +45,7 @@ def judge(name: str):
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "inverse-sqrt", "constant"])
-def test_equal_to_transformers(name):
+def test_schedules_equal_those_of_transformers(name):
     theirs, ours = judge(name), schedule(ScheduleOptions(name, warmup=WARMUP))
     for update in range(1, TOTAL + 1):
         assert ours(ScheduleStep(update, 0, TOTAL)) == pytest.approx(theirs(update), abs=1e-12), (
@@ -82,7 +82,7 @@ def test_zaremba_halves_after_four_epochs():
         ({"final": 2.0}, "`final` of the schedule options must be between 0 and 1, but is 2.0"),
     ],
 )
-def test_wrong_options_are_refused(wrong, message):
+def test_wrong_options_are_errors(wrong, message):
     with pytest.raises(ConfigError, match=message):
         ScheduleOptions(**wrong)
     with pytest.raises(ConfigError, match="must be one of constant"):

@@ -58,7 +58,7 @@ def updates(request, monkeypatch, looks, tmp_path, no_kernels):
     return found
 
 
-def test_an_update_looks_once(updates):
+def test_an_update_waits_for_the_device_once(updates):
     assert updates == [["tolist"]] * 6
 
 
@@ -72,7 +72,7 @@ def learn(head, hidden, targets, count):
 
 
 @pytest.mark.parametrize("case", SPEAKERS, ids=name_of)
-def test_a_language_model_learns_unseen(case):
+def test_the_loss_of_a_language_model_does_not_wait_for_the_device(case):
     model = build(case).to("meta").train()
     targets = ids(3, 7)
     targets[1, 5:] = IGNORE
@@ -82,7 +82,7 @@ def test_a_language_model_learns_unseen(case):
 
 
 @pytest.mark.parametrize("case", TRANSLATORS, ids=name_of)
-def test_a_translator_learns_unseen(case):
+def test_the_loss_of_a_translator_does_not_wait_for_the_device(case):
     model = build(case).to("meta").train()
     batch = PairBatch(source(), Sequences(ids(3, 6), torch.tensor([6, 4, 2]))).to("meta")
     targets = batch.target.ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
@@ -91,7 +91,7 @@ def test_a_translator_learns_unseen(case):
 
 
 @pytest.mark.parametrize("case", ENCODERS, ids=name_of)
-def test_an_encoder_learns_unseen(case):
+def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     encoder = build(case)
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
     model = Headed(encoder, heads).to("meta").train()
@@ -107,7 +107,7 @@ def test_an_encoder_learns_unseen(case):
         words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
 
 
-def test_masked_words_that_are_counted_are_not_looked_for():
+def test_counted_masked_positions_do_not_wait_for_the_device():
     encoder = build(("bert", 0))
     head = encoder.new_head("masked_lm").to("meta")
     targets = torch.full((3, 7), IGNORE)
