@@ -283,19 +283,20 @@ def read_inference_model(path: str | Path) -> nn.Module:
 # ----------------------------------------------------------------------------------- writing
 
 
-def exported(model: Any) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def exported(model: nn.Module) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The contents of config.json and the tensors, as other libraries publish the architecture;
     as only this one reads them where none has it.
     """
     return to_published(model) or (own_config(model), model.state_dict())
 
 
-def own_config(model: Any) -> dict[str, Any]:
+def own_config(model: nn.Module) -> dict[str, Any]:
     """config.json of a model that only this library reads."""
-    return {**asdict(model.config), "model_type": OURS, "architectures": [type(model).__name__]}
+    config: Any = model.config
+    return {**asdict(config), "model_type": OURS, "architectures": [type(model).__name__]}
 
 
-def model_section(model: Any) -> dict[str, Any]:
+def model_section(model: nn.Module) -> dict[str, Any]:
     """The fields of `regard` in config.json by which `ModelFolder` builds a model of ours."""
     heads = {"heads": model.outputs()} if isinstance(model, Headed) else {}
     return {"model": name_of(model), **heads}

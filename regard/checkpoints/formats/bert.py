@@ -68,6 +68,7 @@ CAUSAL = "it predicts the next word from those before it, which no encoder here 
 
 BERT = EncoderLayout(
     model=Bert,
+    family="Bert",
     model_type="bert",
     config=ConfigTable(FIELDS, FIXED, HARMLESS),
     prefix="bert.",
@@ -92,16 +93,6 @@ BERT = EncoderLayout(
         "tags": HeadLayout(CLASSIFIER),
         "span": HeadLayout(affine("output", "qa_outputs")),
         "multiple_choice": HeadLayout([*POOLER, *CLASSIFIER]),
-    },
-    architectures={
-        (): "BertModel",
-        ("masked_lm",): "BertForMaskedLM",
-        ("next_sentence",): "BertForNextSentencePrediction",
-        ("masked_lm", "next_sentence"): "BertForPreTraining",
-        ("classes",): "BertForSequenceClassification",
-        ("tags",): "BertForTokenClassification",
-        ("span",): "BertForQuestionAnswering",
-        ("multiple_choice",): "BertForMultipleChoice",
     },
     unsupported_architectures={"BertLMHeadModel": CAUSAL},
 )

@@ -48,6 +48,7 @@ INNER = affine("inner.dense", "pre_classifier")
 
 DISTILBERT = EncoderLayout(
     model=DistilBert,
+    family="DistilBert",
     model_type="distilbert",
     config=ConfigTable(FIELDS, {}, HARMLESS),
     prefix="distilbert.",
@@ -68,13 +69,5 @@ DISTILBERT = EncoderLayout(
         "tags": HeadLayout(CLASSIFIER),
         "span": HeadLayout(affine("output", "qa_outputs")),
         "multiple_choice": HeadLayout([*INNER, *CLASSIFIER]),
-    },
-    architectures={
-        (): "DistilBertModel",
-        ("masked_lm",): "DistilBertForMaskedLM",
-        ("classes",): "DistilBertForSequenceClassification",
-        ("tags",): "DistilBertForTokenClassification",
-        ("span",): "DistilBertForQuestionAnswering",
-        ("multiple_choice",): "DistilBertForMultipleChoice",
     },
 )

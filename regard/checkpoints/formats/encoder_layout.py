@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from regard.checkpoints.transforms import Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.headed import Headed
+from regard.models.protocols import Encoder
 from regard.suggest import nearest
 
 Rows = Sequence[tuple]
@@ -64,23 +65,44 @@ class EncoderLayout:
     """How one family of encoders is published, a `Layout`.
 
     model: the class of the encoder.
+    family: how the names of their architectures begin ("Bert").
     prefix: before the names of the encoder where there is a head ("bert.").
     body: rows for the encoder's tensors, ours after `encoder.`, theirs after the prefix.
     heads: kind -> its names.
-    architectures: the kinds of a model's heads, poolers left out -> their name for it.
     ignored: names, after the prefix, that carry nothing.
     unsupported_architectures: those that this library does not compute -> why.
     """
 
     model: Any
+    family: str
     model_type: str
     config: ConfigTable
     prefix: str
     body: Rows
     heads: Mapping[str, HeadLayout]
-    architectures: Mapping[tuple[str, ...], str]
     ignored: Sequence[str] = ()
     unsupported_architectures: Mapping[str, str] = field(default_factory=dict)
+
+    # the kinds of a model's heads, poolers left out -> how their name for it ends
+    ENDINGS: ClassVar[Mapping[tuple[str, ...], str]] = {
+        (): "Model",
+        ("masked_lm",): "ForMaskedLM",
+        ("next_sentence",): "ForNextSentencePrediction",
+        ("masked_lm", "next_sentence"): "ForPreTraining",
+        ("classes",): "ForSequenceClassification",
+        ("tags",): "ForTokenClassification",
+        ("span",): "ForQuestionAnswering",
+        ("multiple_choice",): "ForMultipleChoice",
+    }
+
+    @property
+    def architectures(self) -> dict[tuple[str, ...], str]:
+        """The kinds of a model's heads -> their name for it."""
+        return {
+            kinds: self.family + ending
+            for kinds, ending in self.ENDINGS.items()
+            if self.heads.keys() >= {*kinds}
+        }
 
     # ------------------------------------------------------------------------- `Layout`
 
@@ -93,7 +115,7 @@ class EncoderLayout:
             and self._architecture_of(model) is not None
         )
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: Headed | Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
         architecture = self._architecture_of(model)
         model = model if isinstance(model, Headed) else Headed(model, {})
@@ -113,8 +135,9 @@ class EncoderLayout:
         kinds = self.kinds(config, named)
         for kind in kinds:
             _complete(named, self.heads[kind].twins)
-        body = self.model(ours)
-        model = Headed(body, {kind: self._head(body, kind, config, named) for kind in kinds})
+        encoder = self.model(ours)
+        heads = {kind: self._head(encoder, kind, config, named) for kind in kinds}
+        model = Headed(encoder, heads)
         assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
 
@@ -206,15 +229,15 @@ class EncoderLayout:
         heads = {kind for kind in kinds if kind != "pooler"}
         return next((name for k, name in self.architectures.items() if set(k) == heads), None)
 
-    def _architecture_of(self, model: nn.Module) -> str | None:
+    def _architecture_of(self, model: object) -> str | None:
         """Their name for a model of ours."""
         return self._architecture(model.heads if isinstance(model, Headed) else ())
 
     def _head(
-        self, body: Any, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self, encoder: Encoder, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> nn.Module:
         if kind not in LABELLED:
-            return body.new_head(kind)
+            return encoder.new_head(kind)
         sign = self.heads[kind].sign
         outputs = tensors[sign].size(0) if tensors[sign].dim() else 1
         labels = config.get("id2label")
@@ -225,7 +248,7 @@ class EncoderLayout:
                 f"config.json: `{where}` tells of {named} labels, but {sign} has {outputs} "
                 "rows. Name each of them once."
             )
-        return body.new_head(kind, outputs)
+        return encoder.new_head(kind, outputs)
 
     def _configuration(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         """Our configuration of the encoder, checked against the weights."""

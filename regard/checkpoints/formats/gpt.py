@@ -40,14 +40,30 @@ SUMMARY: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class GPTLayout(EncoderLayout):
-    """How GPT's family is published.
+    """How GPT's family is published."""
 
-    language_model: their name for the model alone, whose output predicts tokens.
-    double: their name for the one with this output and a head for multiple choice.
-    """
+    ENDINGS = {
+        (): "Model",
+        ("multiple_choice",): "DoubleHeadsModel",
+        ("classes",): "ForSequenceClassification",
+        ("tags",): "ForTokenClassification",
+        ("span",): "ForQuestionAnswering",
+    }
 
-    language_model: str = ""
-    double: str = ""
+    @property
+    def language_model(self) -> str:
+        """Their name for the model alone, whose output predicts tokens."""
+        return f"{self.family}LMHeadModel"
+
+    @property
+    def double_heads(self) -> str:
+        """Their name for the one with this output and a head for multiple choice."""
+        return f"{self.family}DoubleHeadsModel"
+
+    @property
+    def architectures(self) -> dict[tuple[str, ...], str]:
+        """See `EncoderLayout`; a language model is none under a head."""
+        return super().architectures | {("masked_lm",): self.language_model}
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """See `Layout`; a language model is not under heads."""
@@ -59,7 +75,7 @@ class GPTLayout(EncoderLayout):
     def kinds(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
         """See `EncoderLayout`."""
         name = self._named_architecture(config)
-        if name == self.double or CHOICE.sign in tensors:
+        if name == self.double_heads or CHOICE.sign in tensors:
             _check_summary(config)
         return () if name == self.language_model else super().kinds(config, tensors)
 
@@ -73,7 +89,7 @@ class GPTLayout(EncoderLayout):
             table.rows.append(NameRow.of("encoder.head.weight", LM_HEAD))
         return table
 
-    def _architecture_of(self, model: nn.Module) -> str | None:
+    def _architecture_of(self, model: object) -> str | None:
         return self._architecture(model.heads) if isinstance(model, Headed) else self.language_model
 
     def _required_heads(self, architecture: str) -> tuple[str, ...]:
@@ -83,7 +99,7 @@ class GPTLayout(EncoderLayout):
         # Their defaults are ids of the released vocabulary; a smaller one has no such token.
         beyond = [role for role in ("bos", "eos") if (getattr(ours, role) or 0) >= ours.vocab_size]
         ours = replace(ours, **dict.fromkeys(beyond))
-        with_output = self._named_architecture(config) in (self.language_model, self.double)
+        with_output = self._named_architecture(config) in (self.language_model, self.double_heads)
         if ours.output == "own" and not with_output and LM_HEAD not in tensors:
             return replace(ours, output="none")
         return ours
@@ -95,19 +111,6 @@ def _check_summary(config: Mapping[str, Any]) -> None:
             raise unsupported(name, repr(values[0]), config[name])
 
 
-def _layout(encoder: Any, family: str, model_type: str, table: ConfigTable, **parts: Any) -> Any:
-    return GPTLayout(
-        model=encoder,
-        model_type=model_type,
-        config=table,
-        prefix="transformer.",
-        ignored=["position_ids", f"{LAYER}.attn.bias", f"{LAYER}.attn.masked_bias"],
-        language_model=f"{family}LMHeadModel",
-        double=f"{family}DoubleHeadsModel",
-        **parts,
-    )
-
-
 LAYER, OURS = "h.{layer}", "blocks.{layer}"
 BLOCKS = [
     *affine(f"{OURS}.attention.query_key_value", f"{LAYER}.attn.c_attn", transpose),
@@ -117,6 +120,7 @@ BLOCKS = [
     *affine(f"{OURS}.feed.outer", f"{LAYER}.mlp.c_proj", transpose),
     *affine(f"{OURS}.feed_norm", f"{LAYER}.ln_2"),
 ]
+IGNORED = ["position_ids", f"{LAYER}.attn.bias", f"{LAYER}.attn.masked_bias"]
 CLASSES = HeadLayout([("output.weight", "score.weight")])
 CHOICE = HeadLayout(affine("output", "multiple_choice_head.summary"))
 
@@ -154,23 +158,19 @@ GPT_TABLE = ConfigTable(
     },
     harmless=[*HARMLESS, "n_special", "predict_special_tokens"],
 )
-GPT_LAYOUT = _layout(
-    GPT,
-    "OpenAIGPT",
-    "openai-gpt",
-    GPT_TABLE,
+GPT_LAYOUT = GPTLayout(
+    model=GPT,
+    family="OpenAIGPT",
+    model_type="openai-gpt",
+    config=GPT_TABLE,
+    prefix="transformer.",
+    ignored=IGNORED,
     body=[
         ("embedding.weight", "tokens_embed.weight"),
         ("positions.vectors.weight", "positions_embed.weight"),
         *BLOCKS,
     ],
     heads={"classes": CLASSES, "multiple_choice": CHOICE},
-    architectures={
-        (): "OpenAIGPTModel",
-        ("masked_lm",): "OpenAIGPTLMHeadModel",
-        ("multiple_choice",): "OpenAIGPTDoubleHeadsModel",
-        ("classes",): "OpenAIGPTForSequenceClassification",
-    },
 )
 
 GPT2_TABLE = ConfigTable(
@@ -189,11 +189,13 @@ GPT2_TABLE = ConfigTable(
     # The order of the factors and their type: ours is in float32 always, where it is the same.
     harmless=[*HARMLESS, "reorder_and_upcast_attn"],
 )
-GPT2_LAYOUT = _layout(
-    GPT2,
-    "GPT2",
-    "gpt2",
-    GPT2_TABLE,
+GPT2_LAYOUT = GPTLayout(
+    model=GPT2,
+    family="GPT2",
+    model_type="gpt2",
+    config=GPT2_TABLE,
+    prefix="transformer.",
+    ignored=IGNORED,
     body=[
         ("embedding.weight", "wte.weight"),
         ("positions.vectors.weight", "wpe.weight"),
@@ -205,13 +207,5 @@ GPT2_LAYOUT = _layout(
         "multiple_choice": CHOICE,
         "tags": HeadLayout(affine("output", "classifier")),
         "span": HeadLayout(affine("output", "qa_outputs")),
-    },
-    architectures={
-        (): "GPT2Model",
-        ("masked_lm",): "GPT2LMHeadModel",
-        ("multiple_choice",): "GPT2DoubleHeadsModel",
-        ("classes",): "GPT2ForSequenceClassification",
-        ("tags",): "GPT2ForTokenClassification",
-        ("span",): "GPT2ForQuestionAnswering",
     },
 )

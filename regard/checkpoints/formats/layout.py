@@ -17,7 +17,7 @@ class Layout(Protocol):
     def holds(self, model: nn.Module) -> bool:
         """Whether a model is published this way."""
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The contents of config.json and of model.safetensors."""
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:

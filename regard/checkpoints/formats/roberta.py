@@ -42,6 +42,7 @@ POOLER = affine("inner.dense", "roberta.pooler.dense")
 
 ROBERTA = EncoderLayout(
     model=Roberta,
+    family="Roberta",
     model_type="roberta",
     config=RobertaPositions(FIELDS, bert.FIXED, bert.HARMLESS),
     prefix="roberta.",
@@ -67,14 +68,6 @@ ROBERTA = EncoderLayout(
         "tags": HeadLayout(bert.CLASSIFIER),
         "span": HeadLayout(affine("output", "qa_outputs")),
         "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
-    },
-    architectures={
-        (): "RobertaModel",
-        ("masked_lm",): "RobertaForMaskedLM",
-        ("classes",): "RobertaForSequenceClassification",
-        ("tags",): "RobertaForTokenClassification",
-        ("span",): "RobertaForQuestionAnswering",
-        ("multiple_choice",): "RobertaForMultipleChoice",
     },
     unsupported_architectures={"RobertaForCausalLM": bert.CAUSAL},
 )

@@ -138,7 +138,7 @@ class TransformerLayout:
         """See `Layout`."""
         return type(model) is self.model
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
         return self.write_config(model.config), self.names.write(model.state_dict())
 
