@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -127,15 +127,24 @@ class TokenArray:
     @classmethod
     def of(cls, sequences: Iterable[Sequence[int]], vocab_size: int = 1 << 31) -> TokenArray:
         """The sequences in one array; `vocab_size` decides how many bytes an id takes."""
-        builder = _ArrayBuilder(vocab_size)
-        builder.extend(sequences)
-        return builder.done()
+        ids, offsets = array(_typecode(vocab_size)), array("q", [0])
+        for one in sequences:
+            if isinstance(one, list):
+                ids.fromlist(one)  # faster than `extend`
+            else:
+                ids.extend(one)
+            offsets.append(len(ids))
+        return cls(np.frombuffer(ids, ids.typecode), np.frombuffer(offsets, "q"))
+
+    @classmethod
+    def _of_lengths(cls, ids: np.ndarray, lengths: np.ndarray) -> TokenArray:
+        return cls(ids, np.concatenate([[0], np.cumsum(lengths)]))
 
     @classmethod
     def concatenated(cls, parts: Sequence[TokenArray]) -> TokenArray:
         """The sequences of all parts, in order."""
-        offsets = np.concatenate([[0], *(part.lengths for part in parts)]).cumsum()
-        return cls(np.concatenate([part.ids for part in parts]), offsets)
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls._of_lengths(np.concatenate([part.ids for part in parts]), lengths)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -169,6 +178,30 @@ class TokenArray:
         ids = np.full(inside.shape, pad or 0, np.int64)
         ids[inside] = self.ids[(self.offsets[indices][:, None] + positions)[inside]]
         return Sequences(torch.from_numpy(ids), torch.from_numpy(lengths))
+
+    def select(self, keep: np.ndarray) -> TokenArray:
+        """The sequences where `keep` (sequences,) is True."""
+        return self._of_lengths(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
+
+    def truncated(self, lengths: np.ndarray) -> TokenArray:
+        """The first `lengths` (sequences,) ids of each sequence."""
+        positions = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
+        return self._of_lengths(self.ids[positions < np.repeat(lengths, self.lengths)], lengths)
+
+    def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> TokenArray:
+        """Each sequence between `before` and `after`."""
+        if not before and not after:
+            return self
+        lengths = self.lengths + len(before) + len(after)
+        ends = np.cumsum(lengths)
+        ids = np.empty(lengths.sum(), self.ids.dtype)
+        inside = np.ones(len(ids), bool)
+        for first, added in ((ends - lengths, before), (ends - len(after), after)):
+            for offset, id in enumerate(added):
+                ids[first + offset] = id
+                inside[first + offset] = False
+        ids[inside] = self.ids
+        return self._of_lengths(ids, lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,13 +255,13 @@ def encode_texts(
     """
     builder = _ArrayBuilder(tokenizer.vocab_size)
     if first:
-        builder.extend([first])
+        builder.add(TokenArray.of([first], tokenizer.vocab_size))
 
-    def encoded(chunk: list[str]) -> _RaggedIds:
-        return _RaggedIds.of(tokenizer.encode_many(chunk), builder.ids.typecode)
+    def encoded(chunk: list[str]) -> TokenArray:
+        return TokenArray.of(tokenizer.encode_many(chunk), tokenizer.vocab_size)
 
-    for sequences in _ahead(encoded, _chunks(iter(texts), len)):
-        builder.add(sequences.framed((), tuple(after)))
+    for tokens in _ahead(encoded, _chunks(iter(texts), len)):
+        builder.add(tokens.framed((), tuple(after)))
     return builder.done()
 
 
@@ -270,63 +303,19 @@ def _ahead(work: Callable[[S], T], parts: Iterator[S]) -> Iterator[T]:
             raise failure
 
 
-@dataclass(frozen=True)
-class _RaggedIds:
-    """Sequences of ids end to end, and the length of each."""
-
-    ids: np.ndarray
-    lengths: np.ndarray
-
-    @classmethod
-    def of(cls, sequences: Sequence[list[int]], typecode: str) -> _RaggedIds:
-        ids = array(typecode)
-        for one in sequences:
-            ids.fromlist(one)
-        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-        return cls(np.frombuffer(ids, typecode), lengths)
-
-    def select(self, keep: np.ndarray) -> _RaggedIds:
-        """The sequences where `keep` (sequences,) is True."""
-        return _RaggedIds(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
-
-    def truncated(self, lengths: np.ndarray) -> _RaggedIds:
-        """The first ids of each sequence, `lengths` (sequences,) of them."""
-        starts = np.cumsum(self.lengths) - self.lengths
-        positions = np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
-        return _RaggedIds(self.ids[positions < np.repeat(lengths, self.lengths)], lengths)
-
-    def framed(self, before: tuple[int, ...], after: tuple[int, ...]) -> _RaggedIds:
-        """Each sequence between `before` and `after`."""
-        if not before and not after:
-            return self
-        lengths = self.lengths + len(before) + len(after)
-        ends = np.cumsum(lengths)
-        ids = np.empty(lengths.sum(), self.ids.dtype)
-        inside = np.ones(len(ids), bool)
-        for first, added in ((ends - lengths, before), (ends - len(after), after)):
-            for offset, id in enumerate(added):
-                ids[first + offset] = id
-                inside[first + offset] = False
-        ids[inside] = self.ids
-        return _RaggedIds(ids, lengths)
+def _typecode(vocab_size: int) -> str:
+    return "H" if vocab_size <= 1 << 16 else "i"
 
 
 class _ArrayBuilder:
     """Flat arrays that grow at the end; the finished `TokenArray` shares their memory."""
 
     def __init__(self, vocab_size: int):
-        self.ids = array("H" if vocab_size <= 1 << 16 else "i")
-        self.offsets = array("q", [0])
+        self.ids, self.offsets = array(_typecode(vocab_size)), array("q", [0])
 
-    def extend(self, sequences: Iterable[Sequence[int]]) -> None:
-        sequences = list(sequences)
-        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-        flat = chain.from_iterable(sequences)
-        self.add(_RaggedIds(np.fromiter(flat, self.ids.typecode, int(lengths.sum())), lengths))
-
-    def add(self, sequences: _RaggedIds) -> None:
-        self.ids.frombytes(sequences.ids.tobytes())
-        self.offsets.frombytes((self.offsets[-1] + np.cumsum(sequences.lengths)).tobytes())
+    def add(self, tokens: TokenArray) -> None:
+        self.ids.frombytes(tokens.ids.tobytes())
+        self.offsets.frombytes((self.offsets[-1] + tokens.offsets[1:]).tobytes())
 
     def done(self) -> TokenArray:
         ids = np.frombuffer(self.ids, self.ids.typecode)
@@ -375,15 +364,15 @@ class _Encoding:
             complete = self.empty == "keep"
         return complete
 
-    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[_RaggedIds]]:
+    def encoded(self, chunk: Chunk) -> tuple[Chunk, list[TokenArray]]:
         """A chunk with the ids of each of its columns."""
         fields = []
-        for i, (column, builder) in enumerate(zip(self.columns, self.builders, strict=True)):
+        for i, column in enumerate(self.columns):
             ids = column.tokenizer.encode_many([row[i] for _, row in chunk])
-            fields.append(_RaggedIds.of(ids, builder.ids.typecode))
+            fields.append(TokenArray.of(ids, column.tokenizer.vocab_size))
         return chunk, fields
 
-    def add(self, chunk: Chunk, fields: list[_RaggedIds]) -> None:
+    def add(self, chunk: Chunk, fields: list[TokenArray]) -> None:
         """Append the rows of a chunk that are not left out, truncated as the columns say."""
         keep = np.ones(len(chunk), bool)
         for i, column in enumerate(self.columns):

@@ -22,7 +22,8 @@ from regard.text.vocab_files import MOST_IDS, read_json, read_vocab_json
 CONFIG, SPECIALS, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 MODEL = "config.json"
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
-NO_LIMIT = 10**9  # `model_max_length` of 10 ** 30 and the like stand for "no limit"
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+NO_LIMIT = 10**9  # `model_max_length` of 10 ** 30 and the like mean "no limit"
 
 
 class TokenFields(Fields):
@@ -72,7 +73,7 @@ class AddedFields(TokenFields):
 class AddedTokenSpec:
     """An added token and how it is found in a text; see `tokenizers.AddedToken`.
 
-    plain: its file states only its text, no flags.
+    plain: its file states only its text, no flags
     late: `transformers` reads added_tokens.json before it turns this entry into a token, so the
         entry does not make a token of that file special.
     """
@@ -102,14 +103,7 @@ class AddedTokenSpec:
 
     def made(self) -> AddedToken:
         """The token as an object of `tokenizers`."""
-        return AddedToken(
-            self.content,
-            lstrip=self.lstrip,
-            rstrip=self.rstrip,
-            single_word=self.single_word,
-            normalized=self.normalized,
-            special=self.special,
-        )
+        return AddedToken(self.content, **{name: getattr(self, name) for name in FLAGS})
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,11 @@ def _named(settings: TokenSettings, role: str, default: str) -> str:
 def bert_normalizer(config: ConfigFields) -> Parts:
     """BERT's normalizer; a missing field has the value of an uncased model."""
     lower = True if config.do_lower_case is None else config.do_lower_case
-    apart = True if config.tokenize_chinese_chars is None else config.tokenize_chinese_chars
+    isolate = True if config.tokenize_chinese_chars is None else config.tokenize_chinese_chars
     return {
         "type": "BertNormalizer",
         "clean_text": True,
-        "handle_chinese_chars": apart,
+        "handle_chinese_chars": isolate,
         "strip_accents": config.strip_accents,
         "lowercase": lower,
     }

@@ -92,23 +92,13 @@ def _checked_special_tokens(special_tokens: Iterable[str]) -> list[str]:
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts as they pass; stops at the first that is not a text, naming it."""
+    """The texts; raises an error for the first that is not a text."""
     if isinstance(texts, str):
         raise ConfigError("`texts` must be an iterable of texts, but is one str. Wrap it: [text].")
     index = -1
     for index, text in enumerate(texts):
-        if not isinstance(text, str) or not _is_utf8(text):
-            raise RegardError(f"text {index} cannot be used: {text_problem(text)}")
+        if problem := text_problem(text):
+            raise RegardError(f"text {index} cannot be used: {problem}")
         yield text
     if index < 0:
         raise RegardError("`texts` must hold at least one text, but is empty.")
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
