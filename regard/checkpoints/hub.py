@@ -3,8 +3,8 @@
     folder = resolve("org/name")              the folder of what was downloaded
     folder = resolve("org/name@revision")     a branch, a tag or a commit
 
-Only the files that are read here are downloaded, once, into the cache that the hub's own tools use
-(HF_HOME). With HF_HUB_OFFLINE=1 the cache is all there is.
+Only the files that this library reads are downloaded, once, into the cache of the hub's own tools
+(HF_HOME). With HF_HUB_OFFLINE=1 only the cache is used.
 """
 
 from __future__ import annotations
