@@ -1,4 +1,4 @@
-"""The page of a run, report.html: what was trained, how it went, what it says and looks at."""
+"""report.html of a finished run: what was trained, curves, scores, samples and attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORT = "report.html"
 
 
 def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
-    """Write report.html into a finished run; the task holds the published weights."""
+    """Write report.html of a finished run; `task` has its final weights."""
     rows = task.samples(recipe)
     report = RunReport(
         title=recipe.name or folder.name,
@@ -33,12 +33,13 @@ def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
 
 def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
     parameters = sum(weight.numel() for weight in task.model.parameters())
-    begun = f", started from {recipe.model.name}" if hasattr(recipe.model, "path") else ""
+    start = recipe.model.model_dump().get("path")  # of fine-tuning alone
+    origin = f", started from {recipe.model.name}" if start else ""
     items = "predicted tokens" if task.items == "tokens" else task.items
     return {
         "task": recipe.task,
-        "model": f"{described(task.model)}{begun}, {parameters:,} parameters",
-        "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} pieces",
+        "model": f"{described(task.model)}{origin}, {parameters:,} parameters",
+        "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} tokens",
         "data": ", ".join(Path(file).name for file in type(task).files(recipe)),
         "training": f"{result.update:,} updates, {result.tokens:,} {items}",
         "time": f"{result.seconds:,.0f} s in updates",

@@ -13,6 +13,7 @@ import torch
 
 from regard.data.grouped_inputs import GroupBatch
 from regard.experiments.estimate.samples import TaskSample, first_rows
+from regard.training import Task
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.flops import bytes_of, stored_by, twin
 from regard.training.optimizers import optimizer
@@ -65,7 +66,7 @@ def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
     return Measured(whole, activations_of(task, batch, options, max(rows, 2)), how)
 
 
-def with_numbers(task: Any) -> Any:
+def with_numbers(task: Task) -> Task:
     """The same task with a model with new weights on the CPU."""
     made = copy(task)
     made.model = twin(task.model, "cpu")
@@ -121,7 +122,7 @@ def whole_batch(timed: Callable[[int], Seconds], most: int) -> tuple[float, int]
     return taken.own + of_row * (most - rows), rows
 
 
-def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -> int:
+def activations_of(task: Task, batch: Any, options: TrainingOptions, rows: int) -> int:
     """Bytes of the activations of a batch, from those of its first `rows` and of half of them."""
 
     def kept(rows: int) -> int:
@@ -138,7 +139,7 @@ def activations_of(task: Any, batch: Any, options: TrainingOptions, rows: int) -
     return second + (second - first) * (len(batch) - rows) // (rows - half)
 
 
-def _losses(task: Any, batch: Any, options: TrainingOptions) -> Any:
+def _losses(task: Task, batch: Any, options: TrainingOptions) -> Any:
     blocks = blocks_of(task.model) if options.activation_checkpointing else []
     with casting(options.precision, torch.device("cpu")), activation_checkpointing(blocks):
         losses, _ = task.losses(batch, None)

@@ -27,6 +27,7 @@ from regard.models.headed import Headed
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import EncoderTask, NextWords, headed
+from regard.training import Task
 from regard.training.flops import twin
 
 ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's news
@@ -43,14 +44,14 @@ class TaskSample:
     and of the batches.
     """
 
-    task: Any
+    task: Task
     batches: Sequence[Any]
     an_epoch: int | None
     vocabulary: str
     how: str
 
 
-class HeadOnly:
+class HeadOnly(Task):
     """A task on an encoder without its data: passes through encoder and head cost the same."""
 
     def __init__(self, model: Headed, head: str, items: str):
