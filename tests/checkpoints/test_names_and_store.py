@@ -101,7 +101,7 @@ def test_export_then_import_is_identity():
         (lambda p: p.update({"lm_head.weight": torch.zeros(7, 4)}), r"must equal wte\.weight"),
     ],
 )
-def test_each_misfit_is_refused_by_name(change, message):
+def test_each_misfit_raises_an_error_that_names_it(change, message):
     published = GPT2.write(ours())
     change(published)
     with pytest.raises(CheckpointError, match=message):
@@ -126,15 +126,15 @@ def test_a_duplicate_stands_for_the_tensor_that_the_file_left_out():
         GPT2.read(published, state)
 
 
-def test_export_refuses_what_the_table_does_not_know():
+def test_exporting_what_the_table_does_not_know_raises_an_error():
     with pytest.raises(CheckpointError, match=r"not in the table: gate\.weight"):
         GPT2.write(ours() | {"gate.weight": torch.zeros(1)})
     incomplete = ours()
     del incomplete["norm.bias"], incomplete["layers.0.attention.value.bias"]
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as raised:
         GPT2.write(incomplete)
-    assert "norm.bias" in str(refused.value)
-    assert "layers.0.attention.value.bias" in str(refused.value)
+    assert "norm.bias" in str(raised.value)
+    assert "layers.0.attention.value.bias" in str(raised.value)
     untied = ours() | {"head.weight": torch.zeros(7, 4)}
     with pytest.raises(CheckpointError, match=r"head\.weight must equal tokens\.weight"):
         GPT2.write(untied)

@@ -135,7 +135,7 @@ DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformer
         ),
     ],
 )
-def test_each_thing_that_is_computed_otherwise_is_refused_by_name(tmp_path, file, change, message):
+def test_unsupported_fields_raise_an_error_that_names_them(tmp_path, file, change, message):
     (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "Capital"]))
     write_sentence_transformers(tmp_path, Pooling(("mean",), True), 16)
     assert read_pooling(tmp_path) == Pooling(("mean",), True)

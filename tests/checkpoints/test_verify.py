@@ -225,7 +225,7 @@ def test_without_transformers_the_install_line_is_told(monkeypatch, tmp_path):
         verify(tmp_path)
 
 
-def test_an_architecture_that_nobody_else_has_is_refused(tmp_path):
+def test_an_architecture_that_nobody_else_has_raises_an_error(tmp_path):
     from regard.checkpoints.store import write_tensors
     from regard.models import model_class
 

@@ -82,21 +82,21 @@ def test_the_old_form_of_pickles_and_parameters_and_shared_tensors_are_read(tmp_
     assert not found["a"].requires_grad
 
 
-# ---- what is refused
+# ---- errors
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
 @pytest.mark.parametrize("shard", ["../outside", "/etc/passwd", "sub/x", "..\\x", ".."])
-def test_a_shard_outside_of_the_folder_is_refused_by_name(tmp_path, suffix, shard):
+def test_a_shard_outside_of_the_folder_raises_an_error_that_names_it(tmp_path, suffix, shard):
     whole = "model" if suffix == ".safetensors" else "pytorch_model"
     save = save_file if suffix == ".safetensors" else torch.save
     folder = tmp_path / "model"
     folder.mkdir()
     save({"half": TENSORS["half"]}, tmp_path / "outside")
     sharded(folder, whole, suffix, save, promised={"half": shard})
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as raised:
         read_weights(folder)
-    assert repr(shard) in str(refused.value) and "outside of the folder" in str(refused.value)
+    assert repr(shard) in str(raised.value) and "outside of the folder" in str(raised.value)
 
 
 def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path):
@@ -113,7 +113,7 @@ def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
-def test_an_index_that_is_none_is_refused(tmp_path, text):
+def test_an_index_that_is_none_raises_an_error(tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(CheckpointError, match="is not an index of shards"):
         read_weights(tmp_path)
@@ -164,18 +164,18 @@ def written(path, content, form):
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pickle_that_runs_something_is_refused_and_nothing_has_run(tmp_path, form, monkeypatch):
+def test_a_pickle_with_calls_raises_an_error_and_nothing_has_run(tmp_path, form, monkeypatch):
     mark, path = tmp_path / "mark", tmp_path / "pytorch_model.bin"
     written(path, {"weight": torch.zeros(2), "more": Attack(mark)}, form)
     torch.load(path, weights_only=False) if form != "bare" else pickle.loads(path.read_bytes())
     assert mark.exists()  # it does run where somebody opens it
     mark.unlink()
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as raised:
         read_weights(tmp_path)
     assert not mark.exists()
-    assert str(path) in str(refused.value)
-    assert re.search(rf"it would run .*{os.system.__module__}\.system", str(refused.value))
+    assert str(path) in str(raised.value)
+    assert re.search(rf"it would run .*{os.system.__module__}\.system", str(raised.value))
 
 
 def test_a_function_of_torch_that_is_none_of_tensors_is_named_too(tmp_path):
@@ -197,13 +197,13 @@ def test_a_function_of_torch_that_is_none_of_tensors_is_named_too(tmp_path):
         ({7: torch.zeros(1)}, "7 is of type Tensor"),
     ],
 )
-def test_what_holds_more_than_tensors_by_name_is_refused(tmp_path, content, message):
+def test_what_holds_more_than_tensors_by_name_raises_an_error(tmp_path, content, message):
     torch.save(content, tmp_path / "x.bin")
     with pytest.raises(CheckpointError, match=message):
         read_pickled(tmp_path / "x.bin")
 
 
-def test_a_damaged_pickle_is_refused(tmp_path):
+def test_a_damaged_pickle_raises_an_error(tmp_path):
     path = tmp_path / "x.bin"
     torch.save(TENSORS, path)
     whole = path.read_bytes()

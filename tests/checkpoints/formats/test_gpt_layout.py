@@ -104,8 +104,8 @@ def test_gradients_are_theirs(family, ending):
     wanted.backward()
     headed = ours if isinstance(ours, Headed) else Headed(ours, {})
     table = FAMILIES[family].layout.names(tuple(headed.heads), headed.config)
-    slopes = {name: p.grad for name, p in headed.named_parameters(remove_duplicate=False)}
-    found = table.write(slopes)
+    gradients = {name: p.grad for name, p in headed.named_parameters(remove_duplicate=False)}
+    found = table.write(gradients)
     for name, parameter in theirs.named_parameters():
         name = name if name in found else f"transformer.{name}"
         torch.testing.assert_close(found[name], parameter.grad, atol=1e-4, rtol=1e-4)
@@ -246,7 +246,7 @@ FIELDS = [(family, name) for family in FAMILIES for name in fields_of(family)]
 
 
 @pytest.mark.parametrize("family, name", FIELDS, ids=str)
-def test_every_field_is_honoured_or_refused_by_name(family, name):
+def test_every_field_is_honoured_or_named_in_an_error(family, name):
     """Theirs with the changed field, in training mode, so that dropout shows too."""
     one = FAMILIES[family]
     value = other(name, one.config().to_dict().get(name))
@@ -257,8 +257,8 @@ def test_every_field_is_honoured_or_refused_by_name(family, name):
         theirs = one.model("DoubleHeadsModel")  # they refuse it, so must we, or it means nothing
     try:
         ours = from_published(base | {name: value}, weights(theirs)).eval()
-    except ConfigError as refused:
-        assert f"`{name}`" in str(refused)
+    except ConfigError as error:
+        assert f"`{name}`" in str(error)
         return
     theirs.config.return_dict, texts = True, batch()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Every field of the encoders' config.json: honoured as by `transformers`, or refused by name."""
+"""Every field of the encoders' config.json: honoured as by `transformers`, or named in an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fields() -> list[tuple[str, str]]:
 # Those that make other weights, or another model altogether: `transformers` is to be asked anew.
 @pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMaskedLM"])
 @pytest.mark.parametrize(("family", "name"), fields())
-def test_every_field_is_honoured_or_refused_by_name(family, name, ending):
+def test_every_field_is_honoured_or_named_in_an_error(family, name, ending):
     one = FAMILIES[family]
     plain = one.model(ending)
     saved = json.loads(plain.config.to_json_string(use_diff=False))
@@ -83,7 +83,7 @@ def theirs_drop(model) -> set[float]:
 
 
 @pytest.mark.parametrize("name", sorted(transformers.activations.ACT2FN))
-def test_every_activation_is_theirs_or_refused(name):
+def test_every_activation_is_theirs_or_an_error(name):
     try:
         model = FAMILIES["bert"].model("ForMaskedLM", hidden_act=name)
     except Exception:
@@ -97,7 +97,7 @@ def test_every_activation_is_theirs_or_refused(name):
         compare(model, ours, batch(2))
 
 
-def test_activations_that_are_refused_are_few():
+def test_activations_that_are_not_supported_are_few():
     # The first two learn something.
     refused = {"prelu", "xielu", "sqrtsoftplus"}
     assert set(transformers.activations.ACT2FN) - set(KNOWN) == refused
@@ -137,13 +137,13 @@ def test_activations_that_are_refused_are_few():
         ("id2label", {"0": "a"}, "`id2label` tells of 1 labels, but classifier.weight has 2 rows"),
     ],
 )  # fmt: skip
-def test_what_no_model_here_computes_is_refused_by_name(field, value, said):
+def test_what_no_model_here_computes_raises_an_error_that_names_it(field, value, said):
     with pytest.raises(ConfigError) as caught:
         read("bert", "ForSequenceClassification", {field: value})
     assert said in str(caught.value)
 
 
-def test_their_decoders_and_positions_without_a_padding_id_are_refused():
+def test_their_decoders_and_positions_without_a_padding_id_raise_an_error():
     with pytest.raises(ConfigError, match="'RobertaForCausalLM', .*predicts the next word"):
         read("roberta", "ForMaskedLM", {"architectures": ["RobertaForCausalLM"]})
     with pytest.raises(ConfigError, match="`pad_token_id` must be a whole number, but is null"):

@@ -75,14 +75,14 @@ def test_their_gradients_are_ours(family, ending, tied):
         total, expected = total + (found * mix).sum(), expected + (theirs * mix).sum()
     total.backward()
     expected.backward()
-    slopes = {
+    gradients = {
         name: torch.zeros_like(p) if p.grad is None else p.grad
         for name, p in model.named_parameters()
     }
     prefix = "" if ending != "Model" else one.layout.prefix
-    slopes = {prefix + name: slope for name, slope in slopes.items()}
+    gradients = {prefix + name: gradient for name, gradient in gradients.items()}
     names = one.layout.names(tuple(ours.heads), ours.config)
-    converted = names.read(slopes, ours.state_dict())
+    converted = names.read(gradients, ours.state_dict())
     for name, parameter in ours.named_parameters():
         grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         torch.testing.assert_close(grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
@@ -327,7 +327,7 @@ def test_reading_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_more_layers_than_tensors_are_refused_before_they_are_built():
+def test_more_layers_than_tensors_raise_an_error_before_they_are_built():
     for model_type in ("bert", "gpt2"):
         config = transformers.AutoConfig.for_model(model_type).to_dict()
         config |= {"n_layer": 10**9} if model_type == "gpt2" else {"num_hidden_layers": 10**9}
