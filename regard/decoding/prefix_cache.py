@@ -1,13 +1,13 @@
-"""Prompts that begin alike: what a model made of the beginning is kept and read again.
+"""The prefix cache: keys and values of prompts, computed once for all prompts that share them.
 
-    with keep_prefixes(model, budget_bytes=2**30) as kept:
+    with keep_prefixes(model, budget_bytes=2**30) as cache:
         for prompt in prompts:
             generate(model, prompt)
-    print(kept)
+    print(cache)
 
-Inside the block, every method of decoding starts each prompt behind the longest beginning that was
-read before. Keys and values of beginnings are held once, however many prompts share them, as a
-tree: each node holds some tokens, its children what followed them.
+Inside the block, every decoding method starts each prompt after its longest cached prefix. Keys and
+values are stored once, however many prompts share them, in a tree: each node has some tokens, and
+its children have those that followed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,31 +27,34 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.state import KeyValueCache
 
-WORTH = 16  # tokens that a batch must share for a pass of their own, with one row
+MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
 
 
-class Node:
-    """Some tokens behind those of the parent, with their keys and values (L, H, T, K)."""
+@dataclass(eq=False)
+class _Node:
+    """Some tokens after those of the parent, with their keys and values (L, H, T, K).
 
-    def __init__(
-        self, tokens: list[int], keys: Tensor, values: Tensor, parent: Node | None, used: int
-    ):
-        self.tokens, self.keys, self.values = tokens, keys, values
-        self.parent, self.used = parent, used
-        self.children: dict[int, Node] = {}  # by their first tokens
+    used: when the node was last read.
+    children: by their first tokens.
+    """
 
-    def shared(self, ids: Sequence[int]) -> int:
-        """How many of the node's tokens the ids begin with."""
-        for at, (one, two) in enumerate(zip(self.tokens, ids, strict=False)):
-            if one != two:
-                return at
-        return min(len(self.tokens), len(ids))
+    tokens: list[int]
+    keys: Tensor
+    values: Tensor
+    parent: _Node | None
+    used: int
+    children: dict[int, _Node] = field(default_factory=dict)
+
+    def common(self, ids: Sequence[int]) -> int:
+        """How many of the node's tokens the ids start with."""
+        pairs = enumerate(zip(self.tokens, ids, strict=False))
+        different = (index for index, (own, other) in pairs if own != other)
+        return next(different, min(len(self.tokens), len(ids)))
 
     def split(self, count: int) -> None:
-        """Keeps the first tokens; the others become its only child."""
+        """Keep the first tokens; the others become the only child."""
         keys, values = self.keys[:, :, count:].clone(), self.values[:, :, count:].clone()
-        tail = Node(self.tokens[count:], keys, values, self, self.used)
-        tail.children = self.children
+        tail = _Node(self.tokens[count:], keys, values, self, self.used, self.children)
         for child in tail.children.values():
             child.parent = tail
         self.tokens, self.children = self.tokens[:count], {tail.tokens[0]: tail}
@@ -58,24 +62,29 @@ class Node:
 
 
 class Prefixes:
-    """Beginnings of prompts that one model has read, at most `budget_bytes` of them.
+    """Prefixes of the prompts that one model has read, at most `budget_bytes` of them.
 
-    What was used longest ago goes first. When the model's weights change, or the device or type it
-    computes in, everything goes. While somebody looks at its attention or weighs its heads, prompts
-    pass by.
+    The least recently used are evicted first, and all of them when the model's weights, device or
+    type change. While attention capture is on or heads are gated, prompts bypass the cache.
 
-    prompts, passed: how many came, and how many of them passed by.  tokens, reused: that those
-    which did not pass had, and of them the ones that were not computed again.  bytes: held now.
-    dropped: tokens that had to go.
+    prompts: that came.
+    bypassed: those of them that did not use the cache.
+    tokens: of the prompts that used it.
+    reused: those of the tokens that were not computed.
+    bytes: stored now.
+    evicted: tokens that were evicted.
+
+    Raises:
+        ConfigError: the model's state is not a key/value cache, or the budget is below one byte.
     """
 
     def __init__(self, model: Any, budget_bytes: int):
         if budget_bytes < 1:
             raise ConfigError(f"`budget_bytes` must be at least 1, but is {budget_bytes}.")
         self.model, self.budget_bytes = model, budget_bytes
-        self.prompts = self.passed = self.tokens = self.reused = self.bytes = self.dropped = 0
+        self.prompts = self.bypassed = self.tokens = self.reused = self.bytes = self.evicted = 0
         self._clock, self._weights = 0, None
-        self._empty = self._without_a_prompt()  # what every cache of this model begins as
+        self._empty = self._without_a_prompt()  # before any token
         self._clear()
 
     @property
@@ -85,11 +94,11 @@ class Prefixes:
 
     def __str__(self) -> str:
         share = self.reused / self.tokens if self.tokens else 0.0
-        passed = f", {self.passed:,} prompts passed by" if self.passed else ""
+        bypassed = f", {self.bypassed:,} prompts bypassed the cache" if self.bypassed else ""
         return (
             f"{self.reused:,} of {self.tokens:,} tokens of {self.prompts:,} prompts were reused "
             f"({share:.0%}); {self.bytes / 2**20:,.1f} of {self.budget_bytes / 2**20:,.1f} MiB "
-            f"held, {self.dropped:,} tokens dropped{passed}"
+            f"used, {self.evicted:,} tokens evicted{bypassed}"
         )
 
     @torch.no_grad()
@@ -97,18 +106,18 @@ class Prefixes:
         """What `model.start` gives, in less time where prompts begin alike."""
         count = 1 if source is None else len(source)
         self.prompts += count
-        if source is None or not count or not self._fit(source):
-            self.passed += count
+        if source is None or not count or not self._usable(source):
+            self.bypassed += count
             return self.model.start(source)
-        self._renew()
+        self._check_weights()
         self._clock += 1
-        lengths = (source.lengths - 1).tolist()  # the last token is not read yet
+        lengths = (source.lengths - 1).tolist()  # the first step reads the last token
         texts = [ids[:n] for ids, n in zip(source.ids.tolist(), lengths, strict=True)]
         self.tokens += sum(lengths)
-        self._together(texts, source)
-        held = [self._held(ids) for ids in texts]
-        # Rows wait for the one with most to read: so they may as well read more than they must.
-        longest = max(n - have for n, have in zip(lengths, held, strict=True))
+        self._compute_shared(texts, source)
+        cached = [self._cached(ids) for ids in texts]
+        # All prompts compute as many tokens as the one with the most, so they reuse no more.
+        longest = max(n - have for n, have in zip(lengths, cached, strict=True))
         reused = [max(0, n - longest) for n in lengths]
         self.reused += sum(reused)
         if not any(reused):
@@ -116,34 +125,34 @@ class Prefixes:
         else:
             state, first = self._continued(source, texts, reused, longest)
         for row, ids in enumerate(texts):
-            self._keep(ids, state.keys[row], state.values[row])
+            self._store(ids, state.keys[row], state.values[row])
         return state, first
 
-    # ---- reading
+    # ---- computing
 
-    def _fit(self, source: Sequences) -> bool:
-        """An empty prompt begins as the model likes; what is looked at must be computed."""
-        seen = listening.get() is not None or gating.get() is not None
-        return not seen and bool((source.lengths > 0).all())
+    def _usable(self, source: Sequences) -> bool:
+        """Empty prompts have a start token of the model's; capture and gates need computing."""
+        observed = listening.get() is not None or gating.get() is not None
+        return not observed and bool((source.lengths > 0).all())
 
-    def _together(self, texts: list[list[int]], source: Sequences) -> None:
-        """A new beginning that all rows of a batch share is read once, by a row of its own."""
+    def _compute_shared(self, texts: list[list[int]], source: Sequences) -> None:
+        """Compute a new prefix that all prompts of a batch share with one sequence, once."""
         if len(texts) < 2:
             return
         same = (source.ids == source.ids[:1]).all(0).int().cumprod(0)
         shared = min(int(same.sum()), *map(len, texts))
         ids = texts[0][:shared]
-        have = self._held(ids)
-        if shared - have >= WORTH and shared * self._token_bytes <= self.budget_bytes:
-            self.reused -= shared - have  # for one of the rows it was not there
+        have = self._cached(ids)
+        if shared - have >= MIN_SHARED and shared * self._token_bytes <= self.budget_bytes:
+            self.reused -= shared - have  # one of the prompts did compute it
             one = source.ids[:1, :shared]
             state, _ = self._continued(Sequences(one, source.lengths[:1]), [ids], [have], shared)
-            self._keep(ids, state.keys[0], state.values[0])
+            self._store(ids, state.keys[0], state.values[0])
 
     def _continued(
         self, source: Sequences, texts: list[list[int]], have: list[int], count: int
     ) -> tuple[KeyValueCache, Tensor]:
-        """The state behind texts of which the first `have` tokens are here, `count` are not."""
+        """The state after texts of which `have` tokens are cached and at most `count` are not."""
         device = source.ids.device
         _, layers, heads, _, head_dim = self._empty.keys.shape
         room = 5 * (max(have) + count) // 4 + 16  # what comes behind the prompts has its place too
@@ -161,55 +170,52 @@ class Prefixes:
         return cache.cut(lengths), source.ids.gather(1, last[:, None])
 
     def _copy(self, ids: Sequence[int], keys: Tensor, values: Tensor) -> None:
-        """What is held of the ids, into (L, H, C, K)."""
-        at = 0
+        """Copy those of the cached prefix of the ids into (L, H, C, K)."""
+        end = 0
         for node, count in self._path(ids):
-            keys[:, :, at : at + count] = node.keys[:, :, :count]
-            values[:, :, at : at + count] = node.values[:, :, :count]
-            at += count
+            begin, end = end, end + count
+            keys[:, :, begin:end] = node.keys[:, :, :count]
+            values[:, :, begin:end] = node.values[:, :, :count]
 
     # ---- the tree
 
-    def _path(self, ids: Sequence[int]) -> list[tuple[Node, int]]:
-        """The nodes that the ids lead to, and how many tokens of each."""
-        path, node, at = [], self._root, 0
-        while at < len(ids) and ids[at] in node.children:
-            node = node.children[ids[at]]
+    def _path(self, ids: Sequence[int]) -> list[tuple[_Node, int]]:
+        """The nodes of the longest cached prefix, and how many tokens of each belong to it."""
+        path, node, position = [], self._root, 0
+        while position < len(ids) and ids[position] in node.children:
+            node = node.children[ids[position]]
             node.used = self._clock
-            path.append((node, node.shared(ids[at:])))
-            at += path[-1][1]
-            if path[-1][1] < len(node.tokens):
+            count = node.common(ids[position:])
+            path.append((node, count))
+            position += count
+            if count < len(node.tokens):
                 break
         return path
 
-    def _held(self, ids: Sequence[int]) -> int:
+    def _cached(self, ids: Sequence[int]) -> int:
         return sum(count for _, count in self._path(ids))
 
-    def _keep(self, ids: list[int], keys: Tensor, values: Tensor) -> None:
-        """Adds what is not there of the ids, with (L, H, C, K) for all of them, as far as it fits.
-
-        What this start has used stays.
+    def _store(self, ids: list[int], keys: Tensor, values: Tensor) -> None:
+        """Store the tokens that are not cached, with keys and values (L, H, C, K) of all of them,
+        as far as the budget allows; what this start has used is not evicted.
         """
         path = self._path(ids)
-        at, parent = sum(count for _, count in path), self._root
-        if at == len(ids):
+        begin = sum(count for _, count in path)
+        self._evict((len(ids) - begin) * self._token_bytes)
+        end = min(len(ids), begin + (self.budget_bytes - self.bytes) // self._token_bytes)
+        if end == begin:
             return
-        self._free((len(ids) - at) * self._token_bytes)
-        end = min(len(ids), at + (self.budget_bytes - self.bytes) // self._token_bytes)
-        if end == at:
-            return
-        if path:
-            parent, count = path[-1]
-            if count < len(parent.tokens):
-                parent.split(count)
-        part = slice(at, end)
+        parent, count = path[-1] if path else (self._root, 0)
+        if count < len(parent.tokens):
+            parent.split(count)
+        part = slice(begin, end)
         new = keys[:, :, part].clone(), values[:, :, part].clone()
-        parent.children[ids[at]] = Node(ids[part], *new, parent, self._clock)
-        self.bytes += (end - at) * self._token_bytes
+        parent.children[ids[begin]] = _Node(ids[part], *new, parent, self._clock)
+        self.bytes += (end - begin) * self._token_bytes
 
-    def _free(self, wanted: int) -> None:
-        """Drops ends of the tree that were used longest ago, until `wanted` bytes are free."""
-        while self.bytes + wanted > self.budget_bytes:
+    def _evict(self, needed: int) -> None:
+        """Drop the least recently used leaves of the tree until `needed` bytes are free."""
+        while self.bytes + needed > self.budget_bytes:
             old = [n for n in self._nodes() if not n.children and n.used < self._clock]
             if not old:
                 return
@@ -217,9 +223,9 @@ class Prefixes:
             assert node.parent is not None
             del node.parent.children[node.tokens[0]]
             self.bytes -= len(node.tokens) * self._token_bytes
-            self.dropped += len(node.tokens)
+            self.evicted += len(node.tokens)
 
-    def _nodes(self) -> Iterator[Node]:
+    def _nodes(self) -> Iterator[_Node]:
         waiting = list(self._root.children.values())
         while waiting:
             node = waiting.pop()
@@ -228,7 +234,7 @@ class Prefixes:
 
     def _clear(self) -> None:
         none = self._empty.keys[0, :, :, :0]
-        self._root = Node([], none, none, None, 0)
+        self._root = _Node([], none, none, None, 0)
         self.bytes = 0
 
     # ---- the model
@@ -251,16 +257,16 @@ class Prefixes:
             )
         return state
 
-    def _renew(self) -> None:
-        """Forgets everything if the model is no longer what it was."""
+    def _check_weights(self) -> None:
+        """Empty the cache if the model has changed."""
         tensors = self._tensors()
         device = tensors[0].device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         versions = [0 if t.is_inference() else t._version for t in tensors]
-        marks = [(t.data_ptr(), t.dtype, t.device) for t in tensors]
-        weights: Any = (autocast, versions, marks)
+        addresses = [(t.data_ptr(), t.dtype, t.device) for t in tensors]
+        weights: Any = (autocast, versions, addresses)
         if weights != self._weights:
-            self.dropped += self.bytes // self._token_bytes
+            self.evicted += self.bytes // self._token_bytes
             self._weights, self._empty = weights, self._without_a_prompt()
             self._clear()
 
@@ -270,10 +276,14 @@ _kept: ContextVar[tuple[Prefixes, ...]] = ContextVar("kept", default=())
 
 @contextmanager
 def keep_prefixes(model: Any, budget_bytes: int = 2**30) -> Iterator[Prefixes]:
-    """Inside the block, beginnings of prompts that `model` has read are not read again.
+    """Inside the block, prefixes that `model` has read are not computed again.
+
+    Args:
+        model: a language model with a key/value cache, such as GPT.
+        budget_bytes: of keys and values that are stored at most.
 
     Raises:
-        ConfigError: the model remembers in another way, as an LSTM does.
+        ConfigError: the model's state is not a key/value cache, or the budget is below one byte.
     """
     kept = Prefixes(model, budget_bytes)
     token = _kept.set((kept, *_kept.get()))

@@ -134,7 +134,7 @@ def test_the_least_recently_used_prefix_is_evicted_first():
     with keep_prefixes(model, 20 * TOKEN) as kept:
         for prompt in (a, b, a, c):  # 10 tokens each are read
             generate(model, batch([prompt]), max_tokens=1)
-        assert (kept.reused, kept.dropped) == (10, 10)
+        assert (kept.reused, kept.evicted) == (10, 10)
         before = kept.reused
         generate(model, batch([a]), max_tokens=1)
         generate(model, batch([c]), max_tokens=1)
@@ -153,7 +153,7 @@ def test_other_models_and_changed_weights_do_not_use_the_cache():
         with torch.no_grad():
             one.blocks[0].feed.inner.weight.mul_(1.5)
         same_start(kept, one, prompt)
-        assert kept.reused == 0 and kept.dropped == 29
+        assert kept.reused == 0 and kept.evicted == 29
         same_start(kept, one, prompt)
         assert kept.reused == 29
         one.double()
@@ -172,9 +172,9 @@ def test_the_cache_is_bypassed_while_heads_are_masked():
         silent = torch.tensor([0.0, 1.0])
         with gated(lambda attention, hidden: silent):
             found = generate(model, prompt, max_tokens=5)
-        assert (kept.prompts, kept.passed, kept.reused) == (2, 1, 0)
+        assert (kept.prompts, kept.bypassed, kept.reused) == (2, 1, 0)
         generate(model, None, max_tokens=2)
-        assert kept.passed == 2 and "2 prompts passed by" in str(kept)
+        assert kept.bypassed == 2 and "2 prompts bypassed the cache" in str(kept)
     with gated(lambda attention, hidden: silent):
         assert generate(model, prompt, max_tokens=5) == found
     assert generate(model, prompt, max_tokens=5) != found
