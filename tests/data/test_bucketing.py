@@ -1,4 +1,4 @@
-"""Each row once an epoch, within the budget, in an order of the seed, resumed at any place."""
+"""Each example once an epoch, within `max_tokens`, in an order of the seed, resumed anywhere."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_without_pools_batches_are_the_longest_runs_of_shuffled_examples(
 
 @pytest.mark.parametrize("pool", [None, 100])
 def test_lengths_decide_batches_only_in_pools(pool):
-    """With lengths drawn from 1 to 50, rows of a random batch of 10 lie far apart."""
+    """With lengths drawn from 1 to 50, the 10 lengths of a random batch differ widely."""
     lengths = np.random.default_rng(0).integers(1, 51, 400)
     columns = [TokenArray.of([0] * n for n in lengths)]
     epoch = Buckets(columns, (0,), max_tokens=9999, seed=1, batch_size=10, pool=pool).epoch(0)
@@ -123,35 +123,35 @@ def test_batches_are_shuffled_and_pools_are_mixed():
 
 
 def test_resuming_at_every_position_equals_not_stopping():
-    def cursor():
+    def sampler():
         return EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
 
-    whole = cursor()
+    whole = sampler()
     total = whole.batches_per_epoch * 2 + 3
     expected = [(grids(batch), whole.epoch) for batch in islice(whole, total)]
-    stopping = cursor()
-    for place in range(total):
+    stopping = sampler()
+    for position in range(total):
         saved = json.loads(json.dumps(stopping.position()))
-        resumed = cursor()
+        resumed = sampler()
         next(resumed)
         resumed.restore(saved)
         assert resumed.position() == saved
-        few = min(3, total - place)
+        few = min(3, total - position)
         came = [(grids(batch), resumed.epoch) for batch in islice(resumed, few)]
-        assert came == expected[place : place + few]
+        assert came == expected[position : position + few]
         next(stopping)
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_a_sampler_restores_any_position(first, second):
-    cursor = EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
-    list(islice(cursor, first))
-    saved = cursor.position()
-    expected = grids(next(cursor))
-    list(islice(cursor, second))
-    cursor.restore(saved)
-    assert grids(next(cursor)) == expected
+    sampler = EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
+    list(islice(sampler, first))
+    saved = sampler.position()
+    expected = grids(next(sampler))
+    list(islice(sampler, second))
+    sampler.restore(saved)
+    assert grids(next(sampler)) == expected
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_a_position_of_other_data_raises_an_error(change, name):
         EpochSampler(Buckets(random_columns(), (0, 0), **{**options, **change})).restore(saved)
     with pytest.raises(CheckpointError, match="has data = "):
         EpochSampler(Buckets(random_columns(seed=1), (0, 0), **options)).restore(saved)
-    cursor = EpochSampler(Buckets(random_columns(), (0, 0), **options))
+    sampler = EpochSampler(Buckets(random_columns(), (0, 0), **options))
     with pytest.raises(CheckpointError, match="batch 999 of epoch 0, which has"):
-        cursor.restore({**saved, "batch": 999})
+        sampler.restore({**saved, "batch": 999})
 
 
 @settings(max_examples=30)
@@ -177,14 +177,14 @@ def test_a_position_of_other_data_raises_an_error(change, name):
     st.integers(0, 50),
     st.integers(10, 60),
 )
-def test_a_saved_position_resumes_with_its_own_pools(saved_pool, pool, place, budget):
-    def cursor(kind, pool):
+def test_a_saved_position_resumes_with_its_own_pools(saved_pool, pool, position, budget):
+    def sampler(kind, pool):
         return kind(Buckets(random_columns(), (0, 0), max_tokens=budget, seed=3, pool=pool))
 
-    begun = cursor(EpochSampler, saved_pool)
-    list(islice(begun, place))
+    begun = sampler(EpochSampler, saved_pool)
+    list(islice(begun, position))
     position = json.loads(json.dumps(begun.position()))
-    resumed = cursor(BucketSampler, pool)
+    resumed = sampler(BucketSampler, pool)
     resumed.restore(position)
     assert resumed.position() == position
     some = begun.batches_per_epoch + 3
@@ -195,16 +195,16 @@ def test_a_saved_position_resumes_with_its_own_pools(saved_pool, pool, place, bu
 
 @pytest.mark.parametrize("pool", [0, -1, 2.0, "8", True, [], {}])
 def test_a_saved_position_with_invalid_pools_raises_an_error(pool):
-    cursor = BucketSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3, pool=7))
+    sampler = BucketSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3, pool=7))
     with pytest.raises(CheckpointError, match="has pool = .* but here it is 7"):
-        cursor.restore({**cursor.position(), "pool": pool})
-    without = cursor.position()
+        sampler.restore({**sampler.position(), "pool": pool})
+    without = sampler.position()
     del without["pool"]
     with pytest.raises(CheckpointError, match="has pool = None, but here it is 7"):
-        cursor.restore(without)
+        sampler.restore(without)
     for name, value in (("seed", 4), ("budget", 41), ("rows", 59), ("data", "0-0")):
         with pytest.raises(CheckpointError, match=f"has {name} = "):
-            cursor.restore({**cursor.position(), name: value})
+            sampler.restore({**sampler.position(), name: value})
 
 
 def test_options_out_of_range_raise_errors():

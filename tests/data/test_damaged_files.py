@@ -1,4 +1,4 @@
-"""Data files that are damaged, far too large, or no files: always an error that names the place."""
+"""Data files that are damaged, far too large, or no files: an error with the file and the line."""
 
 from __future__ import annotations
 

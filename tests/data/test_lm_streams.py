@@ -122,19 +122,19 @@ def test_each_stream_continues_in_the_next_batch(length, rows, steps):
 
 
 def test_a_sampler_of_streams_starts_fresh_each_epoch_and_resumes():
-    def cursor():
+    def sampler():
         return EpochSampler(ParallelStreams(text(20), batch_size=2, sequence_length=4))
 
-    expected = [grid(window) for window in islice(cursor(), 8)]
+    expected = [grid(window) for window in islice(sampler(), 8)]
     assert [fresh for *_, fresh in expected] == [True, False, False] * 2 + [True, False]
-    for place in range(8):
-        stopped, resumed = cursor(), cursor()
-        list(islice(stopped, place))
+    for position in range(8):
+        stopped, resumed = sampler(), sampler()
+        list(islice(stopped, position))
         resumed.restore(stopped.position())
-        assert [grid(window) for window in islice(resumed, 8 - place)] == expected[place:]
+        assert [grid(window) for window in islice(resumed, 8 - position)] == expected[position:]
     with pytest.raises(CheckpointError, match="has steps = 4, but here it is 5"):
         EpochSampler(ParallelStreams(text(20), batch_size=2, sequence_length=5)).restore(
-            cursor().position()
+            sampler().position()
         )
 
 
@@ -162,18 +162,18 @@ def test_blocks_predict_every_token_once(length, rows, steps, epoch):
 
 
 def test_blocks_are_shuffled_by_seed_and_epoch_and_resume():
-    def cursor(seed):
+    def sampler(seed):
         return EpochSampler(ShuffledBlocks(text(50), batch_size=3, sequence_length=4, seed=seed))
 
-    whole = [grid(batch) for batch in islice(cursor(1), 15)]
-    assert whole == [grid(batch) for batch in islice(cursor(1), 15)]
+    whole = [grid(batch) for batch in islice(sampler(1), 15)]
+    assert whole == [grid(batch) for batch in islice(sampler(1), 15)]
     assert whole[:5] != whole[5:10]
-    assert whole[:5] != [grid(batch) for batch in islice(cursor(2), 5)]
-    for place in range(15):
-        stopped, resumed = cursor(1), cursor(1)
-        list(islice(stopped, place))
+    assert whole[:5] != [grid(batch) for batch in islice(sampler(2), 5)]
+    for position in range(15):
+        stopped, resumed = sampler(1), sampler(1)
+        list(islice(stopped, position))
         resumed.restore(stopped.position())
-        assert [grid(batch) for batch in islice(resumed, 15 - place)] == whole[place:]
+        assert [grid(batch) for batch in islice(resumed, 15 - position)] == whole[position:]
 
 
 def test_block_boundaries_shift_from_epoch_to_epoch():

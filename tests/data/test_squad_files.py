@@ -120,9 +120,9 @@ def test_misplaced_answers_raise_errors_are_moved_or_left_out():
         r"at character 5 of the context, but there is 'at '\. It occurs at 4: .*'move'",
     ):
         read(5)
-    for start, place in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-21, 4), (16, 17)):
+    for start, moved in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-21, 4), (16, 17)):
         questions, report = read(start, misplaced="move")
-        assert questions[1].answers == (AnswerSpan("cat", place),)
+        assert questions[1].answers == (AnswerSpan("cat", moved),)
         assert report.events["answer moved to its nearest occurrence"]["count"] == 1
     questions, report = read(5, misplaced="skip")
     assert [q.id for q in questions] == ["q1"] and (report.read, report.kept) == (2, 1)

@@ -179,9 +179,9 @@ def paths(value, before=()):
 def mutated(value, draw):
     """A copy with one field removed, exchanged or wrapped."""
     value = json.loads(json.dumps(value))
-    *place, last = draw.choice([path for path in paths(value) if path] or [(None,)])
+    *path, last = draw.choice([path for path in paths(value) if path] or [(None,)])
     node = value
-    for key in place:
+    for key in path:
         node = node[key]
     way = draw.random()
     if last is None:

@@ -1,4 +1,4 @@
-"""Our own trainers against brute force, hand-worked tables and the library."""
+"""The trainers of this library against brute force, tables worked by hand and `tokenizers`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_corpus_counts_equal_a_recount_after_merges(words):
 
 
 def brute_likelihood(words, merges, min_count):
-    """Score every pair anew with exact fractions."""
+    """Score every pair again with exact fractions."""
     state = [([w[0], *("##" + c for c in w[1:])], count) for w, count in words.items()]
     learned = []
     for _ in range(merges):

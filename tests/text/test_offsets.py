@@ -36,7 +36,7 @@ def check_bytes(tokenizer, text):
 
 
 def check_pieces(tokenizer, text, prefix="", suffix=""):
-    """Where nothing is rewritten, a piece is the text at its place."""
+    """Without normalization a token is the text at its offsets."""
     encoding = tokenizer.encode(text)
     for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
         if piece != "<unk>":
@@ -46,7 +46,7 @@ def check_pieces(tokenizer, text, prefix="", suffix=""):
 
 
 def normalized(text, lowercase):
-    """BERT's rewriting as (character, its place in the text), one character at a time."""
+    """BERT's normalization as (character, its position in the text), one character at a time."""
     kept = []
     for at, char in enumerate(text):
         category = unicodedata.category(char)
@@ -72,7 +72,7 @@ def is_alone(char):
 
 
 def naive_wordpiece(text, pieces, lowercase, longest=100):
-    """(piece, start, end) by BERT's algorithm, each character carrying its place."""
+    """(token, start, end) by BERT's algorithm, each character with its position."""
     words, word = [], []
     for char, at in [*normalized(text, lowercase), (" ", len(text))]:
         if char.isspace() or is_alone(char):

@@ -1,4 +1,4 @@
-"""Published vocabularies give the ids of `transformers`, and of slow readers written apart."""
+"""Published vocabularies give the ids of `transformers`, and of slow readers in plain Python."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def same(ours, theirs, about):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_settings_give_the_ids_of_transformers(tmp_path, seed):
-    """Or are refused by name: here only ids that `transformers` would number anew."""
+    """Or an error is raised: here only for ids that `transformers` would change."""
     draw, equal = Random(seed), 0
     for _ in range(15):
         _, files = drawn(draw)

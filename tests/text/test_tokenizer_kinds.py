@@ -121,7 +121,7 @@ def test_bpe_and_words_lose_only_white_space(line):
     # White space as the library knows it: Python's \s has the separators 0x1c to 0x1f besides.
     words = re.findall(r"(?:[^\s]|[\x1c-\x1f])+", line)
     if "</w>" in line:
-        return  # is not told apart from the mark
+        return  # cannot be distinguished from the end-of-word symbol
     for kind in ("bpe", "words"):
         tokenizer = text.train(kind, [line or "a"], 1000)
         assert tokenizer.decode(tokenizer.encode(line).ids) == " ".join(words), kind

@@ -72,40 +72,40 @@ def test_accents_and_chinese_characters_follow_the_settings(tmp_path):
 
 def test_special_tokens_have_the_names_in_the_settings(tmp_path):
     names = dict(unk="<unk>", cls="<cls>", sep="<end>", pad="<none>", mask="[X]")
-    place = bert(tmp_path, [*names.values(), "C", "##O"]).parent
+    folder = bert(tmp_path, [*names.values(), "C", "##O"]).parent
     stated = {f"{role}_token": name for role, name in names.items()} | {"bos_token": "<absent>"}
-    (place / "special_tokens_map.json").write_text(json.dumps(stated))
-    settings(place, cls_token={"content": "<cls>", "lstrip": False})
+    (folder / "special_tokens_map.json").write_text(json.dumps(stated))
+    settings(folder, cls_token={"content": "<cls>", "lstrip": False})
     with pytest.warns(UserWarning, match="`bos_token` '<absent>' is not in the vocabulary. It is"):
-        tokenizer = Tokenizer.load(place)
+        tokenizer = Tokenizer.load(folder)
     assert [getattr(tokenizer, f"{role}_id") for role in names] == [0, 1, 2, 3, 4]
     assert tokenizer.encode("CO N [X]").ids == [5, 6, 0, 4]
     assert tokenizer.bos_id == 7 == tokenizer.vocab_size - 1  # as `transformers` numbers it
-    (place / "config.json").write_text('{"vocab_size": 7}')
+    (folder / "config.json").write_text('{"vocab_size": 7}')
     with pytest.warns(UserWarning, match="'<absent>' would be added .* has only 7 ids"):
-        assert Tokenizer.load(place).bos_id is None
+        assert Tokenizer.load(folder).bos_id is None
     template = tokenizer.template
     assert template == Template.bert(1, 2)
-    settings(place, cls_token=7)
+    settings(folder, cls_token=7)
     with pytest.raises(DataError, match="`cls_token` must be a token, but is 7"):
-        Tokenizer.load(place)
+        Tokenizer.load(folder)
 
 
 def test_add_prefix_space_follows_the_settings(tmp_path):
-    place = gpt2(tmp_path, BYTES | {"Ġa": 256}, ["Ġ a"])
-    assert Tokenizer.load(place).encode("a").tokens == ["a"]
-    assert Tokenizer.load(settings(place, add_prefix_space=True)).encode("a").tokens == ["Ġa"]
+    folder = gpt2(tmp_path, BYTES | {"Ġa": 256}, ["Ġ a"])
+    assert Tokenizer.load(folder).encode("a").tokens == ["a"]
+    assert Tokenizer.load(settings(folder, add_prefix_space=True)).encode("a").tokens == ["Ġa"]
 
 
 @pytest.mark.parametrize("asked", ["bos", "eos", "bos eos"])
 def test_bos_and_eos_are_added_as_the_settings_say(tmp_path, asked):
     ends = BYTES | {"<b>": 256, "<e>": 257}
-    place = gpt2(tmp_path, ends, [])
+    folder = gpt2(tmp_path, ends, [])
     stated = {f"add_{role}_token": True for role in asked.split()}
     names = {"bos_token": "<b>", "eos_token": "<e>", "unk_token": "<e>"}
-    settings(place, tokenizer_class="GPT2Tokenizer", **names, **stated)
-    ours = Tokenizer.load(place)
-    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(place)
+    settings(folder, tokenizer_class="GPT2Tokenizer", **names, **stated)
+    ours = Tokenizer.load(folder)
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
     template = ours.template
     for texts in (["ab"], ["ab", "c"]):
         row, wanted = template.apply(ours.encode_many(texts)), theirs(*texts)
@@ -114,31 +114,31 @@ def test_bos_and_eos_are_added_as_the_settings_say(tmp_path, asked):
     again = Tokenizer.load(tmp_path / "saved")
     assert again.template == template
     assert again.encode("ab").ids == ours.encode("ab").ids == [BYTES["a"], BYTES["b"]]
-    settings(place, **{**names, f"{asked.split()[0]}_token": None}, **stated)
+    settings(folder, **{**names, f"{asked.split()[0]}_token": None}, **stated)
     with pytest.raises(DataError, match=f"`add_{asked.split()[0]}_token` asks for a"):
-        Tokenizer.load(place)
+        Tokenizer.load(folder)
 
 
 def test_padding_and_truncation_sides_are_saved_again(tmp_path):
     transformers = pytest.importorskip("transformers")
     (tmp_path / "one").mkdir()
-    place = bert(tmp_path / "one", BERT).parent
-    settings(place, padding_side="left", truncation_side="left")
-    Tokenizer.load(place).save(tmp_path / "two")
+    folder = bert(tmp_path / "one", BERT).parent
+    settings(folder, padding_side="left", truncation_side="left")
+    Tokenizer.load(folder).save(tmp_path / "two")
     pickle.loads(pickle.dumps(Tokenizer.load(tmp_path / "two"))).save(tmp_path / "three")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "three")
     assert theirs.padding_side == theirs.truncation_side == "left"
-    settings(place, padding_side="middle")
+    settings(folder, padding_side="middle")
     with pytest.raises(DataError, match="`padding_side` must be left or right, but is 'middle'"):
-        Tokenizer.load(place)
+        Tokenizer.load(folder)
 
 
 def test_roberta_mask_includes_the_space_before_it_unless_the_settings_differ(tmp_path):
     pieces = {"<s>": 256, "</s>": 257, "<pad>": 258, "<unk>": 259, "<mask>": 260}
-    place = gpt2(tmp_path, BYTES | pieces, [])
-    assert Tokenizer.load(place).encode("a <mask>").ids == [BYTES["a"], 260]
-    settings(place, mask_token={"content": "<mask>", "lstrip": False})
-    assert Tokenizer.load(place).encode("a <mask>").ids == [BYTES["a"], BYTES["Ġ"], 260]
+    folder = gpt2(tmp_path, BYTES | pieces, [])
+    assert Tokenizer.load(folder).encode("a <mask>").ids == [BYTES["a"], 260]
+    settings(folder, mask_token={"content": "<mask>", "lstrip": False})
+    assert Tokenizer.load(folder).encode("a <mask>").ids == [BYTES["a"], BYTES["Ġ"], 260]
 
 
 def test_added_tokens_of_files_extend_the_vocabulary(tmp_path):
