@@ -387,18 +387,17 @@ def _joined(problems: Iterable[str]) -> str:
 
 def _key_in(message: str, schema: Any) -> str:
     """The dotted name of the option in a message such as "[model] `heads` must be ..."."""
-    sections = {name: _names(_plain(option)) for name, option in _names(schema).items()}
     named = re.findall(r"`([\w.]+)`", message)
     found = re.match(r"\[([\w.]+)\]", message)
-    if found and (section := _option(schema, found[1])) is not None:
-        inside = [f"{found[1]}.{name}" for name in named if name in _names(_plain(section))]
+    if found and _option(schema, found[1]) is not None:
+        inside = [f"{found[1]}.{name}" for name in named if name in _names_in(schema, found[1])]
         return inside[0] if inside else found[1]
     for name in named:
         if _option(schema, name) is not None:
             return name
-        holding = [f"{section}.{name}" for section, names in sections.items() if name in names]
-        if len(holding) == 1:
-            return holding[0]
+        sections = [one for one in _names(schema) if name in _names_in(schema, one)]
+        if len(sections) == 1:
+            return f"{sections[0]}.{name}"
     return ""
 
 
@@ -428,6 +427,11 @@ def _option(schema: Any, key: str) -> Any:
     return option
 
 
+def _names_in(schema: Any, section: str) -> list[str]:
+    """The options of the section at a dotted name; "" for the whole recipe."""
+    return list(_names(_plain(_option(schema, section) if section else schema)))
+
+
 def _unknown(schema: Any, key: str) -> str:
     """The message that the dotted `key` is not an option, with the nearest name."""
     if (new := old_names.OPTIONS.get(key)) and _option(schema, new) is not None:
@@ -435,13 +439,10 @@ def _unknown(schema: Any, key: str) -> str:
     section, _, name = key.rpartition(".")
     while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelt
         section, _, name = section.rpartition(".")
-    names = list(_names(_plain(_option(schema, section) if section else schema)))
     where = f"[{section}]" if section else "a recipe"
-    elsewhere = [
-        f"[{other}]" for other in _names(schema) if name in _names(_plain(_option(schema, other)))
-    ]
-    hint = f"It belongs to {joined_with_or(elsewhere)}." if elsewhere else nearest(name, names)
-    return f"{where} has no `{name}`. {hint}"
+    if others := [f"[{other}]" for other in _names(schema) if name in _names_in(schema, other)]:
+        return f"{where} has no `{name}`. It belongs to {joined_with_or(others)}."
+    return f"{where} has no `{name}`. {nearest(name, _names_in(schema, section))}"
 
 
 def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]]:
@@ -460,7 +461,7 @@ def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]
 
 def _only_named(schema: Any, key: str, message: str) -> str:
     """The option of section `key` that a message is about; the section, where it names several."""
-    names = _names(_plain(_option(schema, key))) if key else {}
+    names = _names_in(schema, key) if key else []
     named = {name for name in re.findall(r"`(\w+)`", message) if name in names}
     return f"{key}.{named.pop()}" if len(named) == 1 else key
 
