@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from regard.models.protocols import Model
     from regard.visual.head_grid import HeadGrid
     from regard.visual.picture import Picture
+
+
+class TaskWithModel(Protocol):
+    """What pictures ask of a task: its model, and how its texts become inputs of an encoder."""
+
+    model: Any
+    pieces: Any
 
 
 class AttentionRecord:
@@ -110,7 +117,7 @@ class AttentionRecord:
 
 
 @contextmanager
-def look(model: Any) -> Iterator[AttentionRecord]:
+def look(model: nn.Module | TaskWithModel) -> Iterator[AttentionRecord]:
     """Record the attention weights of every forward pass in the block.
 
     Args:
@@ -119,7 +126,7 @@ def look(model: Any) -> Iterator[AttentionRecord]:
     Raises:
         ConfigError: the model has no attention.
     """
-    module = model if isinstance(model, nn.Module) else model.model
+    module = _module_of(model)
     record = AttentionRecord(module)
 
     def start_pass(*_: Any) -> None:
@@ -148,7 +155,11 @@ def evaluation_mode(model: Model | nn.Module) -> Iterator[None]:
         module.train(training)
 
 
-def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = None) -> None:
+def run_encoder(
+    model: nn.Module | TaskWithModel,
+    texts: Sequence[str | Sequence[str]],
+    pieces: InputFormat | None = None,
+) -> None:
     """Run an encoder over texts in evaluation mode, so that their attention is recorded.
 
     with regard.look(model) as record:
@@ -178,17 +189,22 @@ def run_encoder(model: Any, texts: Sequence[Any], pieces: InputFormat | None = N
             module(batch)
 
 
-def as_encoder(model: Any, pieces: InputFormat | None) -> tuple[nn.Module, InputFormat]:
+def as_encoder(
+    model: nn.Module | TaskWithModel, pieces: InputFormat | None
+) -> tuple[nn.Module, InputFormat]:
     """The model itself, and how its texts become inputs.
 
     Raises:
         ConfigError: neither the model nor the caller says it.
     """
-    bare = isinstance(model, nn.Module)
-    given = None if pieces is None and bare else pieces or model.pieces
+    given = pieces or (None if isinstance(model, nn.Module) else model.pieces)
     if given is None:
         raise ConfigError(
             f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
             "Use regard.data.encoder_inputs.InputFormat(tokenizer, template, max_length, pad)."
         )
-    return (model if bare else model.model), given
+    return _module_of(model), given
+
+
+def _module_of(model: nn.Module | TaskWithModel) -> nn.Module:
+    return model if isinstance(model, nn.Module) else cast("TaskWithModel", model).model

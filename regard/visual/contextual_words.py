@@ -8,14 +8,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from regard.errors import ConfigError
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder
 from regard.text import Tokenizer
-from regard.visual.attention_record import as_encoder, evaluation_mode
+from regard.visual.attention_record import TaskWithModel, as_encoder, evaluation_mode
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Illustration, Note
 from regard.visual.table import Table
@@ -27,7 +27,10 @@ Occurrence = tuple[int, tuple[int, ...]]  # a row of the batch, and the position
 
 
 def contextual_vectors(
-    model: Any, texts: Sequence[str], word: str, pieces: InputFormat | None = None
+    model: nn.Module | TaskWithModel,
+    texts: Sequence[str],
+    word: str,
+    pieces: InputFormat | None = None,
 ) -> Illustration:
     """The cosines between the vectors of a word's occurrences, layer by layer.
 
