@@ -197,7 +197,8 @@ def as_encoder(
     Raises:
         ConfigError: neither the model nor the caller says it.
     """
-    given = pieces or (None if isinstance(model, nn.Module) else model.pieces)
+    bare = isinstance(model, nn.Module)
+    given = pieces or (None if bare else cast("TaskWithModel", model).pieces)
     if given is None:
         raise ConfigError(
             f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
