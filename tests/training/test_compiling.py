@@ -93,7 +93,7 @@ def test_capture_and_head_gating_use_the_plain_blocks(anywhere):
     compiled = compiling.compiled_blocks(model, torch.device("cpu"))
     with regard.look(model) as seen, compiling.compiling(compiled):
         model(texts().ids)
-    assert len(seen.views[0].sites) == 3
+    assert len(seen.passes[0].attentions) == 3
     with heads_masked(model, {1: [1]}), compiling.compiling(compiled):
         assert all("forward" not in vars(block) for block in blocks_of(model))
 
