@@ -90,14 +90,12 @@ class Ours:
     def __init__(self, sizes: dict[str, int], count: int, precision: Any, sort: bool, threads: int):
         from benchmarks.updates import Updates
         from regard.data import TokenArray, sorted_batches
+        from regard.tasks.translation import translation_loss
         from regard.training.options import OptimizerOptions, TrainingOptions
 
         class Task(Updates):
             def loss(self, batch: Any, carry: None) -> Any:
-                target = batch.target
-                hidden = self.model(batch.source, target.ids[:, :-1], target.lengths - 1).hidden
-                labels = _labels(batch).flatten()
-                return self.model.head.loss(hidden.flatten(0, 1), labels), None
+                return translation_loss(self.model, batch), None
 
         texts = sentences(count, sizes["vocab_size"])
         sources = TokenArray.of([[*text, EOS] for text in texts])

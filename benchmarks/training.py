@@ -130,7 +130,8 @@ class OurMaskedWords:
         class Task(Updates):
             def loss(self, batch: Masked, carry: None) -> Any:
                 masked = batch.targets != IGNORE
-                hidden = self.model.encoder.encode_at(batch.texts, masked)
+                texts = batch.texts.unpadded()
+                hidden = self.model.encoder.encode(texts, texts.layout.subset(masked))[0]
                 return self.model.heads["masked_lm"].loss(hidden, batch.targets[masked]), None
 
         rule = OptimizerOptions(

@@ -283,6 +283,21 @@ class KeyMask:
     is_causal: bool = False
     unpadded: UnpaddedMask | None = None
 
+    @classmethod
+    def causal(cls, count: int, device: torch.device | None = None) -> KeyMask:
+        """Each of `count` queries sees the keys up to its own position."""
+        positions = torch.arange(count, device=device)
+        return cls((positions <= positions[:, None])[None, None], is_causal=True)
+
+    @classmethod
+    def padding(cls, lengths: Tensor, width: int) -> KeyMask:
+        """Sequence b sees its first `lengths[b]` of `width` keys: (B,) integers."""
+        # Asking a GPU for the shortest would stall its queue: only ask on a CPU.
+        if lengths.device.type == "cpu" and lengths.numel() and int(lengths.min()) >= width:
+            return ALL_KEYS
+        keys = torch.arange(width, device=lengths.device)
+        return cls((keys < lengths[:, None])[:, None, None, :])  # (B, S) -> (B, 1, 1, S)
+
     @cached_property
     def blocked(self) -> Tensor | None:
         """The opposite of the grid."""

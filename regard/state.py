@@ -7,7 +7,7 @@ cells, key/value caches and source memories with the same `select(rows)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -16,13 +16,47 @@ import torch
 from torch import Tensor
 
 from regard import ops
+from regard.errors import RegardError
+from regard.ops import ALL_KEYS, KeyMask
 
 SPARE = 128  # positions that are made room for since they are expected
 
 
 @dataclass
 class State:
-    """Base of all states: a dataclass of tensors (rows first), other states, and plain numbers."""
+    """Base of all states: a dataclass of tensors (rows first), other states, and plain numbers.
+
+    A state may be used once: the next state may lie in the same memory.
+    """
+
+    def consume(self) -> None:
+        """Mark this state as used; a step does so.
+
+        Raises:
+            RegardError: a step has used it before.
+        """
+        self.check_unused()
+        self._consumed = True
+
+    def check_unused(self) -> None:
+        """Before anything is made from this state.
+
+        Raises:
+            RegardError: a step has used it.
+        """
+        if self._consumed:
+            raise RegardError(
+                f"This {type(self).__name__} was used by an earlier step, which may have written "
+                "over it. Go on with the state that `step` returned; to decode twice from one "
+                "state, take `state.copy()` before the first step."
+            )
+
+    _consumed = False  # of this object; the states made from it are new
+
+    def copy(self) -> Self:
+        """The same state once more, for a second continuation."""
+        self.check_unused()
+        return self._map(lambda tensor: tensor, lambda state: state.copy())
 
     @property
     def rows(self) -> int:
@@ -33,6 +67,7 @@ class State:
 
     def select(self, rows: Tensor) -> Self:
         """The state of these rows: (R',) integers; rows may repeat, be dropped, or be reordered."""
+        self.check_unused()
         return self._map(lambda tensor: tensor.index_select(0, rows), lambda s: s.select(rows))
 
     def rewind(self, count: int | Tensor) -> Self:
@@ -41,6 +76,8 @@ class State:
         Raises:
             TypeError: this state keeps what all tokens together made, and not each one's part.
         """
+
+        self.check_unused()
 
         def stuck(tensor: Tensor) -> Tensor:
             raise TypeError(f"{type(self).__name__} cannot forget the last tokens that it read.")
@@ -76,6 +113,10 @@ class State:
                 inner = {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
                 changed[name] = value.with_tensors(inner)
         return replace(self, **changed)
+
+    def parts(self) -> dict[str, Any]:
+        """Its fields: tensors, other states and plain numbers."""
+        return dict(self._items())
 
     def _items(self) -> Iterator[tuple[str, Any]]:
         for field in fields(self):
@@ -142,6 +183,11 @@ class KeyValueCache(State):
     def rows(self) -> int:
         return self.lengths.size(0)
 
+    def copy(self) -> KeyValueCache:
+        """See `State.copy`; in memory of its own, since steps write into it."""
+        self.check_unused()
+        return self._map(Tensor.clone, State.copy)
+
     def reserve(self, count: int) -> KeyValueCache:
         """With room for `count` further positions; it grows by a quarter, or to what is expected,
         unless that is far away."""
@@ -189,6 +235,20 @@ class KeyValueCache(State):
         filled = slice(self.longest + count)
         return keys[:, :, filled].to(key), values[:, :, filled].to(value)
 
+    def layer(self, number: int) -> CachedLayer:
+        """The keys and values of one layer (from 0), for its attention."""
+        return CachedLayer(self, number)
+
+    def mask(self, count: int) -> KeyMask:
+        """What the next `count` tokens may see of the cache and of each other."""
+        device = self.lengths.device
+        if self.longest == 0:
+            return KeyMask.causal(count, device)
+        if count == 1 and self.even:
+            return ALL_KEYS
+        keys = torch.arange(self.longest + count, device=device)
+        return KeyMask(keys <= self.positions(count)[:, None, :, None])  # (B, 1, T, S)
+
     def advance(self, count: int) -> KeyValueCache:
         """After every layer has written `count` tokens."""
         return replace(self, lengths=self.lengths + count, longest=self.longest + count)
@@ -197,6 +257,7 @@ class KeyValueCache(State):
         """The cache of these rows; it is copied where they are more than the lines, or so few that
         most lines would be idle, or of different lengths. It takes the memory of this one.
         """
+        self.check_unused()
         lines, count = self.keys.size(0), rows.size(0)
         lengths = self.lengths.index_select(0, rows)
         origin = rows[:, None] if self.origin is None else self.origin.index_select(0, rows)
@@ -213,6 +274,7 @@ class KeyValueCache(State):
 
     def cut(self, lengths: Tensor) -> KeyValueCache:
         """Keep only the first `lengths[b]` positions of row b (prompts of different lengths)."""
+        self.check_unused()
         shortest, longest = extremes(lengths)
         even = shortest == longest
         lines = replace(self)
@@ -223,6 +285,7 @@ class KeyValueCache(State):
 
     def rewind(self, count: int | Tensor) -> KeyValueCache:
         """Forget the last `count` positions of every row, or (B,) of each row its own number."""
+        self.check_unused()
         if isinstance(count, Tensor):
             return self.cut(self.lengths - count.to(self.lengths))
         shortest = self.longest if self.even else extremes(self.lengths)[0]
@@ -257,6 +320,18 @@ class KeyValueCache(State):
         return copied(self.keys), copied(self.values)
 
 
+@dataclass(frozen=True)
+class CachedLayer:
+    """One layer of a `KeyValueCache`."""
+
+    cache: KeyValueCache
+    number: int
+
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store (B, H, T, K) twice; give back those of all positions, (B, H, S, K) twice."""
+        return self.cache.write(self.number, key, value)
+
+
 def extremes(lengths: Tensor) -> tuple[int, int]:
     """The least and the greatest, in one look at the device; 0 and 0 where there are none."""
     if not lengths.numel():
@@ -284,6 +359,25 @@ class SourceMemory(State):
     @property
     def rows(self) -> int:
         return self.lengths.size(0) * self.sharing
+
+    @classmethod
+    def of(
+        cls,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        lengths: Tensor,
+        dtype: torch.dtype | None = None,
+    ) -> SourceMemory:
+        """From keys and values (N, H, S, K) of each layer, in the type `dtype` (None: theirs).
+
+        Layers that have fewer heads than others are filled up with zeros.
+        """
+        keys, values = (_stacked(list(parts), dtype) for parts in zip(*layers, strict=True))
+        return cls(keys, values, lengths)
+
+    @property
+    def mask(self) -> KeyMask:
+        """Every query sees the tokens of its source."""
+        return KeyMask.padding(self.lengths, self.keys.size(3))
 
     def layer(self, layer: int, heads: int | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values (N, H, S, K) of one layer, which may have fewer heads than another."""
@@ -316,3 +410,13 @@ class SourceMemory(State):
     def rewind(self, count: int | Tensor) -> SourceMemory:
         """The source is all there before the first token, and stays."""
         return self
+
+
+def _stacked(layers: list[Tensor], dtype: torch.dtype | None) -> Tensor:
+    """L times (N, H, S, K) -> (N, L, H, S, K)"""
+    rows, _, count, width = layers[0].shape
+    shape = rows, len(layers), max(layer.size(1) for layer in layers), count, width
+    stacked = layers[0].new_zeros(shape, dtype=dtype)
+    for number, layer in enumerate(layers):
+        stacked[:, number, : layer.size(1)] = layer
+    return stacked

@@ -16,15 +16,16 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import attend
+from regard.attention.masks import Positions, causal, given, global_, padding, window
 from regard.attention.scores import PLAIN, Additive
 from regard.attention.tap import Laid, Tap, listening
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.layers.output import IGNORE
-from regard.masks import Positions, causal, given, global_, padding, window
+from regard.layers.positions import sinusoid
 from regard.models.protocols import Head
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import KeyMask
-from regard.positions import sinusoid
 from regard.state import State
 
 
@@ -426,11 +427,11 @@ class AdaptiveSoftmax(nn.Module):
         hidden, targets = hidden[counted], targets[counted]
         place = targets.clone()
         total = hidden.new_zeros(())
-        for n, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
-            rows = ((targets >= start) & (targets < end)).nonzero()[:, 0]
+        for n, (first, end) in enumerate(zip(self.starts, self.ends, strict=True)):
+            rows = ((targets >= first) & (targets < end)).nonzero()[:, 0]
             place[rows] = self.first + n
             total = total + F.cross_entropy(
-                self.tails[n](hidden[rows]), targets[rows] - start, reduction="sum"
+                self.tails[n](hidden[rows]), targets[rows] - first, reduction="sum"
             )
         return total + F.cross_entropy(self.short(hidden), place, reduction="sum"), targets.numel()
 
@@ -466,11 +467,11 @@ def test_a_model_trains_and_decodes_with_another_head():
     model = Transformer(TransformerConfig(vocab_size=19, **sizes)).eval()
     model.head = adaptive()[0]
     source, target = Sequences.of([[4, 5, 2], [6, 2]], pad=0), torch.tensor([[1, 7, 8], [1, 9, 2]])
-    hidden = model(source, target).hidden
+    hidden = model(source, Sequences.full(target)).hidden
     total, count = model.head.loss(hidden.flatten(0, 1), target.flatten())
     total.backward()
     assert count == 6 and all(p.grad is not None for p in model.parameters())
-    state, _ = model.start(source)
+    state, _ = start(model, source)
     scores, _ = model.step(target, state)
     torch.testing.assert_close(scores.exp().sum(-1), torch.ones(2, 3))
     torch.testing.assert_close(scores, model.head.logits(hidden), atol=1e-5, rtol=1e-5)

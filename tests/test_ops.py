@@ -287,7 +287,7 @@ AUTOCAST = {"linear", "lstm", "add_norm"}  # some of their implementations are f
 implementation_names()  # imports all that registers some
 
 # Whole models in compiled calls are compared in tests/kernels.
-SMALL = [op for op in ops.OPERATIONS.values() if op.name != "compiled_steps"]
+SMALL = [op for op in ops.OPERATIONS.values() if op.name not in ("generator", "encoder")]
 PAIRS = [(op, one.name) for op in SMALL for one in op.implementations]
 # The GPU's own generator draws; and inside what torch compiles its own operators do.
 ELSEWHERE = {"dropout.torch"}

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention.multihead import CrossAttention
-from regard.masks import padding
+from regard.attention.multihead import CrossAttention, Memory
 from regard.state import Cells, KeyValueCache, SourceMemory, State
 
 
@@ -283,14 +282,13 @@ def test_a_beam_costs_no_copies():
 
 def test_reading_a_shared_memory_after_selections_is_reading_copies():
     layer = CrossAttention(4, 2)
-    key, value = layer.read(torch.randn(3, 5, 4))
-    memory = SourceMemory(key[:, None], value[:, None], torch.tensor([5, 2, 3]))
+    read = layer.read(torch.randn(3, 5, 4))
+    memory = SourceMemory.of([(read.key, read.value)], torch.tensor([5, 2, 3]))
     for index in ([0, 0, 1, 1, 2, 2], [5, 4, 0, 0], [3, 1, 1, 0, 2, 2], [0]):
         copies = replace(memory, **expanded(memory), sharing=1).select(torch.tensor(index))
         memory = memory.select(torch.tensor(index))
         hidden = torch.randn(memory.rows, 2, 4)
         results = []
         for m in (memory, copies):
-            words = padding(m.lengths).resolve(1, 5, rows=len(m.lengths))
-            results.append(layer(hidden, *m.layer(0), words))
+            results.append(layer(hidden, Memory(*m.layer(0), m.mask)))
         torch.testing.assert_close(*results)

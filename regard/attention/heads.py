@@ -249,10 +249,10 @@ def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
 def pruned_heads(model: Any) -> Pruned:
     """Which heads are gone: (kind, layer, heads), counted from 1."""
     return tuple(
-        (kind, layer, tuple(head + 1 for head in range(_full(one)) if head not in one.kept))
+        (kind, layer, tuple(head + 1 for head in range(one.total_heads) if head not in one.kept))
         for kind, layers in _by_kind(model).items()
         for layer, one in layers.items()
-        if len(one.kept) < _full(one)
+        if len(one.kept) < one.total_heads
     )
 
 
@@ -334,7 +334,7 @@ def _cut(attention: Attention, gone: set[int]) -> None:
 
 def _grow(attention: Attention) -> None:
     """The inverse of `_cut`, with zeros."""
-    full, kept = _full(attention), list(attention.kept)
+    full, kept = attention.total_heads, list(attention.kept)
 
     def placed(parts: Tensor) -> Tensor:
         grown = parts.new_zeros(parts.size(0), full, *parts.shape[2:])
@@ -351,8 +351,8 @@ def _reshape(attention: Attention, heads: int, change: Callable[[Tensor], Tensor
     for name in attention.projections:
         joined: Joined = getattr(attention, name)
         sizes = (joined.parts, attention.heads, width)
-        for kind in ("weight", "bias"):
-            split = getattr(joined, kind).detach().unflatten(0, sizes)
+        for kind, parameter in list(joined.named_parameters()):
+            split = parameter.detach().unflatten(0, sizes)
             _replace(joined, kind, change(split).flatten(0, 2))
         joined.out_features = joined.parts * heads * width
     output = attention.output
@@ -398,13 +398,8 @@ def _owners(module: nn.Module) -> list[Any]:
     ]
 
 
-def _full(attention: Attention) -> int:
-    """How many heads it had before any was pruned."""
-    return attention.output.out_features // attention.head_dim
-
-
 def _most(layers: Mapping[int, Attention]) -> int:
-    return max(_full(attention) for attention in layers.values())
+    return max(attention.total_heads for attention in layers.values())
 
 
 def _checked(heads: Heads, layers: Mapping[int, Attention]) -> dict[int, list[int]]:
@@ -415,9 +410,9 @@ def _checked(heads: Heads, layers: Mapping[int, Attention]) -> dict[int, list[in
             raise ConfigError(f"`heads`: layers are 1 to {len(layers)}, but {layer!r} is named.")
         attention = layers[layer]
         for number in numbers:
-            if type(number) is not int or not 1 <= number <= _full(attention):
+            if type(number) is not int or not 1 <= number <= attention.total_heads:
                 raise ConfigError(
-                    f"`heads`: layer {layer} has heads 1 to {_full(attention)}, "
+                    f"`heads`: layer {layer} has heads 1 to {attention.total_heads}, "
                     f"but {number!r} is named."
                 )
             if number - 1 not in attention.kept:

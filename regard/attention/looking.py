@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.attention.attend import Score, attend
+from regard.attention.masks import padding
 from regard.attention.multihead import share, unshare
 from regard.attention.tap import Laid, Tap
-from regard.masks import padding
 from regard.state import SourceMemory
 
 

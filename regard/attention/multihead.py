@@ -8,21 +8,26 @@ small ones; the name tables of published weights split them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Score, attend, attend_qkv
 from regard.attention.gates import gate_of
 from regard.attention.tap import Laid, Tap
-from regard.attention.unpadded import FirstToken, TokenSubset
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.ops import ALL_KEYS, KeyMask, linear, unstack_qkv
 
-# What a decoder does with new keys and values: stores them, gives back all that it has.
-Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+class LayerCache(Protocol):
+    """The keys and values of earlier positions, in one layer of a decoder's state."""
+
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store those of new positions, (B, H, T, K) twice; give back all, (B, H, S, K) twice."""
+        ...
 
 
 def split_heads(x: Tensor, heads: int, head_dim: int = -1) -> Tensor:
@@ -38,75 +43,117 @@ def merge_heads(x: Tensor) -> Tensor:
 class Joined(Linear):
     """Several projections of one input side by side: (..., D) -> `parts` times (..., D')."""
 
-    def __init__(self, d_in: int, d_out: int, parts: int):
+    def __init__(self, d_in: int, d_out: int, parts: int, *, bias: bool = True):
         self.parts = parts
-        super().__init__(d_in, parts * d_out)
+        super().__init__(d_in, parts * d_out, bias=bias)
 
     def reset_parameters(self) -> None:
         """Each part as if it stood alone: Glorot's bound depends on the shape."""
         for part in self.weight.chunk(self.parts):
             nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
 class SelfAttention(nn.Module):
     """Every position attends to the positions of its own sequence.
 
-    `heads` counts those that are there, `kept` are their numbers (from 0) before any was pruned.
+    Args:
+        kind: "encoder" or "decoder", as attention capture names it.
+        head_dim: K; None: D / H.
+        dropout: of the attention weights.
+        score: how queries and keys are compared.
+        projection_bias: whether the projections add a vector (T5's do not).
+
+    `heads`: how many are left after pruning.  `kept`: their indices among the `total_heads`.
+
+    Raises:
+        ValueError: `head_dim` is None and the heads do not divide the width.
     """
 
     projections = ("query_key_value",)
 
     def __init__(
-        self, d_model: int, heads: int, *, kind: str, dropout: float = 0.0, score: Score = SCALED
+        self,
+        d_model: int,
+        heads: int,
+        *,
+        kind: str,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        score: Score = SCALED,
+        projection_bias: bool = True,
     ):
         super().__init__()
-        check_heads(d_model, heads)
         check_probability(dropout)
-        self.heads, self.head_dim, self.kept = heads, d_model // heads, tuple(range(heads))
+        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
+        self.total_heads, self.kept = heads, tuple(range(heads))
         self.dropout, self.score = dropout, score
-        self.query_key_value = Joined(d_model, d_model, parts=3)
-        self.output = Joined(d_model, d_model, parts=1)
+        width = heads * self.head_dim
+        self.query_key_value = Joined(d_model, width, parts=3, bias=projection_bias)
+        self.output = Joined(width, d_model, parts=1, bias=projection_bias)
         self.tap = Tap(kind)
 
     def forward(
-        self, hidden: Tensor, allowed: KeyMask = ALL_KEYS, remember: Remember | None = None
+        self,
+        hidden: Tensor,
+        mask: KeyMask = ALL_KEYS,
+        *,
+        bias: Tensor | None = None,
+        cache: LayerCache | None = None,
+        rows: TokenSubset = ALL,
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D); `remember` brings the keys and values of earlier positions."""
-        # (B, T, 3 * H * K) -> (B, T, 3, H, K)
-        joined = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
-        gate = gate_of(self, hidden)
-        if remember is None:
-            return self._merged(attend_qkv(joined, **self._asked(allowed, gate)), gate)
-        query, key, value = unstack_qkv(joined)
-        key, value = remember(key, value)
-        return self._read(query, key, value, allowed, gate)
+        """(B, T, D) -> (B, T, D), or less where only some tokens are wanted.
 
-    def at(
-        self, some: FirstToken | TokenSubset, hidden: Tensor, allowed: KeyMask = ALL_KEYS
+        Args:
+            mask: the keys that each query may see.
+            bias: (B, H, T, S), or what broadcasts to it, added to the scores.
+            cache: the keys and values of earlier positions; it takes those of `hidden`.
+            rows: the tokens whose queries are wanted; keys are those of all.
+        """
+        if rows is not ALL:
+            return self._of_some(rows, hidden, mask, bias)
+        # (B, T, 3 * H * K) -> (B, T, 3, H, K)
+        projected = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
+        gate = gate_of(self, hidden)
+        if cache is None and bias is None:
+            return self._merged(attend_qkv(projected, **self._options(mask, gate)), gate)
+        query, key, value = unstack_qkv(projected)
+        if cache is not None:
+            key, value = cache.update(key, value)
+        return self._read(query, key, value, mask, bias, gate)
+
+    def _of_some(
+        self, rows: TokenSubset, hidden: Tensor, mask: KeyMask, bias: Tensor | None
     ) -> Tensor:
-        """What some positions read, and no other: (B, T, D) -> (B, 1, D), or as `some` says."""
         projection, width = self.query_key_value, self.heads * self.head_dim
-        if not isinstance(projection, Joined):  # weights in another form, which cannot be cut
-            return some.of(self(hidden, allowed))
-        weight, bias = projection.weight, projection.bias
+        if not isinstance(projection, Joined):  # quantized weights, which cannot be sliced
+            return rows.of(self(hidden, mask, bias=bias))
+        weight, shift = projection.weight, projection.bias
+        first, rest = (None, None) if shift is None else (shift[:width], shift[width:])
         query = split_heads(
-            linear(some.of(hidden), weight[:width], bias[:width]), self.heads, self.head_dim
+            linear(rows.of(hidden), weight[:width], first), self.heads, self.head_dim
         )
-        joined = linear(hidden, weight[width:], bias[width:])
-        key, value = split_heads(joined, 2 * self.heads, self.head_dim).chunk(2, dim=1)
-        return self._read(query, key, value, some.mask_of(allowed), gate_of(self, hidden))
+        both = split_heads(linear(hidden, weight[width:], rest), 2 * self.heads, self.head_dim)
+        key, value = both.chunk(2, dim=1)  # (B, 2H, T, K) -> 2 times (B, H, T, K)
+        return self._read(query, key, value, rows.mask_of(mask), bias, gate_of(self, hidden))
 
     def _read(
-        self, query: Tensor, key: Tensor, value: Tensor, allowed: KeyMask, gate: Tensor | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: KeyMask,
+        bias: Tensor | None,
+        gate: Tensor | None,
     ) -> Tensor:
-        context = attend(query, key, value, **self._asked(allowed, gate))
+        context = attend(query, key, value, bias=bias, **self._options(mask, gate))
         return self._merged(context, gate)
 
-    def _asked(self, allowed: KeyMask, gate: Tensor | None) -> dict[str, Any]:
+    def _options(self, mask: KeyMask, gate: Tensor | None) -> dict[str, Any]:
         return dict(
             score=self.score,
-            mask=allowed,
+            mask=mask,
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap if gate is None else Laid(self.tap, gate.mul),
         )
@@ -115,47 +162,66 @@ class SelfAttention(nn.Module):
         return self.output(merge_heads(context if gate is None else context * gate))
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What one layer's cross-attention reads: keys and values (N, H, S, K), and their mask."""
+
+    key: Tensor
+    value: Tensor
+    mask: KeyMask
+
+
 class CrossAttention(nn.Module):
-    """Every position attends to the positions of a memory; `heads` and `kept` as above."""
+    """Every position attends to the positions of a memory; arguments as of `SelfAttention`."""
 
     projections = ("query", "key_value")
 
-    def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0):
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        score: Score = SCALED,
+        projection_bias: bool = True,
+    ):
         super().__init__()
-        check_heads(d_model, heads)
         check_probability(dropout)
-        self.heads, self.head_dim, self.kept = heads, d_model // heads, tuple(range(heads))
-        self.dropout = dropout
-        self.query = Joined(d_model, d_model, parts=1)
-        self.key_value = Joined(d_model, d_model, parts=2)
-        self.output = Joined(d_model, d_model, parts=1)
+        self.heads, self.head_dim = heads, head_dim or width_of_head(d_model, heads)
+        self.total_heads, self.kept = heads, tuple(range(heads))
+        self.dropout, self.score = dropout, score
+        width = heads * self.head_dim
+        self.query = Joined(d_model, width, parts=1, bias=projection_bias)
+        self.key_value = Joined(d_model, width, parts=2, bias=projection_bias)
+        self.output = Joined(width, d_model, parts=1, bias=projection_bias)
         self.tap = Tap("cross")
 
-    def read(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of a memory (N, S, D), computed once: 2 times (N, H, S, K)."""
-        joined = split_heads(self.key_value(memory), 2 * self.heads, self.head_dim)
-        key, value = joined.chunk(2, dim=1)  # (N, 2H, S, K) -> 2 times (N, H, S, K)
-        return key, value
+    def read(self, memory: Tensor, mask: KeyMask = ALL_KEYS) -> Memory:
+        """The keys and values of a memory (N, S, D), of which a query may see what `mask` says."""
+        both = split_heads(self.key_value(memory), 2 * self.heads, self.head_dim)
+        key, value = both.chunk(2, dim=1)  # (N, 2H, S, K) -> 2 times (N, H, S, K)
+        return Memory(key, value, mask)
 
-    def forward(
-        self, hidden: Tensor, key: Tensor, value: Tensor, allowed: KeyMask = ALL_KEYS
-    ) -> Tensor:
-        """(B, T, D) -> (B, T, D), reading keys and values (N, H, S, K) where N divides B.
+    def forward(self, hidden: Tensor, memory: Memory) -> Tensor:
+        """(B, T, D) -> (B, T, D), reading N memories where N divides B.
 
         B/N neighbouring rows read the same memory (the hypotheses of a beam): they become further
         queries of one attention instead of copies of the memory.
         """
-        rows = hidden.size(0)
+        count, key = hidden.size(0), memory.key
         query = share(split_heads(self.query(hidden), self.heads, self.head_dim), key.size(0))
         dropout = self.dropout if self.training else 0.0
         gate = gate_of(self, hidden)
 
         def by_rows(weights_or_context: Tensor) -> Tensor:
-            laid = unshare(weights_or_context, rows)
+            laid = unshare(weights_or_context, count)
             return laid if gate is None else laid * gate
 
-        tap = Laid(self.tap, by_rows)
-        context = attend(query, key, value, mask=allowed, dropout=dropout, tap=tap)
+        tap, score = Laid(self.tap, by_rows), self.score
+        context = attend(
+            query, key, memory.value, score=score, mask=memory.mask, dropout=dropout, tap=tap
+        )
         return self.output(merge_heads(by_rows(context)))
 
 
@@ -177,7 +243,12 @@ def unshare(context: Tensor, rows: int) -> Tensor:
     return split.transpose(1, 2).reshape(rows, heads, -1, width)
 
 
-def check_heads(d_model: int, heads: int) -> None:
-    """The heads must share the width evenly."""
+def width_of_head(d_model: int, heads: int) -> int:
+    """K = D / H.
+
+    Raises:
+        ValueError: the heads do not divide the width.
+    """
     if heads < 1 or d_model % heads:
         raise ValueError(f"`heads` must divide `d_model`, but they are {heads} and {d_model}.")
+    return d_model // heads

@@ -31,7 +31,7 @@ from regard.checkpoints.model_folder import (
 )
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
-from regard.layers.heads import Answers, last
+from regard.layers.heads import Answers, last_token
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
 from regard.schema import read_json
@@ -278,7 +278,7 @@ class _Encoders:
 
     def our_outputs(self, batch: Sequences) -> Outputs:
         """Of each layer and head."""
-        hidden = list(self.body.layers(batch))
+        hidden = list(self.body.states(batch))
         found = {_layer(i): self.order(one) for i, one in enumerate(hidden)}
         return found | {f"head {k}": head(hidden[-1], batch) for k, head in self.heads.items()}
 
@@ -318,7 +318,7 @@ class _Encoders:
 
     def _reads_first(self, kind: str, logits: Tensor) -> bool:
         head = self.heads[kind]
-        reads_last = isinstance(head, Answers) and head.place is last
+        reads_last = isinstance(head, Answers) and head.pooling is last_token
         return logits.dim() == 2 and not reads_last
 
     def _logits(self, output: Any, kind: str) -> Tensor | None:
@@ -350,7 +350,7 @@ class _EncoderDecoders:
             for i, block in enumerate(blocks, 1)
         ]
         try:
-            hidden = self.ours(batch, batch.ids).hidden
+            hidden = self.ours(batch, Sequences.full(batch.ids)).hidden
         finally:
             for hook in hooks:
                 hook.remove()

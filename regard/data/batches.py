@@ -1,13 +1,14 @@
 """What a model is given: token ids and lengths, side by side, as values that never change.
 
-Every batch is a frozen dataclass of int64 tensors. Rows are padded on the right; the lengths, not
-the padding id, say where a row ends, so that a padding id inside a text can do no harm.
+Every batch is a frozen dataclass of int64 tensors. Sequences are padded on the right, or lie one
+behind the other without padding (`regard.data.layout`). The lengths, not the padding id, say where
+a sequence ends, so that a padding id inside a text can do no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.layout import FirstTokens, TokenSubset, UnpaddedLayout
 from regard.errors import RegardError
 
 IGNORE = -100  # a target with this value is not predicted: no loss, no count
@@ -29,21 +31,30 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Rows of token ids, padded on the right: `ids` (B, T) int64, `lengths` (B,) int64.
+    """A batch of sequences, padded on the right or without padding.
 
-    `segments` (B, T) int64 says which of several texts each token belongs to, for encoders that
-    want to know (BERT's token types); None: all tokens belong to the first.
+    ids: (B, T) int64; without padding the sequences lie one behind the other, (1, N).
+    lengths: (B,) int64.
+    segments: int64, as `ids`: which of several texts each token belongs to, for encoders that
+        distinguish them (BERT's token types); None: all tokens belong to the first.
+    extras: what else an encoder has put into its own batch, by name, (B, T, ...): the characters
+        of each word (ELMo), a permutation mask and targets (XLNet), indices of paragraphs and
+        sentences (SegaBERT).
+    layout: of a batch without padding; None: it is padded.
     """
 
     ids: Tensor
     lengths: Tensor
     segments: Tensor | None = None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    layout: UnpaddedLayout | None = None
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]], pad: int | None) -> Sequences:
         """Rows of any lengths (empty ones too), padded with the id `pad` to the longest.
 
-        Where no piece is there for padding (None, as in GPT-2), 0 stands there; nobody reads it.
+        Where the vocabulary has no padding token (None, as in GPT-2), 0 stands there; nothing
+        reads it.
         """
         rows = list(rows)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -51,6 +62,11 @@ class Sequences:
         for row, values in zip(ids, rows, strict=True):
             row[: len(values)] = values
         return cls(torch.from_numpy(ids), torch.from_numpy(lengths))
+
+    @classmethod
+    def full(cls, ids: Tensor) -> Sequences:
+        """Ids (B, T) without any padding among them."""
+        return cls(ids, ids.new_full(ids.shape[:1], ids.size(1)))
 
     @classmethod
     def masked(cls, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Sequences:
@@ -63,13 +79,13 @@ class Sequences:
         """
         if not ids.shape == mask.shape == (ids if segments is None else segments).shape:
             raise RegardError("`ids`, `mask` and `segments` must have one shape (B, T).")
-        keep, places = mask.bool(), torch.arange(ids.size(1), device=ids.device)
+        keep, positions = mask.bool(), torch.arange(ids.size(1), device=ids.device)
         lengths = keep.sum(1)
         first = torch.where(lengths > 0, keep.int().argmax(1), 0)
-        inside = (places >= first[:, None]) & (places < (first + lengths)[:, None])
+        inside = (positions >= first[:, None]) & (positions < (first + lengths)[:, None])
         if not torch.equal(keep, inside):
             raise RegardError("`mask` must leave the tokens of a row side by side, without holes.")
-        shifted = (places + first[:, None]) % max(1, ids.size(1))  # (B, T)
+        shifted = (positions + first[:, None]) % max(1, ids.size(1))  # (B, T)
         moved = None if segments is None else segments.gather(1, shifted)
         return cls(ids.gather(1, shifted), lengths, moved)
 
@@ -79,24 +95,89 @@ class Sequences:
         return cls(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
 
     @property
+    def width(self) -> int:
+        """T: of the padded batch."""
+        return self.ids.size(1) if self.layout is None else self.layout.width
+
+    @property
+    def positions(self) -> Tensor:
+        """Of each token in its sequence: (T,), or (1, N) without padding."""
+        if self.layout is None:
+            return torch.arange(self.ids.size(1), device=self.ids.device)
+        return self.layout.positions
+
+    @property
     def keep(self) -> Tensor:
         """(B, T) bool, True where there is a token and False where there is padding."""
-        positions = torch.arange(self.ids.shape[1], device=self.ids.device)
-        return positions < self.lengths[:, None]
+        return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
     def __len__(self) -> int:
-        """The number of rows, B."""
-        return self.ids.shape[0]
+        """The number of sequences, B."""
+        return self.lengths.size(0)
+
+    # ---- layouts
+
+    def unpadded(self) -> Sequences:
+        """The same sequences without padding, on a CPU: (B, T) -> (1, N)."""
+        layout = UnpaddedLayout(self.lengths, self.ids.size(1))
+        return self._map(layout.unpad, layout)
+
+    def pad(self, hidden: Tensor) -> Tensor:
+        """What was computed of this batch, (B, T, ...) or (1, N, ...), as (B, T, ...)."""
+        return hidden if self.layout is None else self.layout.pad(hidden)
+
+    def first_tokens(self) -> TokenSubset:
+        """The first token of each sequence, none of which may be empty."""
+        return FirstTokens() if self.layout is None else self.layout.first_tokens()
+
+    def first(self, hidden: Tensor) -> Tensor:
+        """Hidden states of the first tokens: (B, T, D) or (1, N, D) -> (B, D)."""
+        return self.first_tokens().of(hidden).reshape(len(self), hidden.size(-1))
+
+    def last(self, hidden: Tensor) -> Tensor:
+        """Hidden states of the last tokens: (B, T, D) or (1, N, D) -> (B, D)."""
+        if self.layout is None:
+            return hidden[torch.arange(len(self), device=hidden.device), self.lengths - 1]
+        return hidden[0, self.layout.offsets.starts[1:-1] - 1]
+
+    def mean(self, hidden: Tensor) -> Tensor:
+        """Means over the tokens of each sequence: (B, T, D) or (1, N, D) -> (B, D)."""
+        kept = self.pad(hidden) * self.keep[..., None].to(hidden.dtype)
+        return kept.sum(1) / self.lengths.clamp(min=1)[:, None].to(hidden.dtype)
+
+    def next_ids(self) -> Tensor:
+        """What follows each token in its sequence, as `ids`; `IGNORE` behind the last one."""
+        padded = self.pad(self.ids).roll(-1, 1)
+        last = torch.arange(self.width, device=padded.device) >= self.lengths[:, None] - 1
+        targets = padded.masked_fill(last, IGNORE)
+        return targets if self.layout is None else self.layout.unpad(targets)
+
+    # ---- sequences
 
     def select(self, rows: Tensor) -> Sequences:
-        """The rows of these indices: repeated, dropped or in another order; the width stays."""
-        segments = None if self.segments is None else self.segments[rows]
-        return Sequences(self.ids[rows], self.lengths[rows], segments)
+        """The sequences of these indices: repeated, dropped or in another order; the width stays.
+
+        The batch must be padded.
+        """
+        assert self.layout is None
+        return replace(self._map(lambda part: part[rows]), lengths=self.lengths[rows])
 
     def to(self, device: torch.device | str) -> Sequences:
-        """The same rows on another device."""
-        segments = None if self.segments is None else moved(self.segments, device)
-        return Sequences(moved(self.ids, device), moved(self.lengths, device), segments)
+        """The same sequences on another device."""
+        there = self._map(lambda part: moved(part, device), self.layout)
+        return replace(there, lengths=moved(self.lengths, device))
+
+    def _map(
+        self, change: Callable[[Tensor], Tensor], layout: UnpaddedLayout | None = None
+    ) -> Sequences:
+        """`change` of ids, segments and extras."""
+        return Sequences(
+            change(self.ids),
+            self.lengths,
+            None if self.segments is None else change(self.segments),
+            {name: change(extra) for name, extra in self.extras.items()},
+            layout,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,7 +84,10 @@ def generate(
             f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
             f"{method!r:.80}. Options by name are given as they are: beams=4."
         )
-    return [] if source is not None and len(source) == 0 else method.run(model, source)
+    if source is not None and len(source) == 0:
+        return []
+    fastest = imported("wrappers:generator", "regard.models")(model)
+    return method.run(fastest, source)
 
 
 __getattr__ = names_of(__name__, _PUBLIC)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding import cuda_graphs
 from regard.decoding.compiled_search import looked_at, search_at_once
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.finished import FinishedHypotheses
@@ -39,7 +38,6 @@ from regard.decoding.steps import (
     check,
     ends_of,
     evaluating,
-    leading_after,
     normalized,
     start_decoding,
 )
@@ -209,11 +207,11 @@ class _Search:
             RegardError: the scores are NaN.
         """
         fed = self.tokens[:, -1:].contiguous()
-        found = None if self.beam.filters else leading_after(model, fed, state, self.count)
+        found = None if self.beam.filters else model.topk(fed, state, self.count)
         if found is not None:
             topk, state = found
             return self._expansion(*self._best_of_topk(topk), topk.vocab_size), state
-        scores, state = cuda_graphs.step(model, fed, state)
+        scores, state = model.step(fed, state)
         scores = scores[:, -1]  # (R, 1, V) -> (R, V)
         return self._expansion(*self._best(scores), scores.size(1)), state
 

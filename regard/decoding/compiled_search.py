@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,42 +13,20 @@ from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty
 from regard.decoding.steps import ends_of
-from regard.decoding.stopping import Stopping
+from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound, Stopping
 from regard.decoding.topk import index_bits
+from regard.models.protocols import Generator, SearchPlan
 
-
-@dataclass(frozen=True, eq=False)
-class SearchPlan:
-    """A beam search of A sentences.
-
-    size: running hypotheses of each sentence.  wanted: finished ones.  ends: tokens that end one.
-    stopping: when a sentence is finished.  limits: (A,), most tokens.  penalty: of a length, what
-    its score is divided by.  bits: of hypotheses and vocabulary, how many hold the index of a
-    continuation.  count: continuations of a sentence that are ranked.  never: forbidden tokens.
-    normalized: the others have the probability 1 together.  forced: at the limit every hypothesis
-    gets an end, which counts 0.
-    """
-
-    size: int
-    wanted: int
-    ends: tuple[int, ...]
-    stopping: Stopping
-    limits: Tensor
-    penalty: Callable[[Any], Any]
-    bits: Callable[[int, int], int]
-    count: int
-    never: tuple[int, ...] = ()
-    normalized: bool = False
-    forced: bool = False
-
-    @property
-    def most(self) -> int:
-        """Tokens of the longest."""
-        return int(self.limits.max())
+# The rules that a compiled search knows, by their names in a plan.
+RULES: dict[type, str] = {
+    BeamFinished: "beam-finished",
+    CurrentLength: "current-length",
+    ExactBound: "exact-bound",
+}
 
 
 def search_at_once(
-    model: Any,
+    model: Generator,
     begun: tuple[Any, Tensor],
     room: Tensor,
     *,
@@ -64,8 +41,7 @@ def search_at_once(
     so many tokens; None where it must go step by step, as with most filters.
     """
     state, tokens = begun
-    beams = getattr(model.step, "beams", None)
-    if beams is None or tokens.size(1) > 1:
+    if tokens.size(1) > 1 or type(stopping) not in RULES:
         return None
     ends = ends_of(eos, model)
     never = _forbidden(filters, ends, model.config.vocab_size)
@@ -73,17 +49,17 @@ def search_at_once(
         return None
     count = looked_at(size, ends)
     plan = SearchPlan(
-        *(size, n_best, ends, stopping, room, penalty),
+        *(size, n_best, ends, RULES[type(stopping)], room, penalty),
         bits=partial(index_bits, count=count),
         count=count,
         never=never,
         normalized=any(isinstance(part, Renormalize) and part.on for part in filters),
         forced=any(isinstance(part, ForcedEnd) for part in filters),
     )
-    found = beams(tokens, state, plan)
+    found = model.search(tokens, state, plan)
     if found is None:
         return None
-    return [[Hypothesis(*parts) for parts in several] for several in found.rows(n_best)]
+    return [[Hypothesis(*parts) for parts in several] for several in found]
 
 
 def looked_at(size: int, ends: Sequence[int]) -> int:

@@ -12,19 +12,22 @@ free for the next.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from regard import ops
 from regard.attention.gates import gating
 from regard.attention.tap import listening
+from regard.models.wrappers import GeneratorAround, generator
 from regard.state import KeyValueCache, SourceMemory, State
 
 DEVICES = ("cuda",)  # where steps are replayed
@@ -44,23 +47,43 @@ class CannotReplay(Exception):
     """A step that is no matter of fixed shapes alone."""
 
 
-def step(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-    """`model.step(tokens, state)`, replayed where that can be.
+class Graphed(GeneratorAround):
+    """A generator around a model on a GPU: its steps are replayed where that can be.
 
-    It is the model's own where the model is not on a GPU, in training, where gradients are wanted,
-    somebody looks or weighs heads, and where the state is of a kind that is not known here.
+    They are the model's own in training, where gradients are wanted, where attention is captured or
+    heads are gated, and where the state is of a kind that is not known here.
     """
-    if tokens.device.type not in DEVICES or not isinstance(model, nn.Module):
-        return model.step(tokens, state)
-    with _lock:
-        if model not in _replays:
-            _replays[model] = Replays()
-    return _replays[model].step(model, tokens, state)
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See `Generator`."""
+        if tokens.device.type not in DEVICES:
+            return self.model.step(tokens, state)
+        with _lock:
+            if self.model not in _replays:
+                _replays[self.model] = Replays()
+        return _replays[self.model].step(self.model, tokens, state)
+
+    def train(self, mode: bool = True) -> Self:
+        """As of the model; its training takes the memory of recorded steps."""
+        if mode:
+            forget(self.model)
+        return super().train(mode)
 
 
-def forget(model: Any) -> None:
+def _fits(model: Any) -> bool:
+    """Whether a model is on a GPU."""
+    if not isinstance(model, nn.Module):
+        return False
+    first = next(itertools.chain(model.parameters(), model.buffers()), None)
+    return first is not None and first.device.type in DEVICES
+
+
+ops.register(generator, "cuda_graphs", Graphed, when=_fits)
+
+
+def forget(model: nn.Module) -> None:
     """Give up the memory of recorded steps, as for a training that goes on."""
-    if isinstance(model, nn.Module) and model in _replays:
+    if model in _replays:
         _replays[model].places.clear()
 
 
@@ -106,8 +129,8 @@ def parts_of(state: Any, prefix: str = "") -> Parts:
     if not isinstance(state, State):
         raise CannotReplay(f"a state of the kind {type(state).__name__}")
     found: Parts = {}
-    for field in fields(state):
-        name, value = f"{prefix}.{field.name}", getattr(state, field.name)
+    for name, value in state.parts().items():
+        name = f"{prefix}.{name}"
         if isinstance(value, Tensor) or type(value) is SourceMemory:
             found[name] = value
         else:
@@ -119,10 +142,13 @@ def with_parts(state: Any, parts: Parts, prefix: str = "") -> Any:
     """The same kind of state, of other parts."""
     if prefix in parts:
         return parts[prefix]
-    names = {field.name: f"{prefix}.{field.name}" for field in fields(state)}
-    return replace(
-        state, **{n: with_parts(getattr(state, n), parts, at) for n, at in names.items()}
-    )
+    inner = state.parts().items()
+    return replace(state, **{n: with_parts(one, parts, f"{prefix}.{n}") for n, one in inner})
+
+
+def _unused(parts: Parts) -> Parts:
+    """The same parts for one more step: a state may be used once."""
+    return {n: replace(p) if isinstance(p, KeyValueCache) else p for n, p in parts.items()}
 
 
 def _only(parts: Parts, kind: type) -> Any:
@@ -334,6 +360,7 @@ class Replays:
         else:
             place.fill(replay.tokens, replay.parts, tokens, parts)
             replay.start()
+        state.consume()
         rows, count = tokens.shape
         after: Parts = {name: tensor[:rows].clone() for name, tensor in replay.left.items()}
         after |= {n: p.advance(count) for n, p in parts.items() if isinstance(p, KeyValueCache)}
@@ -411,14 +438,13 @@ class Replays:
             CannotReplay: it does not give what the model's own step gives.
         """
         rows, count = tokens.shape
-        own = {n: replace(p) if isinstance(p, KeyValueCache) else p for n, p in parts.items()}
-        wanted, _ = model.step(tokens, with_parts(state, own))
+        wanted, _ = model.step(tokens, with_parts(state, _unused(parts)))
         fixed = place.fixed(parts, count)
         mine = tokens.new_zeros(place.lines, count)
         place.fill(mine, fixed, tokens, parts)
 
         def run() -> tuple[Tensor, dict[str, Tensor]]:
-            scores, after = model.step(mine, with_parts(state, fixed))
+            scores, after = model.step(mine, with_parts(state, _unused(fixed)))
             return scores, _left(fixed, parts_of(after), place.room)
 
         start, scores, left = recorded(run, tokens.device)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding import cuda_graphs
 from regard.decoding.constraints import ForcedEnd
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
@@ -146,7 +145,7 @@ def decode_steps(
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
         count, prompt = 0, tokens.size(1)
         while active:
-            scores, state = cuda_graphs.step(model, fed, state)
+            scores, state = model.step(fed, state)
             token, log_prob = choose(scores[:, -1], Prefix(tokens, count, eos, limit), rows)
             fed = token[:, None]
             # Both columns in one device synchronization; float64 holds every token exactly.

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,9 @@ from torch import Tensor
 from regard.attention.gates import gating
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.errors import ConfigError
+from regard.models.wrappers import generator, unwrapped
 from regard.state import KeyValueCache
 
 MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
@@ -103,12 +105,12 @@ class Prefixes:
 
     @torch.no_grad()
     def start(self, source: Sequences | None) -> tuple[Any, Tensor]:
-        """What `model.start` gives, in less time where prompts begin alike."""
+        """What `start` gives, in less time where prompts begin alike."""
         count = 1 if source is None else len(source)
         self.prompts += count
         if source is None or not count or not self._usable(source):
             self.bypassed += count
-            return self.model.start(source)
+            return start(self.model, source)
         self._check_weights()
         self._clock += 1
         lengths = (source.lengths - 1).tolist()  # the first step reads the last token
@@ -121,7 +123,8 @@ class Prefixes:
         reused = [max(0, n - longest) for n in lengths]
         self.reused += sum(reused)
         if not any(reused):
-            state, first = self.model.start(source)
+            begun, first = start(self.model, source)
+            state = cast(KeyValueCache, begun)
         else:
             state, first = self._continued(source, texts, reused, longest)
         for row, ids in enumerate(texts):
@@ -164,7 +167,7 @@ class Prefixes:
         cache = cache.cut(torch.tensor(have, device=device))
         rest = Sequences.of([ids[n:] for ids, n in zip(texts, have, strict=True)], 0).ids
         if rest.size(1):
-            cache = self.model(rest.to(device), cache).state
+            cache = self.model.prefill(rest.to(device), cache)
         lengths = torch.tensor([len(ids) for ids in texts], device=device)
         last = (source.lengths - 1).clamp(max=source.ids.size(1) - 1)
         return cache.cut(lengths), source.ids.gather(1, last[:, None])
@@ -240,20 +243,18 @@ class Prefixes:
     # ---- the model
 
     def _tensors(self) -> list[Tensor]:
-        return [*self.model.parameters(), *self.model.buffers()]
+        return [*unwrapped(self.model).parameters(), *unwrapped(self.model).buffers()]
 
     def _without_a_prompt(self) -> KeyValueCache:
         """The state before any token."""
-        model, state = self.model, None
-        if model.continues:
-            device = self._tensors()[0].device
-            with torch.no_grad():
-                state, _ = model.start(Sequences.of([[0]], 0).to(device))
+        model = self.model
+        state = model.empty(1) if model.continues else None
         if type(state) is not KeyValueCache:
+            name = type(unwrapped(model)).__name__
             kind = "" if state is None else f" ({type(state).__name__})"
             raise ConfigError(
                 "Prefixes can be kept of models that continue a text and remember a key and a "
-                f"value for each token, as GPT does, but not of {type(model).__name__}{kind}."
+                f"value for each token, as GPT does, but not of {name}{kind}."
             )
         return state
 
@@ -285,7 +286,7 @@ def keep_prefixes(model: Any, budget_bytes: int = 2**30) -> Iterator[Prefixes]:
     Raises:
         ConfigError: the model's state is not a key/value cache, or the budget is below one byte.
     """
-    kept = Prefixes(model, budget_bytes)
+    kept = Prefixes(generator(model), budget_bytes)
     token = _kept.set((kept, *_kept.get()))
     try:
         yield kept
@@ -294,8 +295,8 @@ def keep_prefixes(model: Any, budget_bytes: int = 2**30) -> Iterator[Prefixes]:
 
 
 def started(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
-    """`model.start`, behind what is kept for this model."""
+    """See `start`; behind what is cached for this model."""
     for kept in _kept.get():
-        if kept.model is model:
+        if unwrapped(kept.model) is unwrapped(model):
             return kept.start(source)
-    return model.start(source)
+    return start(model, source)

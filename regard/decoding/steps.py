@@ -8,23 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding import cuda_graphs
+from regard.decoding import cuda_graphs as cuda_graphs  # which registers a generator
 from regard.decoding.prefix_cache import started
 from regard.errors import RegardError
-from regard.ops import TopKTokens
+from regard.models.protocols import Generator
+
+
+class HasModes(Protocol):
+    """A model, or a generator around one: it is in training, or is used."""
+
+    training: bool
+
+    def train(self, mode: bool = True) -> Any: ...
+
+    def eval(self) -> Any: ...
 
 
 class NotNumbers(RegardError):
     """A model's scores for what comes next are infinite or not numbers."""
 
 
-def start_decoding(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
+def start_decoding(model: Generator, source: Sequences | None) -> tuple[Any, Tensor]:
     """The model's state and what has been read: (R, T) tokens, the last to be fed next.
 
     Prompts of different lengths stand to the right, with -1 on their left.
@@ -38,7 +48,7 @@ def start_decoding(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
     return state, torch.cat([prompts[:, :-1], tokens], 1)
 
 
-def ends_of(eos: tuple[int, ...] | None, model: Any) -> tuple[int, ...]:
+def ends_of(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]:
     """The tokens that end a sequence: those given, or the model's own where none are."""
     own = model.config.eos if eos is None else eos
     if own is None:
@@ -46,26 +56,20 @@ def ends_of(eos: tuple[int, ...] | None, model: Any) -> tuple[int, ...]:
     return (own,) if isinstance(own, int) else tuple(own)
 
 
-def log_probs_after(model: Any, fed: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
+def log_probs_after(
+    model: Generator, fed: Tensor, state: Any, tokens: Tensor
+) -> tuple[Tensor, Any]:
     """Log-probabilities (R, N, V), at least float32, of what follows each of the tokens `fed`
     (R, N), in one step; tokens (R, T) are all that is written.
 
     Raises:
         NotNumbers: the model gave no numbers.
     """
-    scores, state = cuda_graphs.step(model, fed, state)
+    scores, state = model.step(fed, state)
     log_probs = normalized(scores)
     # One NaN makes a whole distribution NaN.
     check(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
     return log_probs, state
-
-
-def leading_after(model: Any, fed: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
-    """The `count` most probable words after each of the tokens (R, 1), and the state after them,
-    where a model finds them without all scores; else None, and nothing is done.
-    """
-    leading = getattr(model.step, "leading", None)
-    return None if leading is None else leading(fed, state, count)
 
 
 def normalized(scores: Tensor) -> Tensor:
@@ -88,7 +92,7 @@ def check(log_probs: Sequence[float], read: int) -> None:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: HasModes) -> Iterator[None]:
     """Dropout is off while decoding; the mode comes back afterwards."""
     training = model.training
     if training:
@@ -97,5 +101,4 @@ def evaluating(model: Any) -> Iterator[None]:
         yield
     finally:
         if training:
-            cuda_graphs.forget(model)
             model.train()

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from regard.decoding.compiled_search import SearchPlan
-from regard.decoding.stopping import BeamFinished, CurrentLength, ExactBound
 from regard.kernels.arguments import address, contiguous
 from regard.kernels.products import A_THREADS_WORK
 from regard.kernels.signatures import BeamsStruct
+from regard.models.protocols import SearchPlan, SearchResults
 
 # Rules of stopping, as beams.h numbers them.
-RULES: dict[type, int] = {BeamFinished: 0, CurrentLength: 1, ExactBound: 2}
+RULES = {"beam-finished": 0, "current-length": 1, "exact-bound": 2}
 
 
 class SearchResult:
@@ -32,7 +31,7 @@ class SearchResult:
         self.ended, self.lengths = torch.empty(2, *rows, dtype=whole)
         self.tokens = torch.empty(*rows, plan.most, dtype=whole)
 
-    def rows(self, count: int) -> list[list[tuple[list[int], float, float, bool]]]:
+    def rows(self, count: int) -> SearchResults:
         """Of each sentence the best `count`, or as many as there are."""
         scores, log_probs, lengths = (
             part[:, :count].tolist() for part in (self.scores, self.log_probs, self.lengths)
@@ -65,7 +64,7 @@ def search(
     """The search, of which `call` makes the compiled call, and gives whether all is found; None
     where it could not be done so. work: multiplications of a row in a step.
     """
-    if not plan.limits.numel() or plan.most < 1 or type(plan.stopping) not in RULES:
+    if not plan.limits.numel() or plan.most < 1 or plan.stopping not in RULES:
         return None
     found, most, double = SearchResult(plan), plan.most, torch.float64
     lengths = range(1, most + 2)
@@ -75,7 +74,7 @@ def search(
     ends, never = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.ends, plan.never))
     rows, penalties = (limits.numel(),), (most + 2,)
     beams = BeamsStruct(
-        *(*rows, plan.size, plan.wanted, plan.count, RULES[type(plan.stopping)]),
+        *(*rows, plan.size, plan.wanted, plan.count, RULES[plan.stopping]),
         *(plan.bits(plan.size, vocabulary), plan.bits(1, vocabulary), most),
         *(ends.numel(), never.numel(), plan.normalized, plan.forced),
         *(address("ends", ends, torch.int64, ends.shape),),

@@ -1,312 +1,326 @@
-"""A decoder's steps in compiled calls: all of a step, or at least its blocks.
+"""A generator whose steps, prompts and searches are calls of the compiled kernels.
 
-Where somebody looks at the attention or weighs its heads, in training, and where a model does what
-no operation does, the model's own code runs on the same weights.
+The model's own code runs, on the same weights, where attention is captured, heads are gated, in
+training, and where something has no compiled form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.gates import gating
-from regard.attention.tap import listening
-from regard.decoding.compiled_search import SearchPlan
+from regard.data.batches import Sequences
 from regard.kernels import build
-from regard.kernels.beams import SearchResult
+from regard.kernels.arguments import is_cpu_strided, row_strided_address
+from regard.kernels.compiled_texts import CompiledTexts
+from regard.kernels.lowering import Lowering
+from regard.kernels.op_list import OpList
 from regard.kernels.program import Program, readable
-from regard.kernels.tracer import (
-    POSITIONS,
-    CannotRecord,
-    Given,
-    GivenTokens,
-    InputRecorder,
-    Recorded,
-    Recorder,
-    Recording,
-    StandIn,
-    Symbol,
-    keeping,
-    symbols_alone,
-    table_of,
+from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
+from regard.kernels.signatures import PartStruct
+from regard.kernels.tracer import LeafTracer, state_symbols
+from regard.models.protocols import (
+    LanguageModel,
+    Output,
+    SearchPlan,
+    SearchResults,
 )
-from regard.layers.quantized import QuantizedSoftmax
-from regard.models.blocks import Blocks
+from regard.models.transformer import Transformer
+from regard.models.wrappers import GeneratorAround
 from regard.ops import TopKTokens
-from regard.state import KeyValueCache, SourceMemory
+from regard.state import KeyValueCache, SourceMemory, State
 
-MOST = 512  # tokens of all rows that pass a program together: what they make stays in the cache
+MOST = 512  # tokens of all sequences that pass a program together: what they make stays in caches
 
 
-class FastBlocks(Recorded, Blocks):
-    """`Blocks` whose steps are calls of the compiled kernels, where that can be.
+class CompiledGenerator(GeneratorAround):
+    """A generator around a quantized model.
 
-    programs: of the blocks, and of whole steps.
+    Keys and values are float16: as precise as the rest, and half as much to read.
     """
 
-    remembered = torch.float16  # as precise as the rest, and half as much to read
+    def __init__(self, model: Any):
+        super().__init__(model)
+        self.programs = programs_of(model)
 
-    def __init__(self, blocks: Iterable[nn.Module] | None = None):
-        super().__init__(blocks)
-        self.programs = {}
+    # ---- the start
 
-    def decode(
-        self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None = None
-    ) -> Tensor:
-        """See `Blocks.decode`."""
-        parts = self._parts(hidden, cache, source, _whole)
-        if parts is None:
-            return super().decode(hidden, cache, source)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
+        """See `Generator`."""
+        state = self.model.empty(sequences, dtype)
+        if dtype is None and type(state) is KeyValueCache:
+            return self.model.empty(sequences, torch.float16)
+        return state
 
-    def fill(self, hidden: Tensor, cache: KeyValueCache) -> None:
-        """See `Blocks.fill`."""
-        if self._parts(hidden, cache, None, keeping) is None:
-            super().fill(hidden, cache)
-
-    def _parts(
-        self,
-        hidden: Tensor,
-        cache: KeyValueCache,
-        source: SourceMemory | None,
-        part_of: Callable[[Recording], Recording],
-    ) -> list[Tensor] | None:
-        """What a part of the blocks' program makes of the hidden states, some tokens after the
-        other; None where there is no program.
-        """
-        library = build.kernels() if self._simple(hidden, cache, source) else None
-        program = None
-        if library is not None:
-            program = self._program(hidden.size(-1), source is not None, part_of)
+    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+        """See `Generator`."""
+        program = self._cached(tokens, state, "prefill")
         if program is None:
+            return self.model.prefill(tokens, state, lengths)
+        _, state = self._in_parts(program, tokens, state)
+        return state if lengths is None else state.cut(lengths)
+
+    def read(self, source: Sequences) -> Any:
+        """See `Generator`."""
+        if not isinstance(self.model, Transformer):
+            return self.model.read(source)
+        memory = CompiledTexts(self.model, "encode").last(source)
+        if memory is None:
+            memory = self.model.encode(source)
+        return self.model.behind(memory, source.lengths, torch.float16)
+
+    def __call__(self, ids: Tensor, state: Any = None) -> Output:
+        """See `LanguageModel`."""
+        if not isinstance(self.model, LanguageModel):  # a source and a target
+            return self.model.forward(ids, state)
+        if state is not None:
+            program = self._cached(ids, state, "forward")
+            if program is None:
+                return self.model.forward(ids, state)
+            return Output(*self._in_parts(program, ids, state))
+        hidden = self.whole_texts(ids)
+        return self.model.forward(ids) if hidden is None else Output(hidden)
+
+    def whole_texts(self, ids: Tensor) -> Tensor | None:
+        """(B, T) -> (B, T, D), some rows after the other, so that what they make stays in caches;
+        None where there is no program.
+        """
+        if not ids.numel():
             return None
         parts = []
-        for part in hidden.split(max(1, MOST // max(1, hidden.size(0))), dim=1):
-            parts.append(program.decode(library, part, cache, source))
-            cache = cache.advance(part.size(1))
-        return parts
-
-    def read(
-        self, hidden: Tensor, lengths: Tensor, source: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
-        """See `Blocks.read`; some rows after the other, so that what they make stays in caches."""
-        if source is not None or not hidden.numel() or build.kernels() is None:
-            return super().read(hidden, lengths, source)
-        attentions: list[Any] = [block.attention for block in self]
-        heads, head_dim = max(one.heads for one in attentions), attentions[0].head_dim
-        parts = []
-        for part in hidden.split(max(1, MOST // hidden.size(1))):
-            cache = self.cache(part.size(0), heads, head_dim, part).reserve(part.size(1))
-            if not self._simple(part, cache, None):
-                return super().read(hidden, lengths)
-            if self._program(part.size(-1), False, _whole) is None:
-                return super().read(hidden, lengths)
-            parts.append(self.decode(part, cache))
+        for part in ids.split(max(1, MOST // ids.size(1))):
+            state = self.empty(part.size(0))
+            if type(state) is not KeyValueCache:
+                return None
+            state = state.reserve(part.size(1))
+            program = self._cached(part, state, "forward")
+            if program is None:
+                return None
+            parts.append(self._in_parts(program, part.contiguous(), state)[0])
         return torch.cat(parts)
 
-    def _simple(self, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None) -> bool:
-        return (
-            hidden.dtype == torch.float32
-            and hidden.device.type == "cpu"
-            and not hidden.requires_grad
-            and plain(self, cache, source)
-        )
+    def _in_parts(
+        self, program: Program, tokens: Tensor, cache: KeyValueCache
+    ) -> tuple[Tensor, KeyValueCache]:
+        """Hidden states (R, T, D), some tokens after the other, and the next state."""
+        library, parts = build.kernels(), []
+        cache.consume()
+        cache = cache.reserve(tokens.size(1))
+        for part in tokens.split(max(1, MOST // max(1, tokens.size(0))), dim=1):
+            parts.append(program.step(library, part.contiguous(), cache, None))
+            cache = cache.advance(part.size(1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1), cache
 
-    def _program(
-        self, width: int, cross: bool, part_of: Callable[[Recording], Recording]
-    ) -> Program | None:
-        def record() -> Program:
-            return Program(part_of(Recorder(width).of_blocks(self, cross=cross)))
+    # ---- steps
 
-        return self.recorded((width, cross, part_of), record)
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See `Generator`; many tokens are read some after the other."""
+        rows, count = tokens.shape
+        if rows * count > MOST and count > 1:
+            parts = []
+            for part in tokens.split(max(1, MOST // rows), dim=1):
+                scores, state = self.step(part.contiguous(), state)
+                parts.append(scores)
+            return torch.cat(parts, 1), state
+        found = self._stepped(tokens, state, Program.step)
+        return self.model.step(tokens, state) if found is None else found
 
+    def topk(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
+        """See `Generator`."""
+        return self._stepped(tokens, state, Program.topk, count)
 
-def _whole(recording: Recording) -> Recording:
-    return recording
-
-
-def plain(blocks: nn.Module, cache: KeyValueCache, source: SourceMemory | None) -> bool:
-    """Whether compiled kernels may do what these blocks would."""
-    return (
-        not blocks.training
-        and listening.get() is None
-        and gating.get() is None
-        and not torch.is_autocast_enabled("cpu")
-        and readable(cache)
-        and (source is None or readable(source))
-    )
-
-
-class Step:
-    """In the place of a model's `step`: one compiled call, where that can be.
-
-    The model's state is a `KeyValueCache`, or has one as `cache` and a `SourceMemory` as `source`.
-    """
-
-    def __init__(self, model: Any, blocks: FastBlocks):
-        self.model, self.blocks = model, blocks
-        self.positions = [part for part in model.modules() if isinstance(part, POSITIONS)]
-
-    def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See `regard.models.protocols.Generator`."""
-        found = self._found(tokens, state, Program.step)
-        return type(self.model).step(self.model, tokens, state) if found is None else found
-
-    def leading(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
-        """The `count` most probable words after each of the tokens (R, 1), and the state after
-        them, as `words.leading` finds them among the scores of a step; None where it cannot.
-        """
-        return self._found(tokens, state, Program.leading, count)
-
-    def beams(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResult | None:
-        """A whole search from the first tokens (A, 1) on, which have read a source; None where that
-        cannot be done in one call.
-        """
+    def search(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResults | None:
+        """See `Generator`."""
         cache, source = _memories(state)
-        few = tokens.numel() * plan.size <= MOST and tokens.numel() > 0
+        few = 0 < tokens.numel() * plan.size <= MOST
         if not few or source is None or source.sharing > 1 or cache.longest:
             return None
-        library = build.kernels() if self._simple(tokens, (cache, source)) else None
-        program = None if library is None else self._program(state)
-        return None if program is None else program.beams(library, tokens, cache, source, plan)
+        program = self._program(tokens, state) if self._takes(tokens, cache, source) else None
+        if program is None:
+            return None
+        return program.search(build.kernels(), tokens, cache, source, plan)
 
-    def _found(
+    def _stepped(
         self, tokens: Tensor, state: Any, call: Callable[..., Any], *more: int
     ) -> tuple[Any, Any] | None:
-        memories = _memories(state)
-        library = build.kernels() if self._simple(tokens, memories) else None
-        program = None if library is None else self._program(state)
-        if program is None or program.end < memories[0].longest + tokens.size(1):
+        cache, source = _memories(state)
+        if cache is None:
+            return self._recurrent_step(tokens, state, call, *more)
+        count = tokens.size(1)
+        program = self._program(tokens, state) if self._takes(tokens, cache, source) else None
+        if program is None or program.end < cache.longest + count:
             return None
-        cache = memories[0].reserve(tokens.size(1))
-        found = call(program, library, tokens, cache, memories[1], *more)
+        state.check_unused()
+        cache = cache.reserve(count)
+        found = call(program, build.kernels(), tokens, cache, source, *more)
         if found is None:
             return None
-        after = cache.advance(tokens.size(1))
-        return found, after if memories[1] is None else replace(state, cache=after)
+        state.consume()
+        after = cache.advance(count)
+        return found, after if source is None else replace(state, cache=after)
 
-    def _simple(self, tokens: Tensor, memories: tuple[Any, Any]) -> bool:
+    def _recurrent_step(
+        self, tokens: Tensor, state: Any, call: Callable[..., Any], *more: int
+    ) -> tuple[Any, Any] | None:
+        source = _source(state)
+        plain = self._takes(tokens, None, source) and tokens.size(1) == 1
+        plain = plain and all(_is_plain(part, tokens.size(0)) for part in _tensors(state))
+        program = self._program(tokens, state) if plain else None
+        if program is None:
+            return None
+        state.check_unused()
+        parts, after = _next(state)
+        found = call(program, build.kernels(), tokens, None, source, *more, parts)
+        if found is None:
+            return None
+        state.consume()
+        return found, after
+
+    # ---- programs
+
+    def _takes(
+        self, tokens: Tensor, cache: KeyValueCache | None, source: SourceMemory | None
+    ) -> bool:
         return (
-            tokens.numel() <= MOST
+            tokens.numel() > 0
             and tokens.dtype == torch.int64
             and tokens.device.type == "cpu"
             and tokens.is_contiguous()
-            and memories[0] is not None
-            and tokens.size(0) == memories[0].rows
-            and plain(self.blocks, *memories)
+            and wants_results_alone(self.model)
+            and (cache is None or tokens.size(0) == cache.rows and readable(cache))
+            and (source is None or readable(source))
         )
 
-    def _program(self, state: Any) -> Program | None:
-        # Tables of positions may have grown.
-        key = (type(state), *(table_of(positions).size(0) for positions in self.positions))
-        return self.blocks.recorded(key, lambda: Program(recorded_step(self.model, state)))
+    def _program(self, tokens: Tensor, state: State) -> Program | None:
+        """Of a step from a state of this kind."""
+        key = type(state), *(part.shape[1:] for part in _tensors(state))
+        return self.programs.of(
+            self.model,
+            key,
+            lambda: Program(_step_ops(self.model, "step", state)),
+            lambda program: self._agrees(tokens, state),
+        )
+
+    def _agrees(self, tokens: Tensor, state: State) -> bool:
+        """Whether a step that is compiled now gives what the model's own gives."""
+        expected, _ = self.model.step(tokens, state.copy())
+        found = self._stepped(tokens, state.copy(), Program.step)
+        return found is None or agree(found[0], expected)
+
+    def _cached(self, tokens: Tensor, state: Any, method: str) -> Program | None:
+        """Of what reads tokens behind a cache and gives no scores."""
+        if type(state) is not KeyValueCache:
+            return None
+        plain = tokens.numel() > 0 and self._takes(tokens[:1, :1].contiguous(), None, None)
+        if not plain or tokens.dtype != torch.int64 or not readable(state):
+            return None
+
+        def make() -> Program:
+            ops = _step_ops(self.model, "forward", state)
+            return Program(ops.cache_only() if method == "prefill" else ops)
+
+        program = self.programs.of(
+            self.model,
+            (method, type(state)),
+            make,
+            lambda program: self._cache_agrees(program, tokens, gives=method == "forward"),
+        )
+        fits = program is not None and state.longest + tokens.size(1) <= program.end
+        return program if fits else None
+
+    def _cache_agrees(self, program: Program, tokens: Tensor, *, gives: bool) -> bool:
+        """Whether a program leaves the keys, and gives the states, of the model's own code."""
+        few, begun = tokens[:, :4].contiguous(), self.empty(tokens.size(0))
+        expected = self.model.forward(few, begun.copy())
+        found, after = self._in_parts(program, few, begun)
+        end = slice(after.longest)
+        keys = agree(after.keys[..., end, :].float(), expected.state.keys[..., end, :].float())
+        return keys and (not gives or agree(found, expected.hidden))
 
 
-def _memories(state: Any) -> tuple[Any, Any]:
-    """The cache and the source's memory of a state; nothing where it is of another kind."""
+def _step_ops(model: nn.Module, method: str, state: State) -> OpList:
+    """What a method does with tokens and a state like this.
+
+    Raises:
+        CannotCompile: something has no operation, or the next state is of another kind.
+    """
+
+    def arguments(tracing: LeafTracer) -> list[Any]:
+        return [tracing.symbol("tokens"), state_symbols(tracing, state)]
+
+    graph = tracer(method, arguments).graph_of(model)
+    lowering = Lowering(model)
+    return lowering.step(graph, state)
+
+
+def _memories(state: State) -> tuple[Any, Any]:
+    """The cache and the source of a state; nothing where it is of another kind."""
     if type(state) is KeyValueCache:
         return state, None
-    parts = vars(state)
-    if parts.keys() == {"cache", "source"} and type(state.cache) is KeyValueCache:
-        if type(state.source) is SourceMemory:
-            return state.cache, state.source
+    parts = state.parts()
+    cache, source = parts.get("cache"), parts.get("source")
+    if parts.keys() == {"cache", "source"} and type(cache) is KeyValueCache:
+        if type(source) is SourceMemory:
+            return cache, source
     return None, None
 
 
-# -------------------------------------------------------------------------- what is recorded
+# --------------------------------------------------------------------------- recurrent states
 
 
-class GivenCache:
-    """A cache that a step makes room in, passes on and advances once."""
-
-    def __init__(self, count: Given, *, even: bool):
-        self.count, self.even, self.longest = count, even, Given()
-        self.places, self.after = Given(), Given()
-
-    def reserve(self, count: Given) -> GivenCache:
-        return self._when(count, self)
-
-    def positions(self, count: Given) -> Given:
-        return self._when(count, self.places)
-
-    def advance(self, count: Given) -> Given:
-        return self._when(count, self.after)
-
-    def _when(self, count: Given, answer: Any) -> Any:
-        if count is not self.count:
-            raise CannotRecord("another count than that of the tokens")
-        return answer
+def _source(state: State) -> SourceMemory | None:
+    """The source that a state has."""
+    return next((one for one in state.parts().values() if type(one) is SourceMemory), None)
 
 
-class StepRecorder(InputRecorder):
-    """Of all that a model's `step` does."""
-
-    def __init__(self, *, even: bool):
-        super().__init__(0)
-        self.tokens = GivenTokens()
-        self.cache, self.source = GivenCache(self.tokens.count, even=even), Given()
-
-    def of_step(self, model: Any, state: Any) -> Recording:
-        """A step from a state like this.
-
-        Raises:
-            CannotRecord: it does something that has no operation.
-        """
-        alone = type(state) is KeyValueCache
-        begun = self.cache if alone else replace(state, cache=self.cache, source=self.source)
-        with symbols_alone():
-            scores, after = type(model).step(self.twin(model), self.tokens, begun)
-            if not alone and (type(after) is not type(state) or after.source is not self.source):
-                raise CannotRecord("a state of another kind")
-            if (after if alone else after.cache) is not self.cache.after:
-                raise CannotRecord("a cache that is not advanced once")
-        return self.finished(scores)
-
-    def stand_in(self, module: nn.Module) -> StandIn:
-        """See `Recorder.stand_in`."""
-        if isinstance(module, Blocks):
-            return StandIn(self.unknown, decode=partial(self._decode, module))
-        if isinstance(module, POSITIONS):
-            call, at = partial(self.places, module), partial(self._places_at, module)
-            return StandIn(call, at=at)
-        if isinstance(module, QuantizedSoftmax):
-            return StandIn(self.unknown, logits=partial(self.linear, module))
-        return super().stand_in(module)
-
-    def _decode(self, blocks: Blocks, hidden: Any, cache: Any, source: Any = None) -> Symbol:
-        if cache is not self.cache or source not in (None, self.source):
-            raise CannotRecord("a cache or a memory of its own")
-        return self.blocks(blocks, hidden, cross=source is not None)
-
-    def which(self, asked: Any) -> int:
-        """See `InputRecorder.which`: there is one kind."""
-        if asked is not self.tokens:
-            raise CannotRecord("tokens of its own")
-        return 0
-
-    def check_places(self, count: Any, start: Any) -> None:
-        """See `InputRecorder.check_places`."""
-        if count is not self.tokens.count or start is not self.cache.longest:
-            raise CannotRecord("positions of its own")
-
-    def _places_at(self, positions: Any, places: Any, end: Any) -> Symbol:
-        if places is not self.cache.places:
-            raise CannotRecord("positions of its own")
-        return self.places(positions, self.tokens.count, self.cache.longest)
+def _tensors(state: State) -> Iterator[Tensor]:
+    """The parts of a recurrent state in their order, without its source and without empty ones."""
+    if type(state) is KeyValueCache:
+        return
+    for value in state.parts().values():
+        if isinstance(value, Tensor):
+            if value.size(-1):
+                yield value
+        elif isinstance(value, State) and type(value) is not SourceMemory:
+            yield from _tensors(value)
 
 
-def recorded_step(model: Any, state: Any) -> Recording:
-    """A model's step, which does the same whether rows have one length or several.
+def _is_plain(part: Tensor, rows: int) -> bool:
+    laid = part.dim() in (2, 3) and part.size(0) == rows and part.stride(-1) == 1
+    return laid and is_cpu_strided(part) and not part.requires_grad
 
-    Raises:
-        CannotRecord: it does something else.
-    """
-    even, uneven = (StepRecorder(even=even).of_step(model, state) for even in (True, False))
-    if not even.same(uneven):
-        raise CannotRecord("rows of different lengths are treated in another way")
-    return even
+
+def _changed(state: State, change: Callable[[Tensor], Tensor]) -> State:
+    """A state with other parts: those that `_tensors` gives, in the same order."""
+    found: dict[str, Any] = {}
+    for name, value in state.parts().items():
+        if isinstance(value, Tensor):
+            found[name] = change(value) if value.size(-1) else value
+        elif isinstance(value, State) and type(value) is not SourceMemory:
+            found[name] = _changed(value, change)
+    return replace(state, **found)
+
+
+def _next(state: State) -> tuple[Any, State]:
+    """Where the parts of a state are, and those of a new one, which is not filled yet."""
+    parts = []
+
+    def beside(tensor: Tensor) -> Tensor:
+        new = torch.empty(tensor.shape)
+        before, after = (
+            row_strided_address(name, x, torch.float32, tensor.shape)
+            for name, x in (("state", tensor), ("new", new))
+        )
+        size = tensor.element_size()
+        layers = tensor.size(1) if tensor.dim() == 3 else 1
+        for layer in range(layers):
+            at = layer * tensor.stride(1) * size, layer * new.stride(1) * size
+            parts.append(PartStruct(before + at[0], tensor.stride(0), after + at[1], new.stride(0)))
+        return new
+
+    after = _changed(state, beside)
+    return (PartStruct * len(parts))(*parts), after

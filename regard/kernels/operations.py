@@ -14,20 +14,22 @@ from torch.autograd.function import once_differentiable
 
 from regard import ops
 from regard.kernels import (
-    accelerate,
     adam,
     lstm,
     memory,
     products,
+    programs,
     recurrent_kernel,
     training,
     vocab_kernels,
 )
 from regard.kernels.arguments import is_cpu_strided
+from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_encoder import compiled_encoder
 from regard.kernels.training import Attending
 from regard.layers import panels
 from regard.layers.linear import linear_no_grad, weight_gradient
-from regard.models import quantize
+from regard.models import wrappers
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, autocast_dtype, cast
 
 # ------------------------------------------------------------------------------ attention
@@ -361,9 +363,9 @@ def register() -> None:
     rows, linear = panels.quantized_rows, panels.quantized_linear
     ops.register(rows, "compiled", vocab_kernels.quantized_rows, when=vocab_kernels.reads_rows)
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
-    steps = quantize.compiled_steps
-    ops.register(steps, "compiled", accelerate.compiled_steps, when=accelerate.fits)
     recur = recurrent_kernel.quantized_recurrence
+    ops.register(wrappers.generator, "compiled", CompiledGenerator, when=programs.fits)
+    ops.register(wrappers.encoder, "compiled", compiled_encoder, when=programs.fits)
     ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrent_kernel.fits)
     ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)

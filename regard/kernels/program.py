@@ -1,4 +1,4 @@
-"""A recording in the form that the compiled kernels read, and a call of them."""
+"""Operations in the form that the compiled kernels read, and a call of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.compiled_search import SearchPlan
 from regard.errors import RegardError
 from regard.kernels import signatures
 from regard.kernels.arguments import (
@@ -20,10 +19,8 @@ from regard.kernels.arguments import (
     raw_address,
     strided_address,
 )
-from regard.kernels.beams import SearchResult, search
-from regard.kernels.pace import Pace
-from regard.kernels.products import packed_matrix, threads_for
-from regard.kernels.tracer import (
+from regard.kernels.beams import search
+from regard.kernels.op_list import (
     ABSENT,
     AFTER,
     COUNTED,
@@ -32,11 +29,14 @@ from regard.kernels.tracer import (
     NORM,
     PLACES,
     TABLE,
-    CannotRecord,
     Op,
-    Recording,
+    OpList,
 )
+from regard.kernels.products import packed_matrix, threads_for
+from regard.kernels.thread_tuner import ThreadTuner
+from regard.kernels.tracer import CannotCompile
 from regard.kernels.vocab_kernels import check_count
+from regard.models.protocols import SearchPlan, SearchResults
 from regard.ops import TopKTokens
 from regard.state import KeyValueCache, SourceMemory
 
@@ -45,16 +45,16 @@ NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
 
 
 class Program:
-    """What was recorded, in one call for a token of each row or several.
+    """What a model's method does, in one call for a token of each row or several.
 
     It keeps the addresses of the weights: where these are moved, a new program is needed.
 
     Raises:
-        CannotRecord: some numbers are not those that the kernels read.
+        CannotCompile: some numbers are not those that the kernels read.
     """
 
-    def __init__(self, recording: Recording):
-        ops, widths = recording.ops, recording.widths
+    def __init__(self, listed: OpList):
+        ops, widths = listed.ops, listed.widths
         for op in ops:
             _check(op, widths)
         self._kept = [tensor.detach() for op in ops for tensor in _read(op)]  # whoever moves them
@@ -73,20 +73,11 @@ class Program:
             max((matrix.columns for matrix in linears), default=0),
         )
         self._address = ctypes.addressof(self._program)
-        self._paces: dict[Any, Pace] = {}
+        self._tuners: dict[Any, ThreadTuner] = {}
         work = sum(matrix.weight.numel() for matrix in linears)
         self._work = work // max(len(linears), 1)
         last = ops[-1]
         self._scores = (last.kind, last.other, last.activation) == (LINEAR, ABSENT, 0)
-
-    def decode(
-        self, library: Any, hidden: Tensor, cache: KeyValueCache, source: SourceMemory | None
-    ) -> Tensor:
-        """(R, T, D) float32 -> (R, T, D); keys and values go into the cache."""
-        out = hidden.resolve_neg().clone(memory_format=torch.contiguous_format)
-        address("hidden", out, torch.float32, (*out.shape[:2], self.width))
-        self._run(library, out, None, cache, source)
-        return out
 
     def step(
         self,
@@ -108,7 +99,7 @@ class Program:
             raise IndexError(NO_TOKEN)
         return out
 
-    def leading(
+    def topk(
         self,
         library: Any,
         tokens: Tensor,
@@ -117,7 +108,7 @@ class Program:
         count: int,
         parts: Any = None,
     ) -> TopKTokens | None:
-        """The `count` most probable words after each of the tokens (R, 1), as `words.leading` finds
+        """The `count` most probable words after each of the tokens (R, 1), as `ops.topk` finds
         them among the scores, but nobody stores those. None where that cannot be done.
 
         Raises:
@@ -137,14 +128,14 @@ class Program:
             raise IndexError(NO_TOKEN)
         return None if wrong else TopKTokens(words, log_probs, self.width)
 
-    def beams(
+    def search(
         self,
         library: Any,
         tokens: Tensor,
         cache: KeyValueCache,
         source: SourceMemory,
         plan: SearchPlan,
-    ) -> SearchResult | None:
+    ) -> SearchResults | None:
         """A search from the first tokens (A, 1) on; None where that cannot be done in one call. The
         cache tells the size of keys and values, and stays as it is.
         """
@@ -154,11 +145,12 @@ class Program:
         read, sizes = _memory(source, source.keys.size(3), 1), (layers, heads, width)
         first = address("tokens", tokens, torch.int64, (plan.limits.numel(), 1))
 
-        def call(beams: Any) -> int:
-            given = (self._address, beams, first, ctypes.byref(read))
+        def call(options: Any) -> int:
+            given = (self._address, options, first, ctypes.byref(read))
             return library.regard_beams(*given, NUMBERS[cache.keys.dtype], *sizes)
 
-        return search(plan, self.width, self._work, call)
+        found = search(plan, self.width, self._work, call)
+        return None if found is None else found.rows(plan.wanted)
 
     def _run(
         self,
@@ -202,10 +194,10 @@ class Program:
         if threads == 1:
             return run(*arguments, 1)
         key = run.__name__, (rows * count).bit_length()
-        pace = self._paces.get(key)
-        if pace is None:
-            pace = self._paces[key] = Pace()
-        return pace.timed(threads, lambda some: run(*arguments, some), size=rows * count)
+        tuner = self._tuners.get(key)
+        if tuner is None:
+            tuner = self._tuners[key] = ThreadTuner()
+        return tuner.timed(threads, lambda some: run(*arguments, some), size=rows * count)
 
 
 def _positions(op: Op) -> int:
@@ -254,10 +246,10 @@ def _memory(
 
 
 def _check(op: Op, widths: list[int]) -> None:
-    """Raises CannotRecord: an operation reads or writes other numbers than its registers hold."""
+    """Raises CannotCompile: an operation reads or writes other numbers than its registers hold."""
     known = range(len(widths))
     if not all(at in known for at in (op.target, *(r for r in op.reads if r != ABSENT))):
-        raise CannotRecord("a register that is not there")
+        raise CannotCompile("a register that is not there")
     target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
     numbers: tuple[Any, ...]
     if op.kind == LINEAR and op.matrix is not None:
@@ -274,18 +266,18 @@ def _check(op: Op, widths: list[int]) -> None:
         if isinstance(one, tuple) and one[0] is not None:
             one = one[0].shape == (one[1],)
         if not one:
-            raise CannotRecord("weights of another size than the hidden states")
+            raise CannotCompile("weights of another size than the hidden states")
 
 
 def _read(op: Op) -> list[Tensor]:
     """The tensors of an operation.
 
     Raises:
-        CannotRecord: one has another type.
+        CannotCompile: one has another type.
     """
     numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
     if not all(is_cpu_strided(tensor) and is_contiguous(tensor) for tensor in numbers):
-        raise CannotRecord("numbers of another type")
+        raise CannotCompile("numbers of another type")
     if op.matrix is not None:
         numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
     return numbers

@@ -9,8 +9,8 @@ they drop; so these are the parts of one head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
@@ -19,29 +19,40 @@ from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
 from regard.layers.output import Softmax, counting
 
-Place = Callable[[Tensor, Sequences], Tensor]
+Pooling = Callable[[Tensor, Sequences], Tensor]
 
 
-def everywhere(hidden: Tensor, texts: Sequences) -> Tensor:
-    """Every token: (B, T, D) as it is."""
+def every_token(hidden: Tensor, batch: Sequences) -> Tensor:
+    """No pooling: (B, T, D) or (1, N, D) as it is."""
     return hidden
 
 
-def first(hidden: Tensor, texts: Sequences) -> Tensor:
-    """The first token of each row, BERT's [CLS]: (B, T, D) -> (B, D)."""
-    return hidden[:, 0]
+def first_token(hidden: Tensor, batch: Sequences) -> Tensor:
+    """The first token of each sequence, BERT's [CLS]: (B, T, D) or (1, N, D) -> (B, D)."""
+    return batch.first(hidden)
 
 
-def last(hidden: Tensor, texts: Sequences) -> Tensor:
-    """The last token of each row, GPT's [EXTRACT]: (B, T, D) -> (B, D)."""
-    rows = torch.arange(hidden.size(0), device=hidden.device)
-    return hidden[rows, texts.lengths - 1]
+def last_token(hidden: Tensor, batch: Sequences) -> Tensor:
+    """The last token of each sequence, GPT's [EXTRACT]: (B, T, D) or (1, N, D) -> (B, D)."""
+    return batch.last(hidden)
 
 
-def mean(hidden: Tensor, texts: Sequences) -> Tensor:
-    """The mean over the tokens of each row, padding left out: (B, T, D) -> (B, D)."""
-    kept = hidden * texts.keep[..., None].to(hidden.dtype)
-    return kept.sum(1) / texts.lengths.clamp(min=1)[:, None].to(hidden.dtype)
+def mean_of_tokens(hidden: Tensor, batch: Sequences) -> Tensor:
+    """The mean over the tokens of each sequence: (B, T, D) or (1, N, D) -> (B, D)."""
+    return batch.mean(hidden)
+
+
+class TaskHead(Protocol):
+    """What answers from hidden states.
+
+    pooling: what it reads of the hidden states of a batch.
+    """
+
+    pooling: Pooling
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """From what it reads: (..., D) -> (..., O)."""
+        ...
 
 
 class Inner(nn.Module):
@@ -65,26 +76,32 @@ class Pooler(nn.Module):
         super().__init__()
         self.inner = Inner(d_model, "tanh")
 
-    def forward(self, hidden: Tensor, texts: Sequences) -> Tensor:
+    pooling = staticmethod(first_token)
+
+    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
         """(B, T, D) -> (B, D)"""
-        return self.inner(first(hidden, texts))
+        return self.scores(self.pooling(hidden, batch))
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """Of hidden states of first tokens: (..., D) -> (..., D)."""
+        return self.inner(pooled)
 
 
 class Answers(nn.Module):
-    """`outputs` scores for a text, or for each of its tokens: what `place` selects decides."""
+    """`outputs` scores for a text, or for each of its tokens where `pooling` is `every_token`."""
 
     def __init__(
         self,
         d_model: int,
         outputs: int,
         *,
-        place: Place,
+        pooling: Pooling,
         inner: Inner | None = None,
         dropout: float = 0.0,
         bias: bool = True,
     ):
         super().__init__()
-        self.place, self.inner = place, inner
+        self.pooling, self.inner = pooling, inner
         self.dropout = Dropout(dropout)
         self.output = Linear(d_model, outputs, bias=bias)
 
@@ -93,15 +110,15 @@ class Answers(nn.Module):
         """How many scores there are."""
         return self.output.out_features
 
-    def forward(self, hidden: Tensor, texts: Sequences) -> Tensor:
-        """(B, T, D) -> (B, O), or (B, T, O) of a head that reads everywhere."""
-        return self.scores(self.place(hidden, texts))
+    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
+        """(B, T, D) or (1, N, D) -> (B, O); without pooling (B, T, O) or (1, N, O)."""
+        return self.scores(self.pooling(hidden, batch))
 
-    def scores(self, read: Tensor) -> Tensor:
-        """Of what was read: (..., D) -> (..., O)."""
+    def scores(self, pooled: Tensor) -> Tensor:
+        """Of pooled hidden states: (..., D) -> (..., O)."""
         if self.inner is not None:
-            read = self.inner(read)
-        return self.output(self.dropout(read))
+            pooled = self.inner(pooled)
+        return self.output(self.dropout(pooled))
 
 
 class MaskedWords(nn.Module):
@@ -116,8 +133,14 @@ class MaskedWords(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=norm_eps)
         self.softmax = softmax
 
-    def forward(self, hidden: Tensor, texts: Sequences) -> Tensor:
+    pooling = staticmethod(every_token)
+
+    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
         """(B, T, D) -> (B, T, V)"""
+        return self.logits(hidden)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)"""
         return self.logits(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:

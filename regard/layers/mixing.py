@@ -1,7 +1,7 @@
 """Which hidden states of an encoder make a feature: one layer, a sum, several side by side, a mix.
 
     choice = choice_of("concat-last-4")
-    feature = choice(encoder.layers(texts))       (B, T, 4 D), and no other layer is kept
+    feature = choice(encoder.states(texts))       (B, T, 4 D), and no other layer is kept
 
 Layers are counted as BERT's paper does (section 5.3, table 7): 0 is what the embeddings give, 1 to
 L are the layers on top of them. A choice reads the states one after the other as they are computed,

@@ -158,12 +158,14 @@ class Stack(nn.Module):
             after.append(end)
         return x, stack_cells(after)
 
-    def read(self, x: Tensor, lengths: Tensor) -> Cells:
-        """The state of each row after its own first `lengths[b]` steps, (B,), from zeros.
+    def read(self, x: Tensor, state: Cells, lengths: Tensor | None = None) -> Cells:
+        """The state after all steps, or of each row after its own first `lengths[b]`, (B,).
 
         The batch goes on together from each length to the next longer one.
         """
-        state = kept = self.empty(x.size(0), x)
+        if lengths is None:
+            return self(x, state)[1]
+        kept = state
         done = 0
         for length in sorted(set(lengths.clamp(min=0).tolist())):
             _, state = self(x[:, done:length], state)

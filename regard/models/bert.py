@@ -9,8 +9,6 @@ masked, whether one text follows another, the class of a text, of a word, of a s
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,20 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
+from regard.attention.masks import padding_of
 from regard.attention.multihead import SelfAttention
-from regard.attention.unpadded import FirstToken, TokenSubset
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first
+from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, every_token, first_token
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
-from regard.models.blocks import Chosen, Stack
+from regard.layers.positions import LearnedPositions
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.protocols import Encoder, Output
+from regard.models.init import init_weights, no_head
+from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
-from regard.positions import LearnedPositions
 from regard.text.templates import Template
 
 
@@ -99,71 +97,19 @@ class BertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = norm()
 
-    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
-        return self._after(hidden, self.attention(hidden, allowed))
-
-    def at(self, some: FirstToken | TokenSubset, hidden: Tensor, allowed: KeyMask) -> Tensor:
-        """The same for some positions alone."""
-        return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
-
-    def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden, attended)
+    def forward(self, hidden: Tensor, mask: KeyMask, rows: TokenSubset = ALL) -> Tensor:
+        attended = self.attention(hidden, mask, rows=rows)
+        hidden = self.attention_norm(rows.of(hidden), attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class Stacked(nn.Module, Encoder):
-    """Embeddings and a stack of blocks in which every position sees every other: how it is read."""
-
-    blocks: Any  # a `Stack`
-    unpadded = True
-
-    @abstractmethod
-    def embed(self, texts: Sequences) -> Tensor:
-        """What the first block reads, (B, T, D)."""
-
-    @property
-    def places(self) -> int:  # type: ignore[override]
-        """See `Encoder`."""
-        return self.blocks.places
-
-    def forward(self, texts: Sequences) -> Output:
-        """Hidden states (B, T, D) of all tokens."""
-        return Output(self.encode(texts))
-
-    def encode(self, texts: Sequences) -> Tensor:
-        """Hidden states of the last layer, (B, T, D)."""
-        return self.blocks.read(self.embed, texts)
-
-    def encode_first(self, texts: Sequences) -> Tensor:
-        """That of the first token alone, (B, 1, D): the last layer computes no other."""
-        return self.blocks.first(self.embed, texts)
-
-    def encode_at(self, texts: Sequences, places: Tensor) -> Tensor:
-        """Those of some tokens alone, row by row: places (B, T), boolean -> (M, D).
-
-        In training on a CPU the last layer computes no other: where one word in seven is predicted,
-        that spares seven tenths of it.
-
-        Raises:
-            ValueError: places of padding are asked for.
-        """
-        return self.blocks.at(self.embed, texts, places)
-
-    def chosen(self, texts: Sequences, choice: Chosen) -> Tensor:
-        """What is chosen of all layers for the tokens of all rows, end to end, (N, D)."""
-        return self.blocks.chosen(self.embed, texts, choice)
-
-    def layers(self, texts: Sequences) -> Iterator[Tensor]:
-        """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them."""
-        return self.blocks.layers(self.embed, texts)
-
-
-class Bert(Stacked):
+class Bert(nn.Module, Encoder):
     """BERT without a head, an `Encoder`."""
 
     Config: type = BertConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
+    unpadded = True
     # The heads whose inner layer is the pooler that came out of pre-training.
     pooled: tuple[str, ...] = ("pooler", "next_sentence", "classes", "multiple_choice")
 
@@ -176,9 +122,8 @@ class Bert(Stacked):
         self.segments = nn.Embedding(config.segments, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
-        blocks = [BertBlock(config) for _ in range(config.layers)]
-        self.blocks = Stack(blocks)
-        begin(self, config.init_range)
+        self.blocks = nn.ModuleList(BertBlock(config) for _ in range(config.layers))
+        init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
 
     @property
@@ -186,15 +131,31 @@ class Bert(Stacked):
         """See `Encoder`."""
         return self.config.segments
 
-    def embed(self, texts: Sequences) -> Tensor:
-        """Token + position + segment (figure 2 of the paper), (B, T, D)."""
-        segments = torch.zeros_like(texts.ids) if texts.segments is None else texts.segments
-        summed = self.embedding(texts.ids) + self.segments(segments)
-        return self.dropout(self.norm(summed + self.place(texts.ids)))
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return list(self.blocks)
 
-    def place(self, ids: Tensor) -> Tensor:
-        """The vectors of the positions that ids (B, T) stand at: (T, D), or (B, T, D)."""
-        return self.positions(ids.size(1))
+    def forward(self, batch: Sequences) -> Output:
+        """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
+        return Output(self.encode(batch))
+
+    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+        """See `Encoder`."""
+        hidden = self.embed(batch)
+        yield hidden
+        mask = padding_of(batch)
+        for block in self.blocks[:-1]:
+            hidden = block(hidden, mask)
+            yield hidden
+        for block in self.blocks[-1:]:  # the last layer computes no other rows
+            yield block(hidden, mask, rows)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Token + position + segment (figure 2 of the paper), (B, T, D) or (1, N, D)."""
+        segments = torch.zeros_like(batch.ids) if batch.segments is None else batch.segments
+        summed = self.embedding(batch.ids) + self.segments(segments) + self.positions.of(batch)
+        return self.dropout(self.norm(summed))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS`.
@@ -210,20 +171,20 @@ class Bert(Stacked):
             case "pooler":
                 made = Pooler(width)
             case "masked_lm":
-                softmax = words_of(self.embedding, config)
+                softmax = softmax_over(self.embedding, config)
                 made = MaskedWords(width, config.activation, config.norm_eps, softmax)
             case "next_sentence":
-                made = Answers(width, 2, place=first, inner=Inner(width, "tanh"))
+                made = Answers(width, 2, pooling=first_token, inner=Inner(width, "tanh"))
             case "classes" | "multiple_choice":
                 inner = Inner(width, "tanh")
-                made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
+                made = Answers(width, outputs, pooling=first_token, inner=inner, dropout=dropout)
             case "tags":
-                made = Answers(width, outputs, place=everywhere, dropout=dropout)
+                made = Answers(width, outputs, pooling=every_token, dropout=dropout)
             case "span":
-                made = Answers(width, 2, place=everywhere)
+                made = Answers(width, 2, pooling=every_token)
             case _:
                 raise no_head(self, kind)
-        return begin(made, config.init_range)
+        return init_weights(made, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -231,25 +192,10 @@ class Bert(Stacked):
         return Template.bert(*tokenizer.required_ids("cls", "sep"))
 
 
-def begin(module: nn.Module, deviation: float) -> nn.Module:
-    """Matrices and embeddings normal around 0, biases 0, norms 1 (section A.2 of GPT's paper)."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding):
-            nn.init.normal_(part.weight, std=deviation)
-            if isinstance(part, nn.Linear) and part.bias is not None:
-                nn.init.zeros_(part.bias)
-    return module
-
-
-def words_of(embedding: nn.Embedding, config: Any) -> Softmax:
+def softmax_over(embedding: nn.Embedding, config: Any) -> Softmax:
     """The output over words: the embedding itself, or where that is not `tied` one like it."""
     tied = embedding if config.tied else None
     softmax = Softmax(config.d_model, config.vocab_size, tied=tied, bias=True)
     if tied is None:
         nn.init.normal_(softmax.weight, std=config.init_range)
     return softmax
-
-
-def no_head(encoder: nn.Module, kind: str) -> ConfigError:
-    """For a head that a family never had."""
-    return ConfigError(f"{type(encoder).__name__} has no head {kind!r}.")

@@ -60,7 +60,7 @@ def check_consistent(
     """
     values, names = vars(config), names or {}
     heads, width, vocab_size = values.get("heads"), values["d_model"], values["vocab_size"]
-    if heads is not None and width % heads:
+    if heads is not None and values.get("head_dim") is None and width % heads:
         must = f"divide `{names.get('d_model', 'd_model')}` ({width})"
         raise error(f"{where}: `{names.get('heads', 'heads')}` must {must}, but is {heads}.")
     for role in SPECIAL:

@@ -15,18 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
+from regard.attention.masks import padding_of
 from regard.attention.multihead import SelfAttention
-from regard.attention.unpadded import FirstToken, TokenSubset
 from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.heads import Answers, Inner, MaskedWords, everywhere, first
+from regard.layers.heads import Answers, Inner, MaskedWords, every_token, first_token
 from regard.layers.norm import AddNorm
-from regard.models.bert import Stacked, begin, no_head, words_of
-from regard.models.blocks import Stack
+from regard.layers.positions import LearnedPositions, sinusoid
+from regard.models.bert import softmax_over
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
+from regard.models.init import init_weights, no_head
+from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
-from regard.positions import LearnedPositions, sinusoid
 from regard.text.templates import Template
 
 NORM_EPS = 1e-12
@@ -83,25 +85,19 @@ class DistilBertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = AddNorm(config.d_model, eps=NORM_EPS, dropout=config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
-        return self._after(hidden, self.attention(hidden, allowed))
-
-    def at(self, some: FirstToken | TokenSubset, hidden: Tensor, allowed: KeyMask) -> Tensor:
-        """The same for some positions alone."""
-        return self._after(some.of(hidden), self.attention.at(some, hidden, allowed))
-
-    def _after(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden, attended)
+    def forward(self, hidden: Tensor, mask: KeyMask, rows: TokenSubset = ALL) -> Tensor:
+        attended = self.attention(hidden, mask, rows=rows)
+        hidden = self.attention_norm(rows.of(hidden), attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class DistilBert(Stacked):
+class DistilBert(nn.Module, Encoder):
     """DistilBERT without a head, an `Encoder`. It does not look at segments."""
 
     Config = DistilBertConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
-    pooled: tuple[str, ...] = ()
+    unpadded = True
 
     def __init__(self, config: DistilBertConfig):
         super().__init__()
@@ -110,19 +106,37 @@ class DistilBert(Stacked):
         self.positions = LearnedPositions(config.max_length, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
         self.dropout = Dropout(config.dropout)
-        blocks = [DistilBertBlock(config) for _ in range(config.layers)]
-        self.blocks = Stack(blocks)
-        begin(self, config.init_range)
+        self.blocks = nn.ModuleList(DistilBertBlock(config) for _ in range(config.layers))
+        init_weights(self, config.init_range)
         if config.sinusoidal:
             table = sinusoid(torch.arange(config.max_length), config.d_model)
             with torch.no_grad():
                 self.positions.vectors.weight.copy_(table)
         cut_heads(self, config.pruned)
 
-    def embed(self, texts: Sequences) -> Tensor:
-        """Token + position, (B, T, D)."""
-        placed = self.embedding(texts.ids) + self.positions(texts.ids.size(1))
-        return self.dropout(self.norm(placed))
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return list(self.blocks)
+
+    def forward(self, batch: Sequences) -> Output:
+        """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
+        return Output(self.encode(batch))
+
+    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+        """See `Encoder`."""
+        hidden = self.embed(batch)
+        yield hidden
+        mask = padding_of(batch)
+        for block in self.blocks[:-1]:
+            hidden = block(hidden, mask)
+            yield hidden
+        for block in self.blocks[-1:]:  # the last layer computes no other rows
+            yield block(hidden, mask, rows)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Token + position, (B, T, D) or (1, N, D)."""
+        return self.dropout(self.norm(self.embedding(batch.ids) + self.positions.of(batch)))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS` that need no pooler.
@@ -134,18 +148,18 @@ class DistilBert(Stacked):
         made: nn.Module
         match kind:
             case "masked_lm":
-                softmax = words_of(self.embedding, config)
+                softmax = softmax_over(self.embedding, config)
                 made = MaskedWords(width, config.activation, NORM_EPS, softmax)
             case "classes" | "multiple_choice":
                 inner, dropout = Inner(width, "relu"), config.classes_dropout
-                made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
+                made = Answers(width, outputs, pooling=first_token, inner=inner, dropout=dropout)
             case "tags":
-                made = Answers(width, outputs, place=everywhere, dropout=config.dropout)
+                made = Answers(width, outputs, pooling=every_token, dropout=config.dropout)
             case "span":
-                made = Answers(width, 2, place=everywhere, dropout=config.span_dropout)
+                made = Answers(width, 2, pooling=every_token, dropout=config.span_dropout)
             case _:
                 raise no_head(self, kind)
-        return begin(made, config.init_range)
+        return init_weights(made, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

@@ -8,22 +8,23 @@ mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.dropout import Dropout
-from regard.layers.heads import Answers, everywhere, mean
+from regard.layers.heads import Answers, every_token, mean_of_tokens
 from regard.layers.mixing import Choice, ScalarMix, choice_of
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.models.bert import begin, no_head
 from regard.models.check_config import config_of
 from regard.models.config import Probability, Size, TokenId
-from regard.models.protocols import Encoder, Output
+from regard.models.init import init_weights, no_head
+from regard.models.protocols import Encoder, Output, States
 
 INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders
 
@@ -119,20 +120,15 @@ class Features(nn.Module, Encoder):
         self.encoder.eval()
         return self
 
-    def forward(self, texts: Sequences) -> Output:
+    def forward(self, batch: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""
-        return Output(self.encode(texts))
+        return Output(self.encode(batch))
 
-    def encode(self, texts: Sequences) -> Tensor:
-        """What the biLSTM gives, (B, T, D)."""
-        *_, hidden = self.layers(texts)
-        return hidden
-
-    def layers(self, texts: Sequences) -> Iterator[Tensor]:
+    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
         """The features, and what the biLSTM gives."""
-        feature = self.choice(self.encoder.layers(texts))
+        feature = self.choice(self.encoder.states(batch))
         yield feature
-        yield self.recurrent(self.dropout(feature), texts.lengths)[0]
+        yield rows.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS`.
@@ -143,14 +139,14 @@ class Features(nn.Module, Encoder):
         width, dropout = self.config.d_model, self.config.dropout
         match kind:
             case "tags":
-                made = Answers(width, outputs, place=everywhere, dropout=dropout)
+                made = Answers(width, outputs, pooling=every_token, dropout=dropout)
             case "classes" | "multiple_choice":
-                made = Answers(width, outputs, place=mean, dropout=dropout)
+                made = Answers(width, outputs, pooling=mean_of_tokens, dropout=dropout)
             case "span":
-                made = Answers(width, 2, place=everywhere, dropout=dropout)
+                made = Answers(width, 2, pooling=every_token, dropout=dropout)
             case _:
                 raise no_head(self, kind)
-        return begin(made, INIT)
+        return init_weights(made, INIT)
 
     def template(self, tokenizer: Any) -> Any:
         """That of the encoder."""

@@ -9,29 +9,28 @@ state of the last piece sums up all before it, and heads on top answer about the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
-from regard.attention.multihead import Remember, SelfAttention
+from regard.attention.masks import causal_of
+from regard.attention.multihead import LayerCache, SelfAttention
 from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
-from regard.layers.heads import Answers, everywhere, last
+from regard.layers.heads import Answers, every_token, last_token
 from regard.layers.output import Softmax
-from regard.masks import causal
-from regard.models.beginnings import read_once
-from regard.models.bert import begin, no_head
-from regard.models.blocks import Blocks
+from regard.layers.positions import LearnedPositions
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.protocols import Encoder, LanguageModel, Output
+from regard.models.init import init_weights, no_head
+from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
-from regard.positions import LearnedPositions
-from regard.state import SPARE, KeyValueCache, extremes
+from regard.state import KeyValueCache
 from regard.text.templates import Template
 
 Words = Literal["tied", "own", "none"]
@@ -96,9 +95,16 @@ class GPTBlock(nn.Module):
         self.feed_norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: KeyMask, remember: Remember | None = None) -> Tensor:
-        attended = self.attention(hidden, allowed, remember)
-        hidden = self.attention_norm(hidden + self.dropout(attended))
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        *,
+        cache: LayerCache | None = None,
+        rows: TokenSubset = ALL,
+    ) -> Tensor:
+        attended = self.attention(hidden, mask, cache=cache, rows=rows)
+        hidden = self.attention_norm(rows.of(hidden) + self.dropout(attended))
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
@@ -118,9 +124,8 @@ class GPT(nn.Module, LanguageModel, Encoder):
         self.embedding = nn.Embedding(words, width)
         self.positions = LearnedPositions(config.max_length, width)
         self.dropout = Dropout(config.embedding_dropout)
-        blocks = [self.block(config, layer) for layer in range(config.layers)]
-        self.blocks: Any = Blocks(blocks)
-        begin(self, config.init_range)
+        self.blocks: Any = nn.ModuleList(self.block(config, n) for n in range(config.layers))
+        init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
         tied = self.embedding if config.output == "tied" else None
         self.head: Any = NoWords()
@@ -128,6 +133,33 @@ class GPT(nn.Module, LanguageModel, Encoder):
             self.head = Softmax(width, words, tied=tied, bias=False)
         if config.output == "own":
             nn.init.normal_(self.head.weight, std=config.init_range)
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return list(self.blocks)
+
+    # ---- an encoder
+
+    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+        """See `Encoder`."""
+        hidden = self.embed(batch)
+        yield hidden
+        mask = causal_of(batch)
+        *inner, last = self.blocks
+        for block in inner:
+            hidden = block(hidden, mask)
+            yield hidden
+        yield last(hidden, mask, rows=rows)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Token + position, (B, T, D) or (1, N, D). A segment is a token id, whose embedding is
+        added too.
+        """
+        summed = self.embedding(batch.ids) + self.positions.of(batch)
+        if batch.segments is not None:
+            summed = summed + self.embedding(batch.segments)
+        return self.dropout(summed)
 
     # ---- a language model
 
@@ -137,84 +169,56 @@ class GPT(nn.Module, LanguageModel, Encoder):
         Where a state is given, the ids come behind it and the next state comes back.
         """
         if state is None:
-            return Output(self.encode(Sequences(ids, ids.new_full(ids.shape[:1], ids.size(1)))))
+            return Output(self.encode(Sequences.full(ids)))
+        return Output(*self.continued(ids, state))
+
+    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        state.consume()
         count = ids.size(1)
         cache = state.reserve(count)
-        hidden = self.blocks.decode(self._embedded(ids, cache), cache)
-        return Output(self.finish(hidden), cache.advance(count))
+        hidden = self.dropout(self.embedding(ids) + self.positions.after(cache, count))
+        mask = cache.mask(count)
+        for n, block in enumerate(self.blocks):
+            hidden = block(hidden, mask, cache=cache.layer(n))
+        return hidden, cache.advance(count)
 
-    def fill(self, ids: Tensor, state: KeyValueCache) -> KeyValueCache:
-        """The state behind the ids (B, T), whose hidden states nobody wants."""
-        count = ids.size(1)
-        cache = state.reserve(count)
-        self.blocks.fill(self._embedded(ids, cache), cache)
-        return cache.advance(count)
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
+        """A cache without any position."""
+        config, weight = self.config, self.positions.vectors.weight
+        like = weight.new_empty(0, dtype=dtype or autocast_dtype(weight))
+        head_dim = config.d_model // config.heads
+        return KeyValueCache.empty(sequences, config.layers, config.heads, head_dim, like=like)
 
-    def start(self, source: Sequences | None) -> tuple[KeyValueCache, Tensor]:
-        """The state before the last token of each prompt, and that token: (B, 1).
+    def prefill(
+        self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
+    ) -> KeyValueCache:
+        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        state = self.continued(tokens, state)[1]
+        return state if lengths is None else state.cut(lengths)
 
-        Prompts may have different lengths; None is one row without a prompt. What has no prompt
-        begins with `bos`, or with `eos`, which ends the text before.
+    @property
+    def first_token(self) -> int:
+        """`bos`, or `eos`, which ends the text before.
 
         Raises:
-            ConfigError: a prompt is empty and the vocabulary has neither of the two.
+            ConfigError: the vocabulary has neither.
         """
-        config = self.config
-        if source is None:
-            source = Sequences.of([[]], config.pad).to(self.positions.vectors.weight.device)
-        cache = self.empty(len(source))
-        read = (source.lengths - 1).clamp(min=0)
-        shortest, longest = extremes(source.lengths)
-        if longest > 1:
-            expecting = cache.expecting(longest + SPARE)  # else the first new token copies all
-            cache = self.fill(source.ids[:, : longest - 1], expecting).cut(read)
-        # One column more, so that a batch of empty prompts has a last token too.
-        ids = nn.functional.pad(source.ids, (0, 1), value=config.pad or 0)
-        first = ids.gather(1, read[:, None])
-        if len(source) == 0 or shortest:
-            return cache, first
-        return cache, first.masked_fill(source.lengths[:, None] == 0, self._first())
+        bos, eos = self.config.bos, self.config.eos
+        found = eos if bos is None else bos
+        if found is None or found >= self.config.vocab_size:
+            raise ConfigError(
+                "An empty prompt begins with the token that begins or ends a text (bos or eos), "
+                "but this model's vocabulary has none. Give at least a word."
+            )
+        return found
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
-        output = self(tokens, state)
-        return self.head.logits(output.hidden), output.state
+        hidden, state = self.continued(tokens, state)
+        return self.head.logits(hidden), state
 
-    # ---- an encoder
-
-    def encode(self, texts: Sequences) -> Tensor:
-        """Hidden states of the last layer, (B, T, D). Where rows begin alike, that is read once."""
-        found = read_once(self, texts)
-        return (
-            found
-            if found is not None
-            else self.finish(self.blocks.read(self.embed(texts), texts.lengths))
-        )
-
-    def layers(self, texts: Sequences) -> Iterator[Tensor]:
-        """Hidden states (B, T, D) of the embeddings and then of each layer: L + 1 of them.
-
-        Padding stands on the right, where no token looks.
-        """
-        hidden = self.embed(texts)
-        yield hidden
-        count = texts.ids.size(1)
-        allowed = causal().resolve(count, count, device=texts.ids.device)
-        for block in self.blocks[:-1]:
-            hidden = block(hidden, allowed)
-            yield hidden
-        yield self.finish(self.blocks[-1](hidden, allowed))
-
-    def embed(self, texts: Sequences) -> Tensor:
-        """Token + position, (B, T, D). A segment is a piece, whose embedding is added too."""
-        summed = self.embedding(texts.ids) + self.positions(texts.ids.size(1))
-        if texts.segments is not None:
-            summed = summed + self.embedding(texts.segments)
-        return self.dropout(summed)
-
-    def finish(self, hidden: Tensor) -> Tensor:
-        """What stands behind the last block: here nothing."""
-        return hidden
+    # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS`.
@@ -226,16 +230,16 @@ class GPT(nn.Module, LanguageModel, Encoder):
         made: nn.Module
         match kind:
             case "classes":
-                made = Answers(width, outputs, place=last, bias=False)
+                made = Answers(width, outputs, pooling=last_token, bias=False)
             case "tags":
-                made = Answers(width, outputs, place=everywhere, dropout=self.tags_dropout)
+                made = Answers(width, outputs, pooling=every_token, dropout=self.tags_dropout)
             case "span":
-                made = Answers(width, 2, place=everywhere)
+                made = Answers(width, 2, pooling=every_token)
             case "multiple_choice":
                 made = Compared(width, config.choice_activation, config.choice_dropout)
             case _:
                 raise no_head(self, kind)
-        return begin(made, config.init_range)
+        return init_weights(made, config.init_range)
 
     @property
     def tags_dropout(self) -> float:
@@ -254,40 +258,12 @@ class GPT(nn.Module, LanguageModel, Encoder):
             return Template.around((), (), ())
         return Template.around(*((mark,) for mark in marks))
 
-    # ---- parts
-
-    def empty(self, rows: int) -> KeyValueCache:
-        """The state before any token."""
-        config, weight = self.config, self.positions.vectors.weight
-        like = weight.new_empty(0, dtype=autocast_dtype(weight))
-        return self.blocks.cache(rows, config.heads, config.d_model // config.heads, like)
-
-    def _embedded(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
-        """Token + position behind the cache, (B, T, D)."""
-        return self.dropout(self.embedding(ids) + self._places(cache, ids.size(1)))
-
-    def _places(self, cache: KeyValueCache, count: int) -> Tensor:
-        """Vectors of the positions behind the cache: (T, D), or (B, T, D) where they differ."""
-        if cache.even:
-            return self.positions(count, cache.longest)
-        return self.positions.at(cache.positions(count), cache.longest + count)
-
-    def _first(self) -> int:
-        bos, eos = self.config.bos, self.config.eos
-        found = eos if bos is None else bos
-        if found is None or found >= self.config.vocab_size:
-            raise ConfigError(
-                "An empty prompt begins with the piece that begins or ends a text (bos or eos), "
-                "but this model's vocabulary has none. Give at least a word."
-            )
-        return found
-
 
 class Compared(Answers):
     """How well a row answers, at its last token: a(W drop(h) + b), to be compared with others."""
 
     def __init__(self, d_model: int, activation: str | None, dropout: float):
-        super().__init__(d_model, 1, place=last, dropout=dropout)
+        super().__init__(d_model, 1, pooling=last_token, dropout=dropout)
         self.activation = activation_of(activation or "linear")
 
     def scores(self, read: Tensor) -> Tensor:

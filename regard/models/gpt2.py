@@ -16,13 +16,18 @@ from torch import Tensor, nn
 
 from regard.attention.attend import SCALED
 from regard.attention.heads import Pruned
-from regard.attention.multihead import Remember, SelfAttention
+from regard.attention.masks import causal_of
+from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.scores import Dot
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import GPT, Words
+from regard.models.protocols import States
 from regard.ops import KeyMask
+from regard.state import KeyValueCache
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,16 @@ class GPT2Block(nn.Module):
         self.feed = FeedForward(width, inner, activation=config.activation)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: KeyMask, remember: Remember | None = None) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), allowed, remember)
-        hidden = hidden + self.dropout(attended)
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        *,
+        cache: LayerCache | None = None,
+        rows: TokenSubset = ALL,
+    ) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), mask, cache=cache, rows=rows)
+        hidden = rows.of(hidden) + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
@@ -137,9 +149,21 @@ class GPT2(GPT):
             nn.init.normal_(block.attention.output.weight, std=deviation)
             nn.init.normal_(block.feed.outer.weight, std=deviation)
 
-    def finish(self, hidden: Tensor) -> Tensor:
-        """The last norm."""
-        return self.norm(hidden)
+    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+        """See `Encoder`; the last one is behind the last norm."""
+        hidden = self.embed(batch)
+        yield hidden
+        mask = causal_of(batch)
+        *inner, last = self.blocks
+        for block in inner:
+            hidden = block(hidden, mask)
+            yield hidden
+        yield self.norm(last(hidden, mask, rows=rows))
+
+    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Hidden states (B, T, D) of ids behind a state, and the next state."""
+        hidden, state = super().continued(ids, state)
+        return self.norm(hidden), state
 
     @property
     def tags_dropout(self) -> float:

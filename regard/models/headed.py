@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention.tap import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.heads import Answers, first
+from regard.layers.heads import Answers, TaskHead, first_token
 from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Output
 from regard.suggest import nearest
@@ -50,25 +50,46 @@ class Headed(nn.Module):
         """That of the encoder."""
         return self.encoder.config
 
-    def forward(self, texts: Sequences) -> Output:
-        """Hidden states (B, T, D)."""
-        return Output(self.encoder.encode(texts))
+    def forward(self, batch: Sequences) -> Output:
+        """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
+        return Output(self.encoder.encode(batch))
 
-    def scores(self, kind: str, texts: Sequences) -> Tensor:
-        """What a head answers: (B, O), or (B, T, O) where it reads every token."""
-        return self.heads[kind](self.read(kind, texts), texts)
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """Those of the encoder."""
+        return self.encoder.repeated_blocks
 
-    def read(self, kind: str, texts: Sequences) -> Tensor:
-        """The hidden states that a head reads, (B, T, D).
+    def head(self, kind: str) -> TaskHead:
+        """The head of a kind."""
+        return cast(TaskHead, self.heads[kind])
 
-        Where it reads the first token alone, and nobody looks, they are (B, 1, D): the last layer
-        then computes no other, which spares a fourteenth of BERT and a seventh of six layers.
+    def read(self, kind: str, batch: Sequences, encoder: Encoder | None = None) -> Tensor:
+        """What a head reads of a batch: (B, D) where it pools, else (B, T, D) or (1, N, D).
+
+        Where it reads the first token alone, and attention capture is off, the last layer computes
+        no other: that saves a fourteenth of BERT and a seventh of six layers.
+
+        Args:
+            encoder: what computes the hidden states; None: this model's encoder.
         """
-        head = self.heads[kind]
-        reads_first = isinstance(head, Answers) and head.place is first
-        if reads_first and listening.get() is None:
-            return self.encoder.encode_first(texts)
-        return self.encoder.encode(texts)
+        encoder = self.encoder if encoder is None else encoder
+        if self.head(kind).pooling is first_token and listening.get() is None:
+            hidden = encoder.encode(batch, batch.first_tokens())
+            return hidden.reshape(len(batch), hidden.size(-1))
+        return self.pooled(kind, encoder.encode(batch), batch)
+
+    def pooled(self, kind: str, hidden: Tensor, batch: Sequences) -> Tensor:
+        """What a head reads of the hidden states of a batch; see `read`."""
+        return self.head(kind).pooling(hidden, batch)
+
+    def scores_from(self, kind: str, read: Tensor) -> Tensor:
+        """What a head answers from what it reads: (..., D) -> (..., O)."""
+        return self.head(kind).scores(read)
+
+    def scores(self, kind: str, batch: Sequences) -> Tensor:
+        """What a head answers: (B, O), or (B, T, O) where it reads every token."""
+        scores = self.scores_from(kind, self.read(kind, batch))
+        return batch.pad(scores) if scores.dim() == 3 else scores
 
     def with_head(self, kind: str, outputs: int) -> Headed:
         """The same encoder under one head: this model's own where it fits, else a new one."""

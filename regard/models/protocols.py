@@ -1,11 +1,12 @@
 """The shapes a model can have: what tasks, decoders and pictures may ask of it, and nothing else.
 
-`forward` returns hidden states; the head turns them into scores or a loss. Decoding needs three
-verbs and no model's name:
+A model returns hidden states; its head turns them into scores or a loss. Decoding needs four
+verbs and no model's name (`regard.decoding.start` is written with them):
 
-    state, tokens = model.start(source)         a memory, and the first tokens to feed
+    state = model.empty(sequences)              before any token
+    state = model.prefill(tokens, state)        after the tokens (R, T); computes no scores
     scores, state = model.step(tokens, state)   (R, T) -> (R, T, V), up to a constant per position
-    state = state.select(rows)                  rows reordered, repeated or dropped
+    state = state.select(rows)                  sequences reordered, repeated or dropped
 
 A model inherits the shapes that it has. What a shape offers beyond its abstract methods has a plain
 form here, which a model replaces where it can do better.
@@ -16,15 +17,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
+from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
 
-Chosen = Callable[[Iterator[Tensor]], Tensor]
+States = Iterator[Tensor]
+Choice = Callable[[States], Tensor]
 
 
 @dataclass(frozen=True)
@@ -44,15 +49,54 @@ class Output:
 class Head(Protocol):
     """From hidden states to tokens."""
 
-    def logits(self, hidden: Tensor) -> Tensor: ...
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)"""
+        ...
 
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Sum of the losses over (N, D) hidden states, and how many targets counted: `count`, where
-        that is known, so that nobody waits for a device.
+        """Sum of the losses over (N, D) hidden states, and how many targets counted.
+
+        Args:
+            count: of the targets, where that is known, so that no device has to be waited for.
         """
         ...
+
+
+# Of each source the best first: its tokens, score, log-probability, and whether it has an end.
+SearchResults = list[list[tuple[list[int], float, float, bool]]]
+
+
+@dataclass(frozen=True, eq=False)
+class SearchPlan:
+    """A beam search of A sources, as a generator may make it without a look between the steps.
+
+    size: running hypotheses of each source.  wanted: finished ones.  ends: tokens that end one.
+    stopping: when a source is finished, as `generation_config.json` names it.
+    limits: (A,), most tokens.  penalty: of a length, what its score is divided by.
+    bits: of hypotheses and vocabulary, how many hold the index of a continuation.
+    count: continuations of a source that are ranked.  never: forbidden tokens.
+    normalized: the others have the probability 1 together.
+    forced: at the limit every hypothesis gets an end, which counts 0.
+    """
+
+    size: int
+    wanted: int
+    ends: tuple[int, ...]
+    stopping: str
+    limits: Tensor
+    penalty: Callable[[Any], Any]
+    bits: Callable[[int, int], int]
+    count: int
+    never: tuple[int, ...] = ()
+    normalized: bool = False
+    forced: bool = False
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longest."""
+        return int(self.limits.max())
 
 
 class Model(ABC):
@@ -61,30 +105,125 @@ class Model(ABC):
     continues: whether the source of a generation is a prompt to be continued, so that it counts for
         `max_length` and for repetitions, and not something to be answered.
     places: tokens of a padded batch that pass at once on a CPU.
+    unpadded: whether it reads batches without padding.
     """
 
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     training: bool = False  # as of every `nn.Module`
     continues: bool = False
     places: int = 1024
+    unpadded: bool = False
     SIZES: dict[str, Any] = {}  # noqa: RUF012  # name of a published size -> its options
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every `nn.Module`."""
+        self.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """As of every `nn.Module`."""
+        return self.train(False)
+
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """The blocks that can be compiled, or computed again for the backward pass; [] for none."""
+        return []
 
 
 class Generator(Model):
-    """What can be decoded. `config` has bos and eos, too."""
+    """What can be decoded: a model with one of the two shapes below, or a faster form of one.
+
+    `config` has bos and eos, too. Where it `continues` a text, decoding starts with `empty` and
+    `prefill`; else with `read`. See `regard.decoding.start`.
+    """
 
     head: Any  # a `Head`
 
     @abstractmethod
-    def start(self, source: Any) -> tuple[Any, Tensor]:
-        """The state before the first tokens that are fed, and these, (R, 1).
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Scores (R, T, V) of what follows each of the tokens (R, T), and the state after them.
 
-        source: `Sequences` that are answered or, where the model `continues`, prompts or None.
+        Raises:
+            RegardError: the state was used before.
+        """
+
+    def topk(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
+        """The `count` most probable tokens after each of the tokens (R, 1), and the next state.
+
+        None, and nothing is done, where they are found in no other way than through all scores.
+        """
+        return None
+
+    def search(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResults | None:
+        """A whole search from the first tokens (A, 1) on; None where the generator makes none."""
+        return None
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
+        """The state of so many sequences before any token.
+
+        Args:
+            dtype: of its tensors; None: that in which the model computes.
+        """
+        raise TypeError(
+            f"{type(self).__name__} does not continue a text: its state needs a source."
+        )
+
+    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+        """The state after the tokens (R, T), or the first `lengths` (R,) of them; no scores are
+        computed.
+
+        Raises:
+            RegardError: the state was used before.
+        """
+        raise TypeError(f"{type(self).__name__} does not continue a text: it has no prompts.")
+
+    @property
+    def first_token(self) -> int:
+        """What an empty prompt begins with: `bos`, or the token that ends the text before.
+
+        Raises:
+            ConfigError: the vocabulary has neither.
+        """
+        return self.config.bos
+
+    def read(self, source: Sequences) -> Any:
+        """The state behind a source, before the first target token, which is `config.bos`."""
+        raise TypeError(f"{type(self).__name__} continues a text and reads no source.")
+
+
+class LanguageModel(Generator):
+    """Predicts each token from those before it."""
+
+    continues = True
+
+    @abstractmethod
+    def forward(self, ids: Tensor, state: Any = None) -> Output:
+        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
+
+        Where a state is given, the ids come behind it, and the next state comes back.
         """
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Scores (R, T, V) of what follows each of the tokens (R, T), and the state after them."""
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
+        """See `Generator`."""
+
+    @abstractmethod
+    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+        """See `Generator`."""
+
+
+class EncoderDecoder(Generator):
+    """Predicts each target token from a source and the target tokens before it."""
+
+    @abstractmethod
+    def forward(self, source: Sequences, target: Sequences) -> Output:
+        """Hidden states for predicting what follows each token of the target: (B, T, D), or
+        (1, N, D) where source and target are unpadded.
+        """
+
+    @abstractmethod
+    def read(self, source: Sequences) -> Any:
+        """See `Generator`."""
 
 
 class Encoder(Model):
@@ -92,14 +231,11 @@ class Encoder(Model):
 
     embedding: the vectors of tokens.
     pooled: the kinds of head whose inner layer comes out of pre-training.
-    unpadded: whether in training on a CPU its layers compute nothing of padding, so that batches
-        may hold rows of any lengths.
-    segment_types: how many texts of a row it tells apart by their segments.
+    segment_types: how many texts of a row it distinguishes by their segments.
     """
 
     embedding: Any  # ids (...,) -> (..., D)
     pooled: tuple[str, ...] = ()
-    unpadded: bool = False
 
     @property
     def segment_types(self) -> int:
@@ -107,12 +243,29 @@ class Encoder(Model):
         return 1
 
     @abstractmethod
-    def encode(self, texts: Sequences) -> Tensor:
-        """Hidden states of the last layer, (B, T, D)."""
+    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+        """Hidden states of the embeddings, then of each layer: L + 1 times (B, T, D), or (1, N, D)
+        of an unpadded batch.
 
-    @abstractmethod
-    def layers(self, texts: Sequences) -> Iterator[Tensor]:
-        """Hidden states of the embeddings, then of each layer; `encode` gives the last."""
+        Args:
+            rows: the tokens whose hidden states the last layer computes.
+        """
+
+    def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
+        """A padded batch of token ids with all that this encoder reads: named extras such as the
+        characters of each word, or the indices of paragraphs.
+        """
+        return batch
+
+    def encode(self, batch: Sequences, rows: TokenSubset = ALL) -> Tensor:
+        """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
+        for hidden in self.states(batch, rows):  # noqa: B007
+            pass
+        return hidden
+
+    def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
+        """What is chosen of all layers for the tokens of a padded batch, end to end, (N, D)."""
+        return choice(self.states(batch))[batch.keep]
 
     @abstractmethod
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
@@ -125,38 +278,3 @@ class Encoder(Model):
     @abstractmethod
     def template(self, tokenizer: Any) -> Template:
         """How texts become rows, where the tokenizer's file does not say it."""
-
-    def encode_first(self, texts: Sequences) -> Tensor:
-        """Hidden states of the first token of each text, (B, 1, D)."""
-        return self.encode(texts)[:, :1]
-
-    def encode_at(self, texts: Sequences, places: Tensor) -> Tensor:
-        """Hidden states of some tokens, row by row: places (B, T), boolean -> (M, D)."""
-        return self.encode(texts)[places]
-
-    def chosen(self, texts: Sequences, choice: Chosen) -> Tensor:
-        """What is chosen of all layers for the tokens of all rows, end to end, (N, D)."""
-        return choice(self.layers(texts))[texts.keep]
-
-
-class LanguageModel(Generator):
-    """Predicts each token from those before it. `start` takes prompts, or None."""
-
-    continues = True
-
-    @abstractmethod
-    def forward(self, ids: Tensor, state: Any = None) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the ids (B, T)."""
-
-
-class EncoderDecoder(Generator):
-    """Predicts each target token from a source and the target tokens before it."""
-
-    @abstractmethod
-    def forward(
-        self, source: Sequences, target_ids: Tensor, target_lengths: Tensor | None = None
-    ) -> Output:
-        """Hidden states for predicting what follows each of the ids (B, T).
-
-        Where lengths (B,) of the targets are given, those behind them mean nothing.
-        """

@@ -27,7 +27,6 @@ from regard.layers.quantized import (
     Weights,
 )
 from regard.layers.recurrent import RecurrentLayer
-from regard.ops import operation
 from regard.registry import kernel_package
 from regard.suggest import nearest
 
@@ -65,7 +64,7 @@ def prepare(model: nn.Module, dtype: Weights = "int8") -> nn.Module:
                 stacklevel=2,
             )
         return model.eval().requires_grad_(False)
-    return compiled_steps(quantize_layers(model, dtype))
+    return quantize_layers(model, dtype)
 
 
 def check_dtype(dtype: str, name: str = "dtype") -> None:
@@ -107,12 +106,6 @@ def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
     _replace(model, dtype, tied, shared)
     model.eval().requires_grad_(False)
     return model.float()
-
-
-@operation
-def compiled_steps(model: nn.Module) -> nn.Module:
-    """A quantized model whose steps are compiled calls, where there are kernels; here unchanged."""
-    return model
 
 
 def _replace(

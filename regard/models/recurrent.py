@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.output import Softmax
 from regard.layers.recurrent import Stack, cell_class
@@ -86,22 +85,24 @@ class RecurrentLanguageModel(nn.Module, LanguageModel):
         hidden, state = self.stack(self._embed(ids), state)
         return Output(self.dropout(hidden), state)
 
-    def start(self, source: Sequences | None) -> tuple[Cells, Tensor]:
-        """The state before the last token of each prompt, and that token: (B, 1).
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Cells:
+        """Zeros."""
+        none = torch.empty(0, dtype=torch.long, device=self.embedding.weight.device)
+        return self.stack.empty(sequences, self.embedding(none).to(dtype))
 
-        Prompts may have different lengths; None is one row without a prompt.
-        """
-        if source is None:
-            source = Sequences.of([[]], self.config.pad).to(self.embedding.weight.device)
-        read = source.lengths - 1  # -1 and 0 both leave the state empty
-        last = read.clamp(min=0)[:, None]
-        # One column more, so that a batch of empty prompts has a last token too.
-        ids = nn.functional.pad(source.ids, (0, 1), value=self.config.pad)
-        first = torch.where(read[:, None] < 0, self.config.eos, ids.gather(1, last))
-        return self.stack.read(self._embed(ids), read), first
+    def prefill(self, tokens: Tensor, state: Cells, lengths: Tensor | None = None) -> Cells:
+        """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
+        state.consume()
+        return self.stack.read(self._embed(tokens), state, lengths)
+
+    @property
+    def first_token(self) -> int:
+        """`eos`: see above."""
+        return self.config.eos
 
     def step(self, tokens: Tensor, state: Cells) -> tuple[Tensor, Cells]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        state.consume()
         hidden, state = self.stack(self._embed(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
 

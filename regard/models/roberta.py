@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from regard.layers.heads import Answers, Inner, MaskedWords, first
-from regard.models.bert import Bert, BertConfig, begin, no_head, words_of
+from regard.layers.heads import Answers, Inner, MaskedWords, first_token
+from regard.layers.positions import RobertaPositions
+from regard.models.bert import Bert, BertConfig, softmax_over
 from regard.models.config import Epsilon, Size, TokenId
-from regard.positions import CountedPositions
+from regard.models.init import init_weights, no_head
 from regard.text.templates import Template
 
 
@@ -50,7 +51,7 @@ PUBLISHED = {
 class Roberta(Bert):
     """RoBERTa without a head, an `Encoder`."""
 
-    positions: CountedPositions
+    positions: RobertaPositions
     Config = RobertaConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
@@ -59,16 +60,8 @@ class Roberta(Bert):
 
     def __init__(self, config: RobertaConfig):
         super().__init__(config)
-        self.positions = CountedPositions(config.max_length, config.d_model, config.pad)
-        begin(self.positions, config.init_range)
-
-    def place(self, ids: Tensor) -> Tensor:
-        """Vectors (B, T, D): the first token stands at `pad + 1`; padding inside counts for none.
-
-        Raises:
-            ValueError: the row is longer than the model has positions for.
-        """
-        return self.positions.of(ids)
+        self.positions = RobertaPositions(config.max_length, config.d_model, config.pad)
+        init_weights(self.positions, config.init_range)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.headed.HEADS`, but for "next_sentence".
@@ -82,18 +75,22 @@ class Roberta(Bert):
         made: nn.Module
         match kind:
             case "masked_lm":  # gelu, whatever the layers have
-                made = MaskedWords(width, "gelu", config.norm_eps, words_of(self.embedding, config))
+                made = MaskedWords(
+                    width, "gelu", config.norm_eps, softmax_over(self.embedding, config)
+                )
             case "classes":
                 inner = Inner(width, "tanh", dropout)
-                made = Answers(width, outputs, place=first, inner=inner, dropout=dropout)
+                made = Answers(width, outputs, pooling=first_token, inner=inner, dropout=dropout)
             case "multiple_choice":
                 inner = Inner(width, "tanh")
-                made = Answers(width, outputs, place=first, inner=inner, dropout=config.dropout)
+                made = Answers(
+                    width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
+                )
             case "next_sentence":
                 raise no_head(self, kind)
             case _:
                 return super().new_head(kind, outputs)
-        return begin(made, config.init_range)
+        return init_weights(made, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

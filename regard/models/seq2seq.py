@@ -152,26 +152,21 @@ class Seq2Seq(nn.Module, EncoderDecoder):
         self.dropout = Dropout(config.dropout)
         self.head = Softmax(width, config.vocab_size, tied=self.embedding, bias=True)
 
-    def forward(
-        self, source: Sequences, target_ids: Tensor, target_lengths: Tensor | None = None
-    ) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T).
-
-        Lengths change nothing: every step takes all rows.
-        """
+    def forward(self, source: Sequences, target: Sequences) -> Output:
+        """See `EncoderDecoder`; both must be padded."""
         # One lookup for both sides: the gradient of a lookup is as large as the whole vocabulary.
-        both = self._embed(torch.cat([source.ids, target_ids], 1))
-        words, targets = both.split([source.ids.size(1), target_ids.size(1)], 1)
-        hidden, _ = self.decoder(targets, self._read(words, source.lengths))
+        both = self._embed(torch.cat([source.ids, target.ids], 1))
+        sources, targets = both.split([source.ids.size(1), target.ids.size(1)], 1)
+        hidden, _ = self.decoder(targets, self._read(sources, source.lengths))
         return Output(self.dropout(hidden))
 
-    def start(self, source: Sequences) -> tuple[State, Tensor]:
-        """Read the source; decoding begins with `bos`."""
-        first = source.ids.new_full((len(source), 1), self.config.bos)
-        return self._read(self._embed(source.ids), source.lengths), first
+    def read(self, source: Sequences) -> State:
+        """The state before the first target token."""
+        return self._read(self._embed(source.ids), source.lengths)
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        state.consume()
         hidden, state = self.decoder(self._embed(tokens), state)
         return self.head.logits(self.dropout(hidden)), state
 

@@ -10,23 +10,25 @@ embedding serves source, target and output (section 3.4).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.heads import Pruned, cut_heads
-from regard.attention.multihead import CrossAttention, Remember, SelfAttention
+from regard.attention.masks import causal_of, keys_of, padding_of
+from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
 from regard.layers.output import Softmax
-from regard.models.blocks import Blocks, Memory, Stack
+from regard.layers.positions import SinusoidalPositions
 from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
 from regard.ops import KeyMask
-from regard.positions import SinusoidalPositions
 from regard.state import KeyValueCache, SourceMemory, State
 
 
@@ -95,8 +97,8 @@ class EncoderBlock(nn.Module):
         self.feed = feed_forward(config)
         self.feed_norm = self.norm(config)
 
-    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
-        attended = self.attention(hidden, allowed)
+    def forward(self, hidden: Tensor, mask: KeyMask) -> Tensor:
+        attended = self.attention(hidden, mask)
         hidden = self.attention_norm(hidden, attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
@@ -118,12 +120,11 @@ class DecoderBlock(nn.Module):
         self.feed_norm = self.norm(config)
 
     def forward(
-        self, hidden: Tensor, allowed: KeyMask, memory: Memory, remember: Remember | None = None
+        self, hidden: Tensor, mask: KeyMask, memory: Memory, cache: LayerCache | None = None
     ) -> Tensor:
-        attended = self.attention(hidden, allowed, remember)
+        attended = self.attention(hidden, mask, cache=cache)
         hidden = self.attention_norm(hidden, attended)
-        read = self.cross(hidden, memory.key, memory.value, memory.allowed)
-        hidden = self.cross_norm(hidden, read)
+        hidden = self.cross_norm(hidden, self.cross(hidden, memory))
         return self.feed_norm(hidden, self.feed(hidden))
 
 
@@ -141,6 +142,7 @@ class Transformer(nn.Module, EncoderDecoder):
     Config = TransformerConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
+    unpadded = True
     encoder_block: type[EncoderBlock] = EncoderBlock
     decoder_block: type[DecoderBlock] = DecoderBlock
 
@@ -151,67 +153,77 @@ class Transformer(nn.Module, EncoderDecoder):
         nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
         self.positions = SinusoidalPositions(config.d_model)
         self.dropout = Dropout(config.dropout)
-        encoder = [self.encoder_block(config) for _ in range(config.encoder_layers)]
-        decoder = [self.decoder_block(config) for _ in range(config.decoder_layers)]
-        self.encoder: Any = Stack(encoder)
-        self.decoder: Any = Blocks(decoder)
+        encoder, decoder = self.encoder_block, self.decoder_block
+        encoders = nn.ModuleList(encoder(config) for _ in range(config.encoder_layers))
+        decoders = nn.ModuleList(decoder(config) for _ in range(config.decoder_layers))
+        self.encoder = cast("Sequence[EncoderBlock]", encoders)
+        self.decoder = cast("Sequence[DecoderBlock]", decoders)
         self.head = Softmax(config.d_model, config.vocab_size, tied=self.embedding, bias=False)
         cut_heads(self, config.pruned)
 
-    def forward(
-        self, source: Sequences, target_ids: Tensor, target_lengths: Tensor | None = None
-    ) -> Output:
-        """Hidden states (B, T, D) for predicting what follows each of the target ids (B, T).
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """See `Model`."""
+        return [*self.encoder, *self.decoder]
 
-        Where lengths (B,) are given, those of the padding behind them mean nothing.
-        """
-        memory, hidden = self.encode(source), self._embed(target_ids)
-        if target_lengths is None:
-            target_lengths = source.lengths.new_full(target_ids.shape[:1], target_ids.size(1))
-        hidden = self.decoder.read(hidden, target_lengths, (memory, source.lengths))
-        return Output(self._finish_decoder(hidden))
+    def forward(self, source: Sequences, target: Sequences) -> Output:
+        """See `EncoderDecoder`."""
+        memory, hidden = self.encode(source), self.embed(target)
+        mask, keys = causal_of(target), keys_of(source, target)
+        for block in self.decoder:
+            hidden = block(hidden, mask, block.cross.read(memory, keys))
+        return Output(self.finish_decoder(hidden))
 
     def encode(self, source: Sequences) -> Tensor:
-        """What the decoder reads, (B, S, D)."""
-        return self._finish_encoder(self.encoder.read(self.embed, source))
+        """What the decoder reads, (B, S, D), or (1, N, D) of an unpadded batch."""
+        hidden, mask = self.embed(source), padding_of(source)
+        for block in self.encoder:
+            hidden = block(hidden, mask)
+        return self.finish_encoder(hidden)
 
-    def embed(self, source: Sequences) -> Tensor:
-        """What the encoder reads, (B, S, D)."""
-        return self._embed(source.ids)
+    def embed(self, batch: Sequences) -> Tensor:
+        """Scaled token + position, (B, T, D) or (1, N, D)."""
+        return self._summed(batch.ids, self.positions.of(batch))
 
-    def start(self, source: Sequences) -> tuple[TransformerState, Tensor]:
-        """Read the source; decoding begins with `bos`."""
-        memory = self.encode(source)
-        rows, heads = len(source), self.config.heads
-        read = self.decoder.memory(memory, source.lengths)
-        cache = self.decoder.cache(rows, heads, self.config.d_model // heads, like=read.keys)
-        first = source.ids.new_full((rows, 1), self.config.bos)
-        return TransformerState(cache, read), first
+    def read(self, source: Sequences) -> TransformerState:
+        """The state before the first target token."""
+        return self.behind(self.encode(source), source.lengths)
+
+    def behind(
+        self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None
+    ) -> TransformerState:
+        """The state before the first target token, from the encoder's states (B, S, D)."""
+        config = self.config
+        layers = [block.cross.read(memory) for block in self.decoder]
+        kept = SourceMemory.of([(one.key, one.value) for one in layers], lengths, dtype)
+        head_dim = config.d_model // config.heads
+        sizes = config.decoder_layers, config.heads, head_dim
+        return TransformerState(KeyValueCache.empty(len(lengths), *sizes, like=kept.keys), kept)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
+        state.consume()
         count, source = tokens.size(1), state.source
         cache = state.cache.reserve(count)
-        hidden = self._embed(tokens, self._places(cache, count))
-        hidden = self.decoder.decode(hidden, cache, source)
-        scores = self.head.logits(self._finish_decoder(hidden))
+        hidden = self._summed(tokens, self.positions.after(cache, count))
+        mask, keys = cache.mask(count), source.mask
+        for n, block in enumerate(self.decoder):
+            key, value = source.layer(n, block.cross.heads)
+            memory = Memory(key.to(hidden), value.to(hidden), keys)
+            hidden = block(hidden, mask, memory, cache.layer(n))
+        scores = self.head.logits(self.finish_decoder(hidden))
         return scores, TransformerState(cache.advance(count), source)
 
-    def _embed(self, ids: Tensor, places: Tensor | None = None) -> Tensor:
+    def _summed(self, ids: Tensor, positions: Tensor) -> Tensor:
         # Section 3.4: the embedding is scaled up to the size of the positions.
-        scaled = self.embedding(ids) * math.sqrt(self.config.d_model)
-        return self.dropout(scaled + (self.positions(ids.size(1)) if places is None else places))
+        return self.dropout(self.embedding(ids) * math.sqrt(self.config.d_model) + positions)
 
-    def _places(self, cache: KeyValueCache, count: int) -> Tensor:
-        """Vectors of the positions behind the cache: (T, D), or (B, T, D) where they differ."""
-        if cache.even:
-            return self.positions(count, cache.longest)
-        return self.positions.at(cache.positions(count), cache.longest + count)
-
-    def _finish_encoder(self, hidden: Tensor) -> Tensor:
+    def finish_encoder(self, hidden: Tensor) -> Tensor:
+        """What follows the last block of the encoder: here nothing."""
         return hidden
 
-    def _finish_decoder(self, hidden: Tensor) -> Tensor:
+    def finish_decoder(self, hidden: Tensor) -> Tensor:
+        """What follows the last block of the decoder: here nothing."""
         return hidden
 
 

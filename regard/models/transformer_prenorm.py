@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.attention.multihead import Remember
+from regard.attention.multihead import LayerCache, Memory
 from regard.layers.dropout import Dropout
-from regard.models.blocks import Memory
 from regard.models.transformer import (
     DecoderBlock,
     EncoderBlock,
@@ -34,8 +33,8 @@ class PreNormEncoderBlock(EncoderBlock):
         super().__init__(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, allowed: KeyMask) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), allowed)
+    def forward(self, hidden: Tensor, mask: KeyMask) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), mask)
         hidden = hidden + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
@@ -50,12 +49,11 @@ class PreNormDecoderBlock(DecoderBlock):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, hidden: Tensor, allowed: KeyMask, memory: Memory, remember: Remember | None = None
+        self, hidden: Tensor, mask: KeyMask, memory: Memory, cache: LayerCache | None = None
     ) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), allowed, remember)
+        attended = self.attention(self.attention_norm(hidden), mask, cache=cache)
         hidden = hidden + self.dropout(attended)
-        read = self.cross(self.cross_norm(hidden), memory.key, memory.value, memory.allowed)
-        hidden = hidden + self.dropout(read)
+        hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), memory))
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
@@ -70,8 +68,10 @@ class PreNormTransformer(Transformer):
         self.encoder_norm = nn.LayerNorm(config.d_model)
         self.decoder_norm = nn.LayerNorm(config.d_model)
 
-    def _finish_encoder(self, hidden: Tensor) -> Tensor:
+    def finish_encoder(self, hidden: Tensor) -> Tensor:
+        """The last norm."""
         return self.encoder_norm(hidden)
 
-    def _finish_decoder(self, hidden: Tensor) -> Tensor:
+    def finish_decoder(self, hidden: Tensor) -> Tensor:
+        """The last norm."""
         return self.decoder_norm(hidden)

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from regard import decoding
+from regard.attention.gates import gating
+from regard.attention.tap import listening
 from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
@@ -21,6 +23,8 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.errors import TextError
 from regard.layers.quantized import QuantizedLinear
+from regard.models.protocols import Encoder
+from regard.models.wrappers import unwrapped
 from regard.tasks.finite_checks import not_finite_error
 from regard.tasks.inputs import checked_texts
 
@@ -73,9 +77,34 @@ class Latest(Generic[Made]):
         return list(made)
 
 
-def device_of(model: torch.nn.Module) -> torch.device:
+def device_of(model: Any) -> torch.device:
     """Where the weights are; quantized ones are no parameters."""
+    model = unwrapped(model)
     return next(chain(model.parameters(), model.buffers())).device
+
+
+def training_layout(encoder: Encoder, batch: Sequences) -> Sequences:
+    """A batch as an encoder reads it in training: unpadded where that is faster.
+
+    It stays padded where there is little padding, while attention capture or head gating is on,
+    and on other devices than a CPU: counting tokens would synchronize with them.
+    """
+    if encoder.training and encoder.unpadded and saves_padding(batch):
+        return batch.unpadded()
+    return batch
+
+
+MIN_PADDING = 16  # tokens below which a batch stays padded
+
+
+def saves_padding(*batches: Sequences) -> bool:
+    """Whether it is worth it to remove the padding of one of these."""
+    if listening.get() is not None or gating.get() is not None:
+        return False
+    if any(one.lengths.device.type != "cpu" or not one.ids.numel() for one in batches):
+        return False
+    padding = [one.ids.numel() - int(one.lengths.sum()) for one in batches]
+    return max(padding) >= MIN_PADDING and all(int(one.lengths.min()) > 0 for one in batches)
 
 
 def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) -> TokenArray:

@@ -478,7 +478,8 @@ class Embedder:
         casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
         with torch.no_grad(), evaluating(self.encoder), casting:
             for batch in batches:
-                numbers, texts = batch.numbers.tolist(), batch.texts.to(device)
+                numbers = batch.numbers.tolist()
+                texts = self.encoder.complete(batch.texts, self.pieces.tokenizer).to(device)
                 states = self.encoder.chosen(texts, self.choice).float()
                 sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
                 here = EncodedTexts([encoded.rows[i] for i in numbers], sizes=sizes)

@@ -60,7 +60,7 @@ class Embedding(Answering):
 
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
-        return TextEncoder(self.model.encoder, self.pieces, self.pooling)
+        return TextEncoder(self.encoder, self.pieces, self.pooling)
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> np.ndarray:
         """The vectors of texts, (N, D), or of one text, (D,)."""

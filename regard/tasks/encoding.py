@@ -11,7 +11,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from regard.attention.tap import Labels, label, listening
 from regard.data import EpochSampler, Sequences
-from regard.data.batches import IGNORE
 from regard.data.bucketing import BucketSampler
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Texts
 from regard.data.grouped_inputs import GroupedInputs
@@ -30,8 +29,9 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.models import is_encoder
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder
+from regard.models.wrappers import encoder
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import Latest, TooLong, device_of, watched
+from regard.tasks.batching import Latest, TooLong, device_of, training_layout, watched
 from regard.tasks.embedder import Embeds, TextEncoder, batch_budget, too_long_error
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import as_list, text_or_pair
@@ -135,9 +135,24 @@ class Answering(Embeds):
         """What `load` must know beside model and tokenizer."""
         return {"max_length": self.pieces.max_length}
 
-    def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
-        """What the head answers from the hidden states (R, T, D) of a batch's rows."""
-        return self.model.heads[self.head](hidden, batch.texts)
+    def completed(self, batch: Any) -> Any:
+        """A batch as the encoder reads it, on its device."""
+        texts = self.model.encoder.complete(batch.texts, self.tokenizer)
+        return replace(batch, texts=texts).to(device_of(self.model))
+
+    @property
+    def encoder(self) -> Encoder:
+        """See `TaskVerbs`: the one under the head."""
+        return encoder(self.model.encoder)
+
+    def read(self, texts: Sequences) -> Tensor:
+        """What the head reads of a batch; see `Headed.read`."""
+        return self.model.read(self.head, texts, self.encoder)
+
+    def scores_of(self, read: Tensor, batch: Any) -> Tensor:
+        """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token."""
+        scores = self.model.scores_from(self.head, read)
+        return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
         self, rows: EncodedInputs | GroupedInputs, texts: Sequence[int] | None = None
@@ -152,12 +167,12 @@ class Answering(Embeds):
         if not len(rows):
             return
         with torch.no_grad(), evaluating(self.model):
-            most = batch_budget(self.model.encoder)
+            most = batch_budget(self.encoder)
             for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
                 if listening.get() is not None:
                     label(self._labels(batch))
-                here = batch.to(device_of(self.model))
-                scores = self.scores_of(self.model.read(self.head, here.texts), here)
+                here = self.completed(batch)
+                scores = self.scores_of(self.read(here.texts), here)
                 scores = scores.float().cpu()
                 numbers = batch.numbers.tolist()
                 owners = numbers if texts is None else [texts[number] for number in numbers]
@@ -171,7 +186,7 @@ class Answering(Embeds):
 
     def text_encoder(self) -> TextEncoder:
         """The encoder under the head, for vectors of texts."""
-        return TextEncoder(self.model.encoder, self.pieces)
+        return TextEncoder(self.encoder, self.pieces)
 
     def text_scores(self, rows: EncodedInputs | GroupedInputs) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
@@ -292,15 +307,18 @@ class EncoderTask(Answering, ABC):
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The loss of the head's scores; and that of the next words, where it is asked for."""
-        here = batch.to(device_of(self.model))
-        hidden = self.model.read(self.head, here.texts)
-        scores = self.scores_of(hidden, here).float()
+        here = self.completed(batch)
+        texts = training_layout(self.model.encoder, here.texts)
+        here = replace(here, texts=texts)
+        hidden = None if self.next_words is None else self.model.encoder.encode(texts)
+        read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
+        scores = self.scores_of(read, here).float()
         found = {"loss": self.loss(scores, here, self._parts().train.targets)}
-        if self.next_words is not None:
+        if self.next_words is not None and hidden is not None:
             # What lies on the CPU is counted there, so that nobody waits for a device.
             here_already = batch.texts.lengths.device.type != "cpu"
             count = None if here_already else self.next_words.count(batch.texts)
-            found["language_modeling"] = self.next_words.loss(hidden, here.texts, count)
+            found["language_modeling"] = self.next_words.loss(hidden, texts, count)
         return found, None
 
     @abstractmethod
@@ -398,9 +416,8 @@ class NextWords:
         """The weighted sum of -log p(next piece) in nats, and the number of pieces: `count`, where
         that is known.
         """
-        targets = texts.ids[:, 1:].masked_fill(~texts.keep[:, 1:], IGNORE)
-        read = hidden[:, :-1].flatten(0, 1)
-        total, counted = self.head.loss(read, targets.flatten(), count=count)
+        targets = texts.next_ids().flatten()
+        total, counted = self.head.loss(hidden.flatten(0, 1), targets, count=count)
         return self.weight * total, counted
 
 

@@ -19,7 +19,7 @@ from regard.data.encoder_inputs import EncodedInputs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed
-from regard.tasks.batching import TooLong, device_of, watched
+from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.encoding import Answering
 from regard.tasks.finite_checks import check_finite
@@ -182,11 +182,11 @@ class FillMask(Answering):
             return
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
-            most = batch_budget(self.model.encoder)
+            most = batch_budget(self.encoder)
             for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
-                here = batch.to(device_of(self.model))
+                here = self.completed(batch)
                 places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
-                hidden = self.model.encoder.encode(here.texts)[places]  # (M, D)
+                hidden = self.encoder.encode(here.texts)[places]  # (M, D)
                 scores = head.logits(hidden).float()  # (M, V)
                 owners = batch.numbers.repeat_interleave(places.sum(1).cpu()).tolist()
                 check_finite(scores.isfinite().all(-1), owners)

@@ -297,7 +297,8 @@ class LanguageModeling(Embeds):
     def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
         """Cross-entropy of the next token, in nats; a state goes on to the next window."""
         batch = batch.to(device_of(self.model))
-        output = self.model(batch.tokens, None if batch.fresh else carry)
+        model: Any = self.model if self.model.training else self.generator
+        output = model(batch.tokens, None if batch.fresh else carry)
         hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()
         loss = self.model.head.loss(hidden, targets, count=batch.count)
         return {"loss": loss}, None if output.state is None else output.state.detach()
@@ -378,7 +379,7 @@ class LanguageModeling(Embeds):
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
         source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
-        steps = Streaming(self.model, source, method)
+        steps = Streaming(self.generator, source, method)
         detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
         yield from filter(None, (detokenizer.add(token) for _, token in steps))
         yield from filter(None, [detokenizer.rest()])
@@ -399,7 +400,7 @@ class LanguageModeling(Embeds):
         config = self.model.config
         template = self.tokenizer.template or self.model.template(self.tokenizer)
         return TextEncoder(
-            self.model, InputFormat(self.tokenizer, template, config.max_length, config.pad)
+            self.encoder, InputFormat(self.tokenizer, template, config.max_length, config.pad)
         )
 
     def protocol(self, window: int | None = None, stride: int | None = None) -> Protocol:
@@ -466,7 +467,7 @@ class LanguageModeling(Embeds):
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
         """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
-        return lambada_scores(self.model, self.tokenizer, checked_texts(passages))
+        return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""

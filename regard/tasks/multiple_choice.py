@@ -25,6 +25,7 @@ from regard.data.grouped_inputs import GroupBatch, GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Score
+from regard.models.gpt import GPT
 from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks.batching import TooLong
@@ -41,6 +42,7 @@ from regard.tasks.encoding import (
 )
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
+from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
@@ -217,9 +219,18 @@ class MultipleChoice(EncoderTask):
 
     # ---- learning
 
-    def scores_of(self, hidden: Tensor, batch: GroupBatch) -> Tensor:
+    def read(self, texts: Sequences) -> Tensor:
+        """What the head reads; of a causal model the prefix that choices share is read once."""
+        encoder = self.model.encoder
+        if isinstance(encoder, GPT):
+            hidden = encode_with_shared_prefixes(encoder, texts)
+            if hidden is not None:
+                return self.model.pooled(self.head, hidden, texts)
+        return super().read(texts)
+
+    def scores_of(self, read: Tensor, batch: GroupBatch) -> Tensor:
         """The scores of the choices of each question, (B, C); -inf where it has fewer."""
-        return batch.scores_by_example(super().scores_of(hidden, batch)[:, 0].float())
+        return batch.scores_by_example(super().scores_of(read, batch)[:, 0].float())
 
     def loss(self, scores: Tensor, batch: GroupBatch, targets: Any) -> tuple[Tensor, int]:
         """Cross-entropy over the choices, in nats."""

@@ -244,12 +244,11 @@ class TextTask(EncoderTask):
         texts = row.texts()
         return [row] if len(texts) == 1 else [row, self.pieces.template.apply(texts[::-1])]
 
-    def scores_of(self, hidden: Tensor, batch: Any) -> Tensor:
+    def scores_of(self, read: Tensor, batch: Any) -> Tensor:
         """The head's scores (B, O); of what both orders of a pair give, added."""
-        if not isinstance(batch, GroupBatch):
-            return super().scores_of(hidden, batch)
-        head: Any = self.model.heads[self.head]
-        return head.scores(batch.sum_by_example(head.place(hidden, batch.texts)))
+        if isinstance(batch, GroupBatch):
+            read = batch.sum_by_example(read)
+        return super().scores_of(read, batch)
 
     # ---- learning
 

@@ -39,7 +39,14 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import BLEU, CHRF, Score
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe, RecipePath
-from regard.tasks.batching import TooLong, decode_in_order, device_of, encode_texts, long_ones
+from regard.tasks.batching import (
+    TooLong,
+    decode_in_order,
+    device_of,
+    encode_texts,
+    long_ones,
+    saves_padding,
+)
 from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.inputs import checked_texts
 from regard.tasks.sections import (
@@ -104,6 +111,23 @@ class Corpora:
     references: list[str]
     max_tokens_per_batch: int
     seed: int
+
+
+def translation_loss(
+    model: EncoderDecoder, batch: PairBatch, smoothing: float = 0.0
+) -> tuple[Tensor, int]:
+    """The sum of -log p(target token) in nats, and the number of these tokens.
+
+    In training on a CPU nothing is computed of padding, where the model can do without.
+    """
+    source, ids = batch.source, batch.target.ids
+    target = Sequences(ids[:, :-1], (batch.target.lengths - 1).clamp(min=0))
+    targets = ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
+    if model.training and model.unpadded and saves_padding(source, target):
+        source, target = source.unpadded(), target.unpadded()
+        targets = target.layout.unpad(targets)
+    hidden = model.forward(source, target).hidden.flatten(0, 1)
+    return model.head.loss(hidden, targets.flatten(), smoothing, batch.count)
 
 
 class Translation(TaskVerbs):
@@ -230,7 +254,8 @@ class Translation(TaskVerbs):
         self, batch: PairBatch, carry: None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """Cross-entropy of the target, in nats, with label smoothing."""
-        return {"loss": self._loss(batch.to(device_of(self.model)), self.label_smoothing)}, None
+        here = batch.to(device_of(self.model))
+        return {"loss": translation_loss(self.model, here, self.label_smoothing)}, None
 
     def validate(self) -> dict[str, float]:
         """BLEU of the translations, and the cross-entropy of the references per token.
@@ -342,20 +367,12 @@ class Translation(TaskVerbs):
             data.train.columns, (pad, pad), max_tokens=data.max_tokens_per_batch, seed=data.seed
         )
 
-    def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
-        ids, keep = batch.target.ids, batch.target.keep
-        lengths = (batch.target.lengths - 1).clamp(min=0)
-        output = self.model(batch.source, ids[:, :-1], lengths)
-        targets = ids[:, 1:].masked_fill(~keep[:, 1:], IGNORE)
-        hidden, targets = output.hidden.flatten(0, 1), targets.flatten()
-        return self.model.head.loss(hidden, targets, smoothing, batch.count)
-
     @torch.no_grad()
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
         pad, total, count = self.model.config.pad, 0.0, 0
         with evaluating(self.model):
             for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
-                loss, tokens = self._loss(batch.to(device_of(self.model)), 0.0)
+                loss, tokens = translation_loss(self.model, batch.to(device_of(self.model)), 0.0)
                 total, count = total + float(loss), count + tokens
         return total, count
 
@@ -369,7 +386,7 @@ class Translation(TaskVerbs):
         if label(words, [[piece(i) for i in row] for row in whole]):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
-                self.model(source.to(device), Sequences.of(read, config.pad).ids.to(device))
+                self.model(source.to(device), Sequences.of(read, config.pad).to(device))
 
     def _source_column(self) -> FieldEncoder:
         end = sentence_end(self.tokenizer)

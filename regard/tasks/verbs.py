@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.errors import ConfigError
+from regard.models.protocols import Encoder, Generator
+from regard.models.wrappers import encoder, generator
 from regard.schema import joined_with_or
 
 # method of some task -> what it does
@@ -56,6 +58,17 @@ class TaskVerbs:
     usual: Mapping[str, float] = MappingProxyType({})
     next_words: Any = None
     pieces: Any = None
+    model: Any
+
+    @property
+    def generator(self) -> Generator:
+        """What decodes: the model, or something faster around it."""
+        return generator(self.model)
+
+    @property
+    def encoder(self) -> Encoder:
+        """What encodes: the model, or something faster around it."""
+        return encoder(self.model)
 
     def notes(self) -> list[str]:
         """What of the data is not used as it stands."""

@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError
-from regard.models.blocks import Blocks, Stack
+from regard.models.headed import Headed
+from regard.models.protocols import Model
 
 
 def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> list[nn.Module]:
@@ -27,8 +28,7 @@ def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> lis
     Raises:
         ConfigError: the model has none.
     """
-    stacks = [part for part in model.modules() if isinstance(part, Blocks | Stack)]
-    found = [block for stack in stacks for block in stack]
+    found = model.repeated_blocks if isinstance(model, Model | Headed) else []
     if not found:
         raise ConfigError(
             f"[training] `{option}` is for models that are made of blocks, such as bert, gpt2 or "

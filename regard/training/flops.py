@@ -80,7 +80,7 @@ def _frozen_flops(model: nn.Module, batch: Any) -> int:
     if not isinstance(features, Features):
         return 0
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        features.choice(features.encoder.layers(batch.texts.to("meta")))
+        features.choice(features.encoder.states(batch.texts.to("meta")))
     return counter.get_total_flops()
 
 

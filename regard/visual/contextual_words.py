@@ -65,7 +65,7 @@ def contextual_vectors(
         )
     batch = pieces.batch(rows).to(next(module.parameters()).device)
     with evaluation_mode(module):
-        states = [encoder.embedding(batch.ids), *encoder.layers(batch)]
+        states = [encoder.embedding(batch.ids), *encoder.states(batch)]
     pairs = list(combinations(range(len(found)), 2))
     cosines = torch.stack([_cosines(hidden, found, pairs) for hidden in states])
     lines = tuple(f"{n}  {texts[row]}" for n, (row, _) in enumerate(found, 1))

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
@@ -109,7 +110,7 @@ def next_tokens(
     ids = tokenizer.encode(text).ids
     prompt = Sequences.of([ids], model.config.pad) if ids else None
     with evaluation_mode(model):
-        state, first = model.start(prompt)
+        state, first = start(model, prompt)
         scores, _ = model.step(first, state)
     probabilities = scores[0, -1].double().softmax(-1)
     tokens = [tokenizer.label(index) for index in range(len(probabilities))]

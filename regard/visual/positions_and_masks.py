@@ -24,7 +24,7 @@ def sinusoids(length: int = 64, d_model: int = 64) -> Heatmap:
     """
     import torch
 
-    from regard.positions import sinusoid
+    from regard.layers.positions import sinusoid
 
     table = sinusoid(torch.arange(length), d_model)
     return position_table(table, f"sinusoidal positions, {length} x {d_model}")

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import attend
+from regard.attention.masks import causal, padding
 from regard.attention.scores import PLAIN, Additive, Dot, General
 from regard.attention.tap import Laid, Tap, listening, muted
-from regard.masks import causal, padding
 from regard.ops import KeyMask
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]

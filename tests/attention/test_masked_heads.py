@@ -17,6 +17,7 @@ from regard.checkpoints.filling import load_weights
 from regard.checkpoints.formats import PRUNED, from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
@@ -118,12 +119,12 @@ def test_a_mask_acts_under_dropout_of_weights():
 def test_each_kind_of_a_transformers_attention_can_be_masked(kind):
     model, target = transformer(), torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
     with torch.no_grad():
-        plain = model(TEXTS, target).hidden
+        plain = model(TEXTS, Sequences.full(target)).hidden
         with regard.heads_masked(model, {2: [2]}, kind):
-            masked = model(TEXTS, target).hidden
+            masked = model(TEXTS, Sequences.full(target)).hidden
         output = attentions(model, kind)[2].output.weight
         output[:, 4:8] = 0.0
-        torch.testing.assert_close(masked, model(TEXTS, target).hidden)
+        torch.testing.assert_close(masked, model(TEXTS, Sequences.full(target)).hidden)
     assert (masked - plain).abs().max() > 1e-3
 
 
@@ -131,8 +132,8 @@ def test_rows_that_share_a_memory_are_gated_row_by_row():
     ours = shaken(CrossAttention(8, 2))
     hidden, memory = torch.randn(6, 3, 8), torch.randn(2, 4, 8)
     with regard.heads_masked(ours, {1: [2]}):
-        shared = ours(hidden, *ours.read(memory))
-        copies = ours(hidden, *(part.repeat_interleave(3, 0) for part in ours.read(memory)))
+        shared = ours(hidden, ours.read(memory))
+        copies = ours(hidden, ours.read(memory.repeat_interleave(3, 0)))
     torch.testing.assert_close(shared, copies)
 
 
@@ -301,11 +302,11 @@ def test_a_pruned_transformer_decodes_step_by_step_as_it_reads_at_once():
         regard.heads_masked(model, {1: [1, 2, 3, 4], 3: [3]}, "decoder"),
         regard.heads_masked(model, {1: [4], 2: [1, 2, 3, 4]}, "cross"),
     ):
-        masked = model(TEXTS, target).hidden
+        masked = model(TEXTS, Sequences.full(target)).hidden
     with torch.no_grad():
-        hidden = pruned(TEXTS, target).hidden
+        hidden = pruned(TEXTS, Sequences.full(target)).hidden
         assert (hidden - masked).abs().max() < 1e-5
-        state, _ = pruned.start(TEXTS)
+        state, _ = start(pruned, TEXTS)
         steps = []
         for place in range(4):
             scores, state = pruned.step(target[:, place : place + 1], state)
@@ -326,7 +327,7 @@ def test_a_pruned_gpt2_goes_on_step_by_step_and_is_published(tmp_path):
     with torch.no_grad(), regard.heads_masked(model, SOME):
         masked = model.head.logits(model(ids).hidden)
     with torch.no_grad():
-        state, tokens = pruned.start(Sequences.of(ids[:, :3].tolist(), 0))
+        state, tokens = start(pruned, Sequences.of(ids[:, :3].tolist(), 0))
         scores, state = pruned.step(tokens, state)
         after, _ = pruned.step(ids[:, 3:], state)
     torch.testing.assert_close(torch.cat([scores, after], 1), masked[:, 2:], atol=1e-5, rtol=1e-5)

@@ -11,9 +11,11 @@ from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
 from regard.attention.attend import attend
+from regard.attention.masks import causal, padding
 from regard.attention.multihead import (
     CrossAttention,
     Joined,
+    Memory,
     SelfAttention,
     merge_heads,
     share,
@@ -21,7 +23,6 @@ from regard.attention.multihead import (
     unshare,
 )
 from regard.attention.tap import listening
-from regard.masks import causal, padding
 from regard.state import KeyValueCache
 
 
@@ -72,7 +73,7 @@ def test_self_attention_is_torchs():
 def test_cross_attention_reads_a_memory_head_by_head():
     ours = CrossAttention(6, 2)
     hidden, memory = torch.randn(2, 3, 6), torch.randn(2, 4, 6)
-    out = ours(hidden, *ours.read(memory))
+    out = ours(hidden, ours.read(memory))
     q = hidden @ ours.query.weight.T + ours.query.bias
     k, v = (memory @ ours.key_value.weight.T + ours.key_value.bias).split(6, -1)
     context = []
@@ -86,14 +87,13 @@ def test_rows_that_share_a_memory_equal_copies_of_it_and_are_shown_row_by_row():
     ours = CrossAttention(6, 2)
     hidden, memory = torch.randn(6, 3, 6), torch.randn(2, 4, 6)
     lengths = torch.tensor([4, 2])
-    key, value = ours.read(memory)
-    words = padding(lengths).resolve(1, 4, rows=2)
-    shared, seen = looking(lambda: ours(hidden, key, value, words))
-    copies = [t.repeat_interleave(3, 0) for t in (key, value)]
-    all_words = padding(lengths.repeat_interleave(3)).resolve(1, 4, rows=6)
-    copied, seen_copies = looking(lambda: ours(hidden, *copies, all_words))
+    read = ours.read(memory, padding(lengths).resolve(1, 4, rows=2))
+    shared, seen = looking(lambda: ours(hidden, read))
+    copies = [t.repeat_interleave(3, 0) for t in (read.key, read.value)]
+    mask = padding(lengths.repeat_interleave(3)).resolve(1, 4, rows=6)
+    copied, seen_copies = looking(lambda: ours(hidden, Memory(*copies, mask)))
     torch.testing.assert_close(shared, copied)
-    torch.testing.assert_close(ours(hidden, key, value, words), copied)
+    torch.testing.assert_close(ours(hidden, read), copied)
     assert seen[0].shape == (6, 2, 3, 4)
     torch.testing.assert_close(seen[0], seen_copies[0])
 
@@ -123,8 +123,7 @@ def test_self_attention_with_a_cache_is_the_full_pass():
     for start, count in ((0, 2), (2, 1), (3, 2)):
         cache = cache.reserve(count)
         allowed = causal().resolve(cache.positions(count), start + count)
-        remember = lambda key, value, cache=cache: cache.write(0, key, value)  # noqa: E731
-        pieces.append(ours(x[:, start : start + count], allowed, remember))
+        pieces.append(ours(x[:, start : start + count], allowed, cache=cache.layer(0)))
         cache = cache.advance(count)
     torch.testing.assert_close(torch.cat(pieces, 1), full)
 
@@ -174,7 +173,8 @@ def checked_attend(
 def checked_read(
     ours: CrossAttention, memory: Float[Tensor, "N S D"], heads: int, width: int
 ) -> tuple[Float[Tensor, "N {heads} S {width}"], Float[Tensor, "N {heads} S {width}"]]:
-    return ours.read(memory)
+    read = ours.read(memory)
+    return read.key, read.value
 
 
 @jaxtyped(typechecker=beartype)

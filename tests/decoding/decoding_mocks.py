@@ -1,4 +1,4 @@
-"""Small models with `start`, `step` and `select`, and slow searches that judge the fast ones."""
+"""Small models with the verbs of decoding, and slow searches that judge the fast ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.models.protocols import Generator
 from regard.state import State
 
@@ -29,16 +30,27 @@ class Markov(Generator):
         self.tables = tables.double()
         vocabulary = tables.size(-1)
         self.config = SimpleNamespace(
-            vocab_size=vocabulary, bos=BOS, eos=eos, max_length=max_length
+            vocab_size=vocabulary, pad=0, bos=BOS, eos=eos, max_length=max_length
         )
 
-    def start(self, source):
-        which = source.ids[:, 0] if source is not None else torch.zeros(1, dtype=torch.long)
-        return Last(self.tables[which]), torch.full((len(which), 1), BOS)
+    def read(self, source):
+        return Last(self.tables[source.ids[:, 0]])
 
     def step(self, tokens, state):
         rows = torch.arange(tokens.size(0))
         return state.table[rows, tokens[:, -1]].log()[:, None], state
+
+
+class MarkovLM(Markov):
+    """The first table; it continues a prompt, of which only the last token matters."""
+
+    continues, first_token = True, BOS
+
+    def empty(self, sequences, dtype=None):
+        return Last(self.tables[torch.zeros(sequences, dtype=torch.long)])
+
+    def prefill(self, tokens, state, lengths=None):
+        return state
 
 
 @dataclass
@@ -58,13 +70,22 @@ class Recurrent(Generator):
         self.bias = torch.zeros(vocabulary, dtype=torch.float64)
         if eos is not None:
             self.bias[eos] = eos_bias
-        self.config = SimpleNamespace(vocab_size=vocabulary, bos=BOS, eos=eos, max_length=None)
+        self.config = SimpleNamespace(
+            vocab_size=vocabulary, pad=0, bos=BOS, eos=eos, max_length=None
+        )
 
-    def start(self, source):
-        hidden = torch.zeros(len(source), self.again.size(0), dtype=torch.float64)
-        for ids, keep in zip(source.ids.T, source.keep.T, strict=True):
+    def empty(self, sequences, dtype=None):
+        return Hidden(torch.zeros(sequences, self.again.size(0), dtype=torch.float64))
+
+    def prefill(self, tokens, state, lengths=None):
+        hidden = state.hidden
+        for at, ids in enumerate(tokens.T):
+            keep = torch.ones(len(ids), dtype=torch.bool) if lengths is None else at < lengths
             hidden = torch.where(keep[:, None], self._advance(hidden, ids), hidden)
-        return Hidden(hidden), torch.full((len(source), 1), BOS)
+        return Hidden(hidden)
+
+    def read(self, source):
+        return self.prefill(source.ids, self.empty(len(source)), source.lengths)
 
     def step(self, tokens, state):
         hidden = self._advance(state.hidden, tokens[:, -1])
@@ -88,7 +109,7 @@ def batch(rows, pad=0, extra=0) -> Sequences:
 
 def next_log_probs(model, source: list[int], prefix: list[int]) -> list[float]:
     """log P(next | source, prefix) for one sentence, computed from the beginning."""
-    state, _ = model.start(Sequences.of([source], 0))
+    state, _ = start(model, Sequences.of([source], 0))
     for token in [BOS, *prefix]:
         scores, state = model.step(torch.tensor([[token]]), state)
     return scores[0, -1].double().log_softmax(-1).tolist()

@@ -2,9 +2,17 @@
 
 import pytest
 import torch
-from decoding_mocks import EOS, Markov, Recurrent, batch, enumerate_all, naive_beam, sources
+from decoding_mocks import (
+    EOS,
+    Markov,
+    MarkovLM,
+    Recurrent,
+    batch,
+    enumerate_all,
+    naive_beam,
+    sources,
+)
 
-from regard.data.batches import Sequences
 from regard.decoding import (
     GNMT,
     Beam,
@@ -154,17 +162,12 @@ def test_hypotheses_that_reach_the_limit_are_unfinished():
     model.config.max_length = 5  # bos and four others are read: five can be written
     assert [len(h[0].tokens) for h in Beam(3).run(model, rows)] == [5, 5]
     with pytest.raises(ConfigError, match="relative to the source"):
-        Greedy(max_tokens=RelativeLimit()).run(markov(), None)
+        Greedy(max_tokens=RelativeLimit()).run(MarkovLM(markov().tables), None)
 
 
 def test_a_prompt_counts_for_the_limit_and_for_repetition():
     class Prompted(Recurrent):
         continues = True
-
-        def start(self, source):
-            state, _ = super().start(Sequences(source.ids, source.lengths - 1))
-            last = source.ids.gather(1, source.lengths[:, None] - 1)
-            return state, last
 
     model = Prompted(eos=None)
     model.config.max_length = 6

@@ -15,6 +15,7 @@ import torch
 
 import regard
 from regard.attention.heads import heads_masked
+from regard.attention.masks import Padding
 from regard.data.batches import Sequences
 from regard.decoding import (
     Beam,
@@ -26,11 +27,12 @@ from regard.decoding import (
     TopK,
     cuda_graphs,
 )
+from regard.decoding.start import start
 from regard.decoding.steps import evaluating
-from regard.masks import Padding
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.quantize import halved
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.wrappers import generator
 from regard.ops import KeyMask
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
@@ -38,6 +40,11 @@ from test_registry import CASES, begin, build, ids, name_of, reads_source  # noq
 
 CLOSE = dict(atol=1e-5, rtol=1e-5)
 WORDS = 31
+
+
+def padding(lengths, width):
+    """`KeyMask.padding` as on a GPU, which is not asked whether there is any."""
+    return KeyMask((torch.arange(width) < lengths[:, None])[:, None, None, :])
 
 
 @pytest.fixture
@@ -55,6 +62,7 @@ def replays(monkeypatch, no_kernels):
     monkeypatch.setattr(cuda_graphs, "recorded", recorded)
     # What a CPU looks at, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
+    monkeypatch.setattr(KeyMask, "padding", padding)
     monkeypatch.setattr(KeyMask, "idle", property(lambda a: None if a.grid is None or a.is_causal
                                                   else ~a.grid.any(-1, keepdim=True)))  # fmt: skip
     return counts
@@ -90,7 +98,7 @@ def walked(model, state, tokens, counts=None):
     """Scores of steps, and the last state."""
     said, at = [], 0
     for count in counts or (1,) * tokens.size(1):
-        scores, state = cuda_graphs.step(model, tokens[:, at : at + count], state)
+        scores, state = cuda_graphs.Graphed(model).step(tokens[:, at : at + count], state)
         said.append(scores)
         at += count
     return torch.cat(said, 1), state
@@ -136,7 +144,7 @@ def test_rows_of_different_lengths(model, replays, monkeypatch):
     if reads_source(model):
         pytest.skip("its rows have the same length")
     prompts = Sequences.of([[4, 5, 6, 7], [8], [9, 10]], 0)
-    same_as_ordinary(model, lambda: model.start(prompts)[0], ids(3, 8), monkeypatch)
+    same_as_ordinary(model, lambda: start(model, prompts)[0], ids(3, 8), monkeypatch)
     assert len(replays) > 6
 
 
@@ -182,9 +190,9 @@ def test_methods_find_the_same(replays, monkeypatch, build, name):
     if build is transformer and name == "draft":
         pytest.skip("no draft of this kind")
     model, method, source = build(), METHODS[name], Sequences.of(PROMPTS, 0)
-    found = [method.run(model, source) for _ in range(2)]
+    found = [method.run(generator(model), source) for _ in range(2)]
     with ordinary(monkeypatch):
-        wanted = method.run(model, source)
+        wanted = method.run(generator(model), source)
     for one in found:
         for hypotheses, others in zip(one, wanted, strict=True):
             assert [h.tokens for h in hypotheses] == [h.tokens for h in others]
@@ -197,7 +205,7 @@ def test_methods_find_the_same(replays, monkeypatch, build, name):
 def test_a_long_text_moves_from_place_to_place(replays, monkeypatch, build):
     model, tokens = build(), ids(2, 180)
     source = Sequences.of([[3, 4], [5]], 0)
-    same_as_ordinary(model, lambda: model.start(source)[0], tokens, monkeypatch)
+    same_as_ordinary(model, lambda: start(model, source)[0], tokens, monkeypatch)
     rooms = [place.room for place in cuda_graphs._replays[model].places]
     most = 200 if build is gpt2 else 256  # positions that a model has learned
     assert rooms == [32, 64, 128, most]
@@ -208,7 +216,7 @@ def test_a_rewound_state_equals_one_that_read_less(replays, monkeypatch):
     model = gpt2()
 
     def said():
-        state, found = model.start(Sequences.of(PROMPTS, 0))[0], []
+        state, found = start(model, Sequences.of(PROMPTS, 0))[0], []
         for count, gone in ((1, 0), (4, 2), (1, 0), (4, torch.tensor([0, 3, 1])), (1, 0), (2, 1)):
             for _ in range(2):
                 scores, state = walked(model, state, ids(3, count, seed=9), (count,))
@@ -226,11 +234,11 @@ def test_a_rewound_state_equals_one_that_read_less(replays, monkeypatch):
 def test_in_bfloat16(replays, monkeypatch):
     model = halved(gpt2())
     source, tokens = Sequences.of([[3, 4], [5]], 0), ids(2, 40)
-    state = model.start(source)[0]
+    state = start(model, source)[0]
     assert state.keys.dtype == torch.bfloat16
     found = walked(model, state, tokens)[0]
     with ordinary(monkeypatch):
-        wanted = walked(model, model.start(source)[0], tokens)[0]
+        wanted = walked(model, start(model, source)[0], tokens)[0]
     torch.testing.assert_close(found, wanted, atol=0.05 * float(wanted.abs().max()), rtol=0)
     assert len(replays) > 30
 
@@ -244,10 +252,11 @@ def test_texts_that_are_written_beside_each_other(replays, monkeypatch):
     source = Sequences.of([[3, 4], [5]], 0)
 
     def beside():
-        states, found = [model.start(source)[0] for _ in tokens], [[] for _ in tokens]
+        states, found = [start(model, source)[0] for _ in tokens], [[] for _ in tokens]
         for at in range(9):
             for text, fed in enumerate(tokens):
-                scores, states[text] = cuda_graphs.step(model, fed[:, at : at + 1], states[text])
+                column, state = fed[:, at : at + 1], states[text]
+                scores, states[text] = cuda_graphs.Graphed(model).step(column, state)
                 found[text].append(scores)
         return [torch.cat(one, 1) for one in found]
 
@@ -268,13 +277,13 @@ def test_places_that_nobody_needs_are_given_up(replays, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "PLACES", 2)
     model = gpt2()
     for rows in (1, 2, 3, 5, 9):
-        walked(model, model.start(Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
+        walked(model, start(model, Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
     assert [place.lines for place in cuda_graphs._replays[model].places] == [8, 16]
 
 
 def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
-    walked(model, model.start(source)[0], ids(2, 40))
+    walked(model, start(model, source)[0], ids(2, 40))
     made, full = cuda_graphs.Place.__init__, [True]
 
     def place(one, *shape):
@@ -284,14 +293,14 @@ def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
         made(one, *shape)
 
     monkeypatch.setattr(cuda_graphs.Place, "__init__", place)
-    walked(model, model.start(None)[0], ids(1, 4))
+    walked(model, start(model, None)[0], ids(1, 4))
     assert [one.lines for one in cuda_graphs._replays[model].places] == [1]
 
 
 def test_a_model_that_goes_on_learning_gets_its_memory_back(replays):
     model, source = gpt2().train(), Sequences.of(PROMPTS, 0)
-    with evaluating(model):
-        METHODS["greedy"].run(model, source)
+    with evaluating(generator(model)):
+        METHODS["greedy"].run(generator(model), source)
         assert cuda_graphs._replays[model].places
     assert model.training and not cuda_graphs._replays[model].places
 
@@ -300,28 +309,28 @@ def test_few_steps_are_not_worth_a_recording(replays, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "OWN", 4)
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     for _ in range(3):
-        walked(model, model.start(source)[0], ids(2, 1))
+        walked(model, start(model, source)[0], ids(2, 1))
     assert not replays
-    walked(model, model.start(source)[0], ids(2, 3))
+    walked(model, start(model, source)[0], ids(2, 3))
     assert replays == ["recorded", (2, 1), (2, 1)]
 
 
 def test_nan_in_one_text_does_not_reach_others(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
-    state, tokens = model.start(source)[0], ids(2, 4)
+    state, tokens = start(model, source)[0], ids(2, 4)
     _, state = walked(model, state, tokens)
     state.keys.fill_(torch.nan)
     state.values.fill_(torch.nan)
     assert walked(model, state, tokens)[0].isnan().all()
     del state
-    same_as_ordinary(model, lambda: model.start(source)[0], ids(2, 6), monkeypatch)
+    same_as_ordinary(model, lambda: start(model, source)[0], ids(2, 6), monkeypatch)
 
 
 def test_weights_that_change_are_read_and_those_that_move_are_recorded_anew(replays, monkeypatch):
     model, source, tokens = gpt2(), Sequences.of([[3, 4], [5]], 0), ids(2, 5)
 
     def compared():
-        same_as_ordinary(model, lambda: model.start(source)[0], tokens, monkeypatch)
+        same_as_ordinary(model, lambda: start(model, source)[0], tokens, monkeypatch)
 
     compared()
     model.blocks[0].feed.inner.weight.mul_(2)
@@ -332,7 +341,7 @@ def test_weights_that_change_are_read_and_those_that_move_are_recorded_anew(repl
     assert replays.count("recorded") == 2
     other = copy.deepcopy(model)
     other.blocks[0].feed.inner.weight.mul_(2)
-    same_as_ordinary(other, lambda: other.start(source)[0], tokens, monkeypatch)
+    same_as_ordinary(other, lambda: start(other, source)[0], tokens, monkeypatch)
 
 
 # ---- what is not replayed ----------------------------------------------------------------------
@@ -340,11 +349,11 @@ def test_weights_that_change_are_read_and_those_that_move_are_recorded_anew(repl
 
 def test_a_model_keeps_its_own_step_where_more_than_scores_is_wanted(replays):
     model = gpt2()
-    state, tokens = model.start(Sequences.of([[3, 4], [5]], 0))[0], ids(2, 20)
+    state, tokens = start(model, Sequences.of([[3, 4], [5]], 0))[0], ids(2, 20)
 
     def steps(fed=tokens[:, :1]):
         for _ in range(3):
-            cuda_graphs.step(model, fed, state)
+            cuda_graphs.Graphed(model).step(fed, state.copy())
 
     with regard.look(model), warnings.catch_warnings():
         steps()
@@ -392,17 +401,17 @@ class Looks(GPT2):
 ])  # fmt: skip
 def test_steps_that_cannot_be_recorded_are_told_once(replays, monkeypatch, kind, why):
     model = decided(kind(GPT2Config(WORDS, d_model=16, heads=2, layers=2, max_length=200)))
-    start = lambda: model.start(Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
+    begun = lambda: start(model, Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
     with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA graphs.*{why}") as told:
-        same_as_ordinary(model, start, ids(2, 6), monkeypatch)
-        same_as_ordinary(model, start, ids(2, 6), monkeypatch)
+        same_as_ordinary(model, begun, ids(2, 6), monkeypatch)
+        same_as_ordinary(model, begun, ids(2, 6), monkeypatch)
     assert len(told) == 1 and not cuda_graphs._replays[model].places
 
 
 def test_hooks_are_heard_at_every_step(replays):
     model, heard = gpt2(), []
     model.norm.register_forward_hook(lambda *call: heard.append(1))
-    state = model.start(Sequences.of([[3, 4], [5]], 0))[0]
+    state = start(model, Sequences.of([[3, 4], [5]], 0))[0]
     heard.clear()
     with pytest.warns(UserWarning, match="hooks on its parts"):
         walked(model, state, ids(2, 6))
@@ -411,7 +420,7 @@ def test_hooks_are_heard_at_every_step(replays):
 
 def test_a_model_that_is_gone_leaves_nothing(replays):
     model = gpt2()
-    walked(model, model.start(None)[0], ids(1, 4))
+    walked(model, start(model, None)[0], ids(1, 4))
     before = len(cuda_graphs._replays)
     del model
     gc.collect()
@@ -430,9 +439,9 @@ def test_a_gpu_finds_the_same(monkeypatch, build, name):
     source = Sequences.of(PROMPTS, 0).to("cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = [method.run(model, source) for _ in range(2)]
+        found = [method.run(generator(model), source) for _ in range(2)]
     with ordinary(monkeypatch):
-        wanted = method.run(model, source)
+        wanted = method.run(generator(model), source)
     assert cuda_graphs._replays[model].places
     for one in found:
         assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in r] for r in wanted]
@@ -443,7 +452,7 @@ def test_a_gpu_finds_the_same(monkeypatch, build, name):
 def test_a_step_looks_at_the_device_once(replays, looks, build, method):
     model, source = build(), Sequences.of(PROMPTS, 0)
     object.__setattr__(model.config, "eos", None)  # so that no row ends
-    steps = method.steps(model, source)
+    steps = method.steps(generator(model), source)
     for _ in range(8):
         next(steps)  # what is read, drawn and recorded before
     for _ in range(10):

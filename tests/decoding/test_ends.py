@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from decoding_mocks import Markov, Recurrent, batch, sources
+from decoding_mocks import MarkovLM, Recurrent, batch, sources
 from typer.testing import CliRunner
 
-from regard import cli
+from regard import cli, ops
 from regard.checkpoints import hub
 from regard.decoding import (
     BadWords,
@@ -38,7 +38,8 @@ from regard.decoding import (
 from regard.decoding import compiled_search as compiled
 from regard.errors import ConfigError, RegardError
 from regard.models import model_class
-from regard.models.quantize import compiled_steps, prepare
+from regard.models.quantize import prepare
+from regard.models.wrappers import generator
 from regard.tasks.folders import load, quantize, save
 from regard.tasks.language_modeling import LanguageModeling
 from regard.text import train
@@ -116,7 +117,7 @@ def test_a_beam_of_all_ends_is_exact_on_a_chain():
     """Every sequence up to the first of two ends, or to the limit, by enumeration."""
     torch.manual_seed(0)
     tables = torch.rand(1, 5, 5).softmax(-1)
-    model, ends = Markov(tables, eos=None), (2, 4)
+    model, ends = MarkovLM(tables, eos=None), (2, 4)
     found = []
 
     def walk(tokens, last, total):
@@ -168,7 +169,7 @@ class Ear:
 
 @pytest.fixture(scope="module")
 def quantized():
-    if not compiled_steps.implementations:
+    if not ops.load_kernels():
         pytest.skip("there is no compiler")
     made = []
     for seed, (vocabulary, weights) in enumerate([(30, "int8"), (1100, "bfloat16")]):
@@ -180,7 +181,7 @@ def quantized():
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.mul_(4)  # far from equally probable
-        made.append(prepare(model, weights))
+        made.append(generator(prepare(model, weights)))
     return made
 
 

@@ -59,17 +59,16 @@ class Read(State):
 
 
 class Wrapped(Generator):
-    """A transformers model as `start`, `step`, `select`; it reads its prefix again at each step."""
+    """A transformers model as a `Generator`; it reads its prefix again at each step."""
 
     def __init__(self, model):
         self.model = model
-        self.config = SimpleNamespace(vocab_size=VOCABULARY, bos=1, eos=EOS, max_length=64)
+        self.config = SimpleNamespace(vocab_size=VOCABULARY, pad=0, bos=1, eos=EOS, max_length=64)
 
-    def start(self, source):
+    def read(self, source):
         keep = source.keep.long()
         memory = self.model.get_encoder()(source.ids, attention_mask=keep).last_hidden_state
-        first = torch.ones(len(source), 1, dtype=torch.long)
-        return Read(memory, keep, first[:, :0]), first
+        return Read(memory, keep, source.ids[:, :0])
 
     def step(self, tokens, state):
         state = replace(state, tokens=torch.cat([state.tokens, tokens], 1))

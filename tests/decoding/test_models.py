@@ -32,10 +32,8 @@ class Ending(torch.nn.Module, Generator):
     def __init__(self, model):
         super().__init__()
         self.model, self.config = model, model.config
-        self.continues = getattr(model, "continues", False)
-
-    def start(self, source):
-        return self.model.start(source)
+        self.continues = model.continues
+        self.empty, self.prefill, self.read = model.empty, model.prefill, model.read
 
     def step(self, tokens, state):
         scores, state = self.model.step(tokens, state)
@@ -95,7 +93,7 @@ def test_scores_are_those_of_the_full_pass(name):
         for one in hypotheses:
             target = [model.config.bos, *one.tokens] + [model.config.eos] * one.finished
             ids = torch.tensor([target])
-            output = model.model(Sequences.of([row], 0), ids[:, :-1])
+            output = model.model(Sequences.of([row], 0), Sequences.full(ids[:, :-1]))
             logits = model.bend(model.model.head.logits(output.hidden))
             log_probs = logits.double().log_softmax(-1)
             total = float(log_probs[0].gather(1, ids[0, 1:, None]).sum())

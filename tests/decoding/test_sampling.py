@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decoding_mocks import Markov, Recurrent, batch, next_log_probs, sources
+from decoding_mocks import Markov, MarkovLM, Recurrent, batch, next_log_probs, sources
 
 from regard.decoding import Beam, Greedy, Sampling, Streaming, Temperature, TopK, generate
 from regard.decoding.sampling import Draw
@@ -94,7 +94,7 @@ def test_streaming_yields_before_the_next_step_is_computed():
 
 
 def test_from_nothing():
-    ((found,),) = generate(Markov(torch.full((1, 4, 4), 0.25)), None, top_k=4, max_tokens=5)
+    ((found,),) = generate(MarkovLM(torch.full((1, 4, 4), 0.25)), None, top_k=4, max_tokens=5)
     assert len(found.tokens) <= 5
     with pytest.raises(ConfigError, match="`samples` must be at least 1"):
         Sampling(samples=0)

@@ -29,6 +29,7 @@ from regard.decoding import (
     save,
     with_options,
 )
+from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models import model_class
 from regard.models.protocols import Generator
@@ -183,12 +184,16 @@ class Table(Generator):
         random = torch.Generator().manual_seed(seed)
         shape = (vocabulary,) * 3
         self.scores = sharpness * torch.randn(shape, generator=random, dtype=torch.float64)
-        self.config = SimpleNamespace(vocab_size=vocabulary, bos=0, eos=None, max_length=None)
+        self.config = SimpleNamespace(
+            vocab_size=vocabulary, pad=0, bos=0, eos=None, max_length=None
+        )
 
-    def start(self, source):
-        room = torch.zeros(len(source), 64, dtype=torch.long)
-        room[:, : source.ids.size(1)] = source.ids
-        return Read(room, source.lengths - 1), source.ids.gather(1, source.lengths[:, None] - 1)
+    def empty(self, sequences, dtype=None):
+        return Read(torch.zeros(sequences, 64, dtype=torch.long), torch.zeros(sequences).long())
+
+    def prefill(self, tokens, state, lengths):
+        state.tokens[:, : tokens.size(1)] = tokens
+        return Read(state.tokens, lengths)
 
     def step(self, tokens, state):
         room, lengths, found = state.tokens.clone(), state.lengths, []
@@ -262,17 +267,19 @@ class Afresh(Generator):
     def __init__(self, model):
         self.model, self.config = model.eval(), model.config
 
-    def start(self, source):
-        room = torch.zeros(len(source), 64, dtype=torch.long)
-        room[:, : source.ids.size(1)] = source.ids
-        return Read(room, source.lengths - 1), source.ids.gather(1, source.lengths[:, None] - 1)
+    def empty(self, sequences, dtype=None):
+        return Read(torch.zeros(sequences, 64, dtype=torch.long), torch.zeros(sequences).long())
+
+    def prefill(self, tokens, state, lengths):
+        state.tokens[:, : tokens.size(1)] = tokens
+        return Read(state.tokens, lengths)
 
     def step(self, tokens, state):
         room, lengths, found = state.tokens.clone(), state.lengths, []
         for column in tokens.T:
             room[torch.arange(len(room)), lengths] = column
             lengths = lengths + 1
-            inner, last = self.model.start(Sequences(room, lengths))
+            inner, last = start(self.model, Sequences(room, lengths))
             found.append(self.model.step(last, inner)[0])
         return torch.cat(found, 1), Read(room, lengths)
 
@@ -339,12 +346,10 @@ def test_ngrams_of_the_source_draft_its_copy():
     class Copies(Generator):
         """Writes its source."""
 
-        config = SimpleNamespace(vocab_size=30, bos=1, eos=EOS, max_length=None)
+        config = SimpleNamespace(vocab_size=30, pad=0, bos=1, eos=EOS, max_length=None)
 
-        def start(self, source):
-            return Read(source.ids, torch.zeros_like(source.lengths)), torch.ones(
-                len(source), 1
-            ).long()
+        def read(self, source):
+            return Read(source.ids, torch.zeros_like(source.lengths))
 
         def step(self, tokens, state):
             at = state.lengths[:, None] + torch.arange(tokens.size(1))

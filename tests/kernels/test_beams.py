@@ -12,10 +12,11 @@ from regard.decoding.filters import NoRepeatNGram
 from regard.decoding.length_penalty import GNMT, Power, RelativeLimit
 from regard.decoding.stopping import STOPPING
 from regard.errors import RegardError
-from regard.kernels.compiled_decoder import Step
+from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.wrappers import generator
 
 SOURCES = [[3 + (7 * i + j) % 90 for j in range(1 + i % 7)] + [2] for i in range(12)]
 
@@ -34,23 +35,23 @@ def ending(kind=Transformer, words=9001, often=17.0):
 @pytest.fixture
 def searches(monkeypatch):
     """What each search in one call found."""
-    found, search = [], Step.beams
+    found, search = [], CompiledGenerator.search
 
     def listened(*asked):
         found.append(search(*asked))
         return found[-1]
 
-    monkeypatch.setattr(Step, "beams", listened)
+    monkeypatch.setattr(CompiledGenerator, "search", listened)
     return found
 
 
 def both(method, model, monkeypatch, sources=SOURCES):
     """What is found in one call, and step by step."""
     source = Sequences.of(sources, 0)
-    at_once = method.run(model, source)
+    at_once = method.run(generator(model), source)
     with monkeypatch.context() as change:
-        change.setattr(Step, "beams", lambda *asked: None)
-        return at_once, method.run(model, source)
+        change.setattr(CompiledGenerator, "search", lambda *asked: None)
+        return at_once, method.run(generator(model), source)
 
 
 @pytest.mark.parametrize("words", [99, 9001])
@@ -75,7 +76,8 @@ def test_on_every_processor(use, searches, monkeypatch, kind, weights):
     model = prepare(ending(PreNormTransformer), weights)
     found, wanted = both(Beam(4, 3, max_tokens=40), model, monkeypatch)
     assert found == wanted and searches[-1] is not None
-    alone = [Beam(4, 3, max_tokens=40).run(model, Sequences.of([row], 0))[0] for row in SOURCES]
+    beam, one = Beam(4, 3, max_tokens=40), generator(model)
+    alone = [beam.run(one, Sequences.of([row], 0))[0] for row in SOURCES]
     assert alone == found
 
 
@@ -101,18 +103,18 @@ def test_searches_that_are_not_compiled_go_step_by_step(use, searches, monkeypat
     use("fast")
     model = prepare(ending())
     source = Sequences.of(SOURCES, 0)
-    Beam(4, filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
-    Beam(4, max_tokens=5).run(model, source, Heard())
-    Greedy(filters=(NoRepeatNGram(2),), max_tokens=5).run(model, source)
+    Beam(4, filters=(NoRepeatNGram(2),), max_tokens=5).run(generator(model), source)
+    Beam(4, max_tokens=5).run(generator(model), source, Heard())
+    Greedy(filters=(NoRepeatNGram(2),), max_tokens=5).run(generator(model), source)
     assert not searches
     few = Sequences.of(SOURCES[:3], 0)
-    Beam(50, max_tokens=5).run(prepare(ending(words=99)), few)  # too few words
+    Beam(50, max_tokens=5).run(generator(prepare(ending(words=99))), few)  # too few words
     many = Sequences.of(SOURCES * 12, 0)
-    Beam(4, max_tokens=5).run(model, many)
+    Beam(4, max_tokens=5).run(generator(model), many)
     assert searches == [None, None]
     use(None)
-    Beam(4, max_tokens=5).run(model, source)
-    assert searches[2:] == [None]
+    Beam(4, max_tokens=5).run(generator(model), source)
+    assert len(searches) == 2
 
 
 class Heard(SearchListener):
@@ -126,5 +128,5 @@ def test_scores_that_are_no_numbers(use, searches):
     model.head.bias = torch.zeros(9001)
     model.head.bias[7] = torch.nan
     with pytest.raises(RegardError, match="row 0 are NaN or infinite after 1 tokens"):
-        Beam(4, max_tokens=5).run(model, Sequences.of(SOURCES, 0))
+        Beam(4, max_tokens=5).run(generator(model), Sequences.of(SOURCES, 0))
     assert searches == [None]

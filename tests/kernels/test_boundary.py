@@ -15,10 +15,13 @@ import torch
 
 from regard import ops
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.errors import RegardError
 from regard.kernels import arguments, signatures, training
 from regard.kernels.beams import search
-from regard.kernels.compiled_encoder import Flat, TextProgram
+from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_encoder import CompiledEncoder
+from regard.kernels.compiled_texts import Flat, TextProgram
 from regard.kernels.program import Program
 from regard.layers import panels
 from regard.layers.output import Softmax
@@ -52,7 +55,7 @@ def test_addresses_are_taken_in_one_module_alone():
         if re.search(r"data_ptr\(|ctypes\.data\b", path.read_text())
     }
     # Those compare where tensors lie, align a block, or hand over arrays that they have made.
-    compare = {"compiled_encoder.py", "memory.py", "adam.py"}
+    compare = {"memory.py", "adam.py"}
     assert taking - compare == {"arguments.py"}
 
 
@@ -125,13 +128,14 @@ SIZES = dict(d_model=64, heads=2)
 def decoder(name):
     torch.manual_seed(2)
     if name == "gpt2":
-        return prepare(GPT2(GPT2Config(50, layers=2, max_length=40, **SIZES)).eval())
+        model = GPT2(GPT2Config(50, layers=2, max_length=40, **SIZES))
+        return CompiledGenerator(prepare(model.eval()))
     config = TransformerConfig(50, d_ff=64, encoder_layers=1, decoder_layers=2, **SIZES)
-    return prepare(Transformer(config).eval())
+    return CompiledGenerator(prepare(Transformer(config).eval()))
 
 
 def begun(model):
-    state, tokens = model.start(Sequences.of([[3, 4, 5], [1], [7, 8]], 0))
+    state, tokens = start(model, Sequences.of([[3, 4, 5], [1], [7, 8]], 0))
     _, state = model.step(tokens, state)
     return state, tokens
 
@@ -173,9 +177,9 @@ def test_a_spoilt_state_is_never_read_behind_its_end(use, part, spoilt):
     if part == "source" and spoilt == "no such longest":
         return
     worse = change(state) if part == "gpt2" else replace(state, **{part: change(vars(state)[part])})
-    for call in (model.step, lambda *given: model.step.leading(*given, 3)):
+    for call in (model.step, lambda *given: model.topk(*given, 3)):
         try:
-            call(tokens, worse)
+            call(tokens, worse.copy())
         except (*ERRORS, RuntimeError, ValueError, AttributeError):
             pass  # of torch's own path too, which takes what the kernels leave
     fresh, tokens = begun(model)
@@ -187,7 +191,7 @@ def test_kernels_check_a_state_themselves(use, monkeypatch):
     use("fast")
     model = decoder("gpt2")
     state, tokens = begun(model)
-    program = model.step._program(state)
+    program = model._program(tokens, state)
     from regard.kernels import build
 
     for change, told in [
@@ -215,7 +219,7 @@ def test_other_rows_than_a_state_has_are_never_read_behind_its_end(use):
         state, tokens = begun(model)
         for wrong in (tokens[:1], tokens.repeat(4, 1)):
             try:
-                model.step(wrong, state)
+                model.step(wrong, state.copy())
             except (*ERRORS, RuntimeError):
                 pass
         state, tokens = begun(model)
@@ -250,9 +254,9 @@ def test_a_search_for_nothing_is_refused(use):
         dict(bits=lambda *given: -1),
         dict(penalty=lambda n: 1.0 if isinstance(n, int | float) else n[:1]),
     ):
-        state, first = model.start(source)
+        state, first = start(model, source)
         try:
-            assert model.step.beams(first, state, replace(plan, **change)) is None
+            assert model.search(first, state, replace(plan, **change)) is None
         except RegardError:
             pass
 
@@ -264,27 +268,28 @@ def test_texts_whose_lengths_do_not_fit_are_refused(use):
     use("fast")
     torch.manual_seed(0)
     sizes = dict(d_model=32, d_ff=32, heads=2, layers=2, max_length=20)
-    model = prepare(Bert(BertConfig(60, **sizes)).eval())
+    model = CompiledEncoder(prepare(Bert(BertConfig(60, **sizes)).eval()))
     texts = Sequences.of([[3, 4, 5], [1, 2]], 0)
-    wanted = model(texts).hidden
+    wanted = model.encode(texts)
     for lengths in ([9, 2], [-1, 2], [3, 1 << 40], [3]):
         with pytest.raises((*ERRORS, RuntimeError)):
-            model(Sequences(texts.ids, torch.tensor(lengths)))
+            model.encode(Sequences(texts.ids, torch.tensor(lengths)))
     for ids in (texts.ids + 60, texts.ids - 9):
         with pytest.raises((*ERRORS, RuntimeError)):
-            model(Sequences(ids, texts.lengths))
-    assert torch.equal(model(texts).hidden, wanted)
+            model.encode(Sequences(ids, texts.lengths))
+    assert torch.equal(model.encode(texts), wanted)
 
 
 def test_kernels_check_where_texts_begin(use, monkeypatch):
     use("fast")
     from regard.kernels import build
 
-    model = prepare(Bert(BertConfig(60, d_model=32, d_ff=32, heads=2, layers=1)).eval())
+    bert = Bert(BertConfig(60, d_model=32, d_ff=32, heads=2, layers=1))
+    model = CompiledEncoder(prepare(bert.eval()))
     texts, programs = Sequences.of([[3, 4, 5], [1, 2]], 0), []
     encode = TextProgram.encode
     monkeypatch.setattr(TextProgram, "encode", lambda *a: programs.append(a[0]) or encode(*a))
-    model(texts)
+    model.encode(texts)
     draw = random.Random(1)
     for _ in range(30):
         flat = Flat(texts)

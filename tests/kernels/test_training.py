@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import attend
+from regard.attention.masks import causal, given, padding
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.kernels import build
 from regard.kernels import training as compiled
 from regard.layers.feedforward import FeedForward, gelu, gelu_tanh
 from regard.layers.linear import Linear
 from regard.layers.norm import AddNorm
-from regard.masks import causal, given, padding
 from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
 
 KINDS = ["fast", "older", "plain"]
@@ -301,7 +301,7 @@ def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
     def passed():
         torch.manual_seed(5)
         with torch.autocast("cpu", torch.bfloat16):
-            read = cross(self_attention(hidden, allowed), *cross.read(memory), KeyMask())
+            read = cross(self_attention(hidden, allowed), cross.read(memory))
         return [read.detach(), *gradients(read, *parameters)]
 
     calls = []

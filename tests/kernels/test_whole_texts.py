@@ -1,4 +1,4 @@
-"""Whole texts through the compiled blocks of a decoder, against the same block by block."""
+"""Whole texts through the compiled form of a language model, against the model's own code."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 import regard
 from regard.data import Sequences
 from regard.kernels import compiled_decoder
-from regard.kernels.compiled_decoder import FastBlocks
-from regard.models.blocks import Blocks
+from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.program import Program
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.quantize import compiled_steps, quantize_layers
+from regard.models.quantize import quantize_layers
+from regard.models.wrappers import encoder, generator
 
 SIZES = dict(vocab_size=90, d_model=64, heads=4, layers=3, max_length=80)
 MODELS = {
@@ -33,35 +34,32 @@ def texts(*lengths):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("most", [1, 100, 512])
 @torch.no_grad()
-def test_states_are_those_of_the_blocks(use, monkeypatch, name, weights, most):
+def test_states_are_those_of_the_model(use, monkeypatch, name, weights, most):
     use("fast")
     torch.manual_seed(2)
-    model = compiled_steps(quantize_layers(MODELS[name]().eval(), weights))
+    model = quantize_layers(MODELS[name]().eval(), weights)
     monkeypatch.setattr(compiled_decoder, "MOST", most)
-    for rows in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
-        found = model.encode(rows)
-        with monkeypatch.context() as slowly:
-            slowly.setattr(FastBlocks, "read", Blocks.read)
-            wanted = model.encode(rows)
-        assert (found - wanted)[rows.keep].abs().max() < 0.05 * wanted.abs().max()
-        likeness = torch.cosine_similarity(found, wanted, dim=-1)[rows.keep]
+    for batch in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
+        found, wanted = generator(model)(batch.ids).hidden, model(batch.ids).hidden
+        encoded = encoder(model).encode(batch)
+        assert torch.equal(encoded, found)
+        assert (found - wanted)[batch.keep].abs().max() < 0.05 * wanted.abs().max()
+        likeness = torch.cosine_similarity(found, wanted, dim=-1)[batch.keep]
         assert likeness.min() > 0.9995
 
 
 @torch.no_grad()
-def test_attention_capture_runs_the_blocks(use, monkeypatch):
+def test_attention_capture_runs_the_model(use, monkeypatch):
     use("fast")
-    model = compiled_steps(quantize_layers(MODELS["gpt2"]().eval(), "int8"))
-    compiled = []
-    decode = FastBlocks.decode
-    monkeypatch.setattr(
-        FastBlocks, "decode", lambda self, *given: compiled.append(1) or decode(self, *given)
-    )
-    model.encode(texts(5, 8))
+    model = quantize_layers(MODELS["gpt2"]().eval(), "int8")
+    compiled, run = [], Program.step
+    monkeypatch.setattr(Program, "step", lambda *given: compiled.append(1) or run(*given))
+    monkeypatch.setattr(CompiledGenerator, "_cache_agrees", lambda *asked, gives: True)
+    encoder(model).encode(texts(5, 8))
     assert compiled == [1]
     with regard.look(model) as seen:
-        model.encode(texts(5, 8))
+        encoder(model).encode(texts(5, 8))
     assert compiled == [1] and seen
     use(None)
-    model.encode(texts(5, 8))
+    encoder(model).encode(texts(5, 8))
     assert compiled == [1]

@@ -7,7 +7,16 @@ import torch
 from torch import nn
 
 from regard.data.batches import IGNORE, Sequences
-from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, everywhere, first, last, mean
+from regard.layers.heads import (
+    Answers,
+    Inner,
+    MaskedWords,
+    Pooler,
+    every_token,
+    first_token,
+    last_token,
+    mean_of_tokens,
+)
 from regard.layers.output import Softmax
 
 D = 6
@@ -23,26 +32,26 @@ def hidden() -> torch.Tensor:
 
 def test_places_read_tokens_and_no_padding():
     states, rows = hidden(), texts()
-    assert everywhere(states, rows) is states
-    assert torch.equal(first(states, rows), states[:, 0])
+    assert every_token(states, rows) is states
+    assert torch.equal(first_token(states, rows), states[:, 0])
     ends = [states[0, 3], states[1, 0], states[2, 2]]
-    assert torch.equal(last(states, rows), torch.stack(ends))
+    assert torch.equal(last_token(states, rows), torch.stack(ends))
     means = [states[0].mean(0), states[1, 0], states[2, :3].mean(0)]
-    torch.testing.assert_close(mean(states, rows), torch.stack(means))
-    for place in (first, last, mean):  # whatever stands in the padding
+    torch.testing.assert_close(mean_of_tokens(states, rows), torch.stack(means))
+    for place in (first_token, last_token, mean_of_tokens):  # whatever stands in the padding
         changed = states.masked_fill(~rows.keep[..., None], 99.0)
         torch.testing.assert_close(place(changed, rows), place(states, rows))
 
 
 def test_the_mean_of_an_empty_row_is_zero():
     empty = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([0]))
-    assert torch.equal(mean(torch.ones(1, 2, D), empty), torch.zeros(1, D))
+    assert torch.equal(mean_of_tokens(torch.ones(1, 2, D), empty), torch.zeros(1, D))
 
 
 def test_a_head_is_its_formula():
     torch.manual_seed(1)
     states, rows = hidden(), texts()
-    head = Answers(D, 3, place=first, inner=Inner(D, "tanh"))
+    head = Answers(D, 3, pooling=first_token, inner=Inner(D, "tanh"))
     inner, output = head.inner.dense, head.output
     wide = states.double()[:, 0] @ inner.weight.double().T + inner.bias.double()
     expected = wide.tanh() @ output.weight.double().T + output.bias.double()
@@ -52,14 +61,14 @@ def test_a_head_is_its_formula():
     pooler = Pooler(D)
     pooler.inner.dense.load_state_dict(inner.state_dict())
     torch.testing.assert_close(pooler(states, rows).double(), wide.tanh(), atol=1e-6, rtol=1e-6)
-    assert Answers(D, 2, place=everywhere, bias=False)(states, rows).shape == (3, 4, 2)
-    assert Answers(D, 2, place=last, bias=False).output.bias is None
+    assert Answers(D, 2, pooling=every_token, bias=False)(states, rows).shape == (3, 4, 2)
+    assert Answers(D, 2, pooling=last_token, bias=False).output.bias is None
 
 
 def test_dropout_stands_before_each_matrix_and_in_training_alone():
     torch.manual_seed(1)
     states, rows = torch.ones(400, 1, D), Sequences.of([[1]] * 400, 0)
-    head = Answers(D, 2, place=first, inner=Inner(D, "linear", 0.5), dropout=0.25)
+    head = Answers(D, 2, pooling=first_token, inner=Inner(D, "linear", 0.5), dropout=0.25)
     with torch.no_grad():
         for layer in (head.inner.dense, head.output):
             layer.weight.copy_(torch.eye(D)[: layer.out_features])

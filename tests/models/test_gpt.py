@@ -8,6 +8,7 @@ import torch
 from regard.checkpoints.formats import to_published
 from regard.data.batches import Sequences
 from regard.decoding import generate
+from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
@@ -32,9 +33,9 @@ def test_its_parameters():
 def test_an_empty_prompt_begins_with_bos_or_eos(kind, ids, first):
     config = kind.Config(vocab_size=11, bos=ids[0], eos=ids[1], **TINY)
     model = kind(config).eval()
-    _, tokens = model.start(None)
+    _, tokens = start(model, None)
     assert tokens.tolist() == [[first]]
-    state, tokens = model.start(Sequences.of([[], [5, 6], []], None))
+    state, tokens = start(model, Sequences.of([[], [5, 6], []], None))
     assert tokens.tolist() == [[first], [6], [first]]
     scores, _ = model.step(tokens, state)
     whole = model.head.logits(model(torch.tensor([[5, 6]])).hidden)
@@ -45,9 +46,9 @@ def test_an_empty_prompt_begins_with_bos_or_eos(kind, ids, first):
 
 def test_what_it_cannot_begin_with_and_cannot_read():
     with pytest.raises(ConfigError, match="An empty prompt begins with .* Give at least a word"):
-        tiny().start(None)
+        start(tiny(), None)
     with pytest.raises(ConfigError, match="An empty prompt begins with"):
-        tiny(bos=50256).start(None)
+        start(tiny(bos=50256), None)
     with pytest.raises(ValueError, match="reaches position 7, .* learned only 6 positions"):
         tiny()(torch.ones(1, 7, dtype=torch.long))
     with pytest.raises(ConfigError, match="prompt of row 1 has 7 tokens, .* at most 6"):

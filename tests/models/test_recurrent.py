@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.models import model_class
 from regard.models.recurrent import SIZES, RecurrentConfig, RecurrentLanguageModel
 
@@ -76,7 +77,7 @@ def test_steps_are_the_full_pass(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_prompts_go_on_as_each_would_alone(kind):
     model, rows = tiny(kind), [[3, 4, 5, 6], [7], [8, 9], []]
-    state, tokens = model.start(Sequences.of(rows, pad=0))
+    state, tokens = start(model, Sequences.of(rows, pad=0))
     assert tokens.tolist() == [[6], [7], [9], [model.config.eos]]
     scores, _ = model.step(tokens, state)
     for row, prompt in enumerate(rows):
@@ -88,13 +89,13 @@ def test_ragged_prompts_go_on_as_each_would_alone(kind):
 def test_padding_and_order_of_prompts_change_nothing():
     model, rows = tiny(), [[3, 4, 5, 6], [7], [8, 9]]
     prompts = Sequences.of(rows, pad=0)
-    state, tokens = model.start(prompts)
+    state, tokens = start(model, prompts)
     wider = torch.cat([prompts.ids, ids(3, 4)], 1)
-    again, same = model.start(Sequences(wider, prompts.lengths))
+    again, same = start(model, Sequences(wider, prompts.lengths))
     assert torch.equal(tokens, same)
     torch.testing.assert_close(state.tensors(), again.tensors(), atol=1e-6, rtol=1e-6)
     order = torch.tensor([2, 0, 1])
-    turned, _ = model.start(prompts.select(order))
+    turned, _ = start(model, prompts.select(order))
     torch.testing.assert_close(
         turned.tensors(), state.select(order).tensors(), atol=1e-6, rtol=1e-6
     )
@@ -103,7 +104,7 @@ def test_padding_and_order_of_prompts_change_nothing():
 @pytest.mark.parametrize("prompt", [None, Sequences.of([[]], pad=0)])
 def test_without_a_prompt_a_sentence_has_just_ended(prompt):
     model = tiny()
-    state, tokens = model.start(prompt)
+    state, tokens = start(model, prompt)
     assert tokens.tolist() == [[model.config.eos]]
     assert state.rows == 1 and not state.hidden.any() and not state.cell.any()
 
@@ -111,8 +112,8 @@ def test_without_a_prompt_a_sentence_has_just_ended(prompt):
 @pytest.mark.parametrize("kind", KINDS)
 def test_select_commutes_with_step(kind):
     model, rows = tiny(kind), torch.tensor([2, 2, 0])
-    state, tokens = model.start(Sequences.of([[3, 4], [5], [6, 7, 8]], pad=0))
-    scores, after = model.step(tokens, state)
+    state, tokens = start(model, Sequences.of([[3, 4], [5], [6, 7, 8]], pad=0))
+    scores, after = model.step(tokens, state.copy())
     chosen, other = model.step(tokens[rows], state.select(rows))
     torch.testing.assert_close(chosen, scores[rows], atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(other.tensors(), after.select(rows).tensors(), atol=1e-6, rtol=1e-6)

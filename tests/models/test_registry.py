@@ -14,7 +14,8 @@ from regard.attention.tap import Tap, listening
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
+from regard.decoding.start import start
+from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class
 from regard.models.headed import HEADS, Headed
 
@@ -101,7 +102,7 @@ def source(width: int = 5) -> Sequences:
 
 def hidden(model: nn.Module, target: Tensor, read: Sequences | None = None) -> Tensor:
     if reads_source(model):
-        return model(read or source(), target).hidden
+        return model(read or source(), Sequences.full(target)).hidden
     return model(target).hidden
 
 
@@ -112,8 +113,8 @@ def logits(model: nn.Module, target: Tensor, read: Sequences | None = None) -> T
 def begin(model: nn.Module, read: Sequences | None = None):
     """A state for three rows, and the tokens that come first."""
     if reads_source(model):
-        return model.start(read or source())
-    return model.start(Sequences.of([[4], [5], [6]], PAD))
+        return start(model, read or source())
+    return start(model, Sequences.of([[4], [5], [6]], PAD))
 
 
 TRANSLATORS = [case for case in CASES if reads_source(model_class(case[0]))]
@@ -199,7 +200,8 @@ def test_select_commutes_with_step(model):
     again = torch.tensor([5, 1, 0, 3])
     state, _ = begin(model)
     _, state = model.step(target[:, :2], state)
-    scores, late = model.step(target[:, 2:3], state.select(torch.arange(3)))
+    scores, late = model.step(target[:, 2:3], state.copy())
+    empty = state.select(torch.tensor([], dtype=torch.long))
     chosen = state.select(rows)
     assert chosen.rows == 6 and state.rows == 3
     early, chosen = model.step(target[rows, 2:3], chosen)
@@ -207,9 +209,28 @@ def test_select_commutes_with_step(model):
     last, _ = model.step(target[rows[again], 3:], chosen.select(again))
     expected, _ = model.step(target[rows[again], 3:], late.select(rows[again]))
     torch.testing.assert_close(last, expected, atol=1e-5, rtol=1e-5)
-    empty = state.select(torch.tensor([], dtype=torch.long))
     assert empty.rows == 0
     assert model.step(ids(0, 1), empty)[0].shape == (0, 1, V)
+
+
+def test_a_state_is_used_once(model):
+    target = ids(3, 3)
+    state, _ = begin(model)
+    kept = state.copy()
+    scores, after = model.step(target[:, :1], state)
+    for use in (
+        lambda: model.step(target[:, :1], state),
+        lambda: state.select(torch.arange(3)),
+        lambda: state.rewind(1),
+        state.copy,
+    ):
+        with pytest.raises(RegardError, match="was used by an earlier step"):
+            use()
+    _, other = model.step(target[:, 1:2], kept.copy())  # writes into memory of its own
+    again, after_again = model.step(target[:, :1], kept)
+    assert torch.equal(again, scores)
+    both = [model.step(target[:, 2:], one)[0] for one in (after, after_again)]
+    assert torch.equal(*both)
 
 
 def test_a_state_survives_as_tensors(model):
@@ -224,7 +245,7 @@ def test_a_state_survives_as_tensors(model):
 
 def test_ragged_prompts_continue_as_if_each_were_alone(speaker):
     prompts = [[4, 5, 6, 7], [8], [9, 10]]
-    state, first = speaker.start(Sequences.of(prompts, PAD))
+    state, first = start(speaker, Sequences.of(prompts, PAD))
     assert first.flatten().tolist() == [7, 8, 10]
     following = torch.cat([first, ids(3, 3)], 1)
     scores, _ = speaker.step(following, state)
@@ -237,7 +258,7 @@ def test_ragged_prompts_continue_as_if_each_were_alone(speaker):
 
 
 def test_without_a_prompt_there_is_one_row(speaker):
-    state, first = speaker.start(None)
+    state, first = start(speaker, None)
     assert first.shape == (1, 1) and speaker.step(first, state)[0].shape == (1, 1, V)
 
 
@@ -305,11 +326,11 @@ def encoder(request) -> nn.Module:
 
 def test_an_encoder_reads_its_rows_alone_and_no_padding(encoder):
     texts, close = source(7), dict(atol=1e-6, rtol=1e-6)
-    together = list(encoder.layers(texts))
+    together = list(encoder.states(texts))
     assert torch.equal(encoder.encode(texts), together[-1])
     for row, length in enumerate(texts.lengths.tolist()):
         alone = Sequences(texts.ids[row : row + 1, :length], texts.lengths[row : row + 1])
-        for layer, hidden in zip(together, encoder.layers(alone), strict=True):
+        for layer, hidden in zip(together, encoder.states(alone), strict=True):
             torch.testing.assert_close(hidden[0], layer[row, :length], **close)
     order = torch.tensor([2, 0, 1, 0])
     keep = texts.keep[order]
@@ -472,10 +493,9 @@ def test_the_table_names_classes_and_offers_the_nearest():
 
 
 def test_the_first_token_alone_is_the_first_of_all(encoder):
-    """What a head on [CLS] reads, and its gradients, without the last layer's other positions."""
-    if not hasattr(encoder, "encode_first"):
-        pytest.skip("reads every position")
-    whole, alone = encoder.encode(source())[:, :1], encoder.encode_first(source())
+    """What a head on [CLS] reads, and its gradients, without the last layer's other tokens."""
+    batch = source()
+    whole, alone = encoder.encode(batch)[:, :1], encoder.encode(batch, batch.first_tokens())
     assert alone.shape == whole.shape and torch.allclose(alone, whole, atol=1e-6)
     mix = torch.randn(whole.shape, generator=torch.Generator().manual_seed(3))
     found = []

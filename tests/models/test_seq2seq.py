@@ -7,6 +7,7 @@ import torch
 
 from regard.attention.tap import Tap, listening
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.models import model_class
 from regard.models.seq2seq import SIZES, Seq2Seq, Seq2SeqConfig
 
@@ -129,7 +130,7 @@ class Recorder:
 @pytest.mark.parametrize("attention", KINDS)
 def test_it_is_the_formulas(attention):
     model = tiny(attention)
-    naive, found = Naive(model), model(sources(), TARGETS).hidden
+    naive, found = Naive(model), model(sources(), Sequences.full(TARGETS)).hidden
     for row, source in enumerate(SOURCES):
         expected, _ = naive.hidden(source, TARGETS[row].tolist())
         close(found[row].double(), expected)
@@ -140,10 +141,10 @@ def test_the_tap_shows_the_formulas_weights(attention):
     model, recorder = tiny(attention), Recorder()
     token = listening.set(recorder)
     try:
-        looked = model(sources(), TARGETS).hidden
+        looked = model(sources(), Sequences.full(TARGETS)).hidden
     finally:
         listening.reset(token)
-    close(looked, model(sources(), TARGETS).hidden)
+    close(looked, model(sources(), Sequences.full(TARGETS)).hidden)
     assert all(kind == "cross" for kind, _ in recorder.seen)
     weights = torch.cat([weights for _, weights in recorder.seen], 2)
     assert weights.shape == (3, 1, 5, 6)  # (B, H, T, S)
@@ -161,13 +162,13 @@ def test_without_attention_there_is_no_tap():
 @pytest.mark.parametrize("attention", KINDS)
 def test_steps_are_the_full_pass(attention):
     model = tiny(attention)
-    expected = model.head.logits(model(sources(), TARGETS).hidden)
-    state, tokens = model.start(sources())
+    expected = model.head.logits(model(sources(), Sequences.full(TARGETS)).hidden)
+    state, tokens = start(model, sources())
     assert tokens.tolist() == [[1], [1], [1]]
     for at in range(TARGETS.size(1)):
         scores, state = model.step(TARGETS[:, at : at + 1], state)
         close(scores[:, 0], expected[:, at])
-    state, _ = model.start(sources())
+    state, _ = start(model, sources())
     several, _ = model.step(TARGETS, state)
     close(several, expected)
 
@@ -176,32 +177,34 @@ def test_steps_are_the_full_pass(attention):
 def test_beams_that_share_a_source_are_the_rows_apart(attention):
     """select commutes with step, whether the rows keep sharing a memory or not."""
     model = tiny(attention)
-    state, tokens = model.start(sources())
-    scores, after = model.step(tokens, state)
+    state, tokens = start(model, sources())
+    scores, after = model.step(tokens, state.copy())
     for rows in ([0, 0, 1, 1, 2, 2], [2, 0, 1, 1]):
         chosen = torch.tensor(rows)
         many, wide = model.step(tokens[chosen], state.select(chosen))
         close(many, scores[chosen])
         following = torch.arange(3, 3 + len(rows))[:, None]
-        close(model.step(following, wide)[0], model.step(following, after.select(chosen))[0])
+        close(model.step(following, wide.copy())[0], model.step(following, after.select(chosen))[0])
         shuffled = torch.arange(len(rows)).flip(0)
         close(
             model.step(following[shuffled], wide.select(shuffled))[0],
-            model.step(following, wide)[0][shuffled],
+            model.step(following, wide.copy())[0][shuffled],
         )
 
 
 @pytest.mark.parametrize("attention", KINDS)
 def test_padding_order_and_company_change_nothing(attention):
     model = tiny(attention)
-    expected = model(sources(), TARGETS).hidden
+    expected = model(sources(), Sequences.full(TARGETS)).hidden
     noise = torch.randint(3, WORDS, (3, 4))
     wider = Sequences(torch.cat([sources().ids, noise], 1), sources().lengths)
-    close(model(wider, TARGETS).hidden, expected, 1e-6)
+    close(model(wider, Sequences.full(TARGETS)).hidden, expected, 1e-6)
     order = torch.tensor([1, 2, 0])
-    close(model(sources().select(order), TARGETS[order]).hidden, expected[order], 1e-6)
+    close(
+        model(sources().select(order), Sequences.full(TARGETS[order])).hidden, expected[order], 1e-6
+    )
     for row, source in enumerate(SOURCES):
-        alone = model(sources([source]), TARGETS[row : row + 1]).hidden
+        alone = model(sources([source]), Sequences.full(TARGETS[row : row + 1])).hidden
         close(alone[0], expected[row], 1e-6)
 
 
@@ -209,7 +212,7 @@ def test_padding_order_and_company_change_nothing(attention):
 def test_the_future_does_not_leak(attention):
     model, changed = tiny(attention), TARGETS.clone()
     changed[:, 3:] = 11
-    before, after = (model(sources(), ids).hidden for ids in (TARGETS, changed))
+    before, after = (model(sources(), Sequences.full(ids)).hidden for ids in (TARGETS, changed))
     assert torch.equal(before[:, :3], after[:, :3])
     assert not torch.equal(before[:, 3:], after[:, 3:])
 
@@ -221,7 +224,7 @@ def test_every_parameter_learns_and_as_the_formulas_say(attention):
     weigh = torch.randn(3, 5, 8, dtype=torch.float64)
 
     def loss():
-        return (model(sources(), TARGETS).hidden * weigh).sum()
+        return (model(sources(), Sequences.full(TARGETS)).hidden * weigh).sum()
 
     loss().backward()
     for name, parameter in model.named_parameters():
@@ -242,17 +245,17 @@ def test_every_parameter_learns_and_as_the_formulas_say(attention):
 @pytest.mark.parametrize("attention", KINDS)
 def test_empty_sources_are_read_as_nothing(attention):
     model = tiny(attention)
-    mixed = model(sources([[5, 6], []]), TARGETS[:2]).hidden
-    close(model(sources([[]]), TARGETS[1:2]).hidden[0], mixed[1])
+    mixed = model(sources([[5, 6], []]), Sequences.full(TARGETS[:2])).hidden
+    close(model(sources([[]]), Sequences.full(TARGETS[1:2])).hidden[0], mixed[1])
     assert mixed.isfinite().all()
 
 
 def test_bfloat16_stays_close():
     for attention in KINDS:
         model = tiny(attention)
-        expected = model(sources(), TARGETS).hidden
+        expected = model(sources(), Sequences.full(TARGETS)).hidden
         with torch.autocast("cpu", torch.bfloat16):
-            found = model(sources(), TARGETS).hidden
+            found = model(sources(), Sequences.full(TARGETS)).hidden
             found.sum().backward()
         torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.03)
 

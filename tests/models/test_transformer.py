@@ -15,6 +15,7 @@ from regard.checkpoints.formats.transformer import MARIAN, PEGASUS
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.checkpoints.transforms import interleave
 from regard.data.batches import Sequences
+from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
@@ -63,7 +64,7 @@ def their_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
 
 
 def our_logits(model: Transformer, source: Sequences, target: Tensor) -> Tensor:
-    return model.head.logits(model(source, target).hidden)
+    return model.head.logits(model(source, Sequences.full(target)).hidden)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -82,7 +83,7 @@ def test_their_weights_give_their_logits_and_their_gradients(kind, activation):
     assert expected.std() > 0.1  # there was something to compare
 
     F.cross_entropy(expected.flatten(0, 1), labels.flatten(), reduction="sum").backward()
-    hidden = ours(source, target).hidden.flatten(0, 1)
+    hidden = ours(source, Sequences.full(target)).hidden.flatten(0, 1)
     ours.head.loss(hidden, labels.flatten())[0].backward()
     slopes = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     converted = PAIRS[kind][3].names.read(slopes, weights(ours))
@@ -133,7 +134,7 @@ def test_step_by_step_we_say_what_their_generate_says(kind):
         input_ids=source.ids, attention_mask=source.keep.long(), do_sample=False, num_beams=1,
         min_new_tokens=8, max_new_tokens=8,
     )  # fmt: skip
-    state, tokens = ours.start(source)
+    state, tokens = start(ours, source)
     said = [tokens]
     for _ in range(8):
         scores, state = ours.step(said[-1], state)

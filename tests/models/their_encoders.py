@@ -158,7 +158,7 @@ def compare(model, ours: Headed, texts: Sequences, *, left: bool = False) -> Non
     """Hidden states of every layer, and what every head says."""
     theirs = ask(model, texts, left, ours.config.pad or 0)
     turned = (lambda values: on_the_right(values, texts)) if left else (lambda values: values)
-    layers = list(ours.encoder.layers(texts))
+    layers = list(ours.encoder.states(texts))
     assert len(layers) == len(theirs.hidden_states)
     for found, expected in zip(layers, theirs.hidden_states, strict=True):
         expected = turned(expected)

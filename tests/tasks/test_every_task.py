@@ -176,7 +176,7 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
     for words, message in (
         (("--columns", "0,1"), "--columns would be without effect"),
         (("--data", table, table), "is scored on one file"),
-        (("--data", table, "--valid"), "--valid is of the recipe's data"),
+        (("--data", table, "--valid"), "--valid is for the recipe's data"),
         (("--data", table, "--columns", "\u00b2"), "has no field"),
     ):
         assert message in run("evaluate", model, *words).stderr

@@ -14,7 +14,7 @@ from tiny_folders import ENCODERS, FAMILIES, folder
 
 from regard.data.encoder_inputs import BATCHES_PER_POOL
 from regard.experiments import runs
-from regard.models.bert import Stacked
+from regard.models.bert import Bert
 from regard.models.features import Features
 
 SIZES = np.random.default_rng(3).integers(1, 20, 32)
@@ -106,7 +106,7 @@ def test_a_run_goes_on_in_the_order_it_began_with(place, monkeypatch):
     folder(place / "start", "bert", "Model")
     write_recipe("classification")
     with monkeypatch.context() as patch:
-        patch.setattr(Stacked, "unpadded", False)
+        patch.setattr(Bert, "unpadded", False)
         runs.train("small.toml", OVERRIDES, out="whole", show="none")
     weights = Path("whole/model/model.safetensors").read_bytes()
     for kept in (4, 10):  # checkpoints: the place is then in the first epoch, or in the second

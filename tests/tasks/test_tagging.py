@@ -226,7 +226,8 @@ def test_what_can_be_given(folder):
     assert str(task.predictions(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
     with pytest.raises(RegardError, match="Give a text, or its words"):
         task.predict([["the", 3]])
-    with pytest.raises(RegardError, match="'the cat' has a space. .* several texts to `answers`"):
+    message = "'the cat' has a space. .* several texts to `predictions`"
+    with pytest.raises(RegardError, match=message):
         task.predict(["the cat", "in"])
 
 

@@ -16,7 +16,7 @@ from test_memory_and_rate import MODELS, hidden_of, texts
 
 import regard
 from regard.attention.heads import heads_masked
-from regard.data import EpochSampler, PairBatch
+from regard.data import EpochSampler, PairBatch, Sequences
 from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
@@ -50,11 +50,11 @@ def test_blocks_are_traced_as_a_whole(monkeypatch, name):
     model = build((name, 0)).to("meta").train()
     for block in blocks_of(model):
         block.forward = torch.compile(block.forward, backend="eager", fullgraph=True)
-    texts, target = source(7).to("meta"), ids(3, 6).to("meta")
+    texts, target = source(7).to("meta"), Sequences.full(ids(3, 6).to("meta"))
     if not hasattr(model, "step"):
         hidden = model.encode(texts)
     else:
-        hidden = model(texts, target).hidden if reads_source(model) else model(target).hidden
+        hidden = (model(texts, target) if reads_source(model) else model(target.ids)).hidden
     hidden.square().sum().backward()
     learned = [p for block in blocks_of(model) for p in block.parameters() if p.requires_grad]
     assert all(p.grad is not None for p in learned)
@@ -123,7 +123,8 @@ class Translating(Task):
         return {"loss": batch.target.ids[:, 1:].numel()}
 
     def losses(self, batch, carry):
-        hidden = self.model(batch.source, batch.target.ids[:, :-1]).hidden.flatten(0, 1)
+        target = Sequences.full(batch.target.ids[:, :-1])
+        hidden = self.model(batch.source, target).hidden.flatten(0, 1)
         return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
 
     def validate(self):

@@ -43,7 +43,7 @@ def texts(seed=0):
 def hidden_of(model):
     given = texts()
     if isinstance(model, Transformer):
-        return model(given, given.ids).hidden
+        return model(given, Sequences.full(given.ids)).hidden
     return model(given).hidden if isinstance(model, Bert) else model(given.ids).hidden
 
 
@@ -110,7 +110,8 @@ class Translating(Task):
         return {"loss": batch.count}
 
     def losses(self, batch, carry):
-        hidden = self.model(batch.source, batch.target.ids[:, :-1]).hidden.flatten(0, 1)
+        target = Sequences.full(batch.target.ids[:, :-1])
+        hidden = self.model(batch.source, target).hidden.flatten(0, 1)
         return {"loss": self.model.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
 
 

@@ -86,7 +86,7 @@ def test_the_loss_of_a_translator_does_not_wait_for_the_device(case):
     model = build(case).to("meta").train()
     batch = PairBatch(source(), Sequences(ids(3, 6), torch.tensor([6, 4, 2]))).to("meta")
     targets = batch.target.ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
-    hidden = model(batch.source, batch.target.ids[:, :-1]).hidden
+    hidden = model(batch.source, Sequences.full(batch.target.ids[:, :-1])).hidden
     learn(model.head, hidden, targets, batch.count)
 
 

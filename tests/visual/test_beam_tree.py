@@ -14,6 +14,7 @@ from visual_pages import SAVAGE, widest
 
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
+from regard.state import Cells
 from regard.visual import BeamNode, BeamTree, Distribution, next_tokens
 
 NODES = [
@@ -114,9 +115,13 @@ class Bigrams(torch.nn.Module, Generator):
         self.config = SimpleNamespace(pad=0)
         self.table = torch.log(torch.tensor([[0.2, 0.8], [0.7, 0.3]])) + 5
 
-    def start(self, source):
-        last = torch.zeros(1, 1, dtype=torch.long) if source is None else source.ids[:, -1:]
-        return None, last
+    continues, first_token = True, 0
+
+    def empty(self, sequences, dtype=None):
+        return Cells(torch.zeros(sequences), torch.zeros(sequences))
+
+    def prefill(self, tokens, state, lengths=None):
+        return state
 
     def step(self, tokens, state):
         return self.table[tokens], state

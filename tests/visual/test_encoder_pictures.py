@@ -17,6 +17,7 @@ from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import InputFormat
+from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.headed import Headed
@@ -135,7 +136,7 @@ def test_the_attention_of_causal_models_is_recorded(pieces):
     with regard.look(Headed(model, {})) as seen:
         run_encoder(Headed(model, {}), ["It was tired.", "It ran because it was tired."], pieces)
         with torch.no_grad():
-            state, tokens = model.start(Sequences.of([[5, 6, 7]], 0))
+            state, tokens = start(model, Sequences.of([[5, 6, 7]], 0))
             for _ in range(2):
                 _, state = model.step(tokens, state)
             model.encode(Sequences.of([[5, 6, 7]], 0))
@@ -340,7 +341,7 @@ def test_contextual_vectors_are_compared_by_the_formula(pieces):
     found = contextual_vectors(model, texts[:2], "green", pieces)
     batch = pieces.batch(pieces.encode([(text,) for text in texts[:2]]))
     with torch.no_grad():
-        states = list(model.layers(batch))
+        states = list(model.states(batch))
     (pair,) = found.numbers["cosines"].T
     for layer, hidden in enumerate(states):
         one, other = hidden[0, 4].double(), hidden[1, 1].double()

@@ -132,7 +132,7 @@ def test_recorded_heads_have_the_tokens_as_labels():
     said = [["<s>", "the", "animal", "</s>"], ["<s>", "yes", "</s>"]]
     with regard.look(transformer) as seen, torch.no_grad():
         label(words, said)
-        transformer(source, target)
+        transformer(source, Sequences.full(target))
     heads = seen.heads()
     assert len(heads.panels) == 2 * (2 + 3 + 3)
     by = {(panel.kind, panel.layer, panel.example): panel for panel in heads.panels}
@@ -150,7 +150,7 @@ def test_recorded_heads_have_the_tokens_as_labels():
 def test_without_tokens_positions_are_numbered():
     transformer = model()
     with regard.look(transformer) as seen, torch.no_grad():
-        transformer(Sequences.of([[5, 6, 2]], 0), torch.tensor([[1, 8]]))
+        transformer(Sequences.of([[5, 6, 2]], 0), Sequences.of([[1, 8]], 0))
     panel = seen.heads(kind="cross", layer=1).panels[0]
     assert (panel.queries, panel.keys) == (("0", "1"), ("0", "1", "2"))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from visual_pages import SAVAGE, addresses, scripts, widest
 
-from regard import masks
+from regard.attention import masks
 from regard.errors import ConfigError
 from regard.visual import lecture_examples, mask_grid, position_table, sinusoids
 

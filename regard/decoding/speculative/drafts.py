@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding import cuda_graphs
 from regard.decoding.option_types import check
 from regard.decoding.steps import evaluating, log_probs_after, start_decoding
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
+from regard.models.wrappers import generator, unwrapped
 from regard.state import State
 
 SHORTEST_NGRAM = 2  # what followed a single token is hardly ever right
@@ -220,7 +220,8 @@ class SmallModel:
         if isinstance(small, str):
             folder = small if self.file is None else str(_folder_beside(small, self.file))
             small = _opened(folder).to(active.tokens.device)
-        _check_pair(model, small)
+        _check_pair(unwrapped(model), small)
+        small = generator(small)
         with evaluating(small):
             state, tokens = start_decoding(small, source)
         if not rewinds(state):
@@ -263,7 +264,7 @@ class _StateHistory:
         return _StateHistory([self.states[-1].with_tensors(tensors)])
 
 
-class _TokenByToken:
+class _TokenByToken(Generator):
     """A model that reads token by token and keeps the history of its states."""
 
     training = False  # `step` switches the mode of the model
@@ -278,7 +279,7 @@ class _TokenByToken:
         with evaluating(self.model):
             for column in tokens.split(1, 1):
                 states.append(current.select(everything))  # a copy: the step may reuse the memory
-                score, current = cuda_graphs.step(self.model, column, current)
+                score, current = self.model.step(column, current)
                 scores.append(score)
         return torch.cat(scores, 1), _StateHistory([*states, current])
 
@@ -344,8 +345,9 @@ def check_rewinds(model: Generator, state: State) -> None:
     if not rewinds(state):
         raise ConfigError(
             f"Speculative decoding must take back what a draft got wrong, but the state of "
-            f"{type(model).__name__} ({type(state).__name__}) cannot forget tokens. Recurrent "
-            "models read one token after another, so a draft would save nothing: leave it out."
+            f"{type(unwrapped(model)).__name__} ({type(state).__name__}) cannot forget tokens. "
+            "Recurrent models read one token after another, so a draft would save nothing: leave "
+            "it out."
         )
 
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding import cuda_graphs
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.greedy import Greedy
 from regard.decoding.length_penalty import Limit, limits
@@ -273,11 +272,11 @@ def _read(
     read = torch.full_like(active.generated, width)
     if longest is None or bool((active.lengths - 1 + width <= longest).all()):
         fed = tokens[:, tokens.size(1) - width :]
-        return *cuda_graphs.step(model, fed, state), read
+        return *model.step(fed, state), read
     back = (active.lengths - 1 + width - longest).clamp(min=0)
     offset = torch.arange(width, device=tokens.device)
     fed = tokens.gather(1, tokens.size(1) - width - back[:, None] + offset)
-    scores, state = cuda_graphs.step(model, fed, state.rewind(back))
+    scores, state = model.step(fed, state.rewind(back))
     moved = (back[:, None] + offset).clamp(max=width - 1)
     return scores.take_along_dim(moved[..., None], 1), state, read - back
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import old_names
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.compare.conditions import check_equal, check_unchanged, conditions_of
@@ -143,9 +142,7 @@ def _with_tokenizer(
     trained = recipe.tokenizer is not None and recipe.tokenizer.path is None
     conditions, tokenizer = out / CONDITIONS, (out / "tokenizer").absolute()
     if conditions.exists():
-        check_unchanged(
-            old_names.recipe(read_json(conditions)), json.loads(json.dumps(shared)), out
-        )
+        check_unchanged(read_json(conditions), json.loads(json.dumps(shared)), out)
     if trained and not (conditions.exists() and holds_tokenizer(tokenizer)):
         kind = task_class(recipe.task)
         recipe.tokenizer.build(lambda: kind.texts(recipe)).save(tokenizer)

@@ -68,7 +68,7 @@ def test_all_layers_and_answers_are_theirs(family, ending, options, left):
         theirs.config.pad_token_id = 30  # else theirs takes no batch
     with torch.no_grad():
         expected = ask(theirs, texts, left)
-        found = list(encoder_of(ours).layers(texts))
+        found = list(encoder_of(ours).states(texts))
         for one, other in zip(found, expected.hidden_states, strict=True):
             other = on_the_right(other, texts) if left else other
             torch.testing.assert_close(one[texts.keep], other[texts.keep], **SAME)

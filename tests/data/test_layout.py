@@ -8,15 +8,10 @@ from torch import Tensor
 
 import regard
 from regard.attention.attend import attend
+from regard.attention.masks import causal, padding
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.unpadded import (
-    FirstToken,
-    UnpaddedLayout,
-    unpadded_layouts,
-    unpadded_mask,
-)
-from regard.masks import causal, padding
-from regard.ops import KeyMask
+from regard.data.layout import FirstTokens, UnpaddedLayout
+from regard.ops import KeyMask, UnpaddedMask
 
 LENGTHS = [[3, 9, 1, 5], [9, 1, 1, 1], [0, 9, 0, 2], [1], [70, 130, 64, 16]]
 KINDS = {torch.float32: 1e-6, torch.bfloat16: 0.0}  # a context's difference, at most
@@ -37,6 +32,13 @@ def padded(queries: UnpaddedLayout, keys: UnpaddedLayout, is_causal: bool = Fals
     return mask.resolve(queries.width, keys.width, rows=len(keys.lengths))
 
 
+def unpadded_mask(
+    queries: UnpaddedLayout, keys: UnpaddedLayout | None = None, *, causal: bool = False
+) -> KeyMask:
+    keys = queries if keys is None else keys
+    return KeyMask(unpadded=UnpaddedMask(queries.offsets, keys.offsets, causal))
+
+
 def real(packing: UnpaddedLayout) -> Tensor:
     """(B, T, 1), 1 where a token is."""
     return (torch.arange(packing.width) < packing.lengths[:, None])[..., None].float()
@@ -46,43 +48,31 @@ def real(packing: UnpaddedLayout) -> Tensor:
 def test_rows_come_back_as_they_were(lengths):
     packing = packed(lengths)
     x = torch.randn(len(lengths), packing.width, 2, 3, requires_grad=True)
-    flat = packing.flat(x)
+    flat = packing.unpad(x)
     tokens = sum(lengths)
-    assert flat.shape == (1, len(packing.places), 2, 3) and flat.size(1) >= tokens
+    assert flat.shape == (1, len(packing.slots), 2, 3) and flat.size(1) >= tokens
     rows = torch.cat([row[:length] for row, length in zip(x, lengths, strict=True)])
     assert torch.equal(flat[0, :tokens], rows)
-    back, kept = packing.padded(flat), real(packing)[..., None].bool()
+    back, kept = packing.pad(flat), real(packing)[..., None].bool()
     assert torch.equal(back[kept.expand_as(back)], x[kept.expand_as(x)])
-    (slope,) = torch.autograd.grad((back * kept * 3).sum(), x)
-    assert torch.equal(slope, 3.0 * kept.expand_as(x))
+    (grad,) = torch.autograd.grad((back * kept * 3).sum(), x)
+    assert torch.equal(grad, 3.0 * kept.expand_as(x))
     starts, longest = packing.offsets.starts.tolist(), packing.offsets.longest
     assert starts == [sum(lengths[:i]) for i in range(len(lengths) + 1)] + [flat.size(1)]
     assert longest == packing.width
 
 
 def test_the_number_of_places_is_a_round_one_where_there_is_padding_enough():
-    assert len(packed([5, 20, 20]).places) == 48
-    assert len(packed([20, 20, 19]).places) == 60
+    assert len(packed([5, 20, 20]).slots) == 48
+    assert len(packed([20, 20, 19]).slots) == 60
 
 
-def test_rows_are_packed_where_that_spares_something():
-    full = torch.tensor([16, 16, 16])
-    assert unpadded_layouts((full, 16)) is None
-    assert unpadded_layouts((full - 1, 16)) is None
-    assert unpadded_layouts((full - 6, 16)) is not None
-    assert len(unpadded_layouts((full, 16), (full - 6, 16))) == 2
-    assert unpadded_layouts(((full - 6).to("meta"), 16)) is None
-    attention = SelfAttention(4, 2, kind="encoder")
-    with regard.look(attention):
-        assert unpadded_layouts((full - 6, 16)) is None
-
-
-def passed(module, hidden: Tensor, slope: Tensor, narrow: bool, run) -> list[Tensor]:
+def passed(module, hidden: Tensor, grad: Tensor, low_precision: bool, run) -> list[Tensor]:
     hidden = hidden.clone().requires_grad_()
     torch.manual_seed(3)
-    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+    with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
         out = run(hidden)
-    found = torch.autograd.grad((out.float() * slope).sum(), [hidden, *module.parameters()])
+    found = torch.autograd.grad((out.float() * grad).sum(), [hidden, *module.parameters()])
     return [out.detach(), *found]
 
 
@@ -98,61 +88,65 @@ def near(found: list[Tensor], wanted: list[Tensor], kind: torch.dtype) -> None:
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_tokens_of_a_row_see_their_row(kind, is_causal, probability, lengths):
     """With dropout too: what is dropped is the same."""
-    packing, narrow = packed(lengths), kind == torch.bfloat16
+    packing, low_precision = packed(lengths), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, keep = torch.randn(len(lengths), packing.width, 24), real(packing)
-    slope, apart = torch.randn_like(hidden) * keep, padded(packing, packing, is_causal)
-    wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, apart) * keep)
+    grad, apart = torch.randn_like(hidden) * keep, padded(packing, packing, is_causal)
+    wanted = passed(attention, hidden, grad, low_precision, lambda x: attention(x, apart) * keep)
 
     def run(x):
-        out = attention(packing.flat(x), unpadded_mask(packing, causal=is_causal))
-        return packing.padded(out) * keep
+        out = attention(packing.unpad(x), unpadded_mask(packing, causal=is_causal))
+        return packing.pad(out) * keep
 
-    near(passed(attention, hidden, slope, narrow, run), wanted, kind)
+    near(passed(attention, hidden, grad, low_precision, run), wanted, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 def test_first_tokens_see_their_row(kind, probability):
-    packing, narrow = packed([3, 30, 1, 5]), kind == torch.bfloat16
+    packing, low_precision = packed([3, 30, 1, 5]), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
-    hidden, slope = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
+    hidden, grad = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
     grid = padding(packing.lengths).resolve(1, 30, rows=4)
-    wanted = passed(attention, hidden, slope, narrow, lambda x: attention.at(FirstToken(), x, grid))
+    wanted = passed(
+        attention, hidden, grad, low_precision, lambda x: attention(x, grid, rows=FirstTokens())
+    )
 
     def run(x):
-        return attention.at(
-            packing.first_tokens(), packing.flat(x), unpadded_mask(packing)
+        return attention(
+            packing.unpad(x), unpadded_mask(packing), rows=packing.first_tokens()
         ).transpose(0, 1)
 
-    near(passed(attention, hidden, slope, narrow, run), wanted, kind)
-    flat = packing.flat(hidden)
-    assert torch.equal(packing.first_tokens().of(flat)[0], FirstToken().of(hidden)[:, 0])
+    near(passed(attention, hidden, grad, low_precision, run), wanted, kind)
+    flat = packing.unpad(hidden)
+    assert torch.equal(packing.first_tokens().of(flat)[0], FirstTokens().of(hidden)[:, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lengths", [[3, 30, 1, 0, 5], [30, 30], [29, 30, 30]])
 def test_some_tokens_see_their_row(kind, lengths):
     """As many of each row as it happens, of some none."""
-    packing, narrow = packed(lengths, 30), kind == torch.bfloat16
+    packing, low_precision = packed(lengths, 30), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder")
     hidden = torch.randn(len(lengths), 30, 24)
     keep = real(packing)[..., 0].bool()
     places = (torch.rand(len(lengths), 30) < 0.3) & keep
     places[1] = False
-    slope = torch.randn(int(places.sum()), 24)
+    grad = torch.randn(int(places.sum()), 24)
     grid = padding(packing.lengths).resolve(1, 30, rows=len(lengths))
-    wanted = passed(attention, hidden, slope, narrow, lambda x: attention(x, grid)[places])
+    wanted = passed(attention, hidden, grad, low_precision, lambda x: attention(x, grid)[places])
 
     def run(x):
-        return attention.at(packing.at(places), packing.flat(x), unpadded_mask(packing))[0]
+        return attention(packing.unpad(x), unpadded_mask(packing), rows=packing.subset(places))[0]
 
-    found = passed(attention, hidden, slope, narrow, run)
-    torch.testing.assert_close(found[0], wanted[0], atol=1e-6 if not narrow else 5e-3, rtol=0)
+    found = passed(attention, hidden, grad, low_precision, run)
+    torch.testing.assert_close(
+        found[0], wanted[0], atol=1e-6 if not low_precision else 5e-3, rtol=0
+    )
     for one, other in zip(found[1:], wanted[1:], strict=True):
         scale = float(other.abs().max())
         torch.testing.assert_close(
-            one / scale, other / scale, atol=2e-2 if narrow else 1e-5, rtol=0
+            one / scale, other / scale, atol=2e-2 if low_precision else 1e-5, rtol=0
         )
 
 
@@ -160,23 +154,27 @@ def test_some_tokens_see_their_row(kind, lengths):
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 @pytest.mark.parametrize("sources", [[7, 2, 20, 4], [0, 20, 1, 0], [20, 20, 20, 20]])
 def test_tokens_see_the_row_of_a_memory(kind, probability, sources):
-    targets, narrow = [1, 12, 9, 0], kind == torch.bfloat16
+    targets, low_precision = [1, 12, 9, 0], kind == torch.bfloat16
     rows, memories = packed(targets), packed(sources)
     cross = CrossAttention(24, 3, dropout=probability)
     hidden, memory = torch.randn(4, 12, 24), torch.randn(4, 20, 24, requires_grad=True)
     keep = real(rows)
-    slope = torch.randn_like(hidden) * keep
+    grad = torch.randn_like(hidden) * keep
     pairs = padded(rows, memories)
 
     def apart(x):
-        return cross(x, *cross.read(memory), pairs) * keep
+        return cross(x, cross.read(memory, pairs)) * keep
 
     def run(x):
-        out = cross(rows.flat(x), *cross.read(memories.flat(memory)), unpadded_mask(rows, memories))
-        return rows.padded(out) * keep
+        out = cross(
+            rows.unpad(x), cross.read(memories.unpad(memory), unpadded_mask(rows, memories))
+        )
+        return rows.pad(out) * keep
 
     near(
-        passed(cross, hidden, slope, narrow, run), passed(cross, hidden, slope, narrow, apart), kind
+        passed(cross, hidden, grad, low_precision, run),
+        passed(cross, hidden, grad, low_precision, apart),
+        kind,
     )
 
 
@@ -186,9 +184,9 @@ def test_a_row_does_not_depend_on_its_neighbours():
 
     def context(of):
         packing = packed([len(row) for row in of], 40)
-        flat = packing.flat(torch.nn.utils.rnn.pad_sequence([*of, torch.zeros(40, 24)], True)[:-1])
+        flat = packing.unpad(torch.nn.utils.rnn.pad_sequence([*of, torch.zeros(40, 24)], True)[:-1])
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            return packing.padded(attention(flat, unpadded_mask(packing)))
+            return packing.pad(attention(flat, unpadded_mask(packing)))
 
     together = context(rows)
     for place, row in enumerate(rows):
@@ -197,7 +195,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
 
 def test_attention_capture_shows_padded_sequences():
     packing, attention = packed([3, 20]), SelfAttention(8, 2, kind="encoder")
-    flat = packing.flat(torch.randn(2, 20, 8))
+    flat = packing.unpad(torch.randn(2, 20, 8))
     with regard.look(attention) as seen:
         attention(flat, unpadded_mask(packing))
     (view,) = seen.passes
@@ -212,7 +210,7 @@ def test_other_scores_keep_sequences_apart():
     def negative(query, key):
         return -(query @ key.transpose(-1, -2))
 
-    flat = [packing.flat(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value)]
+    flat = [packing.unpad(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value)]
     found = attend(*flat, score=negative, mask=unpadded_mask(packing))
     wanted = attend(query, key, value, score=negative, mask=padded(packing, packing))
     torch.testing.assert_close(found[0, 0, :3], wanted[0, 0, :3])

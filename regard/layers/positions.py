@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
+
+from regard.data.batches import Sequences
+from regard.state import KeyValueCache
 
 
 def sinusoid(positions: Tensor, d_model: int) -> Tensor:
@@ -24,8 +28,43 @@ def sinusoid(positions: Tensor, d_model: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
 
 
-class SinusoidalPositions(nn.Module):
-    """The table of `sinusoid`, grown as far as positions come; it has no parameters."""
+class PositionTable(nn.Module, ABC):
+    """A vector for each position."""
+
+    @abstractmethod
+    def forward(self, count: int, start: int = 0) -> Tensor:
+        """Vectors of `count` positions from `start`: (T, D).
+
+        Raises:
+            ValueError: the table has no such positions.
+        """
+
+    @abstractmethod
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """Vectors of positions that differ between sequences: (B, T) -> (B, T, D).
+
+        Args:
+            end: above all of them, as far as that is known without asking the device.
+
+        Raises:
+            ValueError: the table has no such positions.
+        """
+
+    def of(self, batch: Sequences) -> Tensor:
+        """Vectors of the tokens of a batch, (T, D), or without padding (1, N, D)."""
+        if batch.layout is None:
+            return self(batch.ids.size(1))
+        return self.at(batch.positions, batch.width)
+
+    def after(self, cache: KeyValueCache, count: int) -> Tensor:
+        """Vectors of the next `count` tokens: (T, D), or (B, T, D) where lengths differ."""
+        if cache.even:
+            return self(count, cache.longest)
+        return self.at(cache.positions(count), cache.longest + count)
+
+
+class SinusoidalPositions(PositionTable):
+    """The table of `sinusoid`, which grows as far as positions come; it has no parameters."""
 
     table: Tensor
 
@@ -35,7 +74,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", sinusoid(torch.arange(256), d_model), persistent=False)
 
     def reserve(self, count: int) -> None:
-        """Make sure that positions 0 … count - 1 are in the table."""
+        """Make sure that positions 0 ... count - 1 are in the table."""
         if count > self.table.size(0):
             longer = torch.arange(2 * count, device=self.table.device)
             self.table = sinusoid(longer, self.d_model).to(self.table.dtype)
@@ -46,12 +85,12 @@ class SinusoidalPositions(nn.Module):
         return self.table[start : start + count]
 
     def at(self, positions: Tensor, end: int) -> Tensor:
-        """Vectors of positions that differ from row to row, all below `end`: (B, T, D)."""
+        """Vectors of positions that differ between sequences: (B, T) -> (B, T, D)."""
         self.reserve(end)
         return self.table[positions]
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(PositionTable):
     """A learned vector for each of the first `max_length` positions (GPT, BERT)."""
 
     def __init__(self, max_length: int, d_model: int):
@@ -68,9 +107,7 @@ class LearnedPositions(nn.Module):
         return self.vectors.weight[start : start + count]
 
     def at(self, positions: Tensor, end: int) -> Tensor:
-        """Vectors of positions that differ from row to row: (B, T) -> (B, T, D).
-
-        `end` is above all of them, as far as that is known without asking the device.
+        """Vectors of positions that differ between sequences: (B, T) -> (B, T, D).
 
         Raises:
             ValueError: a position lies beyond the table.
@@ -87,24 +124,30 @@ class LearnedPositions(nn.Module):
             )
 
 
-class CountedPositions(LearnedPositions):
-    """Of tokens alone (RoBERTa): the first stands at `pad + 1`, and all padding at `pad`."""
+class RobertaPositions(LearnedPositions):
+    """Positions of tokens alone (RoBERTa): the first is `pad + 1`, and all padding has `pad`."""
 
     def __init__(self, max_length: int, d_model: int, pad: int):
         super().__init__(max_length + pad + 1, d_model)
         self.max_length, self.pad = max_length, pad
 
-    def of(self, ids: Tensor) -> Tensor:
-        """The vectors of ids (B, T): (B, T, D).
+    def of(self, batch: Sequences) -> Tensor:
+        """Vectors of the tokens of a batch, (B, T, D), or without padding (1, N, D). Padding ids
+        inside a sequence are not counted.
 
         Raises:
-            ValueError: the row is longer than the model has positions for.
+            ValueError: a sequence is longer than the model has positions for.
         """
-        if ids.size(1) > self.max_length:
+        if batch.width > self.max_length:
             raise ValueError(
-                f"The input reaches position {ids.size(1)}, but this model has learned only "
+                f"The input reaches position {batch.width}, but this model has learned only "
                 f"{self.max_length} positions. Shorten the input."
             )
+        ids = batch.pad(batch.ids)
+        if batch.layout is not None:  # `pad` fills up with zeros, which may be an id
+            ids = ids.masked_fill(~batch.keep, self.pad)
         tokens = ids.ne(self.pad)
-        places = tokens.cumsum(1) * tokens + self.pad
-        return nn.functional.embedding(places, self.vectors.weight, padding_idx=self.pad)
+        positions = tokens.cumsum(1) * tokens + self.pad
+        if batch.layout is not None:
+            positions = batch.layout.unpad(positions)
+        return nn.functional.embedding(positions, self.vectors.weight, padding_idx=self.pad)

@@ -10,9 +10,11 @@ import torch
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
-from regard.kernels.compiled_decoder import Step
+from regard.decoding.start import start
+from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.wrappers import generator
 
 KINDS = ["fast", "older", "plain"]
 
@@ -81,9 +83,9 @@ def test_searches_are_the_same_with_and_without(use):
     source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
     beam = Beam(size=4, n_best=4, max_tokens=12)
     use(None)
-    wanted = beam.run(model, source)
+    wanted = beam.run(generator(model), source)
     use("fast")
-    for found, expected in zip(beam.run(model, source), wanted, strict=True):
+    for found, expected in zip(beam.run(generator(model), source), wanted, strict=True):
         assert [one.tokens for one in found] == [one.tokens for one in expected]
         for one, other in zip(found, expected, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-5)
@@ -100,7 +102,7 @@ def decoder(words=9001, spread=1.0):
 def begun(model, rows):
     """Some sources of different lengths, and a token for each."""
     source = Sequences.of([[3 + (i + j) % 90 for j in range(1 + i % 4)] for i in range(rows)], 0)
-    state, first = model.start(source)
+    state, first = start(model, source)
     return state, first + torch.arange(rows)[:, None]
 
 
@@ -115,13 +117,13 @@ def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
         (9300, 3, 18),
         (101, 4, 8),
     ]:
-        model = prepare(decoder(words), weights)
+        model = CompiledGenerator(prepare(decoder(words), weights))
         for kind in KINDS:
             use(kind)
             state, tokens = begun(model, rows)
             scores, after = model.step(tokens, state)
             wanted = ops.topk(scores[:, 0], count)
-            found, later = model.step.leading(tokens, begun(model, rows)[0], count)
+            found, later = model.topk(tokens, begun(model, rows)[0], count)
             assert torch.equal(found.tokens, wanted.tokens) and found.vocab_size == words
             assert torch.equal(found.log_probs, wanted.log_probs)
             assert later.cache.longest == 1
@@ -130,27 +132,24 @@ def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
 
 def test_where_scores_are_needed(use):
     use("fast")
-    model = prepare(decoder())
+    model = CompiledGenerator(prepare(decoder()))
     state, tokens = begun(model, 3)
-    assert model.step.leading(tokens, state, 9002) is None  # so many words there are not
+    assert model.topk(tokens, state.copy(), 9002) is None  # so many words there are not
     with pytest.raises(IndexError):
-        model.step.leading(tokens + 9001, state, 2)
+        model.topk(tokens + 9001, state.copy(), 2)
     model.head.bias = torch.full((9001,), -math.inf)
     model.head.bias[5:8] = 0.0
-    model.decoder.programs.clear()
-    assert model.step.leading(tokens, state, 8) is None  # others are minus infinity
-    assert model.step.leading(tokens, state, 3)[0].tokens.sort().values.tolist() == [[5, 6, 7]] * 3
+    assert model.topk(tokens, state.copy(), 8) is None  # others are minus infinity
+    assert model.topk(tokens, state.copy(), 3)[0].tokens.sort().values.tolist() == [[5, 6, 7]] * 3
     model.head.bias[6] = math.nan
-    model.decoder.programs.clear()
-    assert model.step.leading(tokens, state, 3)[0].log_probs.isnan().all()
+    assert model.topk(tokens, state.copy(), 3)[0].log_probs.isnan().all()
     model.head.bias[:] = 0.0
     model.head.bias[9000] = 1e7  # beside it, and it comes last, many others are equal
-    model.decoder.programs.clear()
-    assert model.step.leading(tokens, state, 8) is None
-    wanted = model.step(tokens, state)[0][:, 0]
+    assert model.topk(tokens, state.copy(), 8) is None
+    wanted = model.step(tokens, state.copy())[0][:, 0]
     assert torch.equal(ops.topk(wanted, 8).tokens, by_sorting(wanted, 8)[0])
     use(None)
-    assert model.step.leading(tokens, state, 3) is None
+    assert model.topk(tokens, state.copy(), 3) is None
 
 
 @pytest.mark.parametrize("spread", [1.0, 300.0])
@@ -158,10 +157,11 @@ def test_searches_are_the_same_without_scores(use, monkeypatch, spread):
     use("fast")
     model = prepare(decoder(spread=spread))
     source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
-    beam, calls, call = Beam(size=4, n_best=4, max_tokens=12), [], Step.leading
-    monkeypatch.setattr(Step, "beams", lambda *asked: None)
-    monkeypatch.setattr(Step, "leading", lambda *asked: calls.append(call(*asked)) or calls[-1])
-    found = beam.run(model, source)
+    beam, calls, call = Beam(size=4, n_best=4, max_tokens=12), [], CompiledGenerator.topk
+    monkeypatch.setattr(CompiledGenerator, "search", lambda *asked: None)
+    listen = lambda *asked: calls.append(call(*asked)) or calls[-1]  # noqa: E731
+    monkeypatch.setattr(CompiledGenerator, "topk", listen)
+    found = beam.run(generator(model), source)
     assert calls and all(calls)
-    monkeypatch.setattr(Step, "leading", lambda *asked: None)
-    assert beam.run(model, source) == found
+    monkeypatch.setattr(CompiledGenerator, "topk", lambda *asked: None)
+    assert beam.run(generator(model), source) == found

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.ops import ALL_KEYS, KeyMask
+from regard.data.batches import Sequences
+from regard.ops import ALL_KEYS, KeyMask, UnpaddedMask
 
 Device = torch.device | str | None
 
@@ -266,6 +267,29 @@ def given(grid: Tensor) -> Mask:
 def everything() -> Mask:
     """No restriction."""
     return Everything()
+
+
+# -------------------------------------------------------------------------- of whole batches
+
+
+def padding_of(batch: Sequences) -> KeyMask:
+    """Each token sees every token of its own sequence."""
+    return keys_of(batch, batch)
+
+
+def causal_of(batch: Sequences) -> KeyMask:
+    """Each token sees its own sequence up to itself. Padding stands behind all tokens."""
+    if batch.layout is None:
+        return KeyMask.causal(batch.ids.size(1), batch.ids.device)
+    offsets = batch.layout.offsets
+    return KeyMask(unpadded=UnpaddedMask(offsets, offsets, causal=True))
+
+
+def keys_of(source: Sequences, target: Sequences) -> KeyMask:
+    """Each token of a target sees every token of its source; both have the same layout."""
+    if source.layout is None or target.layout is None:
+        return KeyMask.padding(source.lengths, source.width)
+    return KeyMask(unpadded=UnpaddedMask(target.layout.offsets, source.layout.offsets))
 
 
 def _agreed(rows: int, found: int) -> int:

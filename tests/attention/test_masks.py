@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.masks import Mask, causal, everything, given, global_, padding, window
+from regard.attention.masks import Mask, causal, everything, given, global_, padding, window
 
 
 def grid(text: str) -> torch.Tensor:

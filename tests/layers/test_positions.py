@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from regard.positions import LearnedPositions, SinusoidalPositions, sinusoid
+from regard.layers.positions import LearnedPositions, SinusoidalPositions, sinusoid
 
 
 @pytest.mark.parametrize("d_model", [2, 8, 512])

@@ -1,4 +1,4 @@
-"""Rows that begin alike: the same hidden states, from fewer places."""
+"""Rows with a common prefix: the same hidden states, from fewer computed positions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import regard
 from regard.data import Sequences
-from regard.models import beginnings
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.quantize import prepare
+from regard.tasks.shared_prefix import encode_with_shared_prefixes, prefix_groups
 
 SIZES = dict(vocab_size=50, d_model=32, heads=4, layers=2, max_length=70)
 
@@ -28,13 +28,13 @@ def questions(*groups):
 
 @pytest.mark.parametrize("model", [GPT(GPTConfig(**SIZES)), GPT2(GPT2Config(**SIZES))])
 @torch.no_grad()
-def test_choices_read_their_question_once(model):
+def test_a_prefix_is_computed_once(model):
     texts, places = questions((40, 3, 5, 1), (38, 6, 2, 2), (44, 1)), []
-    wanted = list(model.eval().layers(texts))[-1]
+    wanted = list(model.eval().states(texts))[-1]
     model.dropout.register_forward_hook(
         lambda module, given, out: places.append(out.size(0) * out.size(1))
     )
-    found = model.encode(texts)
+    found = encode_with_shared_prefixes(model, texts)
     assert torch.allclose(found[texts.keep], wanted[texts.keep], atol=1e-5)
     assert sum(places) < 0.6 * texts.ids.numel()
 
@@ -42,37 +42,39 @@ def test_choices_read_their_question_once(model):
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 @torch.no_grad()
-def test_however_they_are_grouped(data):
+def test_any_groups_give_the_same_hidden_states(data):
     torch.manual_seed(1)
     model = GPT2(GPT2Config(**SIZES)).eval()
     size, rest = st.integers(0, 50), st.lists(st.integers(1, 15), min_size=1, max_size=4)
     groups = data.draw(st.lists(st.tuples(size, rest), min_size=1, max_size=4))
     texts = questions(*((shared, *rests) for shared, rests in groups))
-    found, wanted = model.encode(texts), list(model.layers(texts))[-1]
+    found, wanted = encode_with_shared_prefixes(model, texts), model.encode(texts)
+    if found is None:
+        return
     assert torch.allclose(found[texts.keep], wanted[texts.keep], atol=1e-5)
 
 
-def test_where_little_is_shared_nothing_is_grouped():
-    assert beginnings.beginnings(questions((40, 3, 5))) is not None
+def test_short_prefixes_are_not_grouped():
+    assert prefix_groups(questions((40, 3, 5))) is not None
     for groups in [((10, 30, 30),), ((40, 3), (40, 3)), ((20, 40, 40),), ((64, 1),)]:
-        assert beginnings.beginnings(questions(*groups)) is None
+        assert prefix_groups(questions(*groups)) is None
 
 
-def test_who_learns_or_looks_reads_everything():
+def test_training_and_attention_capture_share_no_prefixes():
     model, texts = GPT2(GPT2Config(**SIZES)).eval(), questions((40, 3, 5, 1))
-    assert beginnings.read_once(model, texts) is None  # gradients may be asked for
+    assert encode_with_shared_prefixes(model, texts) is None  # gradients may be asked for
     with torch.no_grad():
-        assert beginnings.read_once(model, texts) is not None
+        assert encode_with_shared_prefixes(model, texts) is not None
         with regard.look(model):
-            assert beginnings.read_once(model, texts) is None
-        assert beginnings.read_once(model.train(), texts) is None
+            assert encode_with_shared_prefixes(model, texts) is None
+        assert encode_with_shared_prefixes(model.train(), texts) is None
 
 
 @pytest.mark.usefixtures("some_kernels")
 @torch.no_grad()
-def test_quantized_weights():
+def test_quantized_weights_share_prefixes():
     torch.manual_seed(2)
     model, texts = GPT2(GPT2Config(**SIZES)).eval(), questions((40, 3, 5, 1), (38, 6, 2, 2))
-    wanted = list(model.layers(texts))[-1]
-    found = prepare(model, "bfloat16").encode(texts)
+    wanted = list(model.states(texts))[-1]
+    found = encode_with_shared_prefixes(prepare(model, "bfloat16"), texts)
     assert torch.cosine_similarity(found, wanted, dim=-1)[texts.keep].min() > 0.999

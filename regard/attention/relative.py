@@ -1,0 +1,124 @@
+"""Attention that knows distances instead of positions: T5's score bias, and Transformer-XL's.
+
+T5 (Raffel et al. 2020, section 2.1) adds a learned number for each bucket of distances and each
+head; it goes into `SelfAttention` as its `bias`. Transformer-XL (Dai et al. 2019, section 3.3)
+compares queries with distances too, and reads the hidden states of the segment before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.attend import SCALED, attend
+from regard.attention.multihead import Joined, merge_heads, split_heads, width_of_head
+from regard.attention.tap import Tap
+from regard.layers.dropout import check_probability
+from regard.layers.linear import Linear
+from regard.layers.positions import sinusoid
+from regard.ops import ALL_KEYS, KeyMask
+
+# From distances (query position - key position) and a number of buckets to buckets.
+Bucket = Callable[[Tensor, int], Tensor]
+
+MAX_DISTANCE = 128  # from here on all distances share the last bucket
+
+
+def causal_bucket(distance: Tensor, buckets: int) -> Tensor:
+    """Of keys up to the query's own position, for decoders: 0 ... buckets - 1.
+
+    One bucket for each distance in the first half of them, then logarithmically wider ones.
+    """
+    exact = buckets // 2
+    distance = distance.clamp(min=0)
+    growth = torch.log(distance.clamp(min=1).double() / exact) / math.log(MAX_DISTANCE / exact)
+    wide = exact + (growth * (buckets - exact)).long().clamp(min=0, max=buckets - exact - 1)
+    return torch.where(distance < exact, distance, wide)
+
+
+def two_sided_bucket(distance: Tensor, buckets: int) -> Tensor:
+    """Of keys on both sides, for encoders: half of the buckets for each side."""
+    half = buckets // 2
+    return causal_bucket(distance.abs(), half) + half * (distance < 0)
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each bucket of distances and each head; T5's layers share one.
+
+    Args:
+        bucket: `causal_bucket` or `two_sided_bucket`.
+    """
+
+    def __init__(self, heads: int, bucket: Bucket, buckets: int = 32):
+        super().__init__()
+        self.bucket, self.buckets = bucket, buckets
+        self.values = nn.Embedding(buckets, heads)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """What is added to the scores: positions (T,) or (B, T), and (S,) -> (1 or B, H, T, S)."""
+        distance = torch.atleast_2d(queries)[:, :, None] - keys  # (1 or B, T, S)
+        return self.values(self.bucket(distance, self.buckets)).permute(0, 3, 1, 2)
+
+
+class RelativeAttention(nn.Module):
+    """Self-attention over this segment and the one before (Transformer-XL).
+
+    score(i, j) = ((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(K),  r_d = W_r sinusoid(d)
+
+    u and v are learned for each head: content and position bias.
+
+    Raises:
+        ValueError: the heads do not divide the width.
+    """
+
+    def __init__(self, d_model: int, heads: int, *, kind: str = "decoder", dropout: float = 0.0):
+        super().__init__()
+        check_probability(dropout)
+        self.heads, self.head_dim = heads, width_of_head(d_model, heads)
+        self.d_model, self.dropout = d_model, dropout
+        self.query = Linear(d_model, d_model, bias=False)
+        self.key_value = Joined(d_model, d_model, parts=2, bias=False)
+        self.distance = Linear(d_model, d_model, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
+        self.position_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
+        self.output = Linear(d_model, d_model, bias=False)
+        self.tap = Tap(kind)
+
+    def forward(
+        self, hidden: Tensor, memory: Tensor | None = None, mask: KeyMask = ALL_KEYS
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D)
+
+        Args:
+            memory: hidden states (B, M, D) of the segment before; no gradient reaches them.
+            mask: which of the M + T keys each query may see: at most those up to itself.
+        """
+        read = hidden if memory is None else torch.cat([memory.detach(), hidden], 1)
+        query = split_heads(self.query(hidden), self.heads)  # (B, H, T, K)
+        both = split_heads(self.key_value(read), 2 * self.heads)
+        key, value = both.chunk(2, dim=1)  # (B, 2H, S, K) -> 2 times (B, H, S, K)
+        context = attend(
+            query + self.content_bias,
+            key,
+            value,
+            score=SCALED,
+            mask=mask,
+            bias=self._position_scores(query, read.size(1)),
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap,
+        )
+        return self.output(merge_heads(context))
+
+    def _position_scores(self, query: Tensor, keys: int) -> Tensor:
+        """(q_i + v) r_{i-j} / sqrt(K): (B, H, T, K) -> (B, H, T, S)."""
+        count, device = query.size(2), query.device
+        distances = torch.arange(keys, device=device)
+        table = self.distance(sinusoid(distances, self.d_model).to(query))  # (S, D)
+        table = split_heads(table[None], self.heads)  # (1, H, S, K), by distance
+        by_distance = (query + self.position_bias) @ table.mT * self.head_dim**-0.5
+        position = torch.arange(keys - count, keys, device=device)[:, None]
+        distance = (position - distances).clamp(min=0)  # (T, S)
+        return by_distance.gather(-1, distance.expand_as(by_distance))

@@ -1,0 +1,47 @@
+"""How decoding starts: the state before the first tokens that are fed, and these tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data.batches import Sequences
+from regard.models.protocols import Generator
+from regard.state import SPARE, State, extremes
+
+
+def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
+    """The state before the first tokens that are fed, and these, (B, 1).
+
+    Of an encoder-decoder it is the state behind the source, and `bos`. Of a language model it is
+    the state before the last token of each prompt, and that token. An empty prompt, or None for one
+    sequence without a prompt, begins with `model.first_token`.
+
+    Args:
+        source: on the device of the model; prompts may have different lengths.
+
+    Raises:
+        ConfigError: a prompt is empty, and the vocabulary has nothing that it could begin with.
+    """
+    if not model.continues:
+        assert source is not None
+        return model.read(source), source.ids.new_full((len(source), 1), model.config.bos)
+    state: State = model.empty(1 if source is None else len(source))
+    if source is None:
+        device = next(iter(state.tensors().values())).device
+        source = Sequences.of([[]], model.config.pad).to(device)
+    return _after_prompts(model, source, state)
+
+
+def _after_prompts(model: Generator, prompts: Sequences, state: State) -> tuple[State, Tensor]:
+    read = (prompts.lengths - 1).clamp(min=0)
+    shortest, longest = extremes(prompts.lengths)
+    if longest > 1:
+        state = state.expecting(longest + SPARE)  # else the first new token copies the cache
+        state = model.prefill(prompts.ids[:, : longest - 1], state, read)
+    # One column more, so that a batch of empty prompts has a last token too.
+    ids = F.pad(prompts.ids, (0, 1), value=model.config.pad or 0)
+    first = ids.gather(1, read[:, None])
+    if shortest or not len(prompts):
+        return state, first
+    return state, first.masked_fill(prompts.lengths[:, None] == 0, model.first_token)

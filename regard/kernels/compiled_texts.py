@@ -1,0 +1,199 @@
+"""Hidden states of texts that lie end to end, without padding, in one compiled call.
+
+Each token sees its whole text and nothing else, and a text's states do not depend on the texts
+beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from regard.data.batches import Sequences
+from regard.kernels import build
+from regard.kernels.arguments import address, contiguous, is_cpu_strided, optional_address
+from regard.kernels.lowering import IDS, SEGMENTS, Lowering
+from regard.kernels.op_list import LINES, TABLE, Op, OpList
+from regard.kernels.products import threads_for
+from regard.kernels.program import Program
+from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
+from regard.kernels.tracer import LeafTracer
+
+
+class TextProgram(Program):
+    """What a model does with whole texts, in one call."""
+
+    def __init__(self, listed: OpList):
+        super().__init__(listed)
+        self.limits = [
+            min((_rows(op) for op in listed.ops if _looks_up(op, which)), default=sys.maxsize)
+            for which in (IDS, SEGMENTS)
+        ]
+
+    def takes(self, flat: Flat) -> bool:
+        """Whether the tables have a row for everything that these texts ask for."""
+        if flat.longest > self.end:
+            return False
+        for asked, limit in zip((flat.ids, flat.segments), self.limits, strict=True):
+            if asked is not None and len(asked):
+                least, most = asked.aminmax()
+                if least < 0 or most >= limit:
+                    return False
+        return True
+
+    def encode(self, library: Any, flat: Flat, hidden: Tensor | None = None) -> Tensor:
+        """States (N, D) of texts, from those that the first block reads where they are given."""
+        width = self.width
+        shape, whole = (flat.count, width), (flat.count,)
+        out = torch.empty(shape) if hidden is None else contiguous(hidden.clone())
+        if flat.count:
+            library.regard_encode(
+                *(self._address, address("hidden", out, torch.float32, shape), flat.count),
+                optional_address("ids", flat.ids, torch.int64, whole),
+                optional_address("segments", flat.segments, torch.int64, whole),
+                address("starts", flat.starts, torch.int64, flat.starts.shape),
+                *(flat.starts.numel() - 1, threads_for(flat.count * self._work)),
+            )
+        return out
+
+
+def _looks_up(op: Op, which: int) -> bool:
+    return op.kind in (LINES, TABLE) and op.heads == which
+
+
+def _rows(op: Op) -> int:
+    if op.table is not None:
+        return op.table.size(0)
+    assert op.matrix is not None
+    return op.matrix.lines
+
+
+class Flat:
+    """Texts end to end: ids and segments (N,), and where each begins, and the end, (B + 1,)."""
+
+    def __init__(self, batch: Sequences):
+        self.keep = batch.keep
+        self.ids = batch.ids[self.keep]
+        self.segments = None if batch.segments is None else batch.segments[self.keep]
+        self.starts = F.pad(batch.lengths.cumsum(0), (1, 0))
+        self.count, self.longest = len(self.ids), batch.ids.size(1)
+
+    def padded(self, states: Tensor) -> Tensor:
+        """(N, D) -> (B, T, D), zeros at padding."""
+        padded = states.new_zeros(*self.keep.shape, states.size(-1))
+        padded[self.keep] = states
+        return padded
+
+
+class CompiledTexts:
+    """Programs for one method of a model that gives hidden states of whole texts.
+
+    Args:
+        method: "encode", which gives the last states, or "states", which gives those of each layer.
+    """
+
+    def __init__(self, model: Any, method: str):
+        self.model, self.method, self.programs = model, method, programs_of(model)
+
+    def last(self, batch: Sequences) -> Tensor | None:
+        """Hidden states of the last layer, (B, T, D); None where there is no program."""
+        flat = self._flat(batch)
+        program = None if flat is None else self._program(batch, flat, "last")
+        if flat is None or program is None:
+            return None
+        return flat.padded(program.encode(build.kernels(), flat))
+
+    def first(self, batch: Sequences) -> Tensor | None:
+        """Of the first tokens alone, (B, 1, D); None where there is no program."""
+        flat = self._flat(batch)
+        program = None if flat is None else self._program(batch, flat, "first")
+        if flat is None or program is None:
+            return None
+        return program.encode(build.kernels(), flat)[flat.starts[:-1], None]
+
+    def each(self, batch: Sequences) -> tuple[Flat, Iterator[Tensor]] | None:
+        """The embeddings and the states of each layer, (N, D) of the texts end to end; None where
+        there is no program.
+        """
+        flat = self._flat(batch)
+        program = None if flat is None else self._program(batch, flat, "layer 0")
+        if flat is None or program is None:
+            return None
+        programs = [self._program(batch, flat, f"layer {n + 1}") for n in range(self._layers)]
+        return (flat, _each(flat, [program, *programs])) if all(programs) else None
+
+    @property
+    def _layers(self) -> int:
+        return self.model.config.layers
+
+    def _flat(self, batch: Sequences) -> Flat | None:
+        plain = (
+            batch.layout is None
+            and is_cpu_strided(batch.ids, torch.int64)
+            and is_cpu_strided(batch.lengths, torch.int64)
+            and (batch.segments is None or is_cpu_strided(batch.segments, torch.int64))
+            and wants_results_alone(self.model)
+        )
+        return Flat(batch) if plain else None
+
+    def _program(self, batch: Sequences, flat: Flat, part: str) -> TextProgram | None:
+        key = self.method, part, batch.segments is None
+        program: Any = self.programs.of(
+            self.model,
+            key,
+            lambda: TextProgram(self._ops(part, batch.segments is not None)),
+            lambda program: self._agrees(program, batch, part),
+        )
+        return program if program is not None and program.takes(flat) else None
+
+    def _agrees(self, program: Any, batch: Sequences, part: str) -> bool:
+        """Whether the first text has the states that the model's own code gives it."""
+        length = int(batch.lengths[0]) if len(batch) else 0
+        if not length or part not in ("last", "first"):
+            return True
+        segments = None if batch.segments is None else batch.segments[:1, :length]
+        one = Sequences(batch.ids[:1, :length], batch.lengths[:1], segments)
+        expected = self.model.encode(one)[0]
+        flat = Flat(one)
+        if not program.takes(flat):
+            return True
+        found = program.encode(build.kernels(), flat)
+        return agree(found[:1], expected[:1]) if part == "first" else agree(found, expected)
+
+    def _ops(self, part: str, has_segments: bool) -> OpList:
+        def arguments(tracing: LeafTracer) -> list[Any]:
+            names = ("tokens", "lengths", "segments", "layout")
+            ids, lengths, segments, layout = (tracing.symbol(name) for name in names)
+            kept = segments if has_segments else None
+            batch = Sequences(ids, lengths, kept, layout=layout)  # type: ignore[arg-type]
+            return [batch, tracing.symbol("rows")] if part == "first" else [batch]
+
+        graph = tracer(self.method, arguments).graph_of(self.model)
+        result, given = _ends(graph, part)
+        lowering = Lowering(self.model)
+        if given is not None:
+            lowering.widths[0] = self.model.config.d_model
+        return lowering.finished(lowering.lowered(graph, result, given))
+
+
+def _ends(graph: fx.Graph, part: str) -> tuple[fx.Node, fx.Node | None]:
+    """The node of the states that are wanted, and of those that they are made of."""
+    found: Any = graph.output_node().args[0]
+    if isinstance(found, fx.Node):
+        return found, None
+    if not part.startswith("layer"):
+        return found[-1], None
+    number = int(part.split()[1])
+    return found[number], found[number - 1] if number else None
+
+
+def _each(flat: Flat, programs: list[Any]) -> Iterator[Tensor]:
+    library, states = build.kernels(), None
+    for program in programs:
+        states = program.encode(library, flat, states)
+        yield states

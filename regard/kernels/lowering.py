@@ -1,0 +1,678 @@
+"""From the graph of a model's method to a list of operations that the kernels run.
+
+Each node of the graph has a value: a register of the program, or a symbol such as a mask, of which
+only its identity matters. `LEAVES` says what each layer becomes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from regard.attention.looking import Looking
+from regard.attention.multihead import CrossAttention, Memory, SelfAttention
+from regard.attention.scores import Dot, General
+from regard.data.layout import ALL
+from regard.kernels.op_list import (
+    ABSENT,
+    ADD,
+    AFTER,
+    BEFORE,
+    COUNTED,
+    CROSS,
+    FIRST,
+    GRU_CELL,
+    JOINED,
+    LINEAR,
+    LINES,
+    LSTM_CELL,
+    LSTM_HIDDEN,
+    NORM,
+    PLACES,
+    RNN_CELL,
+    SCALED,
+    SELF,
+    SELF_FIRST,
+    STATE,
+    TABLE,
+    Op,
+    OpList,
+    in_few_registers,
+    with_sums_joined,
+)
+from regard.kernels.tracer import CannotCompile, where_of
+from regard.layers.dropout import Dropout
+from regard.layers.feedforward import (
+    ACTIVATIONS,
+    FeedForward,
+    gelu,
+    gelu_tanh,
+    quick_gelu,
+    relu_squared,
+)
+from regard.layers.norm import AddNorm
+from regard.layers.panels import PANEL
+from regard.layers.positions import LearnedPositions, RobertaPositions, SinusoidalPositions
+from regard.layers.quantized import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedMatrix,
+    QuantizedRecurrent,
+)
+from regard.layers.recurrent import LSTMStep
+from regard.ops import KeyMask, UnpaddedMask
+from regard.state import KeyValueCache, SourceMemory, State
+
+IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
+ACTIVATION: dict[Any, int] = {
+    ACTIVATIONS["linear"]: 0,
+    F.relu: 1,
+    gelu: 2,
+    gelu_tanh: 3,
+    quick_gelu: 4,
+    F.silu: 5,
+    relu_squared: 6,
+    torch.tanh: 7,
+    torch.sigmoid: 8,
+}
+
+# Layers whose results are pairs, (hidden, cell), or a pair of hidden states and such a pair.
+PAIRS: dict[type, int] = {LSTMStep: 1, QuantizedRecurrent: 2}
+
+
+@dataclass(frozen=True)
+class Register:
+    """Where hidden states are."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """What is no hidden state: a mask, a cache, a batch, a count."""
+
+    name: str
+    parts: tuple[Any, ...] = ()
+
+
+CACHE, SOURCE, TOKENS, ROWS = (Symbol(name) for name in ("cache", "source", "tokens", "rows"))
+SEGMENT_IDS, LAYOUT, LENGTHS = Symbol("segments"), Symbol("layout"), Symbol("lengths")
+COUNT = Symbol("size", (TOKENS, 1))
+MASK, ADVANCED = Symbol("mask", (CACHE,)), Symbol("advanced")
+SOURCE_MASK, NOTHING = Symbol("mask", (SOURCE,)), Symbol("nothing")
+INPUTS = {
+    symbol.name: symbol for symbol in (CACHE, SOURCE, TOKENS, ROWS, SEGMENT_IDS, LAYOUT, LENGTHS)
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A dataclass that the model made of other values."""
+
+    kind: type
+    values: dict[str, Any]
+
+
+class Lowering:
+    """Of one graph.
+
+    Args:
+        model: whose method it is of.
+        widths: of the register that comes in, if one does.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.modules = dict(model.named_modules())
+        self.ops: list[Op] = []
+        self.widths = [0]
+        self.values: dict[fx.Node, Any] = {}
+        self.parts = 0  # of a recurrent state
+
+    def lowered(
+        self, graph: fx.Graph, result: fx.Node | None = None, given: fx.Node | None = None
+    ) -> Any:
+        """The value of a node, or of the graph's output; `given` is the register that comes in.
+
+        Raises:
+            CannotCompile: something has no operation; the message says where.
+        """
+        wanted = list(graph.nodes)[-1] if result is None else result
+        needed = _needed(wanted, given)
+        for node in graph.nodes:
+            if given is not None and node is given:
+                self.values[node] = Register(0)
+            elif node in needed or node.op == "placeholder":
+                try:
+                    self.values[node] = self._value(node)
+                except CannotCompile as error:
+                    raise CannotCompile(error.reason, where_of(node)) from None
+                except (AttributeError, TypeError, IndexError, ValueError) as error:
+                    raise CannotCompile(str(error), where_of(node)) from error
+        return self.values[wanted]
+
+    def finished(self, result: Any) -> OpList:
+        """All operations; `result` is what goes out."""
+        last = self.register(result)
+        return in_few_registers(with_sums_joined(self.ops, last), self.widths, last)
+
+    def step(self, graph: fx.Graph, state: State) -> OpList:
+        """The operations of a method that reads tokens behind a state: scores, or hidden states.
+
+        Raises:
+            CannotCompile: something has no operation, or the next state is not as expected.
+        """
+        found = self.lowered(graph)
+        if isinstance(found, Built):  # an `Output`
+            found = found.values["hidden"], found.values["state"]
+        result, after = found
+        if not _follows(after, state):
+            raise CannotCompile("the next state is of another kind")
+        kept = list(registers_of(after))
+        if len(kept) != self.parts:
+            raise CannotCompile("the next state has other parts")
+        for number, part in enumerate(kept):
+            self.write(AFTER, self.width(part), part, layer=number)
+        if kept:  # the state is stored before the last product
+            last = self.register(result)
+            end = next(op for op in self.ops if op.target == last)
+            self.ops.remove(end)
+            self.ops.append(end)
+        return self.finished(result)
+
+    # ---- nodes
+
+    def _value(self, node: fx.Node) -> Any:
+        if node.op == "output":
+            return self._resolved(node.args[0])
+        if node.op == "placeholder":
+            return self._input(node)
+        if node.op == "get_attr":
+            return operator.attrgetter(str(node.target))(self.model)
+        arguments, options = self._resolved(node.args), self._resolved(node.kwargs)
+        if node.op == "call_module":
+            module = self.modules[str(node.target)]
+            lower = LEAVES.get(type(module))
+            if lower is None:
+                raise CannotCompile(f"{type(module).__name__} has no compiled form")
+            return lower(self, module, *arguments, **options)
+        if isinstance(node.target, type) and is_dataclass(node.target):
+            symbolic = bool(node.all_input_nodes)
+            return Built(node.target, dict(options)) if symbolic else node.target(**options)
+        table: Any = METHODS if node.op == "call_method" else FUNCTIONS
+        name: Any = node.target
+        if name not in table:
+            known = name if isinstance(name, str) else getattr(name, "__name__", name)
+            raise CannotCompile(f"`{known}` has no compiled form")
+        return table[name](self, *arguments, **options)
+
+    def _input(self, node: fx.Node) -> Any:
+        name = str(node.target)
+        if not name.startswith("part_"):
+            return INPUTS[name]
+        shape = node.meta["shape"]
+        if not shape[-1]:
+            return NOTHING
+        count = shape[1] if len(shape) == 3 else 1
+        found = []
+        for _ in range(count):
+            found.append(self.write(BEFORE, shape[-1], layer=self.parts))
+            self.parts += 1
+        return found if len(shape) == 3 else found[0]
+
+    def _resolved(self, argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return self.values[argument]
+        if isinstance(argument, tuple | list):
+            return type(argument)(self._resolved(one) for one in argument)
+        if isinstance(argument, dict):
+            return {name: self._resolved(one) for name, one in argument.items()}
+        return argument
+
+    # ---- registers
+
+    def write(self, kind: int, width: int, source: Any = None, **details: Any) -> Register:
+        """One more operation, into a new register."""
+        self.widths.append(width)
+        target = len(self.widths) - 1
+        read = ABSENT if source is None else self.register(source)
+        self.ops.append(Op(kind, target, read, **details))
+        return Register(target)
+
+    def register(self, value: Any, width: int | None = None) -> int:
+        """Where hidden states are, of this width."""
+        if not isinstance(value, Register):
+            raise CannotCompile("something that is no hidden state is read")
+        if width not in (None, self.widths[value.number]):
+            raise CannotCompile("hidden states of different widths meet")
+        return value.number
+
+    def width(self, value: Any) -> int:
+        """Of hidden states."""
+        return self.widths[self.register(value)]
+
+    def change(self, value: Any, **details: Any) -> Any:
+        """Another form of the product that made these hidden states, which nothing else reads.
+
+        Raises:
+            CannotCompile: they come from no product, or from one of a kind that cannot be changed.
+        """
+        number = self.register(value)
+        at = next((n for n, op in enumerate(self.ops) if op.target == number), None)
+        op = None if at is None else self.ops[at]
+        read = any(number in one.reads for one in self.ops)
+        if at is None or op is None or (op.kind, op.activation) != (LINEAR, 0) or read:
+            raise CannotCompile("something else than a product is changed")
+        if "bias" in details and op.bias is not None:
+            raise CannotCompile("a product has two biases")
+        self.ops[at] = replace(op, **details)
+        return value
+
+    # ---- what several layers have in common
+
+    def add(self, one: Any, other: Any) -> Register:
+        """The sum of two."""
+        width = self.width(one)
+        return self.write(ADD, width, one, other=self.register(other, width))
+
+    def scaled(self, one: Any, number: Any) -> Register:
+        """A product with a number."""
+        if not isinstance(number, int | float):
+            raise CannotCompile("something that is no number is multiplied with")
+        return self.write(SCALED, self.width(one), one, number=float(number))
+
+    def product(self, matrix: Any, bias: Tensor | None, x: Any, activation: int = 0) -> Register:
+        """With a quantized matrix."""
+        if not isinstance(matrix, QuantizedMatrix):
+            raise CannotCompile("a matrix that is not quantized")
+        rows, columns = matrix.shape
+        self.register(x, columns)
+        return self.write(LINEAR, rows, x, activation=activation, matrix=matrix, bias=bias)
+
+    def linear(self, layer: Any, x: Any, activation: int = 0) -> Register:
+        """By a quantized layer."""
+        if not isinstance(layer, QuantizedLinear):
+            raise CannotCompile("a matrix that is not quantized")
+        return self.product(layer.matrix, layer.bias, x, activation)
+
+    def norm(self, layer: nn.LayerNorm, hidden: Any) -> Register:
+        """Of a sub-layer's input, or of its sum with the output."""
+        width = self.width(hidden)
+        if layer.normalized_shape != (width,) or layer.weight is None:
+            raise CannotCompile("a norm of another kind")
+        parts = dict(gain=layer.weight, bias=layer.bias)
+        return self.write(NORM, width, hidden, number=layer.eps, **parts)
+
+    def attention(
+        self, kind: int, layer: Any, projected: Register, layer_number: int, other: int = ABSENT
+    ) -> Register:
+        """Heads that read, and their output."""
+        score = layer.score
+        if type(score) is not Dot or not layer.heads:
+            raise CannotCompile("a score of another kind, or no heads")
+        heads, head_dim = layer.heads, layer.head_dim
+        scale = head_dim**-0.5 if score.scale is None else score.scale
+        if scale <= 0:
+            raise CannotCompile("a scale below zero")
+        sizes = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
+        context = self.write(kind, heads * head_dim, projected, layer=layer_number, **sizes)
+        return self.linear(layer.output, context)
+
+    def first_of(self, hidden: Any) -> Register:
+        """The first token of each text."""
+        number = self.register(hidden)
+        known = (op.target for op in self.ops if (op.kind, op.source) == (FIRST, number))
+        target = next(known, None)
+        return self.write(FIRST, self.width(hidden), hidden) if target is None else Register(target)
+
+    def state(self, kind: int, width: int, gates: Any, before: Any = None) -> Register:
+        """What a cell makes of its gates."""
+        other = {} if before is None else {"other": self.register(before)}
+        return self.write(STATE, width, gates, activation=kind, **other)
+
+    def lstm(self, gates: Any, cell: Any) -> tuple[Register, Register]:
+        """The next hidden state and cell."""
+        width = self.width(cell)
+        self.register(gates, 4 * width)
+        after = self.state(LSTM_CELL, width, gates, cell)
+        return self.state(LSTM_HIDDEN, width, gates, after), after
+
+
+# ------------------------------------------------------------------------------------- layers
+
+
+def _self_attention(
+    lowering: Lowering,
+    layer: SelfAttention,
+    hidden: Any,
+    mask: Any = None,
+    *,
+    bias: Any = None,
+    cache: Any = None,
+    rows: Any = ALL,
+) -> Register:
+    if bias is not None:
+        raise CannotCompile("a bias of scores")
+    if cache is None and mask != WHOLE_TEXTS:
+        raise CannotCompile("another mask than that of whole texts")
+    if cache is None and rows == ROWS:
+        return _first_attention(lowering, layer, hidden)
+    number = 0
+    if cache is not None:
+        if mask != MASK or not _is_part(cache, "layer", CACHE):
+            raise CannotCompile("a mask or a cache of its own")
+        number = cache.parts[1]
+    if rows is not ALL:
+        raise CannotCompile("some tokens behind a cache")
+    return lowering.attention(SELF, layer, lowering.linear(layer.query_key_value, hidden), number)
+
+
+def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
+    projection, width = layer.query_key_value, layer.heads * layer.head_dim
+    if not isinstance(projection, QuantizedLinear):
+        raise CannotCompile("a matrix that is not quantized")
+    if width % PANEL:  # the matrix cannot be sliced
+        whole = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
+        return lowering.first_of(whole)
+
+    def slice_of(first: int, end: int, x: Any) -> Register:
+        bias = None if projection.bias is None else projection.bias[first:end]
+        return lowering.product(projection.matrix.part(first, end), bias, x)
+
+    query = slice_of(0, width, lowering.first_of(hidden))
+    both = slice_of(width, 3 * width, hidden)
+    return lowering.attention(SELF_FIRST, layer, query, 0, other=both.number)
+
+
+def _cross_attention(
+    lowering: Lowering, layer: CrossAttention, hidden: Any, memory: Any
+) -> Register:
+    key = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
+    if not _is_part(key, "layer", SOURCE):
+        raise CannotCompile("a memory of its own")
+    number = key.parts[1]
+    read = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
+    if memory.values != read | {"mask": SOURCE_MASK}:
+        raise CannotCompile("a memory of its own")
+    return lowering.attention(CROSS, layer, lowering.linear(layer.query, hidden), number)
+
+
+def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Register:
+    if layer.activation not in ACTIVATION:
+        raise CannotCompile("an activation without a compiled form")
+    inner = lowering.linear(layer.inner, hidden, ACTIVATION[layer.activation])
+    return lowering.linear(layer.outer, inner)
+
+
+def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
+    # Without segments all tokens belong to the first: the kernels look up 0.
+    kinds = {TOKENS: IDS, SEGMENT_IDS: SEGMENTS, Symbol("zeros", (TOKENS,)): SEGMENTS}
+    if ids not in kinds:
+        raise CannotCompile("other ids than those of the tokens")
+    if isinstance(layer, QuantizedEmbedding):
+        return lowering.write(LINES, layer.matrix.columns, matrix=layer.matrix, heads=kinds[ids])
+    table = readable_table(layer.weight)
+    return lowering.write(TABLE, table.size(1), table=table, heads=kinds[ids])
+
+
+def _positions(lowering: Lowering, layer: Any, *given: Any, method: str) -> Register:
+    batch = given[0]
+    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
+    if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
+        raise CannotCompile("positions of other tokens")
+    table = readable_table(table_of(layer))
+    if not isinstance(layer, RobertaPositions):
+        return lowering.write(PLACES, table.size(1), table=table)
+    if method != "of":
+        raise CannotCompile("positions that depend on all ids, behind a cache")
+    return lowering.write(COUNTED, table.size(1), table=table, heads=IDS, layer=layer.pad)
+
+
+def _recurrent(
+    lowering: Lowering, layer: QuantizedRecurrent, x: Any, hidden: Any, cell: Any
+) -> Any:
+    width = layer.d_model
+    below, own = lowering.linear(layer.input, x), lowering.linear(layer.recurrent, hidden)
+    match lowering.width(below) // width:
+        case 4:
+            new, cell = lowering.lstm(lowering.add(below, own), cell)
+        case 3:
+            both = _cat(lowering, [own, hidden], 1)
+            new = lowering.state(GRU_CELL, width, below, both)
+        case _:
+            new = lowering.state(RNN_CELL, width, lowering.add(below, own))
+    return new, (new, cell)
+
+
+def _lstm_step(
+    lowering: Lowering, layer: LSTMStep, below: Any, recurrent: Any, cell: Any
+) -> tuple[Register, Register]:
+    if isinstance(below, Tensor):  # a bias alone
+        return lowering.lstm(lowering.change(recurrent, bias=below), cell)
+    return lowering.lstm(lowering.add(below, recurrent), cell)
+
+
+def _looking(lowering: Lowering, layer: Looking, source: Any, score: Any, tap: Any) -> Any:
+    score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
+    if source != SOURCE or type(score) is not Dot:
+        raise CannotCompile("a memory of its own, or a score of another kind")
+    return Symbol("look", (score.scale,))
+
+
+def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
+    if not isinstance(look, Symbol) or look.name != "look":
+        raise CannotCompile("a function that is not known")
+    width, scale = lowering.width(hidden), look.parts[0]
+    number = width**-0.5 if scale is None else scale
+    return lowering.write(CROSS, width, hidden, heads=1, head_dim=width, number=number)
+
+
+LEAVES: dict[type, Callable[..., Any]] = {
+    nn.LayerNorm: Lowering.norm,
+    AddNorm: lambda low, layer, hidden, update: low.norm(layer, low.add(hidden, update)),
+    SelfAttention: _self_attention,
+    CrossAttention: _cross_attention,
+    FeedForward: _feed_forward,
+    Dropout: lambda low, layer, hidden: hidden,
+    nn.Embedding: _embedding,
+    QuantizedEmbedding: _embedding,
+    QuantizedLinear: Lowering.linear,
+    QuantizedMatrix: lambda low, layer, x, bias=None: low.product(layer, bias, x),
+    QuantizedRecurrent: _recurrent,
+    LSTMStep: _lstm_step,
+    Looking: _looking,
+    LearnedPositions: _positions,
+    SinusoidalPositions: _positions,
+    RobertaPositions: _positions,
+}
+
+
+# --------------------------------------------------------------------- functions and methods
+
+
+def _size(lowering: Lowering, value: Any, dim: int = 0) -> Symbol:
+    return Symbol("size", (value, dim))
+
+
+def _cache_method(name: str, result: Any) -> Callable[..., Any]:
+    """Of a cache, which must be asked for as many tokens as are read."""
+
+    def method(lowering: Lowering, cache: Any, count: Any) -> Any:
+        if cache != CACHE or count != COUNT:
+            raise CannotCompile(f"`{name}` for other tokens than those that are read")
+        return result
+
+    return method
+
+
+def _layer(lowering: Lowering, of: Any, number: Any, heads: Any = None) -> Symbol:
+    if of not in (CACHE, SOURCE) or not isinstance(number, int):
+        raise CannotCompile("a layer of something else than a cache")
+    return Symbol("layer", (of, number))
+
+
+def _attribute(lowering: Lowering, of: Any, name: str) -> Any:
+    if (of, name) == (SOURCE, "mask"):
+        return SOURCE_MASK
+    return Symbol(name, (of,))
+
+
+def _item(lowering: Lowering, of: Any, index: Any) -> Any:
+    """One of several values; of the parts of a recurrent state one layer's, (R, L, D)."""
+    if isinstance(index, tuple):
+        if len(index) != 2 or index[0] != slice(None) or not isinstance(of, list | Symbol):
+            raise CannotCompile("some rows, or something else than one layer")
+        index = index[1]
+    if of is NOTHING:
+        return of
+    if isinstance(of, Symbol):
+        return Symbol(of.name, (*of.parts, index))
+    if isinstance(of, Register):  # one token a row
+        if index != 0:
+            raise CannotCompile("some tokens, or some numbers of a hidden state")
+        return of
+    return of[index]
+
+
+def _same(lowering: Lowering, value: Any, *details: Any, **more: Any) -> Any:
+    """What only lies in another way, for one token a row; or another type of the same numbers."""
+    return value
+
+
+def _unbind(lowering: Lowering, value: Any, dim: int = 0) -> Any:
+    if isinstance(value, list):
+        if dim != 1:
+            raise CannotCompile("a state in other pieces than those of layers")
+        return value
+    return [value]
+
+
+def _stack(lowering: Lowering, values: Any, dim: int = 0) -> Any:
+    if dim != 1:
+        raise CannotCompile("hidden states that are stacked in another dimension")
+    if NOTHING in values:
+        return NOTHING
+    return list(values) if len(values) > 1 else values[0]  # one layer, or one token
+
+
+def _cat(lowering: Lowering, values: Any, dim: int = 0) -> Register:
+    if dim not in (1, -1) or len(values) != 2:
+        raise CannotCompile("hidden states that are joined in another way")
+    one, other = values
+    width = lowering.width(one) + lowering.width(other)
+    return lowering.write(JOINED, width, one, other=lowering.register(other))
+
+
+def _tokens_of(lowering: Lowering, rows: Any, hidden: Any) -> Register:
+    if rows != ROWS:
+        raise CannotCompile("other tokens than those that are wanted")
+    return lowering.first_of(hidden)
+
+
+def _tanh(lowering: Lowering, value: Any) -> Any:
+    return lowering.change(value, activation=ACTIVATION[torch.tanh])
+
+
+def _add(lowering: Lowering, one: Any, other: Any) -> Any:
+    return lowering.add(one, other)
+
+
+def _mul(lowering: Lowering, one: Any, other: Any) -> Any:
+    return lowering.scaled(one, other)
+
+
+def _zeros(lowering: Lowering, like: Any) -> Symbol:
+    return Symbol("zeros", (like,))
+
+
+METHODS: dict[Any, Callable[..., Any]] = {
+    "size": _size,
+    "reserve": _cache_method("reserve", CACHE),
+    "mask": _cache_method("mask", MASK),
+    "advance": _cache_method("advance", ADVANCED),
+    "consume": lambda low, state: None,
+    "layer": _layer,
+    "of": _tokens_of,
+    "unbind": _unbind,
+    "__call__": _look,
+    **dict.fromkeys(["to", "transpose", "contiguous", "expand"], _same),
+}
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    operator.add: _add,
+    operator.mul: _mul,
+    operator.getitem: _item,
+    getattr: _attribute,
+    torch.tanh: _tanh,
+    torch.stack: _stack,
+    torch.cat: _cat,
+    torch.zeros_like: _zeros,
+}
+
+_OFFSETS = Symbol("offsets", (LAYOUT,))
+_UNPADDED = Built(UnpaddedMask, {"queries": _OFFSETS, "keys": _OFFSETS, "causal": False})
+WHOLE_TEXTS = Built(KeyMask, {"grid": None, "is_causal": False, "unpadded": _UNPADDED})
+
+
+def _is_part(value: Any, name: str, of: Symbol) -> TypeGuard[Symbol]:
+    return isinstance(value, Symbol) and value.name == name and value.parts[0] == of
+
+
+def table_of(positions: Any) -> Tensor:
+    """The vectors of positions, (N, D)."""
+    known = isinstance(positions, SinusoidalPositions)
+    return positions.table if known else positions.vectors.weight
+
+
+def readable_table(table: Tensor) -> Tensor:
+    """The same, where kernels can read it.
+
+    Raises:
+        CannotCompile: they cannot.
+    """
+    if table.dtype != torch.float32 or not table.is_contiguous():
+        raise CannotCompile("a table of other numbers than float32")
+    return table
+
+
+def _follows(after: Any, state: State) -> bool:
+    """Whether a symbol stands for the state that follows this one."""
+    if type(state) is KeyValueCache:
+        return after == ADVANCED
+    if type(state) is SourceMemory:
+        return after == SOURCE
+    if not isinstance(after, Built) or after.kind is not type(state):
+        return False
+    states = [(name, one) for name, one in state.parts().items() if isinstance(one, State)]
+    return all(_follows(after.values[name], one) for name, one in states)
+
+
+def registers_of(state: Any) -> Iterator[Any]:
+    """The parts of a recurrent state that a step made, in the order of its fields."""
+    if isinstance(state, Built):
+        for field in fields(state.kind):
+            yield from registers_of(state.values[field.name])
+    elif isinstance(state, list):
+        yield from state
+    elif isinstance(state, Register):
+        yield state
+
+
+# ---------------------------------------------------------------------------------- registers
+
+
+def _needed(result: fx.Node, given: fx.Node | None) -> set[fx.Node]:
+    """The nodes that a result depends on, itself included."""
+    found: set[fx.Node] = set()
+    waiting = [result]
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node is not given:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found

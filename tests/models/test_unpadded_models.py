@@ -1,0 +1,253 @@
+"""Models that read batches without padding, against the same batches with padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import regard
+from regard.attention.gates import gated
+from regard.data import IGNORE, Sequences
+from regard.models.bert import Bert, BertConfig
+from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.gpt import GPT
+from regard.models.gpt2 import GPT2
+from regard.models.headed import assembled
+from regard.models.roberta import Roberta, RobertaConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormTransformer
+from regard.tasks.batching import training_layout
+from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
+
+SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
+ENCODERS = {
+    "bert": (Bert, BertConfig(**SIZES)),
+    "distilbert": (DistilBert, DistilBertConfig(**SIZES)),
+    "roberta": (Roberta, RobertaConfig(**SIZES)),
+}
+LENGTHS = {
+    "some": [5, 20, 1, 33, 7, 33, 12],
+    "one is empty": [5, 0, 33, 2],
+    "alike": [17, 17, 17],
+    "one": [33],
+}
+WIDTH = 33
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def texts(lengths) -> Sequences:
+    ids = torch.randint(3, 50, (len(lengths), WIDTH))
+    given = Sequences(ids, torch.tensor(lengths))
+    return replace(given, ids=ids.masked_fill(~given.keep, 1))
+
+
+def encoder(name: str, dropout: float = 0.0):
+    kind, config = ENCODERS[name]
+    return kind(replace(config, dropout=dropout, attention_dropout=dropout)).train()
+
+
+def passed(model, run, low_precision: bool):
+    """What a function gives, and the gradients of a weighted sum of it."""
+    model.zero_grad()
+    torch.manual_seed(1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+        out = run()
+    draw = torch.Generator().manual_seed(2)
+    (out.float() * torch.randn(out.shape, generator=draw)).sum().backward()
+    return out.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def alike(found, wanted, low_precision) -> None:
+    (out, grads), (expected, others) = found, wanted
+    torch.testing.assert_close(out, expected, atol=2e-2 if low_precision else 2e-6, rtol=0)
+    assert grads.keys() == others.keys()
+    for name, grad in grads.items():
+        scale = float(others[name].abs().max()) + 1e-9
+        torch.testing.assert_close(
+            grad / scale,
+            others[name] / scale,
+            atol=2e-2 if low_precision else 1e-5,
+            rtol=0,
+            msg=name,
+        )
+
+
+BOTH = pytest.mark.parametrize("low_precision", [False, True], ids=["float32", "bfloat16"])
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_computes_the_same_without_padding(name, lengths, low_precision):
+    model, given = encoder(name), texts(LENGTHS[lengths])
+    keep, unpadded = given.keep[..., None], given.unpadded()
+    found = passed(model, lambda: unpadded.pad(model.encode(unpadded)) * keep, low_precision)
+    wanted = passed(model, lambda: model.encode(given) * keep, low_precision)
+    alike(found, wanted, low_precision)
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", ["some", "alike", "one"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_last_layer_may_compute_first_tokens_alone(name, lengths, low_precision):
+    model = assembled(encoder(name), {"classes": 3}).train()
+    for head in model.heads.values():
+        head.dropout.probability = 0.0
+    given = texts(LENGTHS[lengths])
+
+    def whole():
+        return model.scores_from("classes", given.first(model.encoder.encode(given)))
+
+    wanted = passed(model, whole, low_precision)
+    assert wanted[0].shape == (len(given), 3)
+    for batch in (given, given.unpadded()):
+        alike(
+            passed(model, lambda batch=batch: model.scores("classes", batch), low_precision),
+            wanted,
+            low_precision,
+        )
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_loss_of_masked_words_needs_no_other_states(name, lengths, low_precision):
+    """Also where rows are full: the last layer computes some tokens alone."""
+    model, given = assembled(encoder(name), {"masked_lm": 1}).train(), texts(LENGTHS[lengths])
+    masked = (torch.rand(given.ids.shape) < 0.3) & given.keep
+    targets = given.ids.masked_fill(~masked, IGNORE)
+    assert masked.any()
+
+    def few():
+        batch = given.unpadded()
+        hidden = model.encoder.encode(batch, batch.layout.subset(masked))[0]
+        assert hidden.shape == (int(masked.sum()), 32)
+        return model.heads["masked_lm"].loss(hidden, targets[masked])[0]
+
+    def all_tokens():
+        hidden = model.encoder.encode(given).flatten(0, 1)
+        return model.heads["masked_lm"].loss(hidden, targets.flatten())[0]
+
+    found, wanted = passed(model, few, low_precision), passed(model, all_tokens, low_precision)
+    torch.testing.assert_close(found[0], wanted[0], rtol=2e-3 if low_precision else 1e-6, atol=0)
+    alike((found[0] * 0, found[1]), (wanted[0] * 0, wanted[1]), low_precision)
+
+
+def test_a_subset_at_padding_raises_an_error():
+    given = texts(LENGTHS["some"])
+    with pytest.raises(ValueError, match="true at padding"):
+        given.unpadded().layout.subset(~given.keep)
+
+
+def test_only_training_batches_with_padding_on_a_cpu_are_unpadded():
+    model, given = encoder("bert"), texts(LENGTHS["some"])
+
+    def is_unpadded(batch=given):
+        return training_layout(model, batch).layout is not None
+
+    assert is_unpadded()
+    assert not is_unpadded(texts(LENGTHS["alike"]).select(torch.zeros(0, dtype=torch.long)))
+    assert not is_unpadded(texts([33, 20])) and is_unpadded(texts([33, 17]))
+    assert not is_unpadded(texts([33, 0])) and not is_unpadded(given.to("meta"))
+    with gated(lambda attention, hidden: None):
+        assert not is_unpadded()
+    with regard.look(model):
+        assert not is_unpadded()
+    model.eval()
+    assert not is_unpadded()
+
+
+def test_dropout_has_the_same_mean_without_padding():
+    """Other numbers are drawn: the mean over many passes is that of padded rows."""
+    model, given = encoder("bert", dropout=0.2), texts([5, 33, 2])
+    keep = given.keep[..., None]
+
+    def mean(batch):
+        with torch.no_grad():
+            many = torch.stack([batch.pad(model.encode(batch)) * keep for _ in range(400)])
+        return many.mean(0), many.std(0)
+
+    found, spread = mean(given.unpadded())
+    wanted, other = mean(given)
+    error = ((found - wanted).abs() / (spread + 1e-3)).max()
+    assert error < 6 / 400**0.5
+    assert abs(float(spread.mean() / other.mean()) - 1) < 0.03
+
+
+@BOTH
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_recomputed_blocks_give_the_same_bits(low_precision, unpadded):
+    model, given = encoder("bert", dropout=0.3), texts(LENGTHS["some"])
+    batch = given.unpadded() if unpadded else given
+
+    def run():
+        return model.encode(batch)
+
+    before = passed(model, run, low_precision)
+    grads = {name: grad.clone() for name, grad in before[1].items()}
+    with activation_checkpointing(blocks_of(model)):
+        after = passed(model, run, low_precision)
+    assert torch.equal(before[0], after[0])
+    assert all(torch.equal(grad, grads[name]) for name, grad in after[1].items())
+
+
+# ---- decoders
+
+PAIR = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, encoder_layers=2, decoder_layers=2)
+DECODERS = {"transformer": Transformer, "pre-norm": PreNormTransformer}
+
+
+def targets(count: int) -> Sequences:
+    lengths = torch.tensor([21, 1, 9, 20, 3, 21, 0])[:count]
+    return Sequences(torch.randint(3, 50, (count, 21)), lengths)
+
+
+@BOTH
+@pytest.mark.parametrize("sources", ["some", "one is empty", "alike"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_computes_the_same_without_padding(name, sources, low_precision):
+    model = DECODERS[name](TransformerConfig(**PAIR, dropout=0.0)).train()
+    source = texts(LENGTHS[sources])
+    target = targets(len(source))
+
+    def run(source, target):
+        return target.pad(model(source, target).hidden) * target.keep[..., None]
+
+    found = passed(model, lambda: run(source.unpadded(), target.unpadded()), low_precision)
+    wanted = passed(model, lambda: run(source, target), low_precision)
+    alike(found, wanted, low_precision)
+
+
+@BOTH
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("kind", [GPT, GPT2])
+def test_a_causal_encoder_computes_the_same_without_padding(kind, lengths, low_precision):
+    none = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
+    model = kind(kind.Config(50, d_model=32, heads=2, layers=2, **none)).train()
+    given = texts(LENGTHS[lengths])
+    keep, unpadded = given.keep[..., None], given.unpadded()
+    found = passed(model, lambda: unpadded.pad(model.encode(unpadded)) * keep, low_precision)
+    wanted = passed(model, lambda: model.encode(given) * keep, low_precision)
+    alike(found, wanted, low_precision)
+
+
+@BOTH
+def test_recomputed_blocks_of_a_decoder_give_the_same_bits(low_precision):
+    model = Transformer(TransformerConfig(**PAIR, attention_dropout=0.2)).train()
+    source, target = texts([5, 33, 2]), targets(3)
+
+    def run():
+        return model(source, target).hidden
+
+    before = passed(model, run, low_precision)
+    grads = {name: grad.clone() for name, grad in before[1].items()}
+    with activation_checkpointing(blocks_of(model)):
+        after = passed(model, run, low_precision)
+    assert torch.equal(before[0], after[0])
+    assert all(torch.equal(grad, grads[name]) for name, grad in after[1].items())
