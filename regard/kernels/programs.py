@@ -49,30 +49,27 @@ class Programs:
         if key not in self._made:
             if not self._made:
                 self._remember(model)
-            self._made[key] = None  # while it is compared
+            self._made[key] = program = self._compiled(make)
             try:
-                self._made[key] = self._compiled(make, agrees)
+                if program is not None and not agrees(program):
+                    self._made[key] = None
+                    self._warn(
+                        "The compiled form does not agree with the model; please report this."
+                    )
             except BaseException:  # of the model, such as for a token that it does not have
                 del self._made[key]
                 raise
         return self._made[key]
 
-    def _compiled(
-        self, make: Callable[[], Program], agrees: Callable[[Program], bool]
-    ) -> Program | None:
+    def _compiled(self, make: Callable[[], Program]) -> Program | None:
         try:
-            program = make()
+            return make()
         except CannotCompile as error:
-            warnings.warn(f"{self.name} is not compiled and takes longer. {error}", stacklevel=2)
+            self._warn(str(error))
             return None
-        if agrees(program):
-            return program
-        warnings.warn(
-            f"{self.name} is not compiled and takes longer: the compiled form does not agree with "
-            "the model. Please report this.",
-            stacklevel=2,
-        )
-        return None
+
+    def _warn(self, reason: str) -> None:
+        warnings.warn(f"{self.name} is not compiled and takes longer. {reason}", stacklevel=3)
 
     def _remember(self, model: nn.Module) -> None:
         found: list[tuple[Any, str, Any]] = [

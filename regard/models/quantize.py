@@ -1,9 +1,10 @@
-"""A model made ready to decode fast: quantized weights, and compiled steps where there are kernels.
+"""A model with quantized weights.
 
-    prepare(model, dtype="int8")
+prepare(model, dtype="int8")
 
-Everything else stays: `start`, `step` and `select`, every method of decoding, attention capture,
-silenced heads. What the compiled kernels cannot do runs block by block on the same weights.
+Quantized layers take the places of the others, and nothing else changes: the verbs of decoding,
+every method, attention capture, head gating. What decodes and encodes with compiled calls stands
+around such a model: see `regard.models.wrappers`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ GPUS = {"cuda"}
 
 
 def prepare(model: nn.Module, dtype: Weights = "int8") -> nn.Module:
-    """Quantize the weights of a model, in place, and decode with compiled steps.
+    """Quantize the weights of a model, in place.
 
     dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
     layers, of the output and of an embedding that is tied to it are quantized; what is small

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import threading
 import time
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -459,3 +461,45 @@ def test_on_a_gpu_recurrent_layers_stay_wide():
 def test_no_other_weights():
     with pytest.raises(ConfigError, match="'int8'"):
         prepare(MODELS["gpt"](), "int9")
+
+
+def test_a_compiled_step_that_disagrees_is_not_used(use, monkeypatch):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    monkeypatch.setattr("regard.kernels.compiled_decoder.agree", lambda *given: False)
+    with pytest.warns(UserWarning, match="does not agree with the model") as told:
+        found = scores(model, inputs(model))
+    assert len(told) == 2  # of the prompt and of the steps
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is told once
+        assert torch.equal(scores(model, inputs(model)), found)
+
+
+def test_the_model_holds_quantized_layers_and_nothing_else(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    before = {name: type(part) for name, part in model.named_modules()}
+    scores(model, inputs(model))
+    assert {name: type(part) for name, part in model.named_modules()} == before
+    assert "step" not in vars(model) and isinstance(generator(model), CompiledGenerator)
+
+
+def test_another_thread_may_use_models_while_one_is_traced(use):
+    use("fast")
+    model, other = (prepare(spread(MODELS["gpt2"]())) for _ in range(2))
+    wanted, found, ended = scores(other, inputs(other)), [], threading.Event()
+
+    def work():
+        while not ended.is_set():
+            found.append(scores(other, inputs(other)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(5):
+            model = prepare(spread(MODELS["gpt2"]()))
+            scores(model, inputs(model))
+    finally:
+        ended.set()
+        thread.join()
+    assert found and all(torch.equal(one, wanted) for one in found)
