@@ -105,7 +105,7 @@ def _predictions(
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
     run, recipe = _recipe(model)
     (file, *_), _ = _data_of(run, recipe, part)
-    return task.evaluate(task.part_of(recipe, part)), [file]
+    return task.evaluate(recipe.data.records(part)), [file]
 
 
 def _outputs(

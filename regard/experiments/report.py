@@ -40,7 +40,7 @@ def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
         "task": recipe.task,
         "model": f"{described(task.model)}{origin}, {parameters:,} parameters",
         "tokenizer": f"{task.tokenizer.kind}, {task.tokenizer.vocab_size:,} tokens",
-        "data": ", ".join(Path(file).name for file in type(task).files(recipe)),
+        "data": ", ".join(Path(file).name for file in recipe.data.files()),
         "training": f"{result.update:,} updates, {result.tokens:,} {items}",
         "time": f"{result.seconds:,.0f} s in updates",
         "weights": result.weights,
@@ -52,12 +52,11 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
     """What the model looks at over the first sample, where it looks at anything."""
     if not rows or not any(isinstance(module, Tap) for module in task.model.modules()):
         return []
-    # Tasks that read more than one text a row say what to ask, or that it is too large to be seen.
-    asked = task.asked(rows[0])
+    inputs = task.attention_inputs(rows[0])
     with look(task) as seen, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the sample ends with the context is no matter here
-        if asked is not None:
-            task.predict(asked)
+        if inputs is not None:
+            task.predict(inputs)
         elif (short := _excerpt(task, recipe)) is not None:
             run_encoder(task, [short])
     return [("What it looks at", seen.heads())] if seen.passes else []
@@ -65,5 +64,5 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
 
 def _excerpt(task: Any, recipe: Any) -> tuple[str, str] | None:
     """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
-    found = task.excerpt(recipe)
+    found = task.attention_excerpt(recipe)
     return None if found is None or task.pieces.too_long(task.pieces.encode([found])) else found

@@ -231,7 +231,7 @@ class TrainingPlan:
     @cached_property
     def checksums(self) -> dict[str, str]:
         """The SHA-256 of each file of data."""
-        return {name: hash_of(name) for name in type(self.task).files(self.recipe)}
+        return {name: hash_of(name) for name in self.recipe.data.files()}
 
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""
@@ -250,7 +250,7 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
         ConfigError: there is neither [tokenizer] nor [model] path.
     """
     if recipe.tokenizer is not None:
-        return recipe.tokenizer.build(lambda: task_class(recipe.task).texts(recipe))
+        return recipe.tokenizer.build(recipe.data.texts)
     if not isinstance(recipe.model, FineTuneSection):
         raise ConfigError(
             "A model with random weights needs a new tokenizer: describe it in [tokenizer], or "

@@ -1,4 +1,4 @@
-"""Many texts through a model: similar lengths together, results in the order of the texts."""
+"""Many texts through a model: batches of similar lengths, results in the order of the texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,19 +23,19 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
 from regard.errors import TextError
 from regard.layers.quantized import QuantizedLinear
-from regard.models.protocols import Encoder
+from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import unwrapped
 from regard.tasks.finite_checks import not_finite_error
 from regard.tasks.inputs import checked_texts
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
-Answers = list[list[Hypothesis]]
+BatchHypotheses = list[list[Hypothesis]]
 Watcher = Callable[[Sequence[Any]], Iterator[Any]]
-PLACES = {"cpu": 2560}  # source tokens times hypotheses that are decoded at once: what caches hold
-ELSEWHERE = 8192
-BESIDE = 2  # batches that quantized weights meet at the same time
-FEWEST = 4  # sentences for which the weights are still read
+TOKENS_AT_ONCE = {"cpu": 2560}  # source tokens times hypotheses of a batch: what caches hold
+ELSEWHERE = 8192  # on other devices
+CONCURRENT = 2  # batches that are decoded at the same time with quantized weights
+SMALLEST = 4  # sentences in a batch, at least
 
 
 _watcher: ContextVar[Watcher] = ContextVar("watcher", default=iter)
@@ -43,7 +43,7 @@ _watcher: ContextVar[Watcher] = ContextVar("watcher", default=iter)
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Inside, `watcher` hands on the batches of long work one by one, and so sees how far it is."""
+    """Inside, the batches of long work pass through `watcher`, which can report progress."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -57,9 +57,9 @@ def watched(batches: Sequence[Made]) -> Iterator[Made]:
 
 
 class Latest(Generic[Made]):
-    """A function of texts that keeps what it gave last, unless that is much.
+    """A function of texts that caches its last result, unless that is large.
 
-    Texts are cut into pieces to be measured, and then to be answered.
+    Texts are encoded once for their lengths and for the predictions.
     """
 
     MOST = 4096  # texts
@@ -69,18 +69,18 @@ class Latest(Generic[Made]):
         self.last: tuple[list[Any], list[Made]] = ([], [])
 
     def __call__(self, texts: list[Any]) -> list[Made]:
-        """One for each text."""
-        asked, made = self.last
-        if asked != texts:
+        """The result for each text."""
+        last, made = self.last
+        if last != texts:
             made = self.make(texts)
             self.last = (texts, made) if len(texts) <= self.MOST else ([], [])
         return list(made)
 
 
 def device_of(model: Any) -> torch.device:
-    """Where the weights are; quantized ones are no parameters."""
-    model = unwrapped(model)
-    return next(chain(model.parameters(), model.buffers())).device
+    """Where the weights are; quantized ones are buffers."""
+    module: torch.nn.Module = unwrapped(model)
+    return next(chain(module.parameters(), module.buffers())).device
 
 
 def training_layout(encoder: Encoder, batch: Sequences) -> Sequences:
@@ -126,17 +126,17 @@ def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) 
 
 
 def long_ones(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
-    """The places of texts longer than `column.max_length`, and how many tokens each has."""
+    """The indices of texts longer than `column.max_length`, and the tokens of each."""
     rows = column.encode_many(checked_texts(texts))
     return {i: len(rows[i]) for i in column.over_limit(rows)}
 
 
 @torch.no_grad()
-def decode_in_order(model: Any, rows: TokenArray, method: Any) -> list[list[Hypothesis]]:
-    """The hypotheses of each row; a row's answer does not depend on its company.
+def decode_in_order(model: Generator, rows: TokenArray, method: Any) -> list[list[Hypothesis]]:
+    """The hypotheses of each row, which do not depend on the other rows.
 
     Raises:
-        NonFiniteScores: the scores of what follows a row are infinite or not numbers.
+        NonFiniteScores: scores for a row are infinite or NaN.
     """
     found: list[list[Hypothesis]] = [[] for _ in range(len(rows))]
     if not len(rows):
@@ -144,39 +144,39 @@ def decode_in_order(model: Any, rows: TokenArray, method: Any) -> list[list[Hypo
     device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
     searches = isinstance(method, Beam | Greedy) and not model.continues
-    beside = BESIDE if searches and _quantized(model) else 1
-    budget = max(1, PLACES.get(device.type, ELSEWHERE) // (width * beside))
+    concurrent = CONCURRENT if searches and _quantized(model) else 1
+    budget = max(1, TOKENS_AT_ONCE.get(device.type, ELSEWHERE) // (width * concurrent))
     pads = (model.config.pad,)
     batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda sources: sources)
-    if beside > 1:
-        batches = replace(batches, indices=smaller_at_the_end(batches.indices, beside))
+    if concurrent > 1:
+        batches = replace(batches, indices=smaller_at_the_end(batches.indices, concurrent))
 
-    def decode(batch: Sequences) -> Answers:
+    def decode(batch: Sequences) -> BatchHypotheses:
         return decoding.generate(model, batch.to(device), method)
 
     with evaluating(model):
-        decoded, done = _answers(decode, batches, beside), 0
+        decoded, done = _decoded(decode, batches, concurrent), 0
         try:
             for numbers, answers in zip(watched(batches.indices), decoded, strict=True):
                 done += 1
                 for number, hypotheses in zip(numbers, answers, strict=True):
                     found[number] = hypotheses
         except NotNumbers:
-            _name_the_first(decode, rows, sorted(batches.indices[done].tolist()), *pads)
+            _raise_for_row(decode, rows, sorted(batches.indices[done].tolist()), *pads)
             raise
     return found
 
 
-def _name_the_first(
-    decode: Callable[[Sequences], Answers],
+def _raise_for_row(
+    decode: Callable[[Sequences], BatchHypotheses],
     rows: TokenArray,
     numbers: Sequence[int],
     pad: int | None,
 ) -> None:
-    """Decodes rows one by one until the scores of one are no numbers.
+    """Decode rows one by one until the scores of one are infinite or NaN.
 
     Raises:
-        NonFiniteScores: names it.
+        NonFiniteScores: for that row.
     """
     for number in numbers:
         try:
@@ -185,44 +185,45 @@ def _name_the_first(
             raise not_finite_error(number, "scores") from None
 
 
-def smaller_at_the_end(batches: Sequence[np.ndarray], beside: int) -> list[np.ndarray]:
-    """The same rows in the same order, in smaller and smaller batches at the end, of which whoever
-    is free takes the next: all who decode beside each other are done at about the same time.
+def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[np.ndarray]:
+    """The same rows in the same order, in smaller batches at the end, so that batches that are
+    decoded concurrently end at about the same time.
     """
-    left = np.concatenate(batches[-2 * beside :])
-    found = list(batches[: -2 * beside])
+    left = np.concatenate(batches[-2 * concurrent :])
+    found = list(batches[: -2 * concurrent])
     most = max(map(len, batches))
     while len(left):
-        count = min(most, max(FEWEST, -(-len(left) // (2 * beside))))
+        count = min(most, max(SMALLEST, -(-len(left) // (2 * concurrent))))
         found.append(left[:count])
         left = left[count:]
     return found
 
 
-def _quantized(model: torch.nn.Module) -> bool:
+def _quantized(model: Generator) -> bool:
     """Whether a step may be a compiled call, during which Python can do other things."""
-    return any(isinstance(module, QuantizedLinear) for module in model.modules())
+    parts = cast(torch.nn.Module, model).modules()
+    return any(isinstance(part, QuantizedLinear) for part in parts)
 
 
-def _answers(
-    decode: Callable[[Sequences], Answers], batches: Sequence[Sequences], beside: int
-) -> Iterator[Answers]:
-    """Of each batch, in their order.
+def _decoded(
+    decode: Callable[[Sequences], BatchHypotheses], batches: Sequence[Sequences], concurrent: int
+) -> Iterator[BatchHypotheses]:
+    """The hypotheses of each batch, in order.
 
-    A step of a search is some work for all threads, then some for one. Where batches are decoded
-    beside each other, each with its part of the threads, none waits. The first goes alone: what is
-    made when a model is first used is made only once.
+    A step of a search is work for all threads, then for one. Concurrent batches, each with its
+    share of the threads, keep all of them busy. The first batch runs alone, because caches are
+    created on the first use of a model.
     """
     yield decode(batches[0])
     threads, others = torch.get_num_threads(), range(1, len(batches))
-    if min(beside, threads, len(others)) < 2:
-        yield from (decode(batches[at]) for at in others)
+    if min(concurrent, threads, len(others)) < 2:
+        yield from (decode(batches[i]) for i in others)
         return
     pool = ThreadPoolExecutor(
-        beside, initializer=torch.set_num_threads, initargs=(threads // beside,)
+        concurrent, initializer=torch.set_num_threads, initargs=(threads // concurrent,)
     )
     try:
-        waiting = [pool.submit(copy_context().run, decode, batches[at]) for at in others]
+        waiting = [pool.submit(copy_context().run, decode, batches[i]) for i in others]
         yield from (answers.result() for answers in waiting)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -12,12 +12,11 @@ is tokenized in another thread.
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
-from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -29,11 +28,11 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.layers.mixing import Choice, choice_of
 from regard.layers.pooling import KINDS, Pooling
+from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
-from regard.tasks.verbs import TaskVerbs
 from regard.text.templates import EncoderInput
 from regard.text.word_spans import word_spans
 
@@ -63,7 +62,7 @@ class Vectors(np.ndarray):
 class TextEncoder:
     """An encoder, how texts become its input, and how the vector of a text is pooled."""
 
-    encoder: Any
+    encoder: Encoder
     pieces: InputFormat
     pooling: Pooling = Pooling()
 
@@ -142,33 +141,11 @@ def similarity(
     return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
 
 
-class Embeds(TaskVerbs):
-    """A task that has an encoder."""
-
-    @abstractmethod
-    def text_encoder(self) -> TextEncoder:
-        """The encoder, how texts become its input, and how it pools them."""
-
-    def embed(
-        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
-        """Vectors of texts, (N, D), or of one text, (D,); see `regard.tasks.embedder.embed`."""
-        return embed(self.text_encoder(), texts, too_long, **options)
-
-    def embed_stream(
-        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Iterator[np.ndarray]:
-        """The vectors of any number of texts, in order, in constant memory."""
-        return embed_stream(self.text_encoder(), texts, too_long, **options)
-
-    def similarity(
-        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
-        """The cosines of texts: a number for two, (len(a), len(b)) for lists."""
-        return similarity(self.text_encoder(), a, b, too_long, **options)
-
-
 # ---------------------------------------------------------------------- what a vector represents
+
+# Each unit encodes texts, truncates them to the limit of the model, and pools the hidden states of
+# a batch: `states` (N, D) of the tokens of all texts, end to end; `sizes` (B,), tokens of a text.
+# `chunk`: texts that are sorted and computed together.
 
 
 @dataclass(frozen=True)
@@ -180,33 +157,6 @@ class EncodedTexts:
     rows: list[EncoderInput]
     labels: Sequence[Sequence[str]] = ()
     sizes: Sequence[Sequence[int]] = ()
-
-
-class Unit(Protocol):
-    """What a vector represents.  chunk: texts that are sorted and computed together."""
-
-    chunk: int
-
-    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
-        """Texts as encoder inputs, not truncated.
-
-        Raises:
-            TextError: an item is not a text.
-        """
-        ...
-
-    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
-        """The same texts within the limit of the model."""
-        ...
-
-    def vectors(
-        self, states: Tensor, sizes: Tensor, encoded: EncodedTexts
-    ) -> Sequence[Tensor] | Tensor:
-        """The vector or the vectors of each text of a batch.
-
-        states: (N, D), of the tokens of all texts, end to end.  sizes: (B,), tokens of each text.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -358,7 +308,7 @@ class Embedder:
     budget: tokens of a batch, padding included.
     """
 
-    encoder: Any
+    encoder: Encoder
     pieces: InputFormat
     choice: Choice
     unit: TextVectors | WordVectors | TokenVectors
@@ -486,9 +436,9 @@ class Embedder:
                 yield numbers, self.unit.vectors(states, texts.lengths, here)
 
 
-def batch_budget(model: Any) -> int:
+def batch_budget(model: Model) -> int:
     """Tokens of a batch, padding included, for a model in evaluation."""
-    return int(model.places) if device_of(model).type == "cpu" else ELSEWHERE
+    return model.places if device_of(model).type == "cpu" else ELSEWHERE
 
 
 def too_long_error(row: EncoderInput, index: int, pieces: InputFormat) -> TextError:

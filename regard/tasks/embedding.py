@@ -1,8 +1,8 @@
 """Vectors of texts from an encoder without a head, compared by their cosine.
 
-Nothing is trained here: an encoder learns in another task (classification, regression), and each of
-those gives vectors too. What this task adds is how sentence-transformers pools a text, and the
-measure of vectors: how their cosines go together with what people said of pairs of sentences.
+The task is not trained: an encoder is trained in another task (classification, regression), which
+gives vectors too. This one pools texts as sentence-transformers does, and scores vectors by the
+correlation of their cosines with human judgements of pairs of sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regard.metrics import Pearson, Score, Spearman
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong
 from regard.tasks.embedder import TextEncoder, as_text
-from regard.tasks.encoding import Answering, headed
+from regard.tasks.encoding import EncoderTask, headed
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
 from regard.text import Tokenizer
@@ -33,16 +33,22 @@ class VectorPrediction(Prediction):
 
     vector: tuple[float, ...]
 
+    @property
+    def result(self) -> tuple[float, ...]:
+        """The vector."""
+        return self.vector
+
     def __str__(self) -> str:
         return " ".join(f"{number:.7g}" for number in self.vector)
 
 
-class Embedding(Answering):
+class Embedding(EncoderTask):
     """A vector for a text."""
 
     name = "embedding"
     prediction_type = VectorPrediction
     verbs = ("embed", "predict", "evaluate", "look")
+    columns = (0, 1, 2)
 
     def __init__(
         self,
@@ -56,8 +62,6 @@ class Embedding(Answering):
         super().__init__(headed(model), tokenizer, max_length=max_length)
         self.pooling = Pooling(tuple(kinds), normalize, self.pieces.max_length)
 
-    # ---- using
-
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
         return TextEncoder(self.encoder, self.pieces, self.pooling)
@@ -68,7 +72,7 @@ class Embedding(Answering):
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts, each as a tuple."""
-        return [(as_text(text, place),) for place, text in enumerate(as_list(texts))]
+        return [(as_text(text, index),) for index, text in enumerate(as_list(texts))]
 
     def predictions(
         self, texts: Sequence[str], *, too_long: TooLong = "error"
@@ -77,12 +81,12 @@ class Embedding(Answering):
         vectors = self.predict(as_list(texts), too_long=too_long)
         return [VectorPrediction(tuple(row)) for row in vectors.tolist()]
 
-    # ---- scores
-
     def evaluate(
         self, rows: RowReader | Iterable[Sequence[Any]], *, too_long: TooLong = "truncate"
     ) -> list[Score]:
-        """Pearson's and Spearman's correlation of cosines with rows (text, text, wanted number).
+        """Pearson's and Spearman's correlation of cosines with judgements.
+
+        rows: (text, text, number).
 
         Raises:
             DataError: a row has no number in its third field.
@@ -99,10 +103,6 @@ class Embedding(Answering):
         for metric in metrics:
             metric.add(cosines, wanted)
         return [metric.result() for metric in metrics]
-
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
-        """Rows of a file that a user names: two texts, and how alike they are."""
-        return read(files[0], tuple(columns) or (0, 1, 2))
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""

@@ -1,8 +1,8 @@
-"""What all tasks on an encoder share: rows of texts in, scores of a head out.
+"""The base of tasks on an encoder with a head: texts in, scores of the head out.
 
-A task on an encoder owns the kind of its head, how files become examples, the loss of a batch, what
-an answer is and how answers are scored; the rest is here. Any encoder serves: it says how texts
-become rows (its template) and makes the head.
+A concrete task defines the kind of its head, how data becomes examples, the loss of a batch, its
+predictions and their metrics; the rest is here. Any encoder can be used: it defines how texts
+become its input (its template) and creates the head.
 """
 
 from __future__ import annotations
@@ -12,35 +12,49 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from itertools import islice
+from typing import Any, ClassVar, Literal, Unpack
 
+import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention.tap import Labels, label, listening
-from regard.data import EpochSampler, Sequences
+from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
-from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Texts
+from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.data.grouped_inputs import GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
+from regard.metrics import Score
 from regard.models import is_encoder
 from regard.models.headed import Headed
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import Latest, TooLong, device_of, training_layout, watched
-from regard.tasks.embedder import Embeds, TextEncoder, batch_budget, too_long_error
+from regard.tasks.embedder import (
+    EmbedOptions,
+    TextEncoder,
+    batch_budget,
+    embed,
+    embed_stream,
+    similarity,
+    too_long_error,
+)
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
-from regard.tasks.inputs import as_list, text_or_pair
+from regard.tasks.inputs import as_list, is_single, text_or_pair
+from regard.tasks.pair_order import GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import TokenizerSection
+from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
 PICTURED = 24  # words of a long text in a report's picture
+PARTS = ("train", "valid", "test")
 
 
 class RowsData(Options):
@@ -53,7 +67,23 @@ class RowsData(Options):
     """Of one row, the special pieces included; never more than the model reads."""
     batch_size: int = Field(default=32, ge=1)
     max_tokens_per_batch: int = Field(default=16384, ge=1)
-    """Places in a batch, padding included; a batch of long rows has fewer than `batch_size`."""
+    """Tokens in a batch, padding included; a batch of long rows has fewer than `batch_size`."""
+
+    @abstractmethod
+    def records(self, part: str) -> Any:
+        """The examples of "train", "valid" or "test"."""
+
+    @abstractmethod
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+
+    def samples(self, count: int) -> list[Any]:
+        """The first validation examples, or training examples where there are none."""
+        return list(islice(self.records("train" if self.valid is None else "valid"), count))
+
+    def files(self) -> list[str]:
+        """The files of all parts."""
+        return [str(path) for part in PARTS if (path := getattr(self, part)) is not None]
 
 
 class EncoderData(RowsData):
@@ -99,41 +129,92 @@ class Parts:
     seed: int
 
 
-class Answering(Embeds):
-    """A model that reads rows of texts and answers by one head, with its tokenizer.
+class EncoderTask(TaskVerbs, ABC):
+    """A model that reads texts and predicts by one head, with its tokenizer.
 
-    `reads_pairs`: whether a text may be a pair, which a line writes with a tab between.
+    head: the kind of the head.  prediction_type: what it predicts for a text.
+    reads_pairs: whether a text may be a pair, which a line writes with a tab between.
+    columns: of a table to evaluate, where the user names none.
+    order: how pairs are read.
+    aux_lm: a second objective, the prediction of the next token, where training has it.
+    remarks: what the user should know of how the model was initialized.
     """
 
-    name: ClassVar[str]
+    model: Headed
+    pieces: InputFormat
     head: ClassVar[str]
-    prediction_type: ClassVar[type[Prediction]]
     verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
+    items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
+    columns: ClassVar[tuple[int, ...]] = (0, 1)
 
     def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_length: int | None = None):
         self.model = model
         self.pieces = pieces_of(model, tokenizer, max_length)
         self.tokenizer = tokenizer.with_template(self.pieces.template)
-        self._kept_rows: Latest[Any] = Latest(self._made_rows)
+        self.order: PairOrder = GivenOrder()
+        self.parts: Parts | None = None
+        self.next_words: NextWords | None = None
+        self.remarks: list[str] = []
+        self._encoded_once: Latest[Any] = Latest(self.encode)
+
+    # ---- predictions
 
     @abstractmethod
     def predictions(self, texts: Any, *, too_long: TooLong = "error") -> Sequence[Prediction]:
-        """The answer to each text."""
-
-    def checked(self, texts: Any) -> list[Any]:
-        """Texts as a user gives them, in the form in which this task reads them.
+        """The prediction for each text.
 
         Raises:
-            TextError: one is no text for this task.
-            RegardError: this is no list of texts.
+            TextError: an item is not a text for this task, or is too long.
+            RegardError: this is not a list of texts.
         """
-        return [text_or_pair(text, place) for place, text in enumerate(as_list(texts))]
 
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        return {"max_length": self.pieces.max_length}
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The results of `predictions` alone: a list for a list of texts, one for one text.
+
+        A text is a str, a pair a tuple of two.
+        """
+        if self.is_one(texts):
+            return self.predictions([texts], too_long=too_long)[0].result
+        return [one.result for one in self.predictions(texts, too_long=too_long)]
+
+    def is_one(self, texts: Any) -> bool:
+        """Whether this is one text, or one pair where the task reads pairs."""
+        return is_single(texts) if self.reads_pairs else isinstance(texts, str)
+
+    def checked(self, texts: Any) -> list[Any]:
+        """The texts in the form in which this task encodes them.
+
+        Raises:
+            TextError: an item is not a text for this task.
+            RegardError: this is not a list of texts.
+        """
+        return [text_or_pair(text, index) for index, text in enumerate(as_list(texts))]
+
+    def text_encoder(self) -> TextEncoder:
+        """The encoder under the head, for vectors of texts."""
+        return TextEncoder(self.encoder, self.pieces)
+
+    def embed(
+        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """Vectors of texts, (N, D), or of one text, (D,); see `regard.tasks.embedder.embed`."""
+        return embed(self.text_encoder(), texts, too_long, **options)
+
+    def embed_stream(
+        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Iterator[np.ndarray]:
+        """The vectors of any number of texts, in order, in constant memory."""
+        return embed_stream(self.text_encoder(), texts, too_long, **options)
+
+    def similarity(
+        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """The cosines of texts: a number for two, (len(a), len(b)) for lists."""
+        return similarity(self.text_encoder(), a, b, too_long, **options)
+
+    # ---- scores of the head
 
     def completed(self, batch: Any) -> Any:
         """A batch as the encoder reads it, on its device."""
@@ -151,7 +232,7 @@ class Answering(Embeds):
 
     def scores_of(self, read: Tensor, batch: Any) -> Tensor:
         """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token."""
-        scores = self.model.scores_from(self.head, read)
+        scores = self.model.scores_from(self.head, self.order.combine(read, batch))
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
@@ -159,10 +240,10 @@ class Answering(Embeds):
     ) -> Iterator[tuple[Any, Tensor]]:
         """Every row once, batch by batch: the rows, and the head's scores in float32.
 
-        texts: of which text each row is, from 0; None: row i is of text i.
+        texts: the index of the text of each row; None: row i is of text i.
 
         Raises:
-            NonFiniteScores: scores of a text are infinite or not numbers.
+            NonFiniteScores: scores of a text are infinite or NaN.
         """
         if not len(rows):
             return
@@ -180,13 +261,9 @@ class Answering(Embeds):
                 yield batch, scores
 
     def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
-        """(B,) bool: all scores (B, O) or (B, T, O) of a row are numbers, padding aside."""
+        """(B,) bool: whether all scores (B, O) or (B, T, O) of a row are finite, padding aside."""
         finite = scores.isfinite().all(-1)
         return finite if finite.dim() == 1 else (finite | ~batch.texts.keep).all(1)
-
-    def text_encoder(self) -> TextEncoder:
-        """The encoder under the head, for vectors of texts."""
-        return TextEncoder(self.encoder, self.pieces)
 
     def text_scores(self, rows: EncodedInputs | GroupedInputs) -> Tensor:
         """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
@@ -195,36 +272,30 @@ class Answering(Embeds):
             found[batch.numbers] = scores
         return found
 
-    def laid(self, rows: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
-        """Rows in flat arrays: row i is example i."""
-        return EncodedInputs.of(rows)
+    def encode(self, texts: list[Any]) -> list[Any]:
+        """Checked texts as encoder inputs, not truncated."""
+        return self.pieces.encode(texts)
 
-    def encoded(
-        self, texts: Sequence[Any], too_long: Literal["error", "truncate"]
-    ) -> EncodedInputs | GroupedInputs:
-        """Texts or pairs of texts, as a user gives them.
+    def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs | GroupedInputs:
+        """The examples of a list of texts or pairs of texts.
 
         Raises:
-            RegardError: a text is longer than the model reads and `too_long` is "error"; it is one
-                text and no list.
+            RegardError: a text is longer than the model reads and `too_long` is "error"; this is
+                not a list of texts.
         """
-        rows = self._kept_rows(self.checked(texts))
+        rows = self._encoded_once(self.checked(texts))
         long = self.pieces.too_long(rows)
         if long and too_long == "error":
             raise too_long_error(rows[long[0]], long[0], self.pieces)
-        return self.laid([self.pieces.truncate(row) for row in rows])
+        return self.order.arrange([self.pieces.truncate(row) for row in rows])
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
-        """The places of texts longer than the model's limit, and how many tokens each has."""
-        rows = self._kept_rows(self.checked(texts))
+        """The indices of texts longer than the model's limit, and the tokens of each."""
+        rows = self._encoded_once(self.checked(texts))
         return {i: len(rows[i]) for i in self.pieces.too_long(rows)}
 
-    def _made_rows(self, texts: list[Any]) -> list[Any]:
-        """Texts as they are read, whole."""
-        return self.pieces.encode(texts)
-
-    def warn_if_cut(self, texts: Sequence[Texts]) -> None:
-        """Say how many of the texts are too long for the model."""
+    def warn_if_truncated(self, texts: Sequence[Any]) -> None:
+        """Warn of texts that are too long for the model."""
         if cut := self.long_ones(texts):
             warnings.warn(
                 f"{len(cut):,} of {len(texts):,} rows were cut to {self.pieces.max_length:,} "
@@ -233,34 +304,16 @@ class Answering(Embeds):
             )
 
     def _labels(self, batch: Any) -> Labels:
-        """The pieces of each row, for whoever looks."""
+        """The tokens of each row, for attention capture."""
         lengths = batch.texts.lengths.tolist()
         rows = zip(batch.texts.ids.tolist(), lengths, strict=True)
         return [[self.tokenizer.label(i) for i in row[:length]] for row, length in rows]
 
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model and tokenizer."""
+        return {"max_length": self.pieces.max_length}
 
-class EncoderTask(Answering, ABC):
-    """A task on an encoder with one head, that can be learned.
-
-    `items` is what its loss counts. `next_words` is a second objective that some models can have;
-    `remarks` is what the user should know of how the model was begun.
-    """
-
-    Recipe: ClassVar[type[EncoderRecipe]]
-    items: ClassVar[str] = "examples"
-
-    def __init__(
-        self,
-        model: Headed,
-        tokenizer: Tokenizer,
-        *,
-        max_length: int | None = None,
-        parts: Parts | None = None,
-    ):
-        super().__init__(model, tokenizer, max_length=max_length)
-        self.parts = parts
-        self.next_words: NextWords | None = None
-        self.remarks: list[str] = []
+    # ---- training
 
     @classmethod
     def trains(cls, model: type) -> bool:
@@ -284,7 +337,7 @@ class EncoderTask(Answering, ABC):
         return InputBatch(Sequences.alike(rows, words), torch.arange(rows))
 
     def train_batches(self) -> EpochSampler:
-        """Batches without end: rows in random order where padding costs nothing, else those of
+        """Batches without end: rows in random order where padding costs nothing, otherwise rows of
         similar lengths together.
         """
         parts = self._parts()
@@ -300,13 +353,13 @@ class EncoderTask(Answering, ABC):
         return BucketSampler(buckets)
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """Examples; and the pieces that are predicted, where that is asked for."""
+        """Examples; and the tokens that the auxiliary objective predicts."""
         words = self.next_words
         also = {} if words is None else {"language_modeling": words.count(batch.texts)}
         return {"loss": len(batch), **also}
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The loss of the head's scores; and that of the next words, where it is asked for."""
+        """The loss of the head's scores; and that of the auxiliary objective."""
         here = self.completed(batch)
         texts = training_layout(self.model.encoder, here.texts)
         here = replace(here, texts=texts)
@@ -315,29 +368,33 @@ class EncoderTask(Answering, ABC):
         scores = self.scores_of(read, here).float()
         found = {"loss": self.loss(scores, here, self._parts().train.targets)}
         if self.next_words is not None and hidden is not None:
-            # What lies on the CPU is counted there, so that nobody waits for a device.
+            # Lengths on the CPU are counted there, so that no device is waited for.
             here_already = batch.texts.lengths.device.type != "cpu"
             count = None if here_already else self.next_words.count(batch.texts)
             found["language_modeling"] = self.next_words.loss(hidden, texts, count)
         return found, None
 
-    @abstractmethod
     def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """The sum of the losses of a batch, and the number of its items."""
+        raise NotImplementedError(f"{self.name} is not trained.")
 
     @property
-    @abstractmethod
     def metric_names(self) -> tuple[str, ...]:
-        """What validation measures, by the names of `measured`."""
+        """The keys of `measured`."""
+        raise NotImplementedError(f"{self.name} is not trained.")
 
-    @abstractmethod
     def measured(self, valid: Part) -> dict[str, float]:
-        """The metrics on the validation data."""
+        """The metrics on the validation data.
+
+        Raises:
+            NonFiniteScores: scores of an example are infinite or NaN.
+        """
+        raise NotImplementedError(f"{self.name} is not trained.")
 
     def validate(self) -> dict[str, float]:
-        """The metrics on the validation data; nothing where there is none.
+        """The metrics on the validation data; empty where there is none.
 
-        Scores that are not numbers have no metric: each is NaN, and never the best.
+        Where scores are infinite or NaN every metric is NaN, which is never the best.
         """
         valid = self._parts().valid
         if valid is None:
@@ -347,23 +404,18 @@ class EncoderTask(Answering, ABC):
         except NonFiniteScores:
             return dict.fromkeys(self.metric_names, math.nan)
 
-    @classmethod
-    @abstractmethod
-    def part_of(cls, recipe: Any, part: str) -> Any:
-        """The examples of the part "train", "valid" or "test" of a recipe's data."""
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Any:
+        """The examples of a file that a user names."""
+        return read(files[0], tuple(columns) or self.columns)
 
-    @abstractmethod
-    def evaluate(self, rows: Any) -> list[Any]:
-        """The scores of the answers to examples."""
-
-    def test(self, recipe: Any) -> tuple[list[Any], list[Any]]:
-        """The scores on a recipe's test data, nothing where it names none; and no samples."""
+    def test(self, recipe: Any) -> tuple[Sequence[Score], list[Any]]:
+        """The scores on a recipe's test data, none where it names no such data; and no samples."""
         if recipe.data.test is None:
             return [], []
-        return self.evaluate(self.part_of(recipe, "test")), []
+        return self.evaluate(recipe.data.records("test")), []
 
     def notes(self) -> list[str]:
-        """What of the data is not used as it stands: rows left out or cut, and how many."""
+        """Which rows of the data were left out or truncated, and remarks on the model."""
         parts = self._parts()
         reports = {"training data": parts.train.report}
         if parts.valid is not None:
@@ -461,7 +513,7 @@ def _some(labels: Sequence[str]) -> str:
     return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown
 
 
-def headed(model: Any) -> Headed:
+def headed(model: nn.Module) -> Headed:
     """A model as tasks on encoders take it.
 
     Raises:

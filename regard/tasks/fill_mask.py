@@ -1,4 +1,4 @@
-"""Which words stand where a text has [MASK] (Devlin et al. 2019, section 3.1).
+"""Which words fill the [MASK]s of a text (Devlin et al. 2019, section 3.1).
 
 filled = load("bert").fill("The man went to the [MASK].")
 filled.text                             the text with the most probable word
@@ -21,20 +21,20 @@ from regard.errors import ConfigError, RegardError, TextError
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
-from regard.tasks.encoding import Answering
+from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.next_sentence import NextSentence
 from regard.tasks.predictions import Prediction
 from regard.text import Tokenizer
 
-MASK = "[MASK]"  # what is understood beside the tokenizer's own piece
-CONTINUES = "##"  # how WordPiece spells what goes on with a word
+MASK = "[MASK]"  # accepted beside the tokenizer's own mask token
+CONTINUES = "##"  # how WordPiece writes a subword that continues a word
 
 
 @dataclass(frozen=True)
 class MaskCandidate:
-    """A word for a mask: as it is read, as the vocabulary spells it, and its probability."""
+    """A word for a mask: as text, as the vocabulary writes it, and its probability."""
 
     word: str
     piece: str
@@ -45,19 +45,24 @@ class MaskCandidate:
 class FilledText(Prediction):
     """A text with the most probable word at each mask; and for each mask the best candidates.
 
-    A candidate's probability is that of this mask alone, whatever stands at the others: the best
-    words of several masks need not be the best together.
+    The probability of a candidate is that for this mask alone: the best words of several masks need
+    not be the best together.
     """
 
     text: str
     masks: list[list[MaskCandidate]]
 
+    @property
+    def result(self) -> str:
+        """The text."""
+        return self.text
+
     def __str__(self) -> str:
         return self.text
 
 
-class FillMask(Answering):
-    """A model that fills masks; where it has a head for it, it tells which text follows another."""
+class FillMask(EncoderTask):
+    """Fills masks; with a next-sentence head also predicts whether one text follows another."""
 
     name = "fill-mask"
     prediction_type = FilledText
@@ -68,17 +73,16 @@ class FillMask(Answering):
         super().__init__(model, tokenizer, max_length=max_length)
         if tokenizer.mask_id is None:
             raise ConfigError(
-                "This model fills masks, but its tokenizer has no mask piece. Name it in "
+                "This model fills masks, but its tokenizer has no mask token. Name it in "
                 'tokenizer_config.json ("mask_token"), or use the tokenizer of the model.'
             )
         self._mask = tokenizer.token(tokenizer.mask_id)
-        self.pieces = replace(self.pieces, tokenizer=_reading(tokenizer, self._mask))
-        # Whether a space before the mask belongs to it, so that a word comes with its space.
+        self.pieces = replace(self.pieces, tokenizer=_reading_masks(tokenizer, self._mask))
+        # Whether the mask includes the space before it, so that a word comes with its space.
         added = {token["id"]: token for token in tokenizer.to_json()["added_tokens"]}
         self._takes_space = bool(added.get(tokenizer.mask_id, {}).get("lstrip"))
-        spelled = torch.zeros(model.config.vocab_size, dtype=torch.bool)
-        spelled[list(tokenizer.vocab().values())] = True
-        self._spelled = spelled
+        self._in_vocabulary = torch.zeros(model.config.vocab_size, dtype=torch.bool)
+        self._in_vocabulary[list(tokenizer.vocab().values())] = True
 
     # ---- masks
 
@@ -90,26 +94,20 @@ class FillMask(Answering):
         among: Sequence[str] | None = None,
         too_long: TooLong = "error",
     ) -> Any:
-        """A text with its masks filled, and the `top` best words of each (a list for a list).
+        """A text with its masks filled, and the `top` best words of each: a list for a list.
 
-        A mask is written [MASK], or as the tokenizer spells it.
+        A mask is written [MASK], or as the tokenizer writes it.
 
         Args:
-            among: the only words to choose from, each of them one piece; all of them are given,
-                with the probabilities that they have among all words.
+            among: the only words to choose from, each of them one token; all of them are returned,
+                with their probabilities among all words.
 
         Raises:
-            RegardError: a text has no mask, or is too long; a word is not one piece.
+            RegardError: a text has no mask, or is too long; a word is not one token.
         """
         if isinstance(texts, str):
             return self._filled([texts], top, among, too_long)[0]
         return self._filled(as_list(texts), top, among, too_long)
-
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> list[str] | str:
-        """Texts with their masks filled (a list for a list, one for one)."""
-        if isinstance(texts, str):
-            return self.fill(texts, too_long=too_long).text
-        return [filled.text for filled in self.predictions(texts, too_long=too_long)]
 
     def predictions(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[FilledText]:
         """Texts with their masks filled, and the best candidates."""
@@ -117,8 +115,7 @@ class FillMask(Answering):
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts with masks, each as a tuple."""
-        found = [self._with_masks(text, place) for place, text in enumerate(as_list(texts))]
-        return [(text,) for text in found]
+        return [(self._with_masks(text, i),) for i, text in enumerate(as_list(texts))]
 
     def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
         """The probability that the second text follows the first.
@@ -127,12 +124,12 @@ class FillMask(Answering):
             ConfigError: the model has no head for that.
         """
         if "next_sentence" not in self.model.heads:
-            raise ConfigError("This model fills masks, but has no head that tells what follows.")
-        asked = NextSentence(self.model, self.tokenizer, max_length=self.pieces.max_length)
-        return asked.follows(first, second, too_long=too_long)
+            raise ConfigError("This model fills masks, but has no next-sentence head.")
+        task = NextSentence(self.model, self.tokenizer, max_length=self.pieces.max_length)
+        return task.follows(first, second, too_long=too_long)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
-        """Texts with masks.
+        """The examples of texts with masks.
 
         Raises:
             RegardError: a text has no mask, or loses one because it is too long.
@@ -142,19 +139,18 @@ class FillMask(Answering):
         assert isinstance(found, EncodedInputs)
         for i, (text,) in enumerate(masked):
             if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
-                problem = (
-                    f"is cut to {self.pieces.max_length} tokens and loses a mask with its end."
-                )
+                limit = self.pieces.max_length
+                problem = f"is cut to {limit} tokens and loses a mask with its end."
                 raise TextError(i, problem, "Shorten it.")
         return found
 
-    def _with_masks(self, text: Any, place: int) -> str:
-        """The text with the tokenizer's own spelling of masks."""
-        text = checked_text(text, place).replace(MASK, self._mask)
+    def _with_masks(self, text: Any, index: int) -> str:
+        """The text with masks as the tokenizer writes them."""
+        text = checked_text(text, index).replace(MASK, self._mask)
         if self._mask not in text:
             own = "" if self._mask == MASK else f" (or {self._mask})"
             problem = f"has no {MASK}{own} to be filled: {text!r:.80}."
-            raise TextError(place, problem, "Write one where a word is asked for.")
+            raise TextError(index, problem, "Write one where a word is to be filled in.")
         return text
 
     # ---- words
@@ -164,7 +160,7 @@ class FillMask(Answering):
     ) -> list[FilledText]:
         if top < 1:
             raise RegardError(f"`top` must be at least 1, but is {top}.")
-        allowed = self._spelled if among is None else self._only(among)
+        allowed = self._in_vocabulary if among is None else self._only(among)
         count = min(top if among is None else len(among), int(allowed.sum()))
         masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]
         for number, shares in self._at_masks(self.encoded(texts, too_long)):
@@ -177,7 +173,7 @@ class FillMask(Answering):
         ]
 
     def _at_masks(self, rows: EncodedInputs) -> Iterator[tuple[int, Tensor]]:
-        """For each mask the number of its text and the probabilities of all words, (V,)."""
+        """For each mask the index of its text and the probabilities of all words, (V,)."""
         if not len(rows):
             return
         head: Any = self.model.heads[self.head]
@@ -185,10 +181,10 @@ class FillMask(Answering):
             most = batch_budget(self.encoder)
             for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
                 here = self.completed(batch)
-                places = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
-                hidden = self.encoder.encode(here.texts)[places]  # (M, D)
+                masked = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
+                hidden = self.encoder.encode(here.texts)[masked]  # (M, D)
                 scores = head.logits(hidden).float()  # (M, V)
-                owners = batch.numbers.repeat_interleave(places.sum(1).cpu()).tolist()
+                owners = batch.numbers.repeat_interleave(masked.sum(1).cpu()).tolist()
                 check_finite(scores.isfinite().all(-1), owners)
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
 
@@ -201,16 +197,16 @@ class FillMask(Answering):
         """Which ids (V,) are those of the words.
 
         Raises:
-            RegardError: a word is not one piece of the vocabulary.
+            RegardError: a word is not one token of the vocabulary.
         """
         if isinstance(words, str) or not words:
             raise RegardError("`among` must be a list of at least one word.")
-        allowed = torch.zeros_like(self._spelled)
-        allowed[[self._piece_of(word) for word in words]] = True
+        allowed = torch.zeros_like(self._in_vocabulary)
+        allowed[[self._token_of(word) for word in words]] = True
         return allowed
 
-    def _piece_of(self, word: str) -> int:
-        """The one piece that a word is, with its space where pieces carry it."""
+    def _token_of(self, word: str) -> int:
+        """The one token of a word, with its space where tokens include it."""
         forms = [word] if self.tokenizer.kind != "byte-bpe" else [f" {word}", word]
         found = [self.tokenizer.encode(form) for form in forms]
         for ids in (encoding.ids for encoding in found):
@@ -218,10 +214,10 @@ class FillMask(Answering):
                 return ids[0]
         if word in self.tokenizer.vocab():
             return self.tokenizer.id(word)
-        pieces = ", ".join(found[0].tokens) or "nothing"
+        tokens = ", ".join(found[0].tokens) or "nothing"
         raise RegardError(
-            f"`among`: {word!r} is not one piece of this vocabulary but {pieces}, and a mask "
-            "stands for one piece."
+            f"`among`: {word!r} is not one token of this vocabulary but {tokens}, and a mask "
+            "stands for one token."
         )
 
     def _put(self, text: str, masks: Sequence[Sequence[MaskCandidate]]) -> str:
@@ -229,16 +225,16 @@ class FillMask(Answering):
         before, *rest = text.split(self._mask)
         for candidates, after in zip(masks, rest, strict=True):
             best = candidates[0]
-            goes_on = self.tokenizer.kind == "wordpiece" and best.piece.startswith(CONTINUES)
-            word = best.word.removeprefix(CONTINUES) if goes_on else best.word
+            continues = self.tokenizer.kind == "wordpiece" and best.piece.startswith(CONTINUES)
+            word = best.word.removeprefix(CONTINUES) if continues else best.word
             spaceless = self._takes_space and not best.piece.startswith("Ġ")
-            before = before.rstrip() if goes_on or spaceless else before
+            before = before.rstrip() if continues or spaceless else before
             before += word + after
         return before
 
 
-def _reading(tokenizer: Tokenizer, mask: str) -> Tokenizer:
-    """The same tokenizer; a mask that stands in a text is read as the mask."""
+def _reading_masks(tokenizer: Tokenizer, mask: str) -> Tokenizer:
+    """The same tokenizer, which encodes a mask in a text as the mask token."""
     added = {token["content"] for token in tokenizer.to_json()["added_tokens"]}
     known = tokenizer if mask in added else tokenizer.with_special_tokens([mask])
     fast = tokenizers.Tokenizer.from_str(known.to_str())

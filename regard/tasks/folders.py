@@ -157,8 +157,8 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
         if kept is not None:
             return name, kept
         warnings.warn(
-            f"{where}: `regard` tells of the task {name}, but the weights have no head of it; so "
-            "it is not regarded. Another library has changed this folder.",
+            f"{where}: `regard` names the task {name}, but the weights have no head for it, so "
+            "the name is ignored. Another library has changed this folder.",
             stacklevel=3,
         )
     return task_of(model, config)

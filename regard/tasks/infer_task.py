@@ -1,7 +1,7 @@
-"""Which task a folder is for: its heads and its labels say it, and our own section where it fits.
+"""The task of a model folder: from its heads, its labels, and the section `regard` of config.json.
 
-Other libraries carry that section along when they put another head on the model or name its labels
-anew. So the head and `id2label` decide, and the section adds what only we know.
+Other libraries keep that section when they replace the head of a model or rename its labels. So the
+head and `id2label` decide, and the section adds what they do not contain.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from regard.checkpoints.formats.config_table import label_names
 from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder
 from regard.models.headed import Headed, outputs_of
 from regard.schema import joined_with_or
 
-# kind of head -> task, the first that a model has decides
+# kind of head -> task; the first kind that a model has decides
 TASK_OF = {
     "classes": "classification",
     "tags": "tagging",
@@ -28,7 +30,7 @@ TASK_OF = {
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "classes"}
 
 
-def tasks_for(model: Any) -> tuple[str, ...]:
+def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
     if not isinstance(model, Headed):
         continues = model.continues
@@ -42,11 +44,11 @@ def tasks_for(model: Any) -> tuple[str, ...]:
     return (*named, "embedding")
 
 
-def check_task(task: str, model: Any, settings: Mapping[str, Any], where: Path) -> None:
+def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: Path) -> None:
     """Compare the task that a folder names, and its labels, with the model in it.
 
     Raises:
-        CheckpointError: the model is of another kind, or its head gives more or fewer answers.
+        CheckpointError: the model is for other tasks, or its head has another number of outputs.
     """
     able = tasks_for(model)
     if task not in able:
@@ -55,7 +57,9 @@ def check_task(task: str, model: Any, settings: Mapping[str, Any], where: Path) 
             f"is for {joined_with_or(able)}. Correct the field, or use another folder."
         )
     labels = settings.get("labels")
-    if not isinstance(labels, list | tuple) or task not in HEAD_OF:
+    if not isinstance(model, Headed) or task not in HEAD_OF:
+        return
+    if not isinstance(labels, list | tuple):
         return  # their types are checked with those of the other settings
     outputs = model.outputs()[HEAD_OF[task]]
     if len(labels) != outputs or len(set(map(repr, labels))) != outputs:
@@ -65,24 +69,24 @@ def check_task(task: str, model: Any, settings: Mapping[str, Any], where: Path) 
         )
 
 
-def _described(model: Any) -> str:
+def _described(model: nn.Module) -> str:
     heads = list(model.heads) if isinstance(model, Headed) else []
     kind = type(model.encoder if isinstance(model, Headed) else model).__name__
     return f"{kind} with the head{'s' * (len(heads) > 1)} {', '.join(heads)}" if heads else kind
 
 
 def kept_settings(
-    task: str, settings: Mapping[str, Any], model: Any, config: Mapping[str, Any]
+    task: str, settings: Mapping[str, Any], model: nn.Module, config: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Settings of a task that a folder was saved with, labels as `id2label` names them now; None
-    where its head is of another task.
+    """The stored settings of a task, with labels as `id2label` names them now; None where the head
+    belongs to another task.
 
     Raises:
-        ConfigError: its labels are not what its head answers.
+        ConfigError: labels and head do not fit together.
     """
     found = task_of(model, config)[0]
     kind = HEAD_OF.get(task, "")
-    heads: Any = model.heads if isinstance(model, Headed) else {}
+    heads = dict(model.heads) if isinstance(model, Headed) else {}
     fits = found == task if kind in ("", "classes") else kind in heads
     if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
@@ -93,11 +97,11 @@ def kept_settings(
     return {**settings, "labels": labels}
 
 
-def task_of(model: Any, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of a task and its settings, for a model and the config.json that it came with.
+def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a task and its settings, for a model and its config.json.
 
     Raises:
-        ConfigError: its labels are not what its head answers.
+        ConfigError: labels and head do not fit together.
     """
     if not isinstance(model, Headed):
         if model.continues:
@@ -114,10 +118,10 @@ def task_of(model: Any, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
-    """The labels' names in the order of their numbers; LABEL_0 and so on where none are given.
+    """The names of labels in the order of the head's outputs; LABEL_0 and so on without names.
 
     Raises:
-        ConfigError: a number has no name, or two labels have one name.
+        ConfigError: an output has no name, or two have one name.
     """
     named = label_names(config)
     if not named:
@@ -129,11 +133,6 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
             f"but is {named}."
         )
     return [str(label) for label in labels]
-
-
-def names_in(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names that config.json gives to labels, in the order of their numbers."""
-    return tuple(label_names(config).values())
 
 
 def _is_number(config: Mapping[str, Any], outputs: int) -> bool:

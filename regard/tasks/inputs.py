@@ -1,7 +1,7 @@
 """Checks the inputs of tasks: lists of texts, of pairs of texts, or of lists of words.
 
 All methods of all tasks use these functions, so that they accept the same inputs and their errors
-name the text by its number.
+give the number of the text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """LAMBADA: predict the last word of a passage (Paperno et al. 2016).
 
-The word can be guessed from the whole passage and not from its last sentence, so that it measures
-how far back a model reads. It is all that stands behind the last space, in as many tokens as that
-takes; all of them must be the most probable ones, each after the right ones before.
+The word can be guessed from the whole passage but not from its last sentence alone, so it measures
+the use of long contexts. The word is all that follows the last space, of any number of tokens; each
+of them must be the most probable one after the right tokens before it.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ def lambada_scores(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) ->
             f"model's context is {limit}."
         )
     nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
-    places, pads = batch_budget(model), (model.config.pad,)
-    batches = sorted_batches((rows,), pads, max_tokens=places, make=lambda one: one)
+    budget, pads = batch_budget(model), (model.config.pad,)
+    batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda one: one)
     with evaluating(model):
         for numbers, batch in zip(batches.indices, watched(batches), strict=True):
             lasts = torch.from_numpy(counts[numbers])
-            nats[numbers], right[numbers] = _scores(model, batch, lasts)
-    check_finite(nats.isfinite(), range(len(rows)), "a last word whose probability comes of scores")
-    cut = sum(len(ids) > most for ids, _ in split)
+            nats[numbers], right[numbers] = _last_words(model, batch, lasts)
+    check_finite(nats.isfinite(), range(len(rows)), "scores of its last word")
+    truncated = sum(len(ids) > most for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
-    return _named(tokenizer, nats, right, cut, unknown)
+    return _scores(tokenizer, nats, right, truncated, unknown)
 
 
 def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int]:
-    """The tokens of a passage, and how many of them at its end are its last word's."""
+    """The tokens of a passage, and how many of them belong to its last word."""
     text = text.strip()
     space, found = text.rfind(" "), tokenizer.encode(text)
-    # Pieces that carry the space before a word begin at it: what counts is where they end.
+    # Tokens may include the space before a word, so their ends decide.
     count = sum(end > space + 1 for _, end in found.offsets)
     if space < 0 or not 0 < count < len(found):
         raise RegardError(
@@ -73,16 +73,19 @@ def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int
     return found.ids, count
 
 
-def _scores(model: Any, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row: -log p of its last tokens (B,) float64, and 1.0 where all are predicted (B,)."""
-    ends = batch.lengths[:, None] - 1  # where the last token is predicted, and one more
-    places = torch.arange(batch.ids.size(1) - 1)
-    asked = (places < ends) & (places >= ends - lasts[:, None])  # (B, T - 1)
+def _last_words(model: Any, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row -log p of its last tokens, (B,) float64, and 1.0 where all are predicted, (B,).
+
+    lasts: (B,) the tokens of the last words.
+    """
+    ends = batch.lengths[:, None] - 1  # one beyond the position that predicts the last token
+    positions = torch.arange(batch.ids.size(1) - 1)
+    predicting = (positions < ends) & (positions >= ends - lasts[:, None])  # (B, T - 1)
     device = device_of(model)
-    hidden = model(batch.ids[:, :-1].to(device)).hidden[asked.to(device)]  # (N, D)
-    targets = batch.ids[:, 1:][asked]
+    hidden = model(batch.ids[:, :-1].to(device)).hidden[predicting.to(device)]  # (N, D)
+    targets = batch.ids[:, 1:][predicting]
     log_probs = model.head.logits(hidden).float().log_softmax(-1).cpu()
-    row = asked.nonzero()[:, 0]
+    row = predicting.nonzero()[:, 0]
     loss = -log_probs.gather(1, targets[:, None])[:, 0].double()
     wrong = (log_probs.argmax(-1) != targets).float()
     count = len(batch)
@@ -90,14 +93,14 @@ def _scores(model: Any, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor
     return nats, (torch.zeros(count).index_add(0, row, wrong) == 0).float()
 
 
-def _named(
-    tokenizer: Tokenizer, nats: Tensor, right: Tensor, cut: int, unknown: int
+def _scores(
+    tokenizer: Tokenizer, nats: Tensor, right: Tensor, truncated: int, unknown: int
 ) -> list[Score]:
     signature = (
         f"word:after-last-space|match:greedy|tok:{tokenizer.kind}-{tokenizer.vocab_size}"
         f"|count:{len(nats)}"
     )
-    signature += f"|cut:{cut}" if cut else ""
+    signature += f"|cut:{truncated}" if truncated else ""
     signature += f"|unk:{unknown}" if unknown else ""
     mean = float(nats.mean())
     perplexity = math.exp(mean) if mean < 709 else math.inf

@@ -1,7 +1,7 @@
-"""Language modelling: one long text, a model that predicts each token, perplexity.
+"""Language modeling: one long text, a model that predicts each token, perplexity.
 
-A model that carries a state reads the text as streams, from beginning to end. One that has a
-context instead (`config.max_length`) learns from blocks and is measured over windows.
+A model with a state reads the text in parallel streams, from start to end. A model with a context
+(`config.max_length`) is trained on blocks and evaluated over windows.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -31,6 +32,7 @@ from regard.data import (
     encode_texts,
     read,
 )
+from regard.data.batches import Batches
 from regard.data.encoder_inputs import InputFormat
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
@@ -41,13 +43,21 @@ from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, LanguageModel
 from regard.recipe import Options, Recipe, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
-from regard.tasks.embedder import Embeds, TextEncoder, batch_budget
+from regard.tasks.embedder import (
+    EmbedOptions,
+    TextEncoder,
+    batch_budget,
+    embed,
+    embed_stream,
+    similarity,
+)
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts
 from regard.tasks.lambada import lambada_scores
-from regard.tasks.prompts import fitting, room, tell_ends
+from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
 from regard.tasks.sections import DecodingSection, TokenizerSection
 from regard.tasks.stateful_perplexity import stateful_likelihood
+from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
 Unit = Literal["word", "token", "character", "byte"]
@@ -68,6 +78,18 @@ class TextData(Options):
     """Parallel streams, or blocks in a batch."""
     sequence_length: int = Field(default=20, ge=1)
     """Tokens of a stream at a time, or of a block."""
+
+    def records(self, part: str) -> RowReader:
+        """The lines of "train", "valid" or "test", or the text as a whole."""
+        return read(getattr(self, part), format=self.format)
+
+    def texts(self) -> Iterator[str]:
+        """The training text, from which a tokenizer learns."""
+        return self.records("train").texts()
+
+    def files(self) -> list[str]:
+        """The files of all parts."""
+        return [str(path) for path in (self.train, self.valid, self.test) if path is not None]
 
 
 class PerplexitySection(Options):
@@ -94,66 +116,63 @@ class LanguageModelingRecipe(Recipe):
 
     @model_validator(mode="after")
     def _words(self) -> Self:
-        started = hasattr(getattr(self, "model", None), "path")
-        if self.tokenizer is None and not started:
+        if self.tokenizer is None and not starts_from_folder(self):
             object.__setattr__(self, "tokenizer", TokenizerSection(kind="words"))
         return self
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Encoded training and validation text, and how to read it.
+def starts_from_folder(recipe: Recipe) -> bool:
+    """Whether [model] names a folder whose weights the training starts from."""
+    section = dict(recipe).get("model")
+    return isinstance(section, Options) and "path" in type(section).model_fields
 
-    `unread`: positions of the model's context that no block reaches. `lost`: what the tokenizer
-    does not keep of the text, with an example; "" where it keeps all.
+
+@dataclass(frozen=True)
+class TrainingText:
+    """Encoded training and validation text, and how it is batched.
+
+    notes: what the user should know of the tokenizer and of the model's context.
     """
 
     train: TokenArray
     valid: TokenArray
+    batches: Batches
     batch_size: int
-    sequence_length: int
-    seed: int
-    unread: int = 0
-    lost: str = ""
+    notes: list[str]
 
 
 def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
-    """What decoding does not give back of texts, with the first example; "" where nothing is lost.
+    """What encoding and decoding loses of texts, with the first example; "" where nothing is lost.
 
-    Unknown tokens are not looked for: perplexities count them.
+    Unknown tokens do not count here: perplexities report them.
     """
     unknown = "" if tokenizer.unk_id is None else tokenizer.token(tokenizer.unk_id)
     for text in texts:
         ids = tokenizer.encode(text).ids
         found = tokenizer.decode(ids)
         if tokenizer.unk_id in ids and unknown:
-            same = _spaces(found.replace(unknown, "x")) == _spaces(text)
+            same = re.findall(r"\s+", found.replace(unknown, "x")) == re.findall(r"\s+", text)
         else:
-            same = found.removeprefix(" ") == text.removeprefix(" ")  # a space may stand first
+            same = found.removeprefix(" ") == text.removeprefix(" ")  # a space may come first
         if not same:
             pairs = enumerate(zip(found, text, strict=False))
-            at = next((i for i, (a, b) in pairs if a != b), min(len(found), len(text)))
-            start = max(0, at - 20)
+            first = next((i for i, (a, b) in pairs if a != b), min(len(found), len(text)))
+            part = slice(max(0, first - 20), first + 30)
             return (
                 f"the tokenizer ({tokenizer.kind}) does not keep the text: "
-                f"{text[start : at + 30]!r} comes back as {found[start : at + 30]!r}. The model "
+                f"{text[part]!r} comes back as {found[part]!r}. The model "
                 "never learns what is lost, such as line breaks, indentation or capitals. A "
                 "tokenizer of kind byte-bpe keeps all of a text"
             )
     return ""
 
 
-def _spaces(text: str) -> list[str]:
-    """The white space of a text; what stands between is left out."""
-    return re.findall(r"\s+", text)
-
-
-class LanguageModeling(Embeds):
+class LanguageModeling(TaskVerbs):
     """A model that continues a text, with its tokenizer.
 
-    format: how the text that it learned from was cut: `lines` or `text` (see [data]); None: the
-    model comes from elsewhere, where a text begins with the bos piece or with the eos piece that
-    ends the one before.
+    format: the format of the training text, `lines` or `text` (see [data]); None: the model comes
+        from elsewhere, where a text begins with the bos token, or with the eos token that ends the
+        text before.
     unit, window, stride: how perplexity is measured, as in [evaluation].
     """
 
@@ -165,7 +184,7 @@ class LanguageModeling(Embeds):
 
     def __init__(
         self,
-        model: Any,
+        model: LanguageModel,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
@@ -173,30 +192,20 @@ class LanguageModeling(Embeds):
         unit: Unit = "token",
         window: int | None = None,
         stride: int | None = None,
-        texts: Texts | None = None,
     ):
         self.model, self.tokenizer = model, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
-        self.unit, self.window, self.stride, self.data = unit, window, stride, texts
+        self.unit, self.window, self.stride = unit, window, stride
+        self.data: TrainingText | None = None
 
     @property
     def context(self) -> int | None:
-        """The most tokens that the model reads at a time; None: any number, it carries a state."""
-        return self.model.config.max_length
+        """The most tokens that the model reads at a time; None: any number, with a state."""
+        limit: int | None = self.model.config.max_length
+        return limit
 
     # ---- from a recipe
-
-    @staticmethod
-    def texts(recipe: LanguageModelingRecipe) -> Iterator[str]:
-        """What the tokenizer learns from: the training text."""
-        return read(recipe.data.train, format=recipe.data.format).texts()
-
-    @staticmethod
-    def files(recipe: LanguageModelingRecipe) -> list[str]:
-        """The files of data, for the record of a run."""
-        data = recipe.data
-        return [str(path) for path in (data.train, data.valid, data.test) if path is not None]
 
     @classmethod
     def trains(cls, model: type) -> bool:
@@ -213,8 +222,15 @@ class LanguageModeling(Embeds):
             yield "evaluation.stride", problem
 
     @classmethod
-    def from_recipe(cls, recipe: LanguageModelingRecipe, model: Any, tokenizer: Tokenizer) -> Any:
-        """The task with its data, ready to be trained."""
+    def from_recipe(
+        cls, recipe: LanguageModelingRecipe, model: LanguageModel, tokenizer: Tokenizer
+    ) -> LanguageModeling:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            ConfigError: a sequence, a window or a stride is longer than the model allows.
+            DataError: a text is too short.
+        """
         data, evaluation, limit = recipe.data, recipe.evaluation, model.config.max_length
         task = cls(
             model,
@@ -230,19 +246,27 @@ class LanguageModeling(Embeds):
                 f"[data] `sequence_length` must be at most the model's context, {limit:,}, but is "
                 f"{data.sequence_length:,}."
             )
-        task.protocol()  # refuses a window or a stride that cannot be
-        train = task.encode(read(data.train, format=data.format))
-        valid = task.encode(read(data.valid, format=data.format))
+        task.protocol()  # raises an error for a window or a stride that is too long
+        train = task.encode(data.records("train"))
+        valid = task.encode(data.records("valid"))
         for path, text in ((data.train, train), (data.valid, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
-        begun = hasattr(getattr(recipe, "model", None), "path")  # its positions are trained
-        unread = 0 if begun or limit is None else limit - data.sequence_length
-        lost = ""
+        size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
+        if limit is None:
+            batches: Batches = ParallelStreams(train, **size)
+        else:
+            batches = ShuffledBlocks(train, **size, seed=recipe.seed)
+        notes: list[str] = []
         if data.format == "text":
-            lost = lost_text(tokenizer, islice(read(data.train, format="text").texts(), SAMPLED))
-        task.data = Texts(
-            train, valid, data.batch_size, data.sequence_length, recipe.seed, unread, lost
-        )
+            notes += filter(None, [lost_text(tokenizer, islice(data.texts(), SAMPLED))])
+        if limit is not None and limit > data.sequence_length and not starts_from_folder(recipe):
+            steps = data.sequence_length
+            notes.append(
+                f"the model's context is {limit:,} tokens, but blocks have {steps:,} "
+                "(`sequence_length` of [data]): it learns nothing about longer texts. Set "
+                f"`max_length` of [model] to {steps}"
+            )
+        task.data = TrainingText(train, valid, batches, data.batch_size, notes)
         return task
 
     @staticmethod
@@ -257,45 +281,24 @@ class LanguageModeling(Embeds):
         return {"format": self.given_format, **protocol}
 
     def notes(self) -> list[str]:
-        """What of the text is not kept, and what of the model is not trained."""
-        data = self._texts()
-        notes = [data.lost] if data.lost else []
-        if not data.unread:
-            return notes
-        limit, steps = self.context, data.sequence_length
-        return [
-            *notes,
-            f"the model's context is {limit:,} tokens, but blocks have {steps:,} "
-            "(`sequence_length` of [data]): it learns nothing about longer texts. Set `max_length` "
-            f"of [model] to {steps}",
-        ]
+        """What the tokenizer does not keep of the text, and what is not trained of the model."""
+        return self._data().notes
 
-    # ---- learning
+    # ---- training
 
     def train_batches(self) -> EpochSampler:
-        """Windows over parallel streams of the text, or shuffled blocks; pass after pass."""
-        data = self._texts()
-        if self.context is None:
-            return EpochSampler(
-                ParallelStreams(
-                    data.train, batch_size=data.batch_size, sequence_length=data.sequence_length
-                )
-            )
-        return EpochSampler(
-            ShuffledBlocks(
-                data.train,
-                batch_size=data.batch_size,
-                sequence_length=data.sequence_length,
-                seed=data.seed,
-            )
-        )
+        """Windows of parallel streams of the text, or shuffled blocks, epoch after epoch."""
+        return EpochSampler(self._data().batches)
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
         """Predicted tokens."""
         return {"loss": batch.count}
 
     def losses(self, batch: StreamBatch, carry: Any) -> tuple[dict[str, tuple[Tensor, int]], Any]:
-        """Cross-entropy of the next token, in nats; a state goes on to the next window."""
+        """The sum of the cross-entropies of the next tokens in nats, and the state after the batch.
+
+        carry: the state after the batch before; None at the start of the text.
+        """
         batch = batch.to(device_of(self.model))
         model: Any = self.model if self.model.training else self.generator
         output = model(batch.tokens, None if batch.fresh else carry)
@@ -305,25 +308,25 @@ class LanguageModeling(Embeds):
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
-        data = self._texts()
+        data = self._data()
         total, count = self._total_loss(self._parts(data.valid, data.batch_size, self.window, None))
         per_token = Perplexity(total, count, Protocol("token", self._tokenization))
         return {"loss": total / count, "perplexity": per_token.value}
 
-    # ---- using
+    # ---- generation
 
     def generate(
         self, prompts: Sequence[str] | str = "", *, too_long: TooLong = "error", **options: Any
     ) -> Any:
-        """Prompts with what the model writes after them (a list for several, one for one).
+        """Prompts with their continuations: a list for a list, one for one prompt.
 
-        A text that reaches the end of the model's context stops there, which is told.
+        A text that reaches the end of the model's context stops there, with a warning.
 
         Args:
-            too_long: what happens to a prompt that leaves no room in the context for as many tokens
-                as are asked for here: "error", or "truncate", which cuts its beginning.
+            too_long: what happens to a prompt after which `max_tokens` tokens do not fit into the
+                context: "error", or "truncate", which cuts its beginning.
             options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
-                model's own way.
+                model's own method.
 
         Raises:
             RegardError: a prompt is too long.
@@ -334,18 +337,18 @@ class LanguageModeling(Embeds):
         if too_long == "truncate" and (cut := self.long_ones(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
-                f"{room(self.context, options):,} tokens",
+                f"{prompt_capacity(self.context, options):,} tokens",
                 stacklevel=2,
             )
         found = self.hypotheses(prompts, too_long=too_long, **options)
-        return [spelled[0] for spelled in self.spelled(prompts, found)]
+        return [texts[0] for texts in self.spelled(prompts, found)]
 
     predict = generate
 
     def spelled(
         self, prompts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
     ) -> list[list[str]]:
-        """The hypotheses of each prompt, in words: the prompt, and what the model writes."""
+        """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
             self.tokenizer.decode_many([*row, *h.tokens] for h in several)
             for row, several in zip(self._prompts(prompts), found, strict=True)
@@ -356,26 +359,27 @@ class LanguageModeling(Embeds):
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
         method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
-        rows = fitting(self._prompts(prompts), self.context, too_long, options)
+        rows = fitted_prompts(self._prompts(prompts), self.context, too_long, options)
         with muted():
             found = decode_in_order(self.model, TokenArray.of(rows), method)
         best = [one[0] for one in found]
-        tell_ends(rows, best, self.context, method)
-        self._show([[*row, *one.tokens] for row, one in zip(rows, best, strict=True)])
+        warn_of_context_ends(rows, best, self.context, method)
+        self._capture([[*row, *one.tokens] for row, one in zip(rows, best, strict=True)])
         return found
 
     def long_ones(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
-        """Which prompts leave no room for what is asked: their places and their tokens."""
-        most, rows = room(self.context, options), self._prompts(checked_texts(prompts))
+        """The indices of prompts too long for `max_tokens` after them, and their tokens."""
+        most = prompt_capacity(self.context, options)
+        rows = self._prompts(checked_texts(prompts))
         return {i: len(row) for i, row in enumerate(rows) if most is not None and len(row) > most}
 
     def stream(
         self, prompt: str = "", *, too_long: TooLong = "error", **options: Any
     ) -> Iterator[str]:
-        """What the model writes after the prompt, piece by piece as it is decided."""
+        """The continuation of a prompt, in parts as tokens are generated."""
         method = decoding.with_options(self.method, **options)
         ids = self._prompts([checked_text(prompt, 0)])[0]
-        row = fitting([ids], self.context, too_long, options)[0]
+        row = fitted_prompts([ids], self.context, too_long, options)[0]
         if len(row) < len(ids):
             warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
         source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
@@ -383,19 +387,39 @@ class LanguageModeling(Embeds):
         detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
         yield from filter(None, (detokenizer.add(token) for _, token in steps))
         yield from filter(None, [detokenizer.rest()])
-        tell_ends([row], [one[0] for one in steps.results], self.context, method)
+        warn_of_context_ends([row], [one[0] for one in steps.results], self.context, method)
+
+    # ---- vectors
+
+    def embed(
+        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """Vectors of texts, (N, D), or of one text, (D,); see `regard.tasks.embedder.embed`."""
+        return embed(self.text_encoder(), texts, too_long, **options)
+
+    def embed_stream(
+        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Iterator[np.ndarray]:
+        """The vectors of any number of texts, in order, in constant memory."""
+        return embed_stream(self.text_encoder(), texts, too_long, **options)
+
+    def similarity(
+        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """The cosines of texts: a number for two, (len(a), len(b)) for lists."""
+        return similarity(self.text_encoder(), a, b, too_long, **options)
 
     def text_encoder(self) -> TextEncoder:
-        """The model as an encoder of texts, for their vectors.
+        """The model as an encoder of texts.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: it is not an encoder.
         """
         if not isinstance(self.model, Encoder):
             raise ConfigError(
-                f"{type(self.model).__name__} carries a state from word to word and has no layers "
-                "of hidden states to choose from: it gives no vectors of texts. GPT and BERT do; "
-                "this model continues texts (generate)."
+                f"{type(self.model).__name__} carries a state from token to token and has no "
+                "layers of hidden states to choose from: it gives no vectors of texts. GPT and "
+                "BERT do; this model continues texts (generate)."
             )
         config = self.model.config
         template = self.tokenizer.template or self.model.template(self.tokenizer)
@@ -403,8 +427,10 @@ class LanguageModeling(Embeds):
             self.encoder, InputFormat(self.tokenizer, template, config.max_length, config.pad)
         )
 
+    # ---- perplexity
+
     def protocol(self, window: int | None = None, stride: int | None = None) -> Protocol:
-        """How a perplexity is measured, where it differs from the model's own way.
+        """How a perplexity is measured; arguments replace the options of the task.
 
         Raises:
             ConfigError: a stride without a window, or beyond it.
@@ -427,17 +453,17 @@ class LanguageModeling(Embeds):
         window: int | None = None,
         stride: int | None = None,
     ) -> Perplexity:
-        """Perplexity of a text, given as rows or as its lines, read once from beginning to end.
+        """Perplexity of a text, given as a reader or as its lines, read once from start to end.
 
-        Every token is predicted, the first one from what stands before any line; only where the
-        model knows nothing that could stand there, the first token is not. Words are those between
-        white space, and the end of a line is one more, as the field counts them.
+        Every token is predicted, the first one from the token that precedes any line; where the
+        model has no such token, the first one is not predicted. Words are separated by white space,
+        and the end of a line counts as one more, as is usual.
 
         Args:
             window, stride: tokens that are read at a time, and from one window to the next.
 
         Raises:
-            RegardError: the likelihood of the text is no number.
+            RegardError: the likelihood of the text is not finite.
         """
         protocol = self.protocol(window, stride)
         rows = rows if isinstance(rows, RowReader) else read(rows)
@@ -455,7 +481,7 @@ class LanguageModeling(Embeds):
             nats, tokens = self._total_loss(batches)
         else:
             with evaluating(self.model):
-                found = stateful_likelihood(self.model, ids)
+                found = stateful_likelihood(self.generator, ids)
             nats, tokens = found.nats, found.count
             protocol = replace(protocol, segments=found.segments, overlap=found.overlap)
         unknown = int((ids.ids == self.tokenizer.unk_id).sum()) if self.tokenizer.unk_id else 0
@@ -466,30 +492,30 @@ class LanguageModeling(Embeds):
         return result
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
-        """How often the last word of a passage is predicted, and its perplexity (LAMBADA)."""
+        """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
     def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
         """The perplexity of a recipe's test data, nothing where it names none; and no samples."""
         if recipe.data.test is None:
             return [], []
-        return [self.evaluate(read(recipe.data.test, format=recipe.data.format))], []
+        return [self.evaluate(recipe.data.records("test"))], []
 
     # ---- parts
 
     def samples(self, recipe: LanguageModelingRecipe) -> list[tuple[str, str]]:
-        """The first words of some validation lines, and how the model goes on."""
-        lines = islice(read(recipe.data.valid, format=recipe.data.format).texts(), SAMPLES)
-        begun = [" ".join(line.split()[:4]) for line in lines]
+        """The first words of some validation lines, and their continuation by the model."""
+        lines = islice(recipe.data.records("valid").texts(), SAMPLES)
+        prompts = [" ".join(line.split()[:4]) for line in lines]
         most = 30
         if self.context is not None:  # half of it for the prompt at most
             most = max(1, min(30, self.context // 2))
-            rows = self.tokenizer.encode_many(begun)
-            begun = self.tokenizer.decode_many(row[: self.context - most] for row in rows)
-        return list(zip(begun, self.generate(begun, max_tokens=most), strict=True))
+            rows = self.tokenizer.encode_many(prompts)
+            prompts = self.tokenizer.decode_many(row[: self.context - most] for row in rows)
+        return list(zip(prompts, self.generate(prompts, max_tokens=most), strict=True))
 
     def encode(self, rows: RowReader) -> TokenArray:
-        """A text as ids, each of its lines ended where the format says so."""
+        """The ids of a text, with the token that ends a line after each where the format has it."""
         return self._encoded(rows.texts())
 
     def _encoded(self, texts: Iterator[str], first: Sequence[int] = ()) -> TokenArray:
@@ -507,7 +533,7 @@ class LanguageModeling(Embeds):
 
     @torch.no_grad()
     def _total_loss(self, batches: Sequence[StreamBatch]) -> tuple[float, int]:
-        """Sum of the losses in nats, and how many tokens were predicted."""
+        """Sum of the losses in nats, and the number of predicted tokens."""
         total, count, carry = 0.0, 0, None
         with evaluating(self.model):
             for batch in watched(batches):
@@ -519,7 +545,7 @@ class LanguageModeling(Embeds):
     def _parts(
         self, text: TokenArray, rows: int, window: int | None, stride: int | None
     ) -> Sequence[StreamBatch]:
-        """A text to be measured: in windows, or in `rows` streams where there is no window."""
+        """A text in windows; without a window in `rows` parallel streams."""
         if window is None:
             return ParallelStreams(text, batch_size=rows, sequence_length=VALID_STEPS)
         rows = max(1, batch_budget(self.model) // window)
@@ -528,41 +554,38 @@ class LanguageModeling(Embeds):
     # ---- prompts
 
     def _prompts(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Ids of the prompts; an empty one is what stands before any line of the text.
-
-        Where the tokenizer's file lets every text begin with a piece, they do.
+        """Ids of the prompts, with the first tokens of the tokenizer's template, if it has one; for
+        an empty prompt what precedes any line of the text.
         """
         template = self.tokenizer.template
-        begin = [number for number, _ in template.single[0]] if template else []
+        first = [number for number, _ in template.single[0]] if template else []
         rows = self.tokenizer.encode_many(list(prompts))
-        return [[*begin, *ids] or self._before() for ids in rows]
+        return [[*first, *ids] or self._before() for ids in rows]
 
     def _before(self) -> list[int]:
-        """What stands before any text, as far as the model knows; nothing where it does not."""
+        """What precedes any text for this model; empty where that is not known."""
         if self.given_format == "lines":
             return self._line_end()
         line = self.tokenizer.encode("\n").ids
         if self.given_format == "text":
             return line
-        ids = (self.tokenizer.bos_id, self.tokenizer.eos_id, *self._ends())
-        return next(([number] for number in ids if number is not None), line)
-
-    def _ends(self) -> list[int]:
         config = self.model.config
-        ids = (config.bos, config.eos)
-        return [number for number in ids if number is not None and number < config.vocab_size]
+        ids = (self.tokenizer.bos_id, self.tokenizer.eos_id, config.bos, config.eos)
+        known = [i for i in ids if i is not None and i < config.vocab_size]
+        return known[:1] or line
 
     def _line_end(self) -> list[int]:
         if self.format == "text":
             return self.tokenizer.encode("\n").ids
         if self.tokenizer.eos_id is None:
             raise ConfigError(
-                "Lines need a tokenizer with a piece that ends them, such as </s>, but this one "
+                "Lines need a tokenizer with a token that ends them, such as </s>, but this one "
                 "has none. Train one, or read the data with format = 'text'."
             )
         return [self.tokenizer.eos_id]
 
-    def _show(self, rows: list[list[int]]) -> None:
+    def _capture(self, rows: list[list[int]]) -> None:
+        """One pass over prompts and continuations, where attention capture is on."""
         rows = [row[: self.context] for row in rows]  # the last token may be one too many
         words = [[self.tokenizer.label(i) for i in row] for row in rows]
         if label(target=words):
@@ -570,14 +593,14 @@ class LanguageModeling(Embeds):
                 ids = Sequences.of(rows, self.model.config.pad).ids
                 self.model(ids.to(device_of(self.model)))
 
-    def _texts(self) -> Texts:
+    def _data(self) -> TrainingText:
         if self.data is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.data
 
 
 def _check_length(path: Any, predicted: int, rows: int) -> None:
-    """Refuses a text too short for `rows` streams, or for one block."""
+    """Raise DataError for a text too short for `rows` streams, or for one block."""
     if predicted >= rows:
         return
     if rows == 1:
@@ -585,6 +608,6 @@ def _check_length(path: Any, predicted: int, rows: int) -> None:
     raise DataError(
         path,
         None,
-        f"has {predicted + 1} tokens, too few for {rows} streams side by side.",
+        f"has {predicted + 1} tokens, too few for {rows} parallel streams.",
         f"Give more text, or set `batch_size` of [data] to at most {max(1, predicted)}.",
     )

@@ -27,6 +27,11 @@ class Prediction(ABC):
     @abstractmethod
     def __str__(self) -> str: ...
 
+    @property
+    @abstractmethod
+    def result(self) -> Any:
+        """What `predict` returns for the text."""
+
     def values(self) -> dict[str, Any]:
         """All fields as plain values."""
         return {self.NAMES.get(name, name): value for name, value in asdict(self).items()}

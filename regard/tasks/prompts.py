@@ -1,6 +1,6 @@
-"""Prompts in a model's context: what fits, what is cut, and what stops because the context ends.
+"""Prompts in the context of a model: their capacity, truncation, and texts that reach its end.
 
-A model that carries a state has no context (`limit` None), and everything fits.
+A model that carries a state has no context (`limit` None): every prompt fits.
 """
 
 from __future__ import annotations
@@ -15,52 +15,54 @@ from regard.errors import RegardError
 from regard.tasks.batching import TooLong
 
 
-def room(limit: int | None, options: Mapping[str, Any]) -> int | None:
-    """The most tokens that a prompt may have, so that those asked for by name fit behind it.
+def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None:
+    """The most tokens of a prompt after which `max_tokens` of `options` fit into the context.
 
-    The last of them is written and not read. Without a number there must be room for one.
+    The last generated token is not read. Without `max_tokens`, or where it is relative to the
+    prompt, one token must fit.
     """
-    asked = options.get("max_tokens")
-    if limit is None or asked is None:
+    if limit is None or options.get("max_tokens") is None:
         return limit
-    most = decoding.options(max_tokens=asked).max_tokens
+    most = decoding.options(max_tokens=options["max_tokens"]).max_tokens
     return max(1, limit + 1 - most) if isinstance(most, int) else limit
 
 
-def fitting(
+def fitted_prompts(
     rows: Sequence[list[int]], limit: int | None, too_long: TooLong, options: Mapping[str, Any]
 ) -> list[list[int]]:
-    """The rows, the long ones without their beginning.
+    """The ids of prompts; long ones lose their beginning.
 
     Raises:
-        RegardError: a row is too long and `too_long` is "error".
+        RegardError: a prompt is too long and `too_long` is "error".
     """
-    most = room(limit, options)
-    if limit is None or most is None:
+    capacity = prompt_capacity(limit, options)
+    if limit is None or capacity is None:
         return list(rows)
-    long = [i for i, row in enumerate(rows) if len(row) > most]
+    long = [i for i, row in enumerate(rows) if len(row) > capacity]
     if long and too_long == "error":
-        asked = options.get("max_tokens") if most != limit else None
-        more = f" and up to {asked} more are asked for (max_tokens)" if asked is not None else ""
+        more = ""
+        if capacity != limit:
+            more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
         raise RegardError(
             f"Prompt {long[0] + 1} has {len(rows[long[0]]):,} tokens{more}, but this model's "
             f"context is {limit:,}. Shorten the prompt, or cut its beginning with "
             "too_long='truncate'."
         )
-    return [row[-most:] for row in rows]
+    return [row[-capacity:] for row in rows]
 
 
-def tell_ends(
+def warn_of_context_ends(
     rows: Sequence[list[int]], found: Sequence[Hypothesis], limit: int | None, method: Any
 ) -> None:
-    """Warn of texts that stopped because the context did, before anything else would end them."""
-    most = method.max_tokens
+    """Warn of texts that stopped at the end of the context before anything else ended them."""
+    if limit is None:
+        return
+    most = method.max_tokens if isinstance(method.max_tokens, int) else limit + 1
     ends = [
         one
         for row, one in zip(rows, found, strict=True)
-        if limit is not None and not one.finished and len(row) + len(one.tokens) > limit
+        if not one.finished and len(row) + len(one.tokens) > limit and len(one.tokens) < most
     ]
-    ends = [one for one in ends if not isinstance(most, int) or len(one.tokens) < most]
     if ends:
         warnings.warn(
             f"{len(ends):,} of {len(rows):,} texts stop where the model's context of {limit:,} "

@@ -1,30 +1,38 @@
-"""A number for a text or for a pair: how alike two sentences are, from 0 to 5 (STS-B)."""
+"""A number for a text or for a pair: how similar two sentences are, from 0 to 5 (STS-B)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.data import RowReader
+from regard.data.batches import moved
 from regard.errors import DataError
+from regard.metrics import Score
+from regard.models.headed import Headed
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderRecipe, headed
+from regard.tasks.encoding import EncoderTask, NextWords, Part, headed
+from regard.tasks.pair_order import BothOrders
 from regard.tasks.predictions import Prediction
-from regard.tasks.texts import MetricsSection, TextObjective, TextsData, TextTask
+from regard.tasks.texts import (
+    TextMetrics,
+    TextRecipe,
+    pictured_text,
+    text_example,
+    text_parts,
+    text_problems,
+    text_samples,
+    texts_and_targets,
+)
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
-
-class RegressionRecipe(EncoderRecipe):
-    """A recipe's sections besides [model] and [training]."""
-
-    data: TextsData
-    objective: TextObjective = TextObjective()
-    evaluation: MetricsSection = MetricsSection()
+METRICS = TextMetrics("regression", known=("pearson", "spearman"), default=("pearson", "spearman"))
 
 
 @dataclass(frozen=True)
@@ -33,22 +41,51 @@ class NumberPrediction(Prediction):
 
     value: float
 
+    @property
+    def result(self) -> float:
+        """The number."""
+        return self.value
+
     def __str__(self) -> str:
         return f"{self.value:.7g}"
 
 
-class Regression(TextTask):
-    """A number for a text, or for a pair."""
+class Regression(EncoderTask):
+    """A number for a text, or for a pair.
+
+    glue, metrics: see `TextsData` and `MetricsSection`.  both_orders: see `TextObjective`.
+    """
 
     name = "regression"
+    head = "classes"
     prediction_type = NumberPrediction
-    Recipe = RegressionRecipe
-    KNOWN = ("pearson", "spearman")
-    DEFAULT = ("pearson", "spearman")
+    reads_pairs = True
+    Recipe = TextRecipe
+
+    def __init__(
+        self,
+        model: Headed,
+        tokenizer: Tokenizer,
+        *,
+        glue: str = "",
+        metrics: Sequence[str] = (),
+        both_orders: bool = False,
+        max_length: int | None = None,
+    ):
+        super().__init__(model, tokenizer, max_length=max_length)
+        self.metrics = replace(METRICS, glue=glue, names=tuple(metrics))
+        self.goal = (self.metrics.keys()[0], "max")
+        if both_orders:
+            self.order = BothOrders(self.pieces.template)
 
     @classmethod
-    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:
-        """The task with its data and a head for one number, ready to be trained."""
+    def from_recipe(cls, recipe: TextRecipe, model: nn.Module, tokenizer: Tokenizer) -> Regression:
+        """The task with its data and a head for one number, ready to be trained.
+
+        Raises:
+            ConfigError: the model is not an encoder, or options do not fit together.
+            DataError: a target is not a finite number.
+        """
         source = headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(
@@ -59,26 +96,39 @@ class Regression(TextTask):
             both_orders=recipe.objective.both_orders,
             max_length=recipe.data.max_length,
         )
-        task.begin(recipe)
+        task.next_words = NextWords.of(model, recipe.objective.aux_lm_weight)
+        task.parts = text_parts(task, recipe, number_in)
         return task
 
-    def target(self, text: str, file: str, line: int) -> float:
-        """The number that a field holds.
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        yield from text_problems(recipe, METRICS)
 
-        Raises:
-            DataError: it holds none, or one that is not finite.
+    @classmethod
+    def example(cls, recipe: Any, words: int) -> Any:
+        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
+        return text_example(recipe, super().example(recipe, words * (1 + recipe.data.pairs)))
+
+    def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
+        """The sum of the squared errors, and the number of examples.
+
+        scores: (B, 1).  targets: (N,), of all examples.
         """
-        try:
-            number = float(text)
-        except ValueError:
-            raise DataError(file, line, f"has {text!r:.60} where a number should be.") from None
-        if not math.isfinite(number):
-            raise DataError(file, line, f"has {text!r}, but a target must be finite.")
-        return number
+        wanted = moved(targets[batch.numbers.cpu()], scores.device)
+        return F.mse_loss(scores[:, 0], wanted.to(scores), reduction="sum"), len(batch)
 
-    def errors(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Squared errors, (N,)."""
-        return F.mse_loss(scores[:, 0], targets.to(scores), reduction="none")
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics, the goal first, and the loss."""
+        return (*self.metrics.keys(), "loss")
+
+    def measured(self, valid: Part) -> dict[str, float]:
+        """The metrics on the validation data, and the mean squared error."""
+        scores = self.text_scores(valid.rows)[:, 0]
+        values = self.metrics.values(scores.tolist(), valid.targets.tolist())
+        return {**values, "loss": float(F.mse_loss(scores, valid.targets.to(scores)))}
 
     def predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
@@ -87,20 +137,46 @@ class Regression(TextTask):
         scores = self.text_scores(self.encoded(texts, too_long))
         return [NumberPrediction(value) for value in scores[:, 0].tolist()]
 
-    @staticmethod
-    def value(answer: NumberPrediction) -> float:
-        """The number."""
-        return answer.value
+    def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
+        """The metrics of the predictions for rows of one text or two and their number."""
+        texts, targets = texts_and_targets(rows, number_in)
+        self.warn_if_truncated(texts)
+        scores = self.text_scores(self.encoded(texts, "truncate"))
+        return self.metrics.scores(scores[:, 0].tolist(), targets.tolist())
 
-    def answered(self, scores: Tensor, targets: Tensor) -> tuple[list[float], list[float]]:
-        """Numbers."""
-        return scores[:, 0].tolist(), targets.tolist()
+    def samples(self, recipe: TextRecipe) -> list[tuple[str, str, str]]:
+        """The first validation rows: (text, predicted number, number)."""
+        return text_samples(self, recipe.data)
+
+    def attention_inputs(self, sample: Sequence[str]) -> list[tuple[str, ...]] | None:
+        """See `pictured_text`."""
+        return pictured_text(self, sample)
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model and tokenizer."""
+        options = {**self.metrics.settings(), "both_orders": isinstance(self.order, BothOrders)}
+        return {**super().settings(), **options}
 
     def published(self) -> dict[str, Any]:
-        """What config.json says of the answer where other libraries read it."""
+        """The fields of config.json in which other libraries look for the kind of the head."""
         (name,) = self.model.labels or ("LABEL_0",)
         return {
             "id2label": {0: name},
             "label2id": {name: 0},
             "problem_type": "regression",
         }
+
+
+def number_in(text: str, file: str, line: int) -> float:
+    """The number that a field in this line of a file holds.
+
+    Raises:
+        DataError: it holds none, or one that is not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise DataError(file, line, f"has {text!r:.60} where a number should be.") from None
+    if not math.isfinite(number):
+        raise DataError(file, line, f"has {text!r}, but a target must be finite.")
+    return number

@@ -1,4 +1,4 @@
-"""From the scores of first and last pieces to answers: the best spans over all windows."""
+"""From the scores of first and last tokens to answers: the best spans over all windows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from regard.tasks.predictions import Prediction
 
 ALWAYS = 1.0  # the threshold with which every question is answered
 
-Span = tuple[float, int, int]  # score, first and last piece
+ScoredSpan = tuple[float, int, int]  # score, first and last token
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A part of the context: `text` is `context[start:end]`; the larger the score, the better."""
+    """A part of the context: `text` is `context[start:end]`; a larger score is better."""
 
     text: str
     start: int
@@ -33,15 +33,20 @@ class Passage:
 
 @dataclass(frozen=True)
 class SpanPrediction(Prediction):
-    """The best part of the context, or "" where there is none.
+    """The answer, or "" where there is none.
 
-    no_answer: how probable it is that there is none.  best: the best passages, best first,
-        whatever that probability is.
+    no_answer: the probability that there is none.  best: the best passages, best first, whatever
+        that probability is.
     """
 
     text: str
     no_answer: float
     best: tuple[Passage, ...] = field(default=())
+
+    @property
+    def result(self) -> str:
+        """The answer."""
+        return self.text
 
     def __str__(self) -> str:
         return self.text
@@ -49,17 +54,17 @@ class SpanPrediction(Prediction):
 
 def best_spans(
     scores: Tensor, first: Tensor, counts: Tensor, *, longest: int, most: int
-) -> list[list[Span]]:
-    """The `most` best spans of at most `longest` places in each row, best first.
+) -> list[list[ScoredSpan]]:
+    """The `most` best spans of at most `longest` tokens in each row, best first.
 
-    scores: (B, T, 2) of a span's first and of its last place; its score is their sum.
-    first, counts: (B,) where the context begins in each row, and how many places it has. Nothing
-        else can be answered. Of equal spans the one that begins earlier comes first, then the
-        shorter; a row's spans do not depend on the other rows.
+    scores: (B, T, 2) of the first and of the last token of a span; the span's score is their sum.
+    first, counts: (B,) the position of the context in each row, and its tokens; spans lie in it.
+        Of equal spans the one that begins earlier comes first, then the shorter; the spans of a row
+        do not depend on the other rows.
     """
     width = scores.size(1)
-    places = torch.arange(width) - first[:, None]
-    outside = (places < 0) | (places >= counts[:, None])
+    positions = torch.arange(width) - first[:, None]
+    outside = (positions < 0) | (positions >= counts[:, None])
     begins, ends = scores.masked_fill(outside[:, :, None], -math.inf).unbind(-1)  # (B, T) each
     longest = min(longest, width)
     ends = F.pad(ends, (0, longest - 1), value=-math.inf).unfold(1, longest, 1)  # (B, T, L)
@@ -67,7 +72,7 @@ def best_spans(
     least = both.topk(min(most, both.size(1)))[0][:, -1:]
     found = []
     for row, bar in zip(both, least, strict=True):
-        # As many as `most`, and more where the last of them has equals, in the order of the places.
+        # `most` spans, and more where others equal the last, in the order of their positions.
         where = ((row >= bar) & (row > -math.inf)).nonzero()[:, 0]
         values, order = row[where].sort(descending=True, stable=True)
         kept = where[order[:most]].tolist()
@@ -82,35 +87,35 @@ def best_spans(
 
 @dataclass
 class SpanCandidates:
-    """What the windows of one context say: the best spans so far, and that there is no answer.
+    """The best spans of the windows of one context so far, and the score of no answer.
 
-    nothing: the least score of all windows for a span at the first place, which says that there is
-        no answer in them; one window with an answer is enough.
+    nothing: the least score of all windows for the span at the first token, which means that there
+        is no answer in them; one window with an answer is enough.
     """
 
     most: int
     spans: dict[tuple[int, int], float] = field(default_factory=dict)
     nothing: float = math.inf
 
-    def add(self, spans: Iterable[Span], nothing: float) -> None:
-        """The best of one window; a span that two windows hold has the better of its scores."""
+    def add(self, spans: Iterable[ScoredSpan], nothing: float) -> None:
+        """Add the best spans of one window; a span of two windows has the larger of its scores."""
         for score, first, last in spans:
             self.spans[first, last] = max(score, self.spans.get((first, last), -math.inf))
         self.nothing = min(self.nothing, nothing)
 
-    def best(self) -> list[Span]:
-        """The best spans, best first; of equal ones the first and shortest first."""
+    def best(self) -> list[ScoredSpan]:
+        """The best spans, best first; equal ones in order, the shorter first."""
         ranked = sorted((-score, first, last) for (first, last), score in self.spans.items())
         return [(-score, first, last) for score, first, last in ranked[: self.most]]
 
     def no_answer(self) -> float:
-        """The probability that there is no answer, of it and the best span alone."""
+        """The probability of no answer, compared with the best span alone."""
         best = max(self.spans.values(), default=-math.inf)
         odds = best - self.nothing if self.spans else -math.inf
         return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
 
     def answer(self, context: EncodedContext, threshold: float) -> SpanPrediction:
-        """With the passages of the best spans; "" where no answer is more probable than this."""
+        """The answer; "" where the probability of no answer is above the threshold."""
         passages = []
         for score, first, last in self.best():
             start, end = context.char_span(first, last)

@@ -101,11 +101,11 @@ def converging_overlap(model: Any, text: TokenArray) -> int | None:
     overlap = FIRST_OVERLAP
     while _segments(text, overlap) >= FEWEST_SEGMENTS:
         ends = torch.linspace(2 * overlap, len(ids), PROBES).long()
-        states = []
-        for length in (overlap, 2 * overlap):
-            tokens = ids[ends[:, None] - torch.arange(length, 0, -1)]  # (PROBES, length)
-            states.append(model(tokens.to(device)).state)
-        if difference(*states) <= TOLERANCE:
+        tokens = ids[ends[:, None] - torch.arange(2 * overlap, 0, -1)].to(device)  # (PROBES, 2n)
+        short = model(tokens[:, overlap:]).state
+        long = model(tokens).state
+        assert short is not None and long is not None
+        if difference(short, long) <= TOLERANCE:
             return 2 * overlap  # positions that were not tested may converge later
         overlap *= 2
     return None

@@ -7,7 +7,6 @@ types of these options define which values are valid.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -19,9 +18,9 @@ from regard.models.config import Count, Probability, Size
 from regard.recipe import Options
 from regard.schema import checked
 from regard.suggest import nearest
+from regard.tasks.verbs import TaskVerbs
 
-# Options that config.json does not store: they come from other files or from the training data.
-NOT_STORED = ("method", "corpora", "texts", "parts")
+NOT_STORED = ("method",)  # an option that comes from generation_config.json
 # Narrower types for options whose declared types allow too much.
 RANGES: dict[str, Any] = {
     "format": Literal["lines", "text"] | None,
@@ -35,7 +34,9 @@ RANGES: dict[str, Any] = {
 }
 
 
-def checked_settings(task: Any, given: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def checked_settings(
+    task: type[TaskVerbs], given: Mapping[str, Any], where: Path
+) -> dict[str, Any]:
     """The settings, checked against the options of the task's class.
 
     where: the file that contains them in its field `regard`.
@@ -55,20 +56,15 @@ def checked_settings(task: Any, given: Mapping[str, Any], where: Path) -> dict[s
     return {name: getattr(found, name) for name in given}
 
 
-@lru_cache
-def _schema(task: Any) -> type[Options]:
-    """The keyword options of a class, and of its base classes as long as it has **options."""
-    options: dict[str, Any] = {}
-    for kind in task.__mro__:
-        if "__init__" not in vars(kind):
-            continue
-        hints = get_type_hints(kind.__init__, include_extras=True)
-        parameters = signature(kind.__init__).parameters.values()
-        for one in parameters:
-            if one.kind is Parameter.KEYWORD_ONLY and one.name not in NOT_STORED:
-                default = ... if one.default is Parameter.empty else one.default
-                kept = RANGES.get(one.name, hints[one.name])
-                options.setdefault(one.name, (kept, default))
-        if not any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
-            break
+def _schema(task: type[TaskVerbs]) -> type[Options]:
+    """The keyword options of the constructor of a task."""
+    hints = get_type_hints(task.__init__, include_extras=True)
+    options: dict[str, Any] = {
+        name: (
+            RANGES.get(name, hints[name]),
+            ... if one.default is Parameter.empty else one.default,
+        )
+        for name, one in signature(task.__init__).parameters.items()
+        if one.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED
+    }
     return create_model(task.__name__, __base__=Options, **options)

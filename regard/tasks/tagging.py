@@ -1,9 +1,8 @@
-"""A tag for each word: of entities in the text, or tags that stand by themselves.
+"""A tag for each word: of the entities of a text, or of the words by themselves.
 
-Words are what comes in and what goes out; pieces are bookkeeping. The head is read at the first
-piece of each word (Devlin et al. 2019, section 5.3; for models that read from left to right too, so
-that the files mean the same everywhere). Sentences beyond the limit are read in windows, and every
-word is answered for once, where it has most context.
+The head scores the first subword of each word (Devlin et al. 2019, section 5.3), also in causal
+models, so that the same files have the same meaning for all models. Sentences longer than the model
+reads are split into windows; each word is tagged in the window in which it has most context.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import EpochSampler, RecordReader, TaggedSentence, TokenArray, read_conll
@@ -46,8 +45,7 @@ from regard.text import Tokenizer
 from regard.text.word_spans import WordSpans
 
 SAMPLES = 12  # sentences that a run's report shows
-SCHEME = "IOB2"  # what is learned; a word's tag does not depend on what stands before its entity
-PARTS = ("train", "valid", "test")
+SCHEME = "IOB2"  # of the tags that are learned: none depends on what precedes its entity
 
 
 class TaggingData(RowsData):
@@ -59,7 +57,15 @@ class TaggingData(RowsData):
     """The column of the tags."""
     entities: bool = True
     """Tags are of entities, in IOB1, IOB2 or IOBES: learned as IOB2, scored by whole entities. If
-    not (parts of speech), tags are learned as they stand and scored word by word."""
+    not (parts of speech), tags are learned as they are and scored word by word."""
+
+    def records(self, part: str) -> RecordReader[TaggedSentence]:
+        """The sentences of "train", "valid" or "test"."""
+        return read_conll(getattr(self, part), words=self.words, tags=self.tags)
+
+    def texts(self) -> Iterator[str]:
+        """The training sentences, from which a tokenizer learns."""
+        return (" ".join(words) for words, _ in self.records("train"))
 
 
 class TaggingRecipe(EncoderRecipe):
@@ -69,13 +75,14 @@ class TaggingRecipe(EncoderRecipe):
 
 
 @dataclass(frozen=True, eq=False)
-class Tagged:
-    """What each row of words should be answered with, and the sentences that they come from.
+class TagTargets:
+    """The targets of windows of words, and the sentences that they come from.
 
-    places, labels: row by row, where its words begin, and the numbers of their tags.
+    positions, labels: of each window the positions of the first subwords of its words, and the
+        indices of their tags.
     """
 
-    places: TokenArray
+    positions: TokenArray
     labels: TokenArray
     sentences: list[TaggedSentence]
 
@@ -92,15 +99,20 @@ class Entity:
 
 @dataclass(frozen=True)
 class TagsPrediction(Prediction):
-    """A tag for each word, the probability of each, and the entities where tags say some.
+    """A tag for each word, the probability of each, and the entities that the tags mark.
 
-    Entities count characters of the text that was given, or of the words with one space between.
+    Offsets of entities count characters of the text, or of the words joined by single spaces.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
     entities: tuple[Entity, ...]
+
+    @property
+    def result(self) -> list[str]:
+        """The tags."""
+        return list(self.tags)
 
     def __str__(self) -> str:
         return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
@@ -109,7 +121,8 @@ class TagsPrediction(Prediction):
 class Tagging(EncoderTask):
     """The tag of each word.
 
-    entities: whether tags are of entities; None: where all of the labels are written so.
+    labels: in the order of the head's scores.  entities: whether tags mark entities; None: where
+        every label belongs to a scheme of entity tags.
     """
 
     name = "tagging"
@@ -129,7 +142,7 @@ class Tagging(EncoderTask):
     ):
         super().__init__(model, tokenizer, max_length=max_length)
         self.labels = tuple(labels)
-        self.entities = _say_entities(self.labels) if entities is None else entities
+        self.entities = _are_entity_tags(self.labels) if entities is None else entities
         self.goal = ("f1" if self.entities else "accuracy", "max")
 
     # ---- from a recipe
@@ -141,15 +154,19 @@ class Tagging(EncoderTask):
         data = recipe.data
         if data.words == data.tags:
             yield "data.tags", f"must be another column than `words`, but both are {data.tags}."
-        files = [path for part in PARTS if (path := getattr(data, part)) is not None]
-        if all(ending(path) in (".jsonl", ".ndjson") for path in files):
+        if all(ending(file) in (".jsonl", ".ndjson") for file in data.files()):
             yield from differing(data, "data", ("words", "tags"), "is of files of columns")
 
     @classmethod
-    def from_recipe(cls, recipe: Any, model: Any, tokenizer: Tokenizer) -> Any:
-        """The task with its data and a head for its labels, ready to be trained."""
+    def from_recipe(cls, recipe: TaggingRecipe, model: nn.Module, tokenizer: Tokenizer) -> Tagging:
+        """The task with its data and a head for its labels, ready to be trained.
+
+        Raises:
+            ConfigError: the model is not an encoder.
+            DataError: the data has a single tag, or one that does not mark an entity.
+        """
         data = recipe.data
-        train = Reading.of(sentences_of(data, "train"), data.entities)
+        train = LearnedSentences.of(data.records("train"), data.entities)
         if len(train.labels) < 2:
             problem = f"has no tag but {train.labels[0]!r} in its column {data.tags}."
             raise DataError(train.report.files[0], None, problem, "Is it the right column?")
@@ -160,22 +177,12 @@ class Tagging(EncoderTask):
         task.remarks = remarks
         valid = None
         if data.valid is not None:
-            valid = task._part(Reading.of(sentences_of(data, "valid"), data.entities))
+            valid = task._part(LearnedSentences.of(data.records("valid"), data.entities))
         task.parts = Parts(task._part(train), valid, data, recipe.seed)
         return task
 
-    @classmethod
-    def texts(cls, recipe: Any) -> Iterator[str]:
-        """What a tokenizer learns from: the training sentences."""
-        return (" ".join(words) for words, _ in sentences_of(recipe.data, "train"))
-
-    @classmethod
-    def files(cls, recipe: Any) -> list[str]:
-        """The files of data, for the record of a run."""
-        return [str(path) for part in PARTS if (path := getattr(recipe.data, part)) is not None]
-
-    def _part(self, read: Reading) -> Part:
-        """Encoded sentences with the numbers of their tags; a tag without one is left out."""
+    def _part(self, read: LearnedSentences) -> Part:
+        """Encoded sentences with the indices of their tags; unknown tags have no loss."""
         found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
         for number in found.truncated:
             read.report.note(self._cut_note, read.lines[number])
@@ -183,81 +190,86 @@ class Tagging(EncoderTask):
         for (_, tags), line in zip(read.sentences, read.lines, strict=True):
             for tag in tags:
                 if tag not in known:
-                    read.report.note(f"tag {tag!r}, which the training data has not", line)
+                    read.report.note(f"tag {tag!r}, which the training data lacks", line)
         numbers = (known.get(tag, IGNORE) for _, tags in read.sentences for tag in tags)
-        targets = Tagged(found.positions, found.arranged(numbers), read.sentences)
+        targets = TagTargets(found.positions, found.arranged(numbers), read.sentences)
         return Part(found.inputs, targets, read.report)
 
     @property
     def _cut_note(self) -> str:
         return f"a word longer than {self.pieces.max_length} tokens, its end not read"
 
-    # ---- learning
+    # ---- training
 
     def counts(self, batch: InputBatch) -> dict[str, int]:
         """Words."""
-        return {"loss": int(self._parts().train.targets.places.lengths[batch.numbers].sum())}
+        return {"loss": int(self._parts().train.targets.positions.lengths[batch.numbers].sum())}
 
     def train_batches(self) -> EpochSampler:
         """Batches without end; each word weighs the same, whatever the length of its sentence."""
-        batches, places = super().train_batches(), self._parts().train.targets.places
-        self.usual = {"loss": len(places.ids) / batches.batches_per_epoch}
+        batches, words = super().train_batches(), self._parts().train.targets.positions
+        self.usual = {"loss": len(words.ids) / batches.batches_per_epoch}
         return batches
 
-    def loss(self, scores: Tensor, batch: InputBatch, targets: Tagged) -> tuple[Tensor, int]:
-        """Cross-entropy in nats, over the words that the rows answer for."""
+    def loss(self, scores: Tensor, batch: InputBatch, targets: TagTargets) -> tuple[Tensor, int]:
+        """The sum of the cross-entropies in nats, and the number of words.
+
+        scores: (B, T, O).
+        """
         rows = batch.numbers.cpu().numpy()
         wanted = moved(targets.labels.padded(rows, IGNORE).ids, scores.device)
-        read = at_places(scores, targets.places.padded(rows, 0).ids)
+        read = at_positions(scores, targets.positions.padded(rows, 0).ids)
         value = F.cross_entropy(read.flatten(0, 1), wanted.flatten(), reduction="sum")
-        return value, int(targets.places.lengths[rows].sum())
+        return value, int(targets.positions.lengths[rows].sum())
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Those of entities, or accuracy."""
+        """The metrics of entities, or accuracy."""
         return ("f1", "precision", "recall") if self.entities else ("accuracy",)
 
     def measured(self, valid: Part) -> dict[str, float]:
         """Entity F1, precision and recall on the validation data, or accuracy."""
-        targets: Tagged = valid.targets
+        targets: TagTargets = valid.targets
         rows: Any = valid.rows
         counts = [len(words) for words, _ in targets.sentences]
-        best = self._best(WordWindows(rows, targets.places, ()), counts)[0]
+        best = self._best(WordWindows(rows, targets.positions, ()), counts)[0]
         score = self._score(best, targets.sentences)
         if not self.entities:
             return {"accuracy": score.value}
         found: Any = score
         return {"f1": found.value, "precision": found.precision, "recall": found.recall}
 
-    # ---- using
+    # ---- predictions
 
-    def predict(self, given: Any) -> Any:
-        """The tags of a text, or of a list of words; a list of them for a list of such lists.
+    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The tags of a text or of a list of words; for a list of texts a list of them.
 
         Raises:
-            RegardError: there is a space in a word, as if several texts were given.
+            RegardError: a word contains a space, as if several texts were given.
         """
-        if isinstance(given, str):
-            return list(self.predictions([given])[0].tags)
-        items = as_list(given)
-        if any(not isinstance(one, str) for one in items):
-            return [list(answer.tags) for answer in self.predictions(items)]
-        _refuse_texts(items)
-        return list(self.predictions([items])[0].tags)
+        if not isinstance(texts, str):
+            texts = as_list(texts)
+            if self.is_one(texts):
+                _check_words(texts)
+        return super().predict(texts, too_long=too_long)
 
     tag = predict
 
+    def is_one(self, texts: Any) -> bool:
+        """Whether this is one text, or the words of one text."""
+        return isinstance(texts, str) or all(isinstance(one, str) for one in texts)
+
     def checked(self, texts: Any) -> list[Any]:
-        """Running texts, and lists of words."""
-        return [text_or_words(text, place) for place, text in enumerate(as_list(texts))]
+        """Texts as strings or lists of words."""
+        return [text_or_words(text, index) for index, text in enumerate(as_list(texts))]
 
     def predictions(
         self, texts: Sequence[str | Sequence[str]], *, too_long: TooLong = "error"
     ) -> list[TagsPrediction]:
-        """The tags of several texts, each a running text or a list of words.
+        """The tags of texts, each a string or a list of words.
 
-        No text is too long. A word of which the pieces alone are more than the model reads is
-        tagged by as many as it reads; a warning says in how many texts there are such.
+        No text is too long. A word with more subwords than the model reads is tagged by the first
+        of them; a warning gives the number of texts with such words.
         """
         given = [WordSpans.of(text) for text in self.checked(texts)]
         found = WordWindows.of([one.words for one in given], self.pieces)
@@ -266,26 +278,26 @@ class Tagging(EncoderTask):
                 f"{len(found.truncated):,} of {len(given):,} texts have {self._cut_note}",
                 stacklevel=2,
             )
-        tagged, probabilities = self._best(found, [len(one.spans) for one in given])
-        best, probable = iter(tagged), iter(probabilities)
-        answers = []
+        tags_of_all, shares_of_all = self._best(found, [len(one.spans) for one in given])
+        best, probable = iter(tags_of_all), iter(shares_of_all)
+        tagged_texts = []
         for one in given:
             count = len(one.spans)
             tags = tuple(islice(best, count))
             entities = tuple(_entities(one, tags)) if self.entities else ()
-            answers.append(
+            tagged_texts.append(
                 TagsPrediction(one.words, tags, tuple(islice(probable, count)), entities)
             )
-        return answers
+        return tagged_texts
 
     def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
-        """None: texts of any length are read, in windows."""
+        """Empty: texts of any length are read, in windows."""
         return {}
 
     def _best(self, found: WordWindows, counts: Sequence[int]) -> tuple[list[str], list[float]]:
-        """The best tag of every word of all sentences, end to end, and its probability.
+        """The most probable tag of every word of all sentences, end to end, and its probability.
 
-        counts: how many words each sentence has.
+        counts: the words of each sentence.
         """
         ends = np.array([*accumulate(counts)], np.int64)
         owners = np.searchsorted(ends, found.positions.offsets[:-1], "right").tolist()
@@ -294,49 +306,46 @@ class Tagging(EncoderTask):
         for batch, scores in self.passes(found.inputs, owners):
             rows = batch.numbers.numpy()
             words = found.words.padded(rows, 0)
-            read = at_places(scores, found.positions.padded(rows, 0).ids).softmax(-1)[words.keep]
+            read = at_positions(scores, found.positions.padded(rows, 0).ids).softmax(-1)[words.keep]
             probabilities[words.ids[words.keep]], best[words.ids[words.keep]] = read.max(-1)
         return [self.labels[i] for i in best.tolist()], probabilities.tolist()
 
     # ---- scores
 
     def evaluate(self, rows: RecordReader[TaggedSentence] | Iterable[Any]) -> list[Score]:
-        """The score of the tags of sentences: records of `read_conll`, or pairs (words, tags)."""
+        """The score of the predicted tags.
+
+        rows: of `read_conll`, or pairs (words, tags).
+        """
         rows = rows if isinstance(rows, RecordReader) else read_conll(rows)
-        read = Reading.of(rows, self.entities)
+        read = LearnedSentences.of(rows, self.entities)
         unknown = sorted(set(read.labels) - set(self.labels))
         if unknown:
             warnings.warn(
-                f"{rows.name} has tags that this model does not give: {', '.join(unknown[:10])}",
+                f"{rows.name} has tags that this model does not predict: {', '.join(unknown[:10])}",
                 stacklevel=2,
             )
         found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
         counts = [len(words) for words, _ in read.sentences]
         return [self._score(self._best(found, counts)[0], read.sentences)]
 
-    @classmethod
-    def part_of(cls, recipe: Any, part: str) -> Any:
-        """The sentences of one part of a recipe's data."""
-        return sentences_of(recipe.data, part)
-
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """The first validation sentences: (text, answer, tags)."""
-        part = "train" if recipe.data.valid is None else "valid"
-        rows = list(islice(sentences_of(recipe.data, part), SAMPLES))
-        found = self.predict([words for words, _ in rows])
+    def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
+        """The first validation sentences: (text, predicted tags, tags)."""
+        sentences = recipe.data.samples(SAMPLES)
+        found = self.predictions([words for words, _ in sentences])
         return [
-            (" ".join(words), " ".join(best), " ".join(_learned(tags, self.entities)))
-            for (words, tags), best in zip(rows, found, strict=True)
+            (" ".join(words), " ".join(one.tags), " ".join(_learned(tags, self.entities)))
+            for (words, tags), one in zip(sentences, found, strict=True)
         ]
 
-    def asked(self, row: Sequence[str]) -> list[str]:
-        """What to predict in order to see the model at work on a sample."""
-        return row[0].split(" ")
+    def attention_inputs(self, sample: Sequence[str]) -> list[str]:
+        """The words of a sample."""
+        return sample[0].split(" ")
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
     ) -> RecordReader[TaggedSentence]:
-        """The sentences of a file that a user names; `columns` are those of words and tags."""
+        """The sentences of a file; `columns` are those of words and tags."""
         try:
             words, tags = (int(column) for column in columns or (0, -1))
         except ValueError:
@@ -351,14 +360,14 @@ class Tagging(EncoderTask):
         return {**super().settings(), "labels": list(self.labels), "entities": self.entities}
 
     def published(self) -> dict[str, Any]:
-        """What config.json says of the labels where other libraries read it."""
+        """The fields of config.json in which other libraries look for labels."""
         return {
             "id2label": dict(enumerate(self.labels)),
             "label2id": {label: i for i, label in enumerate(self.labels)},
         }
 
     def _score(self, best: Sequence[str], sentences: Sequence[TaggedSentence]) -> Score:
-        """`best` are the tags of all words of all sentences, end to end."""
+        """The score of the tags `best` of all words of all sentences, end to end."""
         wanted, ends = [tags for _, tags in sentences], [0]
         for tags in wanted:
             ends.append(ends[-1] + len(tags))
@@ -370,19 +379,19 @@ class Tagging(EncoderTask):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Sentences with their tags as they are learned, the lines they begin on, and the report."""
+class LearnedSentences:
+    """Sentences with the tags to be learned, the lines on which they begin, and the report."""
 
     sentences: list[TaggedSentence]
     lines: list[int]
     report: ReadReport
 
     @classmethod
-    def of(cls, rows: RecordReader[TaggedSentence], entities: bool) -> Reading:
+    def of(cls, rows: RecordReader[TaggedSentence], entities: bool) -> LearnedSentences:
         """All sentences of a file.
 
         Raises:
-            DataError: tags of entities are asked for, and one is none.
+            DataError: tags mark entities, but one belongs to no scheme.
         """
         sentences, lines = [], []
         for line, (words, tags) in rows.numbered():
@@ -396,26 +405,21 @@ class Reading:
 
     @property
     def labels(self) -> list[str]:
-        """The tags, in the alphabet's order."""
+        """The tags, in alphabetical order."""
         return sorted({tag for _, tags in self.sentences for tag in tags})
 
 
-def at_places(scores: Tensor, places: Tensor) -> Tensor:
-    """(B, T, O) scores and (B, W) places -> (B, W, O)."""
-    wanted = moved(places, scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
+def at_positions(scores: Tensor, positions: Tensor) -> Tensor:
+    """Scores (B, T, O) at the positions (B, W): (B, W, O)."""
+    wanted = moved(positions, scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
     return scores.gather(1, wanted)
-
-
-def sentences_of(data: TaggingData, part: str) -> RecordReader[TaggedSentence]:
-    """The sentences of one part of a recipe's data."""
-    return read_conll(getattr(data, part), words=data.words, tags=data.tags)
 
 
 def _learned(tags: Sequence[str], entities: bool) -> Sequence[str]:
     return convert(tags, SCHEME) if entities else tags
 
 
-def _say_entities(labels: Sequence[str]) -> bool:
+def _are_entity_tags(labels: Sequence[str]) -> bool:
     try:
         spans(labels)
     except RegardError:
@@ -423,7 +427,7 @@ def _say_entities(labels: Sequence[str]) -> bool:
     return True
 
 
-def _refuse_texts(words: Sequence[str]) -> None:
+def _check_words(words: Sequence[str]) -> None:
     for word in words:
         if " " in word.strip():
             raise RegardError(

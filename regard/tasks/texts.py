@@ -1,52 +1,51 @@
-"""Rows of one text or two with a target at the end: what classes and numbers have in common.
+"""Texts and pairs of texts with a target: what classification and regression share.
 
-Files become examples, pairs are read in one order or in both, and answers are scored by metrics
-that go by name.
+Tables become encoded examples, pairs are read in one order or in both, and predictions are scored
+by the metrics that a recipe names.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
 from regard.data import RowReader, read
-from regard.data.batches import moved
 from regard.data.datasets.glue import GlueReader, read_glue
-from regard.data.encoder_inputs import EncodedInputs
-from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.data.encoder_inputs import InputBatch, Texts
+from regard.data.grouped_inputs import GroupBatch
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
-from regard.metrics import METRICS, Score, metric_class
+from regard.metrics import F1, METRICS, Metric, Score, metric_class
 from regard.metrics.glue import TASKS as GLUE
 from regard.metrics.glue import metrics as glue_metrics
-from regard.models.headed import Headed
 from regard.recipe import Options
 from regard.suggest import nearest
-from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
+    PARTS,
     EncoderData,
+    EncoderRecipe,
     EncoderTask,
-    NextWords,
     Part,
     Parts,
     keep_short,
 )
-from regard.tasks.inputs import is_single
 from regard.tasks.sections import differing
-from regard.text import Tokenizer
-from regard.text.templates import EncoderInput
 
-SAMPLES = 12  # rows that a run's report shows
+SAMPLES = 12  # rows that the report of a run shows
 SEPARATOR = " | "  # between the two texts of a pair there
-PARTS = ("train", "valid", "test")
-OF_ONE_TEXT = ("cola", "sst2")  # the other tasks of GLUE ask for pairs
-GLUE_PARTS = {"train": "train", "valid": "dev"}
+SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
+GLUE_FILES = {"train": "train", "valid": "dev"}
+
+Target = int | float
+ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its file and its line
+
+
+# ------------------------------------------------------------------------------------- recipes
 
 
 class TextsData(EncoderData):
@@ -83,6 +82,34 @@ class TextsData(EncoderData):
             raise ValueError(f"is {name!r}, which is no task of GLUE. {offered}")
         return plain
 
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return self.glue not in ("", *SINGLE_TEXT) or len(self.columns) == 3
+
+    def records(self, part: str) -> RowReader:
+        """The rows of "train", "valid" or "test": one text or two, then the target."""
+        path = getattr(self, part)
+        if not self.glue:
+            return read(path, self.columns, format=self.format, header=self.header)
+        task, _, half = self.glue.partition("-")  # MNLI is validated on one of two halves
+        name = self.test_part if part == "test" else GLUE_FILES[part]
+        name += f"_{half}" if half and part != "train" else ""
+        return read_glue(task, path, name if path.is_dir() else "")
+
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+        return (text for row in self.records("train") for text in row[:-1])
+
+    def files(self) -> list[str]:
+        """The files of all parts."""
+        readers = [self.records(part) for part in PARTS if getattr(self, part) is not None]
+        return [name for rows in readers for name in _files(rows)]
+
+
+def _files(rows: RowReader) -> list[str]:
+    return list(rows.paths) if isinstance(rows, GlueReader) else [rows.file_of(0)]
+
 
 class TextObjective(Options):
     """[objective]"""
@@ -102,277 +129,188 @@ class MetricsSection(Options):
     numbers both correlations."""
 
 
-class TextTask(EncoderTask):
-    """A task whose examples are one text or two, and what they should be answered with.
+class TextRecipe(EncoderRecipe):
+    """A recipe's sections besides [model] and [training]."""
 
-    KNOWN are the metrics that it can be scored by, DEFAULT those that score it unless others are
-    named.
+    data: TextsData
+    objective: TextObjective = TextObjective()
+    evaluation: MetricsSection = MetricsSection()
+
+
+def text_problems(recipe: TextRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
+    """Options of a recipe that have no effect or lack another option: (dotted name, problem).
+
+    metrics: those that apply to the task.
+    """
+    data, names = recipe.data, recipe.evaluation.metrics
+    if data.glue:
+        why = "is of tables, and `glue` says what is read"
+        yield from differing(data, "data", ("format", "header"), why)
+        if wrong := metrics.glue_problem(data.glue):
+            yield "data.glue", f"cannot be learned: {wrong}"
+    if not (data.glue and data.test is not None):
+        yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
+    if any(isinstance(one, str) for one in data.columns) and data.header is False:
+        yield "data.header", "must not be false where `columns` are names: a header has them."
+    if names and data.valid is None and data.test is None:
+        yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
+    for name in names:
+        if problem := metrics.problem(name):
+            yield "evaluation.metrics", problem
+
+
+def text_example(recipe: TextRecipe, batch: InputBatch) -> InputBatch | GroupBatch:
+    """A batch for estimates, with each pair in both orders where the recipe asks for that."""
+    if not (recipe.data.pairs and recipe.objective.both_orders):
+        return batch
+    rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
+    return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
+
+
+# -------------------------------------------------------------------------------- examples
+
+
+def text_parts(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> Parts:
+    """The encoded training and validation data of a recipe, with their targets."""
+    data = recipe.data
+    train = _part(task, data.records("train"), data, target)
+    valid = None if data.valid is None else _part(task, data.records("valid"), data, target)
+    return Parts(train, valid, data, recipe.seed)
+
+
+def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarget) -> Part:
+    report, texts, targets, lines = ReadReport((rows.file_of(0),)), [], [], []
+    for line, (*fields, last) in rows.numbered():
+        report.read += 1
+        if not any(field.strip() for field in fields):
+            report.note("empty, row left out", line)
+            continue
+        texts.append(tuple(fields))
+        targets.append(target(last, rows.file_of(0), line))
+        lines.append(line)
+    encoded = task.pieces.encode(texts)
+    kept = keep_short(encoded, lines, task.pieces, data, report)
+    report.kept = len(kept)
+    if not kept:
+        raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
+    wanted = torch.tensor([targets[i] for i in kept])
+    return Part(task.order.arrange([encoded[i] for i in kept]), wanted, report)
+
+
+def texts_and_targets(
+    rows: RowReader | Iterable[Sequence[str]], target: ReadTarget
+) -> tuple[list[Texts], Tensor]:
+    """The texts of rows of one text or two and a target, and their targets (N,).
+
+    Raises:
+        DataError: a row has another number of fields, or its target is not valid.
+    """
+    rows = rows if isinstance(rows, RowReader) else read(rows)
+    texts, targets = [], []
+    for line, row in rows.numbered():
+        if len(row) not in (2, 3):
+            problem = f"has {len(row)} fields, but must have one text or two, and the target."
+            raise DataError(rows.file_of(0), line, problem)
+        texts.append(tuple(row[:-1]))
+        targets.append(target(row[-1], rows.file_of(0), line))
+    return texts, torch.tensor(targets)
+
+
+def text_samples(task: EncoderTask, data: TextsData) -> list[tuple[str, str, str]]:
+    """The first validation rows, otherwise training rows: (text, prediction, target)."""
+    rows = data.samples(SAMPLES)
+    found = task.predictions([row[:-1] for row in rows], too_long="truncate")
+    return [
+        (SEPARATOR.join(row[:-1]), str(one), row[-1]) for row, one in zip(rows, found, strict=True)
+    ]
+
+
+def pictured_text(task: EncoderTask, sample: Sequence[str]) -> list[tuple[str, ...]] | None:
+    """What to predict to see attention over a sample; None: it is longer than the model reads."""
+    pair = tuple(sample[0].split(SEPARATOR, 1))
+    return None if task.long_ones([pair]) else [pair]
+
+
+# --------------------------------------------------------------------------------- metrics
+
+
+@dataclass(frozen=True)
+class TextMetrics:
+    """The metrics that score a task on texts.
+
+    task: its name.  known: the metrics that apply to it, by name.  default: those used where
+        neither `names` nor `glue` chooses.  glue: a task of GLUE, or "".  labels: of a classifier.
     """
 
-    head = "classes"
-    reads_pairs = True
-    KNOWN: ClassVar[tuple[str, ...]]
-    DEFAULT: ClassVar[tuple[str, ...]]
+    task: str
+    known: tuple[str, ...]
+    default: tuple[str, ...]
+    glue: str = ""
+    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        model: Headed,
-        tokenizer: Tokenizer,
-        *,
-        glue: str = "",
-        metrics: Sequence[str] = (),
-        both_orders: bool = False,
-        max_length: int | None = None,
-    ):
-        super().__init__(model, tokenizer, max_length=max_length)
-        self.glue, self.metrics, self.both_orders = glue, tuple(metrics), both_orders
-        self.goal = (key_of(self.new_metrics()[0]), "max")
+    def problem(self, name: str) -> str:
+        """Why a metric does not apply to the task; "" where it does."""
+        if name in self.known:
+            return ""
+        return f"names {name!r}, which does not score {self.task}. {nearest(name, self.known)}"
 
-    # ---- what a task of this kind says
-
-    @abstractmethod
-    def target(self, text: str, file: str, line: int) -> int | float:
-        """What a row's last field asks for; it stands in this file on this line."""
-
-    @abstractmethod
-    def answered(self, scores: Tensor, targets: Tensor) -> tuple[list[Any], list[Any]]:
-        """What the head's scores (N, O) answer, and what the targets (N,) ask for, as metrics have
-        them.
-        """
-
-    @abstractmethod
-    def errors(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each example, (N,)."""
-
-    def metric(self, name: str) -> Any:
-        """A new metric of this name."""
-        return metric_class(name)()
-
-    # ---- from a recipe
-
-    @classmethod
-    def texts(cls, recipe: Any) -> Iterator[str]:
-        """What a tokenizer learns from: the training texts."""
-        return (text for row in rows_of(recipe.data, "train") for text in row[:-1])
-
-    @classmethod
-    def files(cls, recipe: Any) -> list[str]:
-        """The files of data, for the record of a run."""
-        parts = [part for part in PARTS if getattr(recipe.data, part) is not None]
-        return [name for part in parts for name in _files(rows_of(recipe.data, part))]
-
-    @classmethod
-    def example(cls, recipe: Any, words: int) -> Any:
-        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
-        data = recipe.data
-        pair = data.glue not in ("", *OF_ONE_TEXT) or len(data.columns) == 3
-        batch = super().example(recipe, words * 2 if pair else words)
-        if not (pair and recipe.objective.both_orders):
-            return batch
-        rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
-        return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from super().problems(recipe)
-        data, metrics = recipe.data, recipe.evaluation.metrics
-        if data.glue:
-            why = "is of tables, and `glue` says what is read"
-            yield from differing(data, "data", ("format", "header"), why)
-            if wrong := cls._wrong_glue(data.glue):
-                yield "data.glue", f"cannot be learned: {wrong}"
-        if not (data.glue and data.test is not None):
-            yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
-        if any(isinstance(one, str) for one in data.columns) and data.header is False:
-            yield "data.header", "must not be false where `columns` are names: a header has them."
-        if metrics and data.valid is None and data.test is None:
-            yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
-        yield from cls._unknown(metrics)
-
-    @classmethod
-    def _wrong_glue(cls, glue: str) -> str:
-        """Why this task of GLUE is not of this kind; "" where it is."""
+    def glue_problem(self, glue: str) -> str:
+        """Why a task of GLUE is not one of this task; "" where it is."""
         key = key_of(glue_metrics(glue)[0])
-        other = "regression" if cls.name == "classification" else "classification"
-        said = f'{glue} is scored by {key}, which is not of {cls.name}: say task = "{other}".'
-        return "" if key in cls.KNOWN else said
+        if key in self.known:
+            return ""
+        other = "regression" if self.task == "classification" else "classification"
+        return f'{glue} is scored by {key}, which is not of {self.task}: say task = "{other}".'
 
-    @classmethod
-    def _unknown(cls, metrics: Sequence[str]) -> Iterator[tuple[str, str]]:
-        for name in metrics:
-            if name not in cls.KNOWN:
-                problem = f"names {name!r}, which does not score {cls.name}."
-                yield "evaluation.metrics", f"{problem} {nearest(name, cls.KNOWN)}"
-
-    def begin(self, recipe: Any, remarks: Sequence[str] = ()) -> None:
-        """Read the data and the second objective that a recipe asks for."""
-        data, self.remarks = recipe.data, list(remarks)
-        self.next_words = NextWords.of(self.model, recipe.objective.aux_lm_weight)
-        train = self._part(rows_of(data, "train"), data)
-        valid = None if data.valid is None else self._part(rows_of(data, "valid"), data)
-        self.parts = Parts(train, valid, data, recipe.seed)
-
-    def _part(self, rows: RowReader, data: TextsData) -> Part:
-        """Encoded rows with their targets, which `self.target` reads."""
-        report, texts, targets, lines = ReadReport((rows.file_of(0),)), [], [], []
-        for line, (*fields, target) in rows.numbered():
-            report.read += 1
-            if not any(field.strip() for field in fields):
-                report.note("empty, row left out", line)
-                continue
-            texts.append(tuple(fields))
-            targets.append(self.target(target, rows.file_of(0), line))
-            lines.append(line)
-        found = self.pieces.encode(texts)
-        kept = keep_short(found, lines, self.pieces, data, report)
-        report.kept = len(kept)
-        if not kept:
-            raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
-        wanted = torch.tensor([targets[i] for i in kept])
-        return Part(self.laid([found[i] for i in kept]), wanted, report)
-
-    # ---- the pairs' orders
-
-    def laid(self, rows: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
-        """Row i is example i; or row i and its pair the other way round are."""
-        if not self.both_orders:
-            return super().laid(rows)
-        return GroupedInputs.of([self._orders(row) for row in rows])
-
-    def _orders(self, row: EncoderInput) -> list[EncoderInput]:
-        texts = row.texts()
-        return [row] if len(texts) == 1 else [row, self.pieces.template.apply(texts[::-1])]
-
-    def scores_of(self, read: Tensor, batch: Any) -> Tensor:
-        """The head's scores (B, O); of what both orders of a pair give, added."""
-        if isinstance(batch, GroupBatch):
-            read = batch.sum_by_example(read)
-        return super().scores_of(read, batch)
-
-    # ---- learning
-
-    def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
-        """The sum of the losses of a batch, and the number of its examples."""
-        wanted = moved(targets[batch.numbers.cpu()], scores.device)
-        return self.errors(scores, wanted).sum(), len(batch)
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics that are named, or the usual ones, and the loss."""
-        return (*map(key_of, self.new_metrics()), "loss")
-
-    def measured(self, valid: Part) -> dict[str, float]:
-        """The metrics on the validation data, and the loss."""
-        scores = self.text_scores(valid.rows)
-        metrics = self.new_metrics()
-        results = self.scored(metrics, scores, valid.targets)
-        found = {key_of(m): r.value for m, r in zip(metrics, results, strict=True)}
-        return {**found, "loss": float(self.errors(scores, valid.targets).mean())}
-
-    # ---- using
-
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
-        """The answer to each text or pair: a list for a list, one for one.
-
-        A text is a str, a pair a tuple of two.
-        """
-        if is_single(texts):
-            return self.value(self.predictions([texts], too_long=too_long)[0])
-        return [self.value(answer) for answer in self.predictions(texts, too_long=too_long)]
-
-    @staticmethod
-    @abstractmethod
-    def value(answer: Any) -> Any:
-        """What of an answer stands for it."""
-
-    def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
-        """The metrics of the answers to rows of one text or two and their target."""
-        rows = rows if isinstance(rows, RowReader) else read(rows)
-        numbered = list(rows.numbered())
-        texts, targets = [], []
-        for line, row in numbered:
-            if len(row) not in (2, 3):
-                problem = f"has {len(row)} fields, but must have one text or two, and the target."
-                raise DataError(rows.file_of(0), line, problem)
-            texts.append(row[:-1])
-            targets.append(self.target(row[-1], rows.file_of(0), line))
-        self.warn_if_cut(texts)
-        scores = self.text_scores(self.encoded(texts, "truncate"))
-        return self.scored(self.new_metrics(), scores, torch.tensor(targets))
-
-    @classmethod
-    def part_of(cls, recipe: Any, part: str) -> Any:
-        """The rows of one part of a recipe's data."""
-        return rows_of(recipe.data, part)
-
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """The first validation rows: (text, answer, label)."""
-        part = "train" if recipe.data.valid is None else "valid"
-        rows = list(islice(rows_of(recipe.data, part), SAMPLES))
-        found = self.predictions([row[:-1] for row in rows], too_long="truncate")
-        return [
-            (SEPARATOR.join(row[:-1]), str(answer), row[-1])
-            for row, answer in zip(rows, found, strict=True)
-        ]
-
-    def asked(self, row: Sequence[str]) -> list[tuple[str, ...]] | None:
-        """What to predict in order to see the model at work on a sample; None: it is too long."""
-        pair = tuple(row[0].split(SEPARATOR, 1))
-        return None if self.long_ones([pair]) else [pair]
-
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
-        """Rows of a file that a user names."""
-        return read(files[0], tuple(columns) or (0, 1))
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        options = {"metrics": list(self.metrics), "both_orders": self.both_orders}
-        return {**super().settings(), "glue": self.glue, **options}
-
-    # ---- scores
-
-    def scored(self, metrics: Sequence[Any], scores: Tensor, targets: Tensor) -> list[Score]:
-        """The metrics of the head's scores (N, O) against targets (N,)."""
-        found, wanted = self.answered(scores, targets)
-        for metric in metrics:
-            metric.add(found, wanted)
-        return [metric.result() for metric in metrics]
-
-    def new_metrics(self) -> list[Any]:
-        """Those that are named, or those of the task of GLUE, or the usual ones.
+    def new(self) -> list[Metric]:
+        """New metrics, the goal first.
 
         Raises:
-            ConfigError: one of them does not score answers of this kind.
+            ConfigError: one of them does not apply to the task.
         """
-        if self.glue and not self.metrics:
-            if wrong := self._wrong_glue(self.glue):
-                raise ConfigError(wrong)
-            return list(glue_metrics(self.glue))
-        for name in self.metrics:
-            if name not in self.KNOWN:
-                raise ConfigError(
-                    f"[evaluation] `metrics` names {name!r}, which does not score {self.name}. "
-                    f"{nearest(name, self.KNOWN)}"
-                )
-        return [self.metric(name) for name in self.metrics or self.DEFAULT]
+        if self.glue and not self.names:
+            if problem := self.glue_problem(self.glue):
+                raise ConfigError(problem)
+            return glue_metrics(self.glue)
+        for name in self.names:
+            if problem := self.problem(name):
+                raise ConfigError(f"[evaluation] `metrics` {problem}")
+        return [self._metric(name) for name in self.names or self.default]
+
+    def _metric(self, name: str) -> Metric:
+        """A new metric; `f1` is that of the last of two labels, the positive one ("0" and "1")."""
+        if name != "f1":
+            metric: Metric = metric_class(name)()
+            return metric
+        if len(self.labels) != 2:
+            raise ConfigError(
+                f"[evaluation] `f1` is of the positive one of two labels, but there are "
+                f"{len(self.labels)}. Choose macro-f1, the mean over all of them."
+            )
+        return F1(self.labels[-1], labels=self.labels)
+
+    def settings(self) -> dict[str, Any]:
+        """The options of a task that chose these metrics."""
+        return {"glue": self.glue, "metrics": list(self.names)}
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the metrics, the goal first."""
+        return tuple(map(key_of, self.new()))
+
+    def scores(self, predicted: Sequence[Any], targets: Sequence[Any]) -> list[Score]:
+        """The scores of predictions against targets, labels by name or numbers."""
+        metrics = self.new()
+        for metric in metrics:
+            metric.add(predicted, targets)
+        return [metric.result() for metric in metrics]
+
+    def values(self, predicted: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:
+        """The values of the scores by the names of the metrics."""
+        scores = self.scores(predicted, targets)
+        return {key: score.value for key, score in zip(self.keys(), scores, strict=True)}
 
 
-def rows_of(data: TextsData, part: str) -> RowReader:
-    """The rows of one part of a recipe's data: one text or two, then the target."""
-    path = getattr(data, part)
-    if not data.glue:
-        return read(path, data.columns, format=data.format, header=data.header)
-    task, _, half = data.glue.partition("-")  # MNLI is validated on one of two halves
-    name = data.test_part if part == "test" else GLUE_PARTS[part]
-    name += f"_{half}" if half and part != "train" else ""
-    return read_glue(task, path, name if path.is_dir() else "")
-
-
-def key_of(metric: Any) -> str:
+def key_of(metric: Metric) -> str:
     """The name of a metric in recipes and records."""
     return next(name for name in METRICS if metric_class(name) is type(metric))
-
-
-def _files(rows: RowReader) -> list[str]:
-    return list(rows.paths) if isinstance(rows, GlueReader) else [rows.file_of(0)]

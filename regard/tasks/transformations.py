@@ -1,11 +1,11 @@
-"""GPT's input transformations: texts of any task as one row for a model that reads to the right.
+"""GPT's input transformations: the texts of any task as one sequence for a causal model.
 
     one text      start A extract
     two           start A delimiter B extract
     choices       start context question delimiter choice extract, one row for each
 
-The three pieces are new, and so are their vectors; what stands at `extract` sums up the row ("Input
-transformations", Radford et al. 2018, section 3.3 and figure 1).
+The three special tokens are new, and so are their embeddings; the hidden state at `extract`
+represents the sequence ("Input transformations", Radford et al. 2018, section 3.3 and figure 1).
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from regard.models.headed import Headed
 from regard.models.resize_embeddings import with_vocabulary
 from regard.text import Tokenizer
 
-# role -> the piece that is added; padding only where the tokenizer has none
-MARKS = {"bos": "[START]", "sep": "[DELIMITER]", "cls": "[EXTRACT]", "pad": "[PAD]"}
+# role -> the special token that is added; padding only where the tokenizer has none
+SPECIAL_TOKENS = {"bos": "[START]", "sep": "[DELIMITER]", "cls": "[EXTRACT]", "pad": "[PAD]"}
 
 
 def transformed(model: Headed, tokenizer: Tokenizer, source: Headed) -> tuple[Headed, Tokenizer]:
-    """Model and tokenizer with the pieces that mark texts, where the model reads to the right.
+    """A causal model and its tokenizer with special tokens around texts; others as they are.
 
-    A tokenizer that marks texts already stays as it is. So does that of a model whose head is the
-    one that its `source` came with: it was trained on rows as the tokenizer's file says.
+    If the tokenizer already defines these special tokens they are reused. A model that keeps the
+    head of its `source` keeps its own input format, with which the head was trained.
     """
     kept = set(model.heads.values()) & set(source.heads.values())
     if not model.encoder.continues or kept:
         return model, tokenizer
-    if not _marks(tokenizer):
-        given = {role: piece for role, piece in MARKS.items() if role != "pad"}
-        tokenizer = tokenizer.with_roles(MARKS if tokenizer.pad_id is None else given)
+    if not _has_special_tokens(tokenizer):
+        given = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}
+        tokenizer = tokenizer.with_roles(SPECIAL_TOKENS if tokenizer.pad_id is None else given)
         tokenizer = tokenizer.with_template(model.encoder.template(tokenizer))
     ids = {"bos": tokenizer.bos_id, "pad": tokenizer.pad_id}
     return with_vocabulary(model, tokenizer.vocab_size, **ids), tokenizer
 
 
-def _marks(tokenizer: Tokenizer) -> bool:
-    """Whether texts have marks around them, in the tokenizer's file or by the model's own rule."""
+def _has_special_tokens(tokenizer: Tokenizer) -> bool:
+    """Whether texts get special tokens, by the tokenizer's file or by the model's own rule."""
     template = tokenizer.template
     roles = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
     return None not in roles and (template is None or template.special_count(2) > 2)

@@ -1,6 +1,7 @@
 """Translation: pairs of sentences, an encoder-decoder, BLEU.
 
-Anything that turns one text into another is this task: summaries, corrections, answers in words.
+Other tasks that turn one text into another are the same: summarization, correction, generated
+answers.
 """
 
 from __future__ import annotations
@@ -74,7 +75,19 @@ class TranslationData(Options):
     """Of one sentence, `</s>` included; never more than the model reads."""
     too_long: Literal["error", "truncate", "skip"] = "skip"
     max_tokens_per_batch: int = Field(default=4096, ge=1)
-    """Places in the larger of a batch's two arrays, padding included."""
+    """Tokens in the larger of a batch's two arrays, padding included."""
+
+    def records(self, part: str) -> RowReader:
+        """The pairs of "train", "valid" or "test"."""
+        return pairs_of(getattr(self, part), self.columns, self.format)
+
+    def texts(self) -> Iterator[str]:
+        """Both sides of the training pairs, from which a tokenizer learns."""
+        return self.records("train").texts()
+
+    def files(self) -> list[str]:
+        """The files of all parts."""
+        return [str(path) for path in (*self.train, *self.valid, *self.test)]
 
 
 class TranslationObjective(Options):
@@ -104,13 +117,15 @@ class TranslationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Corpora:
-    """Encoded training and validation pairs, and how to batch them."""
+    """Encoded training and validation pairs, and the batches of the training.
 
-    train: EncodedExamples
+    references: the validation targets as texts.  notes: which rows were left out or truncated.
+    """
+
     valid: EncodedExamples
     references: list[str]
-    max_tokens_per_batch: int
-    seed: int
+    batches: Buckets
+    notes: list[str]
 
 
 def translation_loss(
@@ -141,34 +156,23 @@ class Translation(TaskVerbs):
 
     def __init__(
         self,
-        model: Any,
+        model: EncoderDecoder,
         tokenizer: Tokenizer,
         *,
         method: Any = None,
         label_smoothing: float = 0.0,
         bleu_tokenize: str = "13a",
-        corpora: Corpora | None = None,
     ):
         self.model, self.tokenizer, self.label_smoothing = model, tokenizer, label_smoothing
         self.method = method or decoding.options(max_tokens="2x+10")
-        self.bleu_tokenize, self.corpora = bleu_tokenize, corpora
+        self.bleu_tokenize = bleu_tokenize
+        self.corpora: Corpora | None = None
 
     # ---- from a recipe
 
-    @staticmethod
-    def texts(recipe: TranslationRecipe) -> Iterator[str]:
-        """What the tokenizer learns from: both sides of the training pairs."""
-        return rows_of(recipe, "train").texts()
-
-    @staticmethod
-    def files(recipe: TranslationRecipe) -> list[str]:
-        """The files of data, for the record of a run."""
-        data = recipe.data
-        return [str(path) for path in (*data.train, *data.valid, *data.test)]
-
     @classmethod
     def trains(cls, model: type) -> bool:
-        """Whether the model writes a target for a source."""
+        """Whether the model generates a target for a source."""
         return issubclass(model, EncoderDecoder)
 
     @classmethod
@@ -179,10 +183,8 @@ class Translation(TaskVerbs):
         given = {name: getattr(data, name) for name in ("train", "valid", "test")}
         for name, files in given.items():
             if len(files) not in (1, 2) and (files or name != "test"):
-                problem = (
-                    f"must be two files of lines or one table, but is given {len(files)} files."
-                )
-                yield f"data.{name}", problem
+                problem = "must be two files of lines or one table, but is given"
+                yield f"data.{name}", f"{problem} {len(files)} files."
         if all(len(files) != 1 for files in given.values()):
             yield from differing(data, "data", ("columns", "format"), "is of a table")
         if len(data.columns) != 2:
@@ -194,28 +196,40 @@ class Translation(TaskVerbs):
             yield "evaluation.bleu_tokenize", f"cannot be used: {error}"
 
     @classmethod
-    def from_recipe(cls, recipe: TranslationRecipe, model: Any, tokenizer: Tokenizer) -> Any:
-        """The task with its data, ready to be trained."""
-        data, rows = recipe.data, rows_of(recipe, "valid")
+    def from_recipe(
+        cls, recipe: TranslationRecipe, model: EncoderDecoder, tokenizer: Tokenizer
+    ) -> Translation:
+        """The task with its data, ready to be trained.
+
+        Raises:
+            ConfigError: the tokenizer has no token that ends a sentence.
+            DataError: a row is too long and that is an error.
+        """
+        data, start, pads = recipe.data, model.config.bos, (model.config.pad,) * 2
         limit = min(data.max_length, model.config.max_length or data.max_length)
-        start = model.config.bos
         fields = columns(tokenizer, start, max_length=limit, too_long=data.too_long)
-        train = encode(rows_of(recipe, "train"), fields)
-        kept = recipe.evaluation.valid_sentences or None
-        pairs = list(islice(rows, kept))
+        train = encode(data.records("train"), fields)
+        pairs = list(islice(data.records("valid"), recipe.evaluation.valid_sentences or None))
         fields = columns(tokenizer, start, max_length=limit, too_long="truncate")
         valid = encode(pairs, fields, empty="keep")
-        corpora = Corpora(
-            train, valid, [p[1] for p in pairs], data.max_tokens_per_batch, recipe.seed
-        )
-        return cls(
+        budget = data.max_tokens_per_batch
+        batches = Buckets(train.columns, pads, max_tokens=budget, seed=recipe.seed)
+        parts = {"training data": train.report, "validation data": valid.report}
+        notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
+        if oversized := batches.oversized:
+            notes.append(
+                f"training data: {oversized:,} rows are longer than `max_tokens_per_batch`, "
+                f"{budget:,}; each is a batch of its own"
+            )
+        task = cls(
             model,
             tokenizer.with_eos_template(),
             method=recipe.decoding.build("2x+10"),
             label_smoothing=recipe.objective.label_smoothing,
             bleu_tokenize=recipe.evaluation.bleu_tokenize,
-            corpora=corpora,
         )
+        task.corpora = Corpora(valid, [pair[1] for pair in pairs], batches, notes)
+        return task
 
     @staticmethod
     def example(recipe: TranslationRecipe, words: int) -> PairBatch:
@@ -228,39 +242,31 @@ class Translation(TaskVerbs):
         """What `load` must know beside model, tokenizer and decoding method."""
         return {"label_smoothing": self.label_smoothing, "bleu_tokenize": self.bleu_tokenize}
 
-    # ---- learning
+    # ---- training
 
     def train_batches(self) -> EpochSampler:
-        """Batches without end, similar lengths together."""
-        return EpochSampler(self._buckets())
+        """Batches without end, of pairs of similar lengths."""
+        return EpochSampler(self._data().batches)
 
     def notes(self) -> list[str]:
-        """What of the data is not used as it stands: rows left out or cut, and how many."""
-        data, oversized = self._data(), self._buckets().oversized
-        parts = {"training data": data.train.report, "validation data": data.valid.report}
-        notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
-        if oversized:
-            notes.append(
-                f"training data: {oversized:,} rows are longer than `max_tokens_per_batch`, "
-                f"{data.max_tokens_per_batch:,}; each is a batch of its own"
-            )
-        return notes
+        """Which rows of the data were left out or truncated."""
+        return self._data().notes
 
     def counts(self, batch: PairBatch) -> dict[str, int]:
-        """Target tokens, each row's first one not counted: nothing predicts it."""
+        """Predicted target tokens: all but the first of each row."""
         return {"loss": batch.count}
 
     def losses(
         self, batch: PairBatch, carry: None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """Cross-entropy of the target, in nats, with label smoothing."""
+        """The sum of the cross-entropies of the target in nats, with label smoothing."""
         here = batch.to(device_of(self.model))
         return {"loss": translation_loss(self.model, here, self.label_smoothing)}, None
 
     def validate(self) -> dict[str, float]:
         """BLEU of the translations, and the cross-entropy of the references per token.
 
-        Where scores are not numbers both are NaN.
+        Where scores are infinite or NaN both are NaN.
         """
         data = self._data()
         bleu = BLEU(tokenize=self.bleu_tokenize)
@@ -273,27 +279,27 @@ class Translation(TaskVerbs):
         loss, count = self._total_loss(data.valid)
         return {"bleu": bleu.result().value, "loss": loss / count}
 
-    # ---- using
+    # ---- translations
 
     def translate(
         self, texts: Sequence[str] | str, *, too_long: TooLong = "error", **options: Any
     ) -> Any:
-        """The best translation of each text (a list for several, one for one).
+        """The best translation of each text: a list for a list, one for one text.
 
         Args:
             too_long: what happens to a text beyond the model's limit: "error" or "truncate".
-            options: how to decode, by name (`beams=4`), where it differs from the model's own way.
+            options: how to decode, by name (`beams=4`), where not as the model's own method.
         """
         if isinstance(texts, str):
             return self.translate([texts], too_long=too_long, **options)[0]
         texts = checked_texts(texts)
         found = self.hypotheses(texts, too_long=too_long, **options)
-        return [spelled[0] for spelled in self.spelled(texts, found)]
+        return [translations[0] for translations in self.spelled(texts, found)]
 
     def hypotheses(
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
-        """The n best hypotheses of each text, best first. An empty text has the empty one."""
+        """The hypotheses of each text, best first; that of an empty text is empty."""
         method, texts = decoding.with_options(self.method, **options), checked_texts(texts)
         sources = encode_texts(texts, self._source_column(), too_long)
         with muted():
@@ -302,7 +308,7 @@ class Translation(TaskVerbs):
             [Hypothesis([], 0.0, 0.0, True)] if not text.strip() else best
             for text, best in zip(texts, found, strict=True)
         ]
-        self._show(sources, [best[0].tokens for best in found])
+        self._capture(sources, [best[0].tokens for best in found])
         return found
 
     predict = translate
@@ -310,20 +316,19 @@ class Translation(TaskVerbs):
     def spelled(
         self, texts: Sequence[str], found: Sequence[Sequence[Hypothesis]]
     ) -> list[list[str]]:
-        """The hypotheses of each text, in words."""
+        """The hypotheses of each text as texts."""
         return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
 
     def long_ones(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
-        """Which of the texts are longer than the model's limit: their places and their tokens.
-
-        However they are decoded: the limit is on the source alone.
-        """
+        """The indices of texts longer than the model's limit, and the tokens of each."""
         return long_ones(texts, self._source_column())
 
     def evaluate(
         self, pairs: RowReader | Iterable[Sequence[str]], **options: Any
     ) -> tuple[list[Score], list[str]]:
-        """BLEU and chrF of the translations of the first fields against the second; and these."""
+        """BLEU and chrF of the translations of the first fields against the second; and the
+        translations.
+        """
         sources, references = fields_of(pairs)
         if cut := self.long_ones(sources):
             limit = self.model.config.max_length
@@ -342,13 +347,13 @@ class Translation(TaskVerbs):
         """
         if not recipe.data.test:
             return [], []
-        pairs = list(rows_of(recipe, "test"))
+        pairs = list(recipe.data.records("test"))
         scores, found = self.evaluate(pairs)
         return scores, [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
 
     def samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
         """The first validation rows: (source, translation, reference)."""
-        pairs = list(islice(rows_of(recipe, "valid"), SAMPLES))
+        pairs = list(islice(recipe.data.records("valid"), SAMPLES))
         found = self.translate([pair[0] for pair in pairs], too_long="truncate")
         return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
 
@@ -359,14 +364,6 @@ class Translation(TaskVerbs):
             metric.add(translations, references)
         return [metric.result() for metric in metrics]
 
-    # ---- parts
-
-    def _buckets(self) -> Buckets:
-        data, pad = self._data(), self.model.config.pad
-        return Buckets(
-            data.train.columns, (pad, pad), max_tokens=data.max_tokens_per_batch, seed=data.seed
-        )
-
     @torch.no_grad()
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
         pad, total, count = self.model.config.pad, 0.0, 0
@@ -376,8 +373,8 @@ class Translation(TaskVerbs):
                 total, count = total + float(loss), count + tokens
         return total, count
 
-    def _show(self, sources: TokenArray, targets: list[list[int]]) -> None:
-        """Search is muted; whoever looks sees one pass over the sources and the answers."""
+    def _capture(self, sources: TokenArray, targets: list[list[int]]) -> None:
+        """One pass over sources and translations, where attention capture is on."""
         config, piece = self.model.config, self.tokenizer.label
         source = sources.padded(np.arange(len(sources)), config.pad)
         read = [[config.bos, *ids] for ids in targets]
@@ -399,21 +396,16 @@ class Translation(TaskVerbs):
         return self.corpora
 
 
-def rows_of(recipe: TranslationRecipe, part: Literal["train", "valid", "test"]) -> RowReader:
-    """The pairs of one part of a recipe's data."""
-    return pairs_of(getattr(recipe.data, part), recipe.data.columns, recipe.data.format)
-
-
 def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
     """Sources and references of rows.
 
     Raises:
-        DataError: there is no row, or one has not two texts.
+        DataError: there is no row, or a row does not have two fields.
     """
     rows = pairs if isinstance(pairs, RowReader) else read(pairs)
     name, found = rows.file_of(0), list(rows.numbered())
     if not found:
-        raise DataError(name, None, "has not one pair: there is nothing to score.")
+        raise DataError(name, None, "has no pair: there is nothing to score.")
     for line, row in found:
         if len(row) != 2:
             problem = f"has {len(row)} fields, but must have two: a source and its translation."
@@ -436,10 +428,10 @@ def pairs_of(
 
 
 def columns(tokenizer: Tokenizer, start: int, **limits: Any) -> tuple[FieldEncoder, FieldEncoder]:
-    """How sources (text, eos) and targets (start, text, eos) are encoded; `limits` are a Column's.
+    """How sources (text, eos) and targets (start, text, eos) are encoded.
 
-    start: the id that the model's decoder begins with. It is the tokenizer's bos token in models
-    that are trained here; Marian's decoders begin with the padding, and have no bos token.
+    start: the id with which the decoder starts: the tokenizer's bos token in models that are
+        trained here, the padding in Marian's.  limits: options of a `FieldEncoder`.
     """
     end = sentence_end(tokenizer)
     source = FieldEncoder("source", tokenizer, after=(end,), **limits)

@@ -7,7 +7,7 @@ model.generate("The man")       NoSuchVerb: `generate` continues a text, but thi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,18 @@ from regard.errors import ConfigError
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
 from regard.schema import joined_with_or
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.data.batches import Batches
+    from regard.data.encoder_inputs import InputFormat
+    from regard.decoding.hypothesis import Hypothesis
+    from regard.recipe import Recipe
+    from regard.tasks.embedder import TextEncoder
+    from regard.tasks.encoding import NextWords
+    from regard.tasks.predictions import Prediction
+    from regard.text import Tokenizer
 
 # method of some task -> what it does
 METHODS = {
@@ -41,24 +53,59 @@ class NoSuchVerb(ConfigError, AttributeError):
 
 
 class TaskVerbs:
-    """Base of tasks: what trainings, folders and pages may ask of each of them.
+    """Base of tasks: all that the command line, training, pictures and folders ask of a task.
+
+    A method or attribute without a value here belongs to some tasks alone: those that decode, those
+    that are trained, those on an encoder. Calling one of `METHODS` that a task lacks raises
+    NoSuchVerb.
 
     verbs: the commands of `regard` that the task supports, its own first.
-    Recipe: the type of its recipes; None where nothing trains it.
+    decodes: whether it generates texts; the others have `predictions`.
+    Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
-    next_words: a second objective, the prediction of the next token, where the task has it.
-    pieces: how texts become rows, where the task reads hidden states of whole texts.
+    next_words: a second objective, the prediction of the next token, where training has it.
+    pieces: how texts become encoder inputs; None where the task has no encoder.
+    goal: the score that tells which weights are best, and "max" or "min".
+    method: how texts are decoded.
     """
 
     name: ClassVar[str]
     verbs: ClassVar[tuple[str, ...]]
-    Recipe: ClassVar[type | None] = None
+    decodes: ClassVar[bool]
+    Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
-    next_words: Any = None
-    pieces: Any = None
+    next_words: NextWords | None = None
+    pieces: InputFormat | None = None
     model: Any
+    tokenizer: Tokenizer
+    goal: tuple[str, str]
+    method: Any
+
+    # of all tasks
+    predict: Callable[..., Any]
+    settings: Callable[[], dict[str, Any]]
+    long_ones: Callable[..., dict[int, int]]
+    evaluate: Callable[..., Any]
+    # of tasks that are trained
+    from_recipe: Callable[[Any, Any, Tokenizer], TaskVerbs]
+    example: Callable[[Any, int], Any]
+    train_batches: Callable[[], Batches]
+    counts: Callable[[Any], dict[str, int]]
+    losses: Callable[..., tuple[dict[str, tuple[Tensor, int]], Any]]
+    validate: Callable[[], dict[str, float]]
+    samples: Callable[[Any], Sequence[tuple[str, ...]]]
+    test: Callable[[Any], tuple[Sequence[Any], list[Any]]]
+    # of tasks that decode
+    hypotheses: Callable[..., list[list[Hypothesis]]]
+    spelled: Callable[..., list[list[str]]]
+    # of tasks on an encoder
+    reads_pairs: ClassVar[bool]
+    prediction_type: ClassVar[type[Prediction]]
+    predictions: Callable[..., Sequence[Prediction]]
+    text_encoder: Callable[[], TextEncoder]
+    rows_to_evaluate: Callable[[Sequence[Any], Sequence[int | str]], Any]
 
     @property
     def generator(self) -> Generator:
@@ -71,25 +118,25 @@ class TaskVerbs:
         return encoder(self.model)
 
     def notes(self) -> list[str]:
-        """What of the data is not used as it stands."""
+        """What of the data was left out or truncated."""
         return []
 
     def published(self) -> dict[str, Any]:
         """Fields of config.json that other libraries read, beside those of the model."""
         return {}
 
-    def asked(self, row: Sequence[str]) -> Any:
-        """What the page of a run shows attention over, of a sample; None: nothing."""
-        return [row[0]]
+    def attention_inputs(self, sample: Sequence[str]) -> Any:
+        """What to predict to draw attention over a sample; None: it is too large for a page."""
+        return [sample[0]]
 
-    def excerpt(self, recipe: Any) -> tuple[str, ...] | None:
-        """Of a sample that is too long to be shown whole as much as can be; None: there is none."""
+    def attention_excerpt(self, recipe: Any) -> tuple[str, ...] | None:
+        """The beginning of a sample that is too large as a whole; None: there is none."""
         return None
 
     def require(self, verb: str, model: Any, problem: str = "") -> None:
         """Check that the task supports a command of `regard`.
 
-        model: the folder, for the message.  problem: replaces the first sentence of the message.
+        model: the folder that holds it.  problem: replaces the first sentence of the message.
 
         Raises:
             ConfigError: the task does not support it; the message names a command that it supports.

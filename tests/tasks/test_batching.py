@@ -47,14 +47,14 @@ def assert_same(found, wanted):
 
 @pytest.mark.parametrize("name", [{"beams": 4}, {"beams": 1}])
 def test_a_sentence_is_decoded_as_if_it_were_alone(model, monkeypatch, name):
-    monkeypatch.setattr(batching, "PLACES", {"cpu": 100})
+    monkeypatch.setattr(batching, "TOKENS_AT_ONCE", {"cpu": 100})
     method = decoding.options(max_tokens=12, **name)
     assert_same(decode_in_order(model, TokenArray.of(ROWS), method), alone(model, method))
 
 
 @pytest.mark.usefixtures("some_kernels")
 def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
-    monkeypatch.setattr(batching, "PLACES", {"cpu": 160})
+    monkeypatch.setattr(batching, "TOKENS_AT_ONCE", {"cpu": 160})
     seen, generate = [], decoding.generate
 
     def listened(model, source, method):
@@ -74,7 +74,7 @@ def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
 
 @pytest.mark.usefixtures("some_kernels")
 def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
-    monkeypatch.setattr(batching, "PLACES", {"cpu": 160})
+    monkeypatch.setattr(batching, "TOKENS_AT_ONCE", {"cpu": 160})
     prepare(model)
     calls = []
 
@@ -99,7 +99,7 @@ def test_batches_are_smaller_at_the_end(count):
     sizes = [len(batch) for batch in found]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 30 and min(sizes) > 0
     # Whoever is late by a batch is late by little.
-    assert sizes[-1] <= batching.FEWEST
+    assert sizes[-1] <= batching.SMALLEST
 
 
 def test_who_watches_sees_every_batch_once():

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from regard.data.encoder_inputs import InputBatch, InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.tasks.pair_order import BothOrders
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -409,7 +410,7 @@ def test_a_foreign_classifier_goes_on_with_rows_as_its_file_says(place):
 def test_both_orders_are_added_before_the_head(place, family):
     folder(place / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
     task, _ = train("objective.both_orders=true")
-    assert runs.load("run").both_orders
+    assert isinstance(runs.load("run").order, BothOrders)
     found = task.predictions([("a dog", "a red ball"), ("a red ball", "a dog")])
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
     head, hidden = task.model.heads["classes"], 0

@@ -78,8 +78,8 @@ def test_parts_of_words_are_joined_to_what_stands_before(tmp_path):
     [
         ("no mask here", {}, r"Text 1 has no \[MASK\] to be filled: 'no mask here'"),
         (["[MASK]", "none"], {}, r"Text 2 has no \[MASK\]"),
-        ("a [MASK]", {"among": ["elephant"]}, "'elephant' is not one piece of this vocabulary but"),
-        ("a [MASK]", {"among": ["\u4e2d"]}, "is not one piece"),
+        ("a [MASK]", {"among": ["elephant"]}, "'elephant' is not one token of this vocabulary but"),
+        ("a [MASK]", {"among": ["\u4e2d"]}, "is not one token"),
         ("a [MASK]", {"among": "dog"}, "`among` must be a list"),
         ("a [MASK]", {"top": 0}, "`top` must be at least 1"),
         ("a " * 80 + "[MASK]", {}, "Text 1 has 83 tokens, but this model reads at most 64"),
@@ -133,7 +133,7 @@ def test_a_vocabulary_that_is_not_words(tmp_path):
 
 
 def test_a_tokenizer_without_mask_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="no mask piece. Name it in tokenizer_config.json"):
+    with pytest.raises(ConfigError, match="no mask token. Name it in tokenizer_config.json"):
         runs.load(amino_acids(tmp_path))
 
 
@@ -158,7 +158,7 @@ def test_whether_a_text_follows_is_as_transformers_has_it(tmp_path, ending):
 
 
 def test_a_model_without_that_head_does_not_know_what_follows(tmp_path):
-    with pytest.raises(ConfigError, match="no head that tells what follows"):
+    with pytest.raises(ConfigError, match="no next-sentence head"):
         runs.load(folder(tmp_path, "bert", "ForMaskedLM")).follows("a", "b")
 
 

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
 from regard.errors import DataError, RegardError
 from regard.experiments import runs
-from regard.tasks.multiple_choice import as_questions
 
 QUESTIONS = [
     ChoiceQuestion("A dog runs after a red ball.", "What runs?", ("a dog", "the old cat"), 0),
@@ -96,7 +95,7 @@ def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
     for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
         theirs = their_answers(place / "run/model", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
-        assert answer.number == int(theirs.argmax()) and str(answer) == one.choices[answer.number]
+        assert answer.index == int(theirs.argmax()) and str(answer) == one.choices[answer.index]
         assert task.predictions([one])[0].probabilities == pytest.approx(
             answer.probabilities, abs=1e-5
         )
@@ -154,7 +153,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
         task, _ = train(f"data.max_length={limit}", quiet=False)
     whole = runs.load("start").tokenizer
-    for row, choice in zip(task._made_rows([long])[0].rows, long.choices, strict=True):
+    for row, choice in zip(task.encode([long])[0].rows, long.choices, strict=True):
         assert len(row) == limit
         said = " ".join(task.tokenizer.decode(ids) for ids in row.texts())
         assert "what ball" in said and said.endswith(choice)
@@ -166,7 +165,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     assert list(task.long_ones([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
     endless = ChoiceQuestion("a", "who ? " * 40, ("a cat", "b"), 0)
-    assert all(len(row) <= limit for row in task._made_rows([endless])[0].rows)
+    assert all(len(row) <= limit for row in task.encode([endless])[0].rows)
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
         train(f"data.max_length={limit}", "data.too_long=error", out="other")
@@ -184,7 +183,7 @@ def test_questions_as_json_and_what_is_none(place):
         task.predict("who sleeps ?")
     with pytest.raises(DataError, match="choices"):
         task.predict([{"question": "a"}])
-    assert as_questions([]) == [] == task.predictions([])
+    assert task.checked([]) == [] == task.predictions([])
 
 
 def test_dream_as_it_is_distributed(place, shared):

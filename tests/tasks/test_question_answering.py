@@ -93,7 +93,7 @@ def their_answers(folder, question, context):
 
 def rows_of(task, question, context):
     asked = Question("1", context, question)
-    return task._rows([asked], [EncodedContext.of(context, task.tokenizer.encode(context))])
+    return task._windows([asked], [EncodedContext.of(context, task.tokenizer.encode(context))])
 
 
 # --------------------------------------------------------------------- against transformers
@@ -434,7 +434,7 @@ def test_what_cannot_be_learned_is_told(folder, tmp_path):
     made = started(folder, written(tmp_path, asked))
     told = " ".join(made.task.notes())
     assert "2 rows read, 1 kept" in told
-    assert "question longer than 22 tokens, cut: 1" in told
+    assert "question longer than 22 tokens, truncated: 1" in told
     assert "an answer without tokens, question left out: 1" in told
 
 

@@ -327,7 +327,7 @@ def test_tags_that_are_not_of_entities(folder, tmp_path):
     right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))
     score = task.evaluate([(["the", "cat"], ["DT", "NN"])])[0]
     assert score.value == right / 2 and task.predictions(["a b"])[0].entities == ()
-    with pytest.warns(UserWarning, match="tags that this model does not give: VB"):
+    with pytest.warns(UserWarning, match="tags that this model does not predict: VB"):
         task.evaluate([(["runs"], ["VB"])])
 
 
@@ -343,5 +343,5 @@ def test_validation_tags_that_were_not_learned_are_told(folder, tmp_path):
     file = tmp_path / "train.txt"
     file.write_text(TRAINING)
     made = started(folder, file, **{"data.valid": f'"{tmp_path / "valid.txt"}"'})
-    assert any("tag 'B-MISC', which the training data has not: 1" in n for n in made.task.notes())
+    assert any("tag 'B-MISC', which the training data lacks: 1" in n for n in made.task.notes())
     assert made.task.validate() == {"f1": 0.0, "precision": 0.0, "recall": 0.0}

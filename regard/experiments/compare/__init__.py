@@ -30,7 +30,6 @@ from regard.experiments.runs import holds_tokenizer, name_of_run, read_recipe
 from regard.file_writing import write_text
 from regard.recipe import read
 from regard.schema import read_json
-from regard.tasks import task_class
 
 CONDITIONS = "conditions.json"
 
@@ -144,8 +143,7 @@ def _with_tokenizer(
     if conditions.exists():
         check_unchanged(read_json(conditions), json.loads(json.dumps(shared)), out)
     if trained and not (conditions.exists() and holds_tokenizer(tokenizer)):
-        kind = task_class(recipe.task)
-        recipe.tokenizer.build(lambda: kind.texts(recipe)).save(tokenizer)
+        recipe.tokenizer.build(recipe.data.texts).save(tokenizer)
     if not conditions.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_text(conditions, json.dumps(shared, indent=1) + "\n")

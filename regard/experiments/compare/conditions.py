@@ -9,7 +9,6 @@ from typing import Any
 
 from regard.data import hash_of
 from regard.errors import ConfigError
-from regard.tasks import task_class
 
 BUDGET = ("tokens", "epochs", "updates")
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
@@ -21,7 +20,7 @@ def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
     checksums: SHA-256 of each file by its name; those of further files are added.
     """
     shared = recipe.model_dump(mode="json", include=set(SHARED))
-    for name in task_class(recipe.task).files(recipe):
+    for name in recipe.data.files():
         checksums.setdefault(name, hash_of(name))
     options = recipe.training
     budget = {name: getattr(options, name) for name in BUDGET if getattr(options, name)}

@@ -1,0 +1,49 @@
+"""What holds for the class of every task: few levels, and all that others ask of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.tasks import TASKS, task_class
+from regard.tasks.encoding import EncoderTask
+from regard.tasks.verbs import METHODS, TaskVerbs
+
+OF_ALL = ("predict", "settings", "long_ones", "notes", "published", "attention_inputs")
+TRAINED = (
+    "from_recipe", "problems", "example", "train_batches", "counts", "losses", "validate",
+    "samples", "test", "evaluate",
+)  # fmt: skip
+ON_ENCODERS = ("predictions", "prediction_type", "embed", "embed_stream", "similarity")
+DECODING = ("hypotheses", "spelled")
+
+
+def levels(kind: type) -> list[type]:
+    """The classes of regard.tasks that a task inherits from, itself included, its protocol not."""
+    own = [one for one in kind.__mro__ if one.__module__.startswith("regard.tasks.")]
+    return [one for one in own if one is not TaskVerbs]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_class_has_at_most_two_levels(name):
+    kind = task_class(name)
+    assert kind.name == name and issubclass(kind, TaskVerbs)
+    assert len(levels(kind)) <= 2, levels(kind)
+    assert all(len(one.__bases__) == 1 or one is EncoderTask for one in levels(kind))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_has_the_methods_of_its_kind(name):
+    kind = task_class(name)
+    wanted = [*OF_ALL, *(DECODING if kind.decodes else ON_ENCODERS)]
+    if kind.Recipe is not None:
+        wanted += TRAINED
+        for own in () if kind.decodes else ("loss", "measured", "metric_names"):
+            assert own in vars(kind), own
+        assert all(hasattr(kind.Recipe.model_fields["data"].annotation, one)
+                   for one in ("records", "texts", "files"))  # fmt: skip
+    assert [one for one in wanted if not hasattr(kind, one)] == []
+
+
+def test_every_method_with_an_error_of_its_own_belongs_to_some_task():
+    kinds = [task_class(name) for name in TASKS]
+    assert all(any(hasattr(kind, method) for kind in kinds) for method in METHODS)
