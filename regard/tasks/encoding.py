@@ -58,13 +58,13 @@ PARTS = ("train", "valid", "test")
 
 
 class RowsData(Options):
-    """[data] of tasks on an encoder that read texts of any length, in windows."""
+    """[data] of tasks that read texts of any length, in windows."""
 
     train: RecipePath
     valid: RecipePath | None = None
     test: RecipePath | None = None
     max_length: int = Field(default=128, ge=4)
-    """Of one row, the special pieces included; never more than the model reads."""
+    """Tokens of one row, special tokens included; never more than the model reads."""
     batch_size: int = Field(default=32, ge=1)
     max_tokens_per_batch: int = Field(default=16384, ge=1)
     """Tokens in a batch, padding included; a batch of long rows has fewer than `batch_size`."""
@@ -87,14 +87,14 @@ class RowsData(Options):
 
 
 class EncoderData(RowsData):
-    """[data] of tasks on an encoder."""
+    """[data] of tasks that read texts within the limit of the model."""
 
     too_long: Literal["error", "truncate", "skip"] = "truncate"
     """What happens to rows beyond `max_length`; those that are cut or left out are counted."""
 
 
 class MarkingTokenizer(TokenizerSection):
-    """[tokenizer]: one that is learned gets the pieces that stand around texts."""
+    """[tokenizer]: one that is trained gets the special tokens [CLS] and [SEP]."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
@@ -112,7 +112,7 @@ class EncoderRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Part:
-    """Encoded examples, what they should be answered with, and what became of the rows read."""
+    """Encoded examples, their targets, and a report of what was read."""
 
     rows: EncodedInputs | GroupedInputs
     targets: Any
@@ -121,7 +121,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a task learns from and is validated on, and how it is batched."""
+    """Training and validation data of a task, and how they are batched."""
 
     train: Part
     valid: Part | None
@@ -433,7 +433,7 @@ class EncoderTask(TaskVerbs, ABC):
 class NextWords:
     """The auxiliary objective of fine-tuning: lambda L_1 of equation 5 (Radford et al. 2018).
 
-    head: the model's own over words.  weight: lambda; the loss that is reported includes it.
+    head: the model's own over the vocabulary.  weight: lambda, included in the reported loss.
     """
 
     head: Any
@@ -441,32 +441,33 @@ class NextWords:
 
     @classmethod
     def of(cls, model: Headed, weight: float) -> NextWords | None:
-        """None where the weight is 0.
+        """The objective of a model; None where the weight is 0.
 
         Raises:
-            ConfigError: the model does not predict the next word.
+            ConfigError: the model does not predict the next token.
         """
         if not weight:
             return None
         encoder: Any = model.encoder
         if not encoder.continues:
             raise ConfigError(
-                "[objective] `aux_lm_weight` needs a model that predicts the next word, such "
+                "[objective] `aux_lm_weight` needs a model that predicts the next token, such "
                 f"as gpt2, but {type(encoder).__name__} does not. Leave it out."
             )
-        encoder.head.logits(encoder.embedding.weight[:1])  # refuses by name where there is no head
+        encoder.head.logits(encoder.embedding.weight[:1])  # raises an error without a head
         return cls(encoder.head, weight)
 
     @staticmethod
     def count(texts: Sequences) -> int:
-        """The pieces that are predicted: all but the first of each row."""
+        """The predicted tokens: all but the first of each row."""
         return int((texts.lengths - 1).clamp(min=0).sum())
 
     def loss(
         self, hidden: Tensor, texts: Sequences, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """The weighted sum of -log p(next piece) in nats, and the number of pieces: `count`, where
-        that is known.
+        """The weighted sum of -log p(next token) in nats, and the number of predicted tokens.
+
+        count: of these tokens, where it is known.
         """
         targets = texts.next_ids().flatten()
         total, counted = self.head.loss(hidden.flatten(0, 1), targets, count=count)
@@ -474,9 +475,10 @@ class NextWords:
 
 
 def pieces_of(model: Headed, tokenizer: Tokenizer, max_length: int | None = None) -> InputFormat:
-    """How texts become rows for this model: by the template of the tokenizer's file, else by the
-    model's own; of the first segment alone where the model tells no others apart. Without
-    `max_length` the limit of the tokenizer's file holds, beside that of the model.
+    """How texts become the input of a model: by the template of the tokenizer's file, otherwise by
+    the model's own; in one segment where the model does not distinguish segments.
+
+    max_length: None: that of the tokenizer's file. The limit of the model always applies.
     """
     stated = tokenizer.max_length if max_length is None else max_length
     limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
@@ -489,10 +491,10 @@ def pieces_of(model: Headed, tokenizer: Tokenizer, max_length: int | None = None
 def labelled(
     model: Headed, kind: str, labels: Sequence[str]
 ) -> tuple[Headed, tuple[str, ...], list[str]]:
-    """A model under a head for these labels, the labels in the order of its answers, and remarks.
+    """A model with a head for these labels, the labels in the order of its outputs, and remarks.
 
-    The model's own head stays, with its order, where it has all of these labels; otherwise a new
-    head is begun, whatever the number of labels.
+    The model's own head is kept, with its order, if it has all of these labels; otherwise the model
+    gets a new head, even for the same number of labels.
     """
     own = model.labels if kind in model.heads else ()
     if not own:
@@ -514,10 +516,10 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def headed(model: nn.Module) -> Headed:
-    """A model as tasks on encoders take it.
+    """A model as an encoder with its heads.
 
     Raises:
-        ConfigError: the model is no encoder.
+        ConfigError: the model is not an encoder.
     """
     if isinstance(model, Headed):
         return model
@@ -530,17 +532,17 @@ def headed(model: nn.Module) -> Headed:
 
 
 def no_columns(columns: Sequence[Any]) -> None:
-    """Refuses columns of files that are no tables.
+    """Check that no columns are named for a file that is not a table.
 
     Raises:
-        ConfigError: some are given.
+        ConfigError: there are some.
     """
     if columns:
         raise ConfigError("--columns would be without effect: records go by name. Leave it out.")
 
 
 def beginning(text: str) -> str:
-    """The first words of a text, few enough for a picture of what they look at."""
+    """The first words of a text, few enough for a picture of attention."""
     return " ".join(text.split()[:PICTURED])
 
 
@@ -551,12 +553,12 @@ def keep_short(
     data: EncoderData,
     report: ReadReport,
 ) -> list[int]:
-    """Shorten the rows in place as [data] says; the numbers of those that are kept.
+    """Truncate rows in place as [data] says, and return the indices of those that are kept.
 
     Raises:
         DataError: a row is too long and that is an error.
     """
-    out = set()
+    skipped = set()
     for i in pieces.too_long(rows):
         if data.too_long == "error":
             problem = f"has {len(rows[i])} tokens, more than {pieces.max_length}."
@@ -565,6 +567,6 @@ def keep_short(
         done = "row left out" if data.too_long == "skip" else "truncated"
         report.note(f"longer than {pieces.max_length} tokens, {done}", lines[i])
         if data.too_long == "skip":
-            out.add(i)
+            skipped.add(i)
         rows[i] = pieces.truncate(rows[i])
-    return [i for i in range(len(rows)) if i not in out]
+    return [i for i in range(len(rows)) if i not in skipped]

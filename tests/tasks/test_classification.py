@@ -329,7 +329,7 @@ def test_metrics_by_name_equal_scikit_learn(place):
         ("data.columns=[0, 1, 2, 3]", "must name one text or two"),
         ('data.glue="mrcp"', "no task of GLUE. Did you mean 'mrpc'"),
         ('data.glue="mnli"', "no task of GLUE.*mnli-matched"),
-        ("objective.aux_lm_weight=0.5", "needs a model that predicts the next word"),
+        ("objective.aux_lm_weight=0.5", "needs a model that predicts the next token"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_anything_long(place, override, message):
