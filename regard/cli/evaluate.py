@@ -118,7 +118,7 @@ def _outputs(
     if len(files) > 1 and columns:
         _no_columns("lines of two files have none")
     sources, references = fields_of(pairs_of(files, columns or (0, 1)))
-    long = task.long_ones(sources)
+    long = task.over_limit(sources)
     found = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [texts[0] for texts in task.spelled(sources, found)]
     counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(found)}

@@ -86,7 +86,7 @@ class LinePredictor:
             filled = [index for index, line in enumerate(chunk.texts) if line.strip()]
             texts = [self._text(chunk.texts[index]) for index in filled]
             try:
-                long = self.task.long_ones(texts, **self.decoding)
+                long = self.task.over_limit(texts, **self.decoding)
                 if not long or self.too_long == "truncate":
                     found = self._predictions(texts, "truncate" if long else "error")
                     return self._results(chunk, dict(zip(filled, found, strict=True)), long), error

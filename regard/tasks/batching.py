@@ -125,7 +125,7 @@ def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) 
     return TokenArray.of(rows)
 
 
-def long_ones(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
+def over_limit(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
     """The indices of texts longer than `column.max_length`, and the tokens of each."""
     rows = column.encode_many(checked_texts(texts))
     return {i: len(rows[i]) for i in column.over_limit(rows)}

@@ -20,7 +20,7 @@ from regard.errors import DataError
 from regard.metrics import Score
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask, NextWords, Part, headed, labelled
+from regard.tasks.encoding import AuxiliaryLM, EncoderTask, Part, headed, labelled
 from regard.tasks.pair_order import BothOrders
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
@@ -127,7 +127,7 @@ class Classification(EncoderTask):
             max_length=data.max_length,
         )
         task.remarks = remarks
-        task.next_words = NextWords.of(model, recipe.objective.aux_lm_weight)
+        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         task.parts = text_parts(task, recipe, task.target)
         return task
 

@@ -155,7 +155,7 @@ class EncoderTask(TaskVerbs, ABC):
         self.tokenizer = tokenizer.with_template(self.pieces.template)
         self.order: PairOrder = GivenOrder()
         self.parts: Parts | None = None
-        self.next_words: NextWords | None = None
+        self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
         self._encoded_once: Latest[Any] = Latest(self.encode)
 
@@ -289,14 +289,14 @@ class EncoderTask(TaskVerbs, ABC):
             raise too_long_error(rows[long[0]], long[0], self.pieces)
         return self.order.arrange([self.pieces.truncate(row) for row in rows])
 
-    def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
+    def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
         rows = self._encoded_once(self.checked(texts))
         return {i: len(rows[i]) for i in self.pieces.too_long(rows)}
 
     def warn_if_truncated(self, texts: Sequence[Any]) -> None:
         """Warn of texts that are too long for the model."""
-        if cut := self.long_ones(texts):
+        if cut := self.over_limit(texts):
             warnings.warn(
                 f"{len(cut):,} of {len(texts):,} rows were cut to {self.pieces.max_length:,} "
                 "tokens, which is what this model reads",
@@ -354,7 +354,7 @@ class EncoderTask(TaskVerbs, ABC):
 
     def counts(self, batch: Any) -> dict[str, int]:
         """Examples; and the tokens that the auxiliary objective predicts."""
-        words = self.next_words
+        words = self.aux_lm
         also = {} if words is None else {"language_modeling": words.count(batch.texts)}
         return {"loss": len(batch), **also}
 
@@ -363,15 +363,15 @@ class EncoderTask(TaskVerbs, ABC):
         here = self.completed(batch)
         texts = training_layout(self.model.encoder, here.texts)
         here = replace(here, texts=texts)
-        hidden = None if self.next_words is None else self.model.encoder.encode(texts)
+        hidden = None if self.aux_lm is None else self.model.encoder.encode(texts)
         read = self.read(texts) if hidden is None else self.model.pooled(self.head, hidden, texts)
         scores = self.scores_of(read, here).float()
         found = {"loss": self.loss(scores, here, self._parts().train.targets)}
-        if self.next_words is not None and hidden is not None:
+        if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
             here_already = batch.texts.lengths.device.type != "cpu"
-            count = None if here_already else self.next_words.count(batch.texts)
-            found["language_modeling"] = self.next_words.loss(hidden, texts, count)
+            count = None if here_already else self.aux_lm.count(batch.texts)
+            found["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
         return found, None
 
     def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
@@ -430,7 +430,7 @@ class EncoderTask(TaskVerbs, ABC):
 
 
 @dataclass(frozen=True)
-class NextWords:
+class AuxiliaryLM:
     """The auxiliary objective of fine-tuning: lambda L_1 of equation 5 (Radford et al. 2018).
 
     head: the model's own over the vocabulary.  weight: lambda, included in the reported loss.
@@ -440,7 +440,7 @@ class NextWords:
     weight: float
 
     @classmethod
-    def of(cls, model: Headed, weight: float) -> NextWords | None:
+    def of(cls, model: Headed, weight: float) -> AuxiliaryLM | None:
         """The objective of a model; None where the weight is 0.
 
         Raises:

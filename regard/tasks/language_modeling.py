@@ -334,7 +334,7 @@ class LanguageModeling(TaskVerbs):
         if isinstance(prompts, str):
             return self.generate([prompts], too_long=too_long, **options)[0]
         prompts = checked_texts(prompts)
-        if too_long == "truncate" and (cut := self.long_ones(prompts, **options)):
+        if too_long == "truncate" and (cut := self.over_limit(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
                 f"{prompt_capacity(self.context, options):,} tokens",
@@ -367,7 +367,7 @@ class LanguageModeling(TaskVerbs):
         self._capture([[*row, *one.tokens] for row, one in zip(rows, best, strict=True)])
         return found
 
-    def long_ones(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
+    def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
         most = prompt_capacity(self.context, options)
         rows = self._prompts(checked_texts(prompts))

@@ -30,10 +30,10 @@ from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
+    AuxiliaryLM,
     EncoderData,
     EncoderRecipe,
     EncoderTask,
-    NextWords,
     Part,
     Parts,
     beginning,
@@ -137,7 +137,7 @@ class MultipleChoice(EncoderTask):
         data, source = recipe.data, headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(model, tokenizer, max_length=data.max_length)
-        task.next_words = NextWords.of(model, recipe.objective.aux_lm_weight)
+        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         train = task._part(data.records("train"), data)
         valid = None if data.valid is None else task._part(data.records("valid"), data)
         task.parts = Parts(train, valid, data, recipe.seed)
@@ -299,7 +299,7 @@ class MultipleChoice(EncoderTask):
         """
         return [one for i, item in enumerate(as_list(texts)) for one in _questions(item, i)]
 
-    def long_ones(self, questions: Sequence[Any]) -> dict[int, int]:
+    def over_limit(self, questions: Sequence[Any]) -> dict[int, int]:
         """The indices of questions longer than the model's limit, and the tokens of each."""
         limit = self.pieces.max_length
         lengths = [one.length for one in self._encoded_once(self.checked(questions))]

@@ -272,7 +272,7 @@ class QuestionAnswering(EncoderTask):
         """Questions with their contexts."""
         return [_question(index, pair) for index, pair in enumerate(as_list(texts))]
 
-    def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
+    def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of pairs with a question that is too long, and its tokens.
 
         Contexts of any length are read, in windows.

@@ -16,7 +16,7 @@ from regard.errors import DataError
 from regard.metrics import Score
 from regard.models.headed import Headed
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask, NextWords, Part, headed
+from regard.tasks.encoding import AuxiliaryLM, EncoderTask, Part, headed
 from regard.tasks.pair_order import BothOrders
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
@@ -96,7 +96,7 @@ class Regression(EncoderTask):
             both_orders=recipe.objective.both_orders,
             max_length=recipe.data.max_length,
         )
-        task.next_words = NextWords.of(model, recipe.objective.aux_lm_weight)
+        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         task.parts = text_parts(task, recipe, number_in)
         return task
 

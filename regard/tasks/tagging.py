@@ -290,7 +290,7 @@ class Tagging(EncoderTask):
             )
         return tagged_texts
 
-    def long_ones(self, texts: Sequence[Any]) -> dict[int, int]:
+    def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """Empty: texts of any length are read, in windows."""
         return {}
 

@@ -228,7 +228,7 @@ def text_samples(task: EncoderTask, data: TextsData) -> list[tuple[str, str, str
 def pictured_text(task: EncoderTask, sample: Sequence[str]) -> list[tuple[str, ...]] | None:
     """What to predict to see attention over a sample; None: it is longer than the model reads."""
     pair = tuple(sample[0].split(SEPARATOR, 1))
-    return None if task.long_ones([pair]) else [pair]
+    return None if task.over_limit([pair]) else [pair]
 
 
 # --------------------------------------------------------------------------------- metrics

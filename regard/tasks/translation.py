@@ -45,7 +45,7 @@ from regard.tasks.batching import (
     decode_in_order,
     device_of,
     encode_texts,
-    long_ones,
+    over_limit,
     saves_padding,
 )
 from regard.tasks.finite_checks import NonFiniteScores
@@ -319,9 +319,9 @@ class Translation(TaskVerbs):
         """The hypotheses of each text as texts."""
         return [self.tokenizer.decode_many(h.tokens for h in several) for several in found]
 
-    def long_ones(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
+    def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
-        return long_ones(texts, self._source_column())
+        return over_limit(texts, self._source_column())
 
     def evaluate(
         self, pairs: RowReader | Iterable[Sequence[str]], **options: Any
@@ -330,7 +330,7 @@ class Translation(TaskVerbs):
         translations.
         """
         sources, references = fields_of(pairs)
-        if cut := self.long_ones(sources):
+        if cut := self.over_limit(sources):
             limit = self.model.config.max_length
             warnings.warn(
                 f"{len(cut):,} of {len(sources):,} sources were cut to {limit:,} tokens, which is "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from regard.decoding.hypothesis import Hypothesis
     from regard.recipe import Recipe
     from regard.tasks.embedder import TextEncoder
-    from regard.tasks.encoding import NextWords
+    from regard.tasks.encoding import AuxiliaryLM
     from regard.tasks.predictions import Prediction
     from regard.text import Tokenizer
 
@@ -64,7 +64,7 @@ class TaskVerbs:
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
-    next_words: a second objective, the prediction of the next token, where training has it.
+    aux_lm: a second objective, the prediction of the next token, where training has it.
     pieces: how texts become encoder inputs; None where the task has no encoder.
     goal: the score that tells which weights are best, and "max" or "min".
     method: how texts are decoded.
@@ -76,7 +76,7 @@ class TaskVerbs:
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
-    next_words: NextWords | None = None
+    aux_lm: AuxiliaryLM | None = None
     pieces: InputFormat | None = None
     model: Any
     tokenizer: Tokenizer
@@ -86,7 +86,7 @@ class TaskVerbs:
     # of all tasks
     predict: Callable[..., Any]
     settings: Callable[[], dict[str, Any]]
-    long_ones: Callable[..., dict[int, int]]
+    over_limit: Callable[..., dict[int, int]]
     evaluate: Callable[..., Any]
     # of tasks that are trained
     from_recipe: Callable[[Any, Any, Tokenizer], TaskVerbs]

@@ -46,8 +46,8 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, 
 
 def _vocabulary_head(task: Task) -> Any:
     """The head over the vocabulary that is trained, if there is one."""
-    if task.next_words is not None:
-        return task.next_words.head
+    if task.aux_lm is not None:
+        return task.aux_lm.head
     return task.model.head if isinstance(task.model, Generator) else None
 
 

@@ -19,13 +19,13 @@ class Task(Protocol):
     model: an `nn.Module`, whose parameters with `requires_grad` are trained.
     items: what its first loss counts: "tokens", "examples".
     usual: how many items of a loss a batch has on average, where the objective divides by that.
-    next_words: a second objective, the prediction of the next token, where the task has it.
+    aux_lm: a second objective, the prediction of the next token, where the task has it.
     """
 
     model: Any
     items: str = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
-    next_words: Any = None
+    aux_lm: Any = None
 
     @property
     def goal(self) -> tuple[str, str]:

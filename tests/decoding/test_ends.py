@@ -324,7 +324,7 @@ def test_a_lone_surrogate_raises_an_error_in_every_verb_that_decodes(folder, bro
         lambda: task.generate(broken),
         lambda: task.generate(["a dog", broken], beams=2),
         lambda: task.hypotheses([broken], samples=2),
-        lambda: task.long_ones([broken]),
+        lambda: task.over_limit([broken]),
         lambda: list(task.stream(broken)),
         lambda: task.generate(broken, too_long="truncate", draft="ngram"),
     ]

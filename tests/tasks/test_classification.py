@@ -203,7 +203,7 @@ def test_texts_that_are_too_long(place):
     long = "a " * 100
     with pytest.raises(RegardError, match="Text 2 has 102 tokens, but this model reads at most 64"):
         task.predict(["a", long])
-    assert task.long_ones(["a", long]) == {1: 102}
+    assert task.over_limit(["a", long]) == {1: 102}
     their = their_scores(
         "AutoModelForSequenceClassification", place / "start", long, truncation=True, max_length=64
     )
@@ -222,7 +222,7 @@ def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monke
         return rows(pieces, texts)
 
     monkeypatch.setattr(InputFormat, "encode", noted)
-    assert task.long_ones(["a dog", "the cat"]) == {}
+    assert task.over_limit(["a dog", "the cat"]) == {}
     first = task.predictions(["a dog", "the cat"])
     assert read == [2]
     assert task.predictions(["a dog", "ball"])[0].probabilities == pytest.approx(

@@ -201,7 +201,7 @@ LEAVES = [
     np.int64(3), {"question": "who", "choices": ["a", "b"]}, {1}, int, ..., torch.tensor(3),
 ]  # fmt: skip
 METHODS = (
-    "predict predictions embed embed_stream evaluate long_ones similarity fill follows generate "
+    "predict predictions embed embed_stream evaluate over_limit similarity fill follows generate "
     "translate stream lambada answer tag"
 ).split()
 

@@ -148,7 +148,7 @@ def test_a_prompt_too_long_is_an_error_or_loses_its_beginning(task, tokenizer):
     message = f"Prompt 2 has {len(ids)} tokens, but this model's context is 12.*too_long='truncate'"
     with pytest.raises(RegardError, match=message):
         task.generate(["the", LONG])
-    assert task.long_ones(["the", LONG]) == {1: len(ids)}
+    assert task.over_limit(["the", LONG]) == {1: len(ids)}
     with pytest.warns(UserWarning, match="1 of 2 prompts were cut to their last 8 tokens"):
         found = task.generate(["the", LONG], too_long="truncate", max_tokens=5)
     kept = tokenizer.decode(ids[-8:])
@@ -159,8 +159,8 @@ def test_a_prompt_too_long_is_an_error_or_loses_its_beginning(task, tokenizer):
 
 def test_what_is_asked_for_by_name_must_fit(task, tokenizer):
     prompt = tokenizer.decode(tokenizer.encode(LONG).ids[:9])
-    assert task.long_ones([prompt]) == {} == task.long_ones([prompt], max_tokens=4)
-    assert task.long_ones([prompt], max_tokens=5) == {0: 9}
+    assert task.over_limit([prompt]) == {} == task.over_limit([prompt], max_tokens=4)
+    assert task.over_limit([prompt], max_tokens=5) == {0: 9}
     with pytest.raises(RegardError, match="has 9 tokens and up to 5 more are asked for"):
         task.generate(prompt, max_tokens=5)
     with pytest.raises(RegardError, match="more are asked for"):

@@ -162,7 +162,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
         RegardError, match="Question 2 has .* reads at most 40. Shorten its context"
     ):
         task.predict([QUESTIONS[0], long])
-    assert list(task.long_ones([QUESTIONS[0], long])) == [1]
+    assert list(task.over_limit([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
     endless = ChoiceQuestion("a", "who ? " * 40, ("a cat", "b"), 0)
     assert all(len(row) <= limit for row in task.encode([endless])[0].rows)

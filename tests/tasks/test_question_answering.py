@@ -295,7 +295,7 @@ def test_a_long_question_is_refused_or_cut(folder):
     task = both(folder)[0]
     long = "who sat in the hat? " * 9
     assert task.question_tokens == (LIMIT - 3) // 2
-    assert set(task.long_ones([PAIRS[0], (long, STORY)])) == {1}
+    assert set(task.over_limit([PAIRS[0], (long, STORY)])) == {1}
     with pytest.raises(RegardError, match=r"Question 2 has \d+ tokens, but at most 22 are read"):
         task.predict([PAIRS[0], (long, STORY)])
     assert task.predict([(long, STORY)], too_long="truncate")[0] in STORY

@@ -222,7 +222,7 @@ def test_what_can_be_given(folder):
     assert task.predict([words, words]) == [task.predict(words)] * 2
     assert task.predict([]) == task.predict("") == task.predict(" \u3000") == []
     assert task.predict([[], words]) == [[], task.predict(words)]
-    assert task.predictions([]) == [] and task.long_ones(["the " * 999]) == {}
+    assert task.predictions([]) == [] and task.over_limit(["the " * 999]) == {}
     assert str(task.predictions(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
     with pytest.raises(RegardError, match="Give a text, or its words"):
         task.predict([["the", 3]])

@@ -8,7 +8,7 @@ from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import EncoderTask
 from regard.tasks.verbs import METHODS, TaskVerbs
 
-OF_ALL = ("predict", "settings", "long_ones", "notes", "published", "attention_inputs")
+OF_ALL = ("predict", "settings", "over_limit", "notes", "published", "attention_inputs")
 TRAINED = (
     "from_recipe", "problems", "example", "train_batches", "counts", "losses", "validate",
     "samples", "test", "evaluate",

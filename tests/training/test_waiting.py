@@ -16,7 +16,7 @@ from toy import Toy, options
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
 from regard.data.grouped_inputs import GroupBatch
 from regard.models.headed import Headed
-from regard.tasks.encoding import NextWords
+from regard.tasks.encoding import AuxiliaryLM
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
 
@@ -103,7 +103,7 @@ def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     groups.sum_by_example(scores).sum().backward(retain_graph=True)
     groups.scores_by_example(scores[:, 0]).softmax(-1).sum().backward()
     if getattr(encoder, "continues", False):
-        words = NextWords(encoder.head, 0.5)
+        words = AuxiliaryLM(encoder.head, 0.5)
         words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
 
 

@@ -70,8 +70,8 @@ def with_numbers(task: Task) -> Task:
     """The same task with a model with new weights on the CPU."""
     made = copy(task)
     made.model = twin(task.model, "cpu")
-    if task.next_words is not None:
-        made.next_words = replace(task.next_words, head=made.model.encoder.head)
+    if task.aux_lm is not None:
+        made.aux_lm = replace(task.aux_lm, head=made.model.encoder.head)
     return made
 
 

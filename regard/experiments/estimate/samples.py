@@ -26,7 +26,7 @@ from regard.experiments.runs import FineTuneSection, build_model, build_tokenize
 from regard.models.headed import Headed
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
-from regard.tasks.encoding import EncoderTask, NextWords, headed
+from regard.tasks.encoding import AuxiliaryLM, EncoderTask, headed
 from regard.training import Task
 from regard.training.flops import twin
 
@@ -56,12 +56,12 @@ class HeadOnly(Task):
 
     def __init__(self, model: Headed, head: str, items: str):
         self.model, self.head, self.items = model, head, items
-        self.next_words: NextWords | None = None
+        self.aux_lm: AuxiliaryLM | None = None
 
     def counts(self, batch: Any) -> dict[str, int]:
         """As of the task; every token counts as a word."""
         own = int(batch.texts.lengths.sum()) if self.items == "words" else len(batch)
-        words = self.next_words
+        words = self.aux_lm
         return {"loss": own} | ({} if words is None else {"words": words.count(batch.texts)})
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
@@ -69,8 +69,8 @@ class HeadOnly(Task):
         texts = batch.texts.to(device_of(self.model))
         hidden = self.model.encoder.encode(texts)
         found = {"loss": (self.model.heads[self.head](hidden, texts).sum(), len(batch))}
-        if self.next_words is not None:
-            found["words"] = self.next_words.loss(hidden, texts)
+        if self.aux_lm is not None:
+            found["words"] = self.aux_lm.loss(hidden, texts)
         return found, None
 
 
@@ -154,7 +154,7 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     outputs = 1 if new is None else own or new
     task = HeadOnly(model.with_head(kind.head, outputs), kind.head, kind.items)
     weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
-    task.next_words = NextWords.of(task.model, weight)
+    task.aux_lm = AuxiliaryLM.of(task.model, weight)
     batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_TOKENS)
     head = f"a head of {outputs:,} output{'s' * (outputs > 1)}"
     rows = f"rows of {batch.texts.ids.size(1)} tokens"
