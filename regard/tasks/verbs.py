@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
     from regard.decoding.hypothesis import Hypothesis
     from regard.recipe import Recipe
-    from regard.tasks.embedder import TextEncoder
-    from regard.tasks.encoding import AuxiliaryLM
     from regard.tasks.predictions import Prediction
     from regard.text import Tokenizer
 
@@ -76,7 +74,7 @@ class TaskVerbs:
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
-    aux_lm: AuxiliaryLM | None = None
+    aux_lm: Any = None
     pieces: InputFormat | None = None
     model: Any
     tokenizer: Tokenizer
@@ -104,7 +102,7 @@ class TaskVerbs:
     reads_pairs: ClassVar[bool]
     prediction_type: ClassVar[type[Prediction]]
     predictions: Callable[..., Sequence[Prediction]]
-    text_encoder: Callable[[], TextEncoder]
+    text_encoder: Callable[[], Any]
     rows_to_evaluate: Callable[[Sequence[Any], Sequence[int | str]], Any]
 
     @property
