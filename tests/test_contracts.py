@@ -138,9 +138,9 @@ def test_transformer_xl_is_a_bias_and_a_state(monkeypatch):
     with Looker() as looker:
         torch.testing.assert_close(layer(segment, memory)[0], expected)
     assert looker.taken[0].shape == (2, 2, 3, 7) and len(fused) == 1
-    slopes = torch.autograd.grad(out.square().sum(), list(layer.parameters()))
+    grads = torch.autograd.grad(out.square().sum(), list(layer.parameters()))
     true = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
-    torch.testing.assert_close(slopes, true)
+    torch.testing.assert_close(grads, true)
     assert torch.equal(after.hidden, x)
 
 
@@ -154,8 +154,8 @@ def test_the_memory_of_transformer_xl_is_selected_and_detached_like_any_state():
     torch.testing.assert_close(late, whole[rows, 4:])
     cut = memory.detach().with_tensors({"hidden": memory.hidden.detach()})
     out, _ = layer(x[:, 4:], cut)
-    (slope,) = torch.autograd.grad(out.sum(), x)
-    assert (slope[:, :4] == 0).all() and (slope[:, 4:] != 0).any()
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    assert (grad[:, :4] == 0).all() and (grad[:, 4:] != 0).any()
 
 
 # ---- XLNet: two streams under the masks of a permutation ---------------------------------------
@@ -278,8 +278,8 @@ def test_a_hard_sample_takes_one_place_and_keeps_its_probability():
             torch.testing.assert_close(sample.log_probability[b, 0, t], soft[b, 0, t, s].log())
     assert torch.equal(looker.taken[0].sum(-1), torch.ones(2, 1, 3).double())
     # REINFORCE needs the gradient of the log-probability, and gets it.
-    (slope,) = torch.autograd.grad(sample.log_probability.sum(), query)
-    assert slope.isfinite().all() and (slope != 0).any()
+    (grad,) = torch.autograd.grad(sample.log_probability.sum(), query)
+    assert grad.isfinite().all() and (grad != 0).any()
 
 
 def test_hard_samples_follow_the_weights():
@@ -387,9 +387,9 @@ def test_a_captioner_reads_regions_and_is_made_doubly_stochastic():
             spent = spent + weights
         expected = expected + (1 - spent).square().sum()
     torch.testing.assert_close(penalty, expected)
-    slopes = torch.autograd.grad(penalty, hidden)
-    torch.testing.assert_close(slopes, torch.autograd.grad(expected, hidden))
-    assert all((slope != 0).any() for slope in slopes)
+    grads = torch.autograd.grad(penalty, hidden)
+    torch.testing.assert_close(grads, torch.autograd.grad(expected, hidden))
+    assert all((grad != 0).any() for grad in grads)
 
 
 # ---- Another head: the adaptive softmax --------------------------------------------------------

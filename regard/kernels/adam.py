@@ -53,14 +53,14 @@ def _update(
     for line, one in zip(table, updates, strict=True):
         real, shape = torch.float32, one.parameter.shape
         line.values = address("parameter", one.parameter, real, shape)
-        line.slopes = address("gradient", one.gradient, real, shape)
+        line.grads = address("gradient", one.gradient, real, shape)
         line.means = address("exp_avg", one.exp_avg, real, shape)
         line.squares = address("exp_avg_sq", one.exp_avg_sq, real, shape)
         line.copy = optional_address("copy", one.copy, torch.bfloat16, shape)
         line.count, line.keep, line.pull = one.parameter.numel(), one.decay_factor, one.l2
         line.rate = one.learning_rate / (1 - first**step)
     job = _job(table)
-    job.slope_scale, job.first, job.second, job.eps = scale, first, second, eps
+    job.grad_scale, job.first, job.second, job.eps = scale, first, second, eps
     job.lacking = (1 - second**step) ** -0.5
     _run("regard_adam", job)
 
@@ -69,7 +69,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """See `ops.gradient_norm`; the same for any number of threads."""
     table = (ParameterStruct * len(gradients))()
     for line, gradient in zip(table, gradients, strict=True):
-        line.slopes = address("gradient", gradient, torch.float32, gradient.shape)
+        line.grads = address("gradient", gradient, torch.float32, gradient.shape)
         line.count = gradient.numel()
     job = _job(table)
     sums = np.zeros(job.count)

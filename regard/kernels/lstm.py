@@ -60,7 +60,7 @@ def backward(
     weight: Tensor,
     swept: Swept,
     cell: Tensor,
-    slopes: tuple[Tensor, Tensor, Tensor],
+    grads: tuple[Tensor, Tensor, Tensor],
     *,
     first: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -69,9 +69,9 @@ def backward(
 
     Args:
         cell: before the first step.
-        slopes: by all hidden states (B, T, D), by the last one beside that, by the last cell.
+        grads: by all hidden states (B, T, D), by the last one beside that, by the last cell.
     """
-    d_hiddens, d_end, d_cell = slopes
+    d_hiddens, d_end, d_cell = grads
     checked_shape("cells", swept.cells, 3)
     d_gates = cell.new_empty(*swept.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
     d_bias = cell.new_zeros(4 * cell.size(1))

@@ -122,7 +122,7 @@ class Program:
         words, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
         given = (address("tokens", tokens, torch.int64, (rows, 1)),)
         found = count, raw_address(words), raw_address(log_probs)
-        run = library.regard_run_leading
+        run = library.regard_run_topk
         wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)

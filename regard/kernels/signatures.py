@@ -97,14 +97,14 @@ class AddNormStruct(ctypes.Structure):
         *_fields_of(int64, "rows width"),
         ("drop", DropStruct),
         *_fields_of(float32, "eps unused"),
-        *_fields_of(pointer, "out slope update_slope sums parameters"),
+        *_fields_of(pointer, "out grad update_grad sums parameters"),
     ]
 
 
 class GeluStruct(ctypes.Structure):
     """gelu(x), or its derivative times a gradient (training.h)."""
 
-    _fields_ = [*_fields_of(pointer, "x slope out"), *_fields_of(int64, "count tanh")]
+    _fields_ = [*_fields_of(pointer, "x grad out"), *_fields_of(int64, "count tanh")]
 
 
 class SumsStruct(ctypes.Structure):
@@ -131,17 +131,17 @@ class LstmStepStruct(ctypes.Structure):
 
 
 class PlaceStruct(ctypes.Structure):
-    """Address and strides of the heads (B, H, T, K) (learning_attention.h)."""
+    """Address and strides of the heads (B, H, T, K) (attention_autograd.h)."""
 
     _fields_ = [("data", pointer), *_fields_of(int64, "row position head")]
 
 
 class AttentionStruct(ctypes.Structure):
-    """Attention and its backward pass (learning_attention.h)."""
+    """Attention and its backward pass (attention_autograd.h)."""
 
     _fields_ = [
         *_fields_of(PlaceStruct, "query key value context"),
-        *_fields_of(PlaceStruct, "context_slope query_slope key_slope value_slope"),
+        *_fields_of(PlaceStruct, "context_grad query_grad key_grad value_grad"),
         ("allowed", pointer),
         *_fields_of(int64, "allowed_row allowed_head allowed_query"),
         ("norms", pointer),
@@ -157,7 +157,7 @@ class ParameterStruct(ctypes.Structure):
     """A parameter that Adam updates (adam.h)."""
 
     _fields_ = [
-        *_fields_of(pointer, "values slopes means squares copy"),
+        *_fields_of(pointer, "values grads means squares copy"),
         ("count", int64),
         *_fields_of(float32, "keep pull rate unused"),
     ]
@@ -168,7 +168,7 @@ class AdamStruct(ctypes.Structure):
 
     _fields_ = [
         *(*_fields_of(pointer, "parameters pieces"), ("count", int64)),
-        *_fields_of(float32, "slope_scale first second lacking eps unused"),
+        *_fields_of(float32, "grad_scale first second lacking eps unused"),
         ("sums", pointer),
     ]
 
@@ -208,16 +208,16 @@ _typed_call = [int64, int64, pointer]  # the type, threads, a structure
 FUNCTIONS: dict[str, list[Any]] = {
     "regard_linear": [*_matrix, pointer, pointer, int64, pointer, int64],
     "regard_run": [pointer, pointer, pointer, *_memories, int64],
-    "regard_run_leading": [pointer, pointer, *_memories, int64, pointer, pointer, int64],
+    "regard_run_topk": [pointer, pointer, *_memories, int64, pointer, pointer, int64],
     "regard_beams": [*[pointer] * 4, *[int64] * 4],
     "regard_encode": [pointer, pointer, int64, pointer, pointer, pointer, int64, int64],
     "regard_recur": [
         *(int64, *_matrix, pointer, pointer, int64, int64, pointer, pointer, pointer, int64)
     ],
-    "regard_lines": [*_matrix, pointer, int64, pointer],
-    "regard_best": [pointer, int64, int64, pointer, pointer, int64],
-    "regard_surprise": [pointer, int64, int64, pointer, pointer, int64],
-    "regard_leading": [pointer, int64, int64, int64, pointer, pointer, int64],
+    "regard_rows": [*_matrix, pointer, int64, pointer],
+    "regard_argmax": [pointer, int64, int64, pointer, pointer, int64],
+    "regard_nll": [pointer, int64, int64, pointer, pointer, int64],
+    "regard_topk": [pointer, int64, int64, int64, pointer, pointer, int64],
     **dict.fromkeys(
         ["regard_drop", "regard_add_norm", "regard_add_norm_back", "regard_gelu"], _typed_call
     ),

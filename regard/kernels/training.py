@@ -103,27 +103,27 @@ def add_norm(
 
 
 def add_norm_back(
-    slope: Tensor, inputs: Sequence[Tensor], eps: float, seed_threshold: Any
+    grad: Tensor, inputs: Sequence[Tensor], eps: float, seed_threshold: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The slopes of hidden, update, gain and bias; `inputs` are these four and the statistics."""
+    """Gradients of hidden, update, gain and bias; `inputs` are these four and the statistics."""
     hidden, update, gain, bias, stats = inputs
     _check_numbers("hidden", hidden)
     width = checked_shape("hidden", hidden, hidden.dim())[-1]
-    hidden, update, slope = map(contiguous, (hidden, update, slope))
+    hidden, update, grad = map(contiguous, (hidden, update, grad))
     dropping = bool(seed_threshold[1])
     out, kind, shape = torch.empty_like(hidden), hidden.dtype, hidden.shape
-    # Where nothing is dropped, the two slopes are one.
-    update_slope = torch.empty_like(update) if dropping else out
+    # Where nothing is dropped, the two gradients are one.
+    update_grad = torch.empty_like(update) if dropping else out
     parts = -(-hidden.numel() // width // TOGETHER)
     sums, found = torch.empty(parts, 2, width), torch.empty(2, width)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
-    job.out, job.slope = address("out", out, kind, shape), address("slope", slope, kind, shape)
+    job.out, job.grad = address("out", out, kind, shape), address("grad", grad, kind, shape)
     if dropping:
-        job.update_slope = address("update_slope", update_slope, kind, shape)
+        job.update_grad = address("update_grad", update_grad, kind, shape)
     job.sums = address("sums", sums, torch.float32, (parts, 2, width))
     job.parameters = address("parameters", found, torch.float32, (2, width))
     _run("regard_add_norm_back", hidden, job)
-    return out, update_slope, found[0], found[1]
+    return out, update_grad, found[0], found[1]
 
 
 def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddNormStruct:
@@ -139,14 +139,14 @@ def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddN
     )
 
 
-def gelu(x: Tensor, slope: Tensor | None = None, *, tanh: bool) -> Tensor:
-    """gelu(x), or its derivative times a slope."""
+def gelu(x: Tensor, grad: Tensor | None = None, *, tanh: bool) -> Tensor:
+    """gelu(x), or its derivative times a gradient."""
     _check_numbers("x", x)
     x = contiguous(x)
-    slope = None if slope is None else contiguous(slope)
+    grad = None if grad is None else contiguous(grad)
     out, kind, shape = torch.empty_like(x), x.dtype, x.shape
     job = GeluStruct(
-        *(address("x", x, kind, shape), optional_address("slope", slope, kind, shape)),
+        *(address("x", x, kind, shape), optional_address("grad", grad, kind, shape)),
         *(address("out", out, kind, shape), x.numel(), tanh),
     )
     _run("regard_gelu", x, job)
@@ -154,7 +154,7 @@ def gelu(x: Tensor, slope: Tensor | None = None, *, tanh: bool) -> Tensor:
 
 
 def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """The losses (n,) of scores (n, V), in float64; the scores become their slope.
+    """The losses (n,) of scores (n, V), in float64; the scores become their gradient.
 
     Raises:
         IndexError: there is no such target.
@@ -199,10 +199,10 @@ def lstm_step(sums: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor,
 
 
 def lstm_step_back(
-    slopes: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
+    grads: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The slopes of the sums (B, 4D) and of the cell before, from those of both results."""
-    d_hidden, d_after, gates, cell, after = map(contiguous, (*slopes, gates, cell, after))
+    """The gradients of the sums (B, 4D) and of the cell before, from those of both results."""
+    d_hidden, d_after, gates, cell, after = map(contiguous, (*grads, gates, cell, after))
     rows, width = checked_shape("after", after)
     one, gate, real = (rows, width), (rows, 4 * width), torch.float32
     d_sums, d_before = after.new_empty(gate), torch.empty_like(after)
@@ -273,21 +273,21 @@ def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple
 
 
 def attend_back(
-    slope: Tensor,
+    grad: Tensor,
     heads: Sequence[Tensor],
     norms: Tensor,
     asked: Attending,
     out: Sequence[Tensor],
 ) -> None:
-    """Write the slopes of query, key and value into `out`; `heads` are these and the context."""
-    slope = slope if slope.stride(-1) == 1 else slope.contiguous()
+    """Write the gradients of query, key and value into `out`; `heads` are these and the context."""
+    grad = grad if grad.stride(-1) == 1 else grad.contiguous()
     job = _attention(heads, norms, asked)
-    job.context_slope = _place("slope", slope, heads[0].shape)
+    job.context_grad = _place("grad", grad, heads[0].shape)
     for name, x, like in zip(("query", "key", "value"), out, heads, strict=False):
         if 0 in x.stride():
             raise RegardError(f"The gradient of `{name}` must have memory for each of its numbers.")
-        setattr(job, f"{name}_slope", _place(f"{name}_slope", x, like.shape))
-    _start("regard_attend_back", slope, job)
+        setattr(job, f"{name}_grad", _place(f"{name}_grad", x, like.shape))
+    _start("regard_attend_back", grad, job)
 
 
 def _head_sizes(query: Tensor, key: Tensor) -> tuple[int, int, int, int, int]:

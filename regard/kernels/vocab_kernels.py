@@ -24,7 +24,7 @@ def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
     """See `panels.quantized_rows`."""
     ids = contiguous(ids)
     out = torch.empty(*ids.shape, matrix.shape[1])
-    missing = build.library().regard_lines(
+    missing = build.library().regard_rows(
         *packed_matrix(*matrix),
         *(address("ids", ids, torch.int64, ids.shape), ids.numel()),
         address("out", out, torch.float32, out.shape),
@@ -39,7 +39,7 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     rows, vocab_size = checked_shape("logits", logits)
     logits = contiguous(logits)
     token, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
-    build.library().regard_best(
+    build.library().regard_argmax(
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
         address("token", token, torch.int64, (rows,)),
         address("log_prob", log_prob, torch.float32, (rows,)),
@@ -63,7 +63,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
         )
     logits, targets = contiguous(logits), contiguous(targets)
     found = torch.empty(rows, dtype=torch.float64)
-    missing = build.library().regard_surprise(
+    missing = build.library().regard_nll(
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
         address("targets", targets, torch.int64, (rows,)),
         address("found", found, torch.float64, (rows,)),
@@ -84,7 +84,7 @@ def topk(logits: Tensor, count: int) -> TopKTokens:
     check_count(count)
     logits = contiguous(logits)
     tokens, log_probs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
-    build.library().regard_leading(
+    build.library().regard_topk(
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size, count),
         address("tokens", tokens, torch.int64, (rows, count)),
         address("log_probs", log_probs, torch.float32, (rows, count)),

@@ -85,8 +85,8 @@ def leaves(lead, T, S, K, V, *, dtype, device, grid, bias):
 
 
 def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-    slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
-    found = torch.autograd.grad(out, wanted, slope, allow_unused=True, retain_graph=True)
+    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    found = torch.autograd.grad(out, wanted, grad, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]
 
 

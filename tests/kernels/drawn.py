@@ -183,15 +183,15 @@ def a_norm(draw: Draw) -> Case:
     width, kind = size(draw, 200), kind_of(draw)
     lead = draw.choice([(size(draw, 200),), (2, size(draw))])
     given = dict(hidden=normal(*lead, width, kind=kind), update=normal(*lead, width, kind=kind))
-    given |= dict(gain=normal(width), bias=normal(width), slope=normal(*lead, width, kind=kind))
+    given |= dict(gain=normal(width), bias=normal(width), grad=normal(*lead, width, kind=kind))
     given |= dict(seed_threshold=draw.choice([(0, 0), (draw.getrandbits(63), 3000)]))
 
-    def call(slope, hidden, update, gain, bias, seed_threshold):
+    def call(grad, hidden, update, gain, bias, seed_threshold):
         out, stats = training.add_norm(hidden, update, gain, bias, 1e-5, seed_threshold)
         parts = hidden, update, gain, bias, stats
-        return out, *training.add_norm_back(slope, parts, 1e-5, seed_threshold)
+        return out, *training.add_norm_back(grad, parts, 1e-5, seed_threshold)
 
-    def wanted(slope, hidden, update, gain, bias, seed_threshold):
+    def wanted(grad, hidden, update, gain, bias, seed_threshold):
         with torch.enable_grad():
             leaves = [t.detach().double().requires_grad_() for t in (hidden, update, gain, bias)]
             hidden, update, gain, bias = leaves
@@ -199,7 +199,7 @@ def a_norm(draw: Draw) -> Case:
             scaled = update * drop.scale
             update = torch.where(ops.keep_mask(update.shape, drop), scaled, 0)
             out = F.layer_norm(hidden + update, gain.shape, gain, bias)
-            return out, *torch.autograd.grad(out, leaves, slope.double())
+            return out, *torch.autograd.grad(out, leaves, grad.double())
 
     return Case(call, wanted, given)
 
@@ -207,17 +207,17 @@ def a_norm(draw: Draw) -> Case:
 def a_gelu(draw: Draw) -> Case:
     x = normal(size(draw), size(draw), kind=kind_of(draw))
     tanh = draw.choice([False, True])
-    given = dict(x=x, slope=draw.choice([None, torch.randn_like(x)]))
+    given = dict(x=x, grad=draw.choice([None, torch.randn_like(x)]))
 
-    def wanted(x: Tensor, slope: Tensor | None) -> Tensor:
+    def wanted(x: Tensor, grad: Tensor | None) -> Tensor:
         with torch.enable_grad():
             wide = x.detach().double().requires_grad_()
             out = F.gelu(wide, approximate="tanh" if tanh else "none")
-            if slope is None:
+            if grad is None:
                 return out
-            return torch.autograd.grad(out, wide, slope.double())[0]
+            return torch.autograd.grad(out, wide, grad.double())[0]
 
-    return Case(lambda x, slope: training.gelu(x, slope, tanh=tanh), wanted, given)
+    return Case(lambda x, grad: training.gelu(x, grad, tanh=tanh), wanted, given)
 
 
 def an_entropy(draw: Draw) -> Case:
@@ -277,18 +277,18 @@ def an_attention(draw: Draw) -> Case:
     of_keys = (rows, heads, keys, width)
     given = dict(query=normal(rows, heads, queries, width, kind=HALF))
     given |= dict(key=normal(*of_keys, kind=HALF), value=normal(*of_keys, kind=HALF))
-    given |= dict(slope=normal(rows, heads, queries, width, kind=HALF), allowed=None)
+    given |= dict(grad=normal(rows, heads, queries, width, kind=HALF), allowed=None)
     if not causal and draw.random() < 0.5:
         given["allowed"] = torch.rand(rows, heads, queries, keys) < 0.7
 
-    def call(query, key, value, slope, allowed):
+    def call(query, key, value, grad, allowed):
         asked = training.Attending(allowed, causal, width**-0.5, ops.NO_DROP)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
-        training.attend_back(slope, (query, key, value, context), norms, asked, found)
+        training.attend_back(grad, (query, key, value, context), norms, asked, found)
         return context, *found
 
-    def wanted(query, key, value, slope, allowed):
+    def wanted(query, key, value, grad, allowed):
         with torch.enable_grad():
             leaves = [x.detach().double().requires_grad_() for x in (query, key, value)]
             query, key, value = leaves
@@ -297,7 +297,7 @@ def an_attention(draw: Draw) -> Case:
             seen = seen.tril() if causal else seen
             weights = scores.masked_fill(~seen, -1e300).softmax(-1) * seen.any(-1, keepdim=True)
             context = weights @ value
-            return context, *torch.autograd.grad(context, leaves, slope.double())
+            return context, *torch.autograd.grad(context, leaves, grad.double())
 
     return Case(call, wanted, given)
 
@@ -309,10 +309,10 @@ def rows_end_to_end(draw: Draw) -> Case:
     shape = (1, heads, max(1, total), width)
     starts = F.pad(lengths.cumsum(0), (1, 0))
     longest = max(1, int(lengths.max()))
-    given = {n: normal(*shape, kind=HALF) for n in ("query", "key", "value", "slope")}
+    given = {n: normal(*shape, kind=HALF) for n in ("query", "key", "value", "grad")}
     given |= dict(query_starts=starts, key_starts=starts.clone())
 
-    def call(query, key, value, slope, query_starts, key_starts):
+    def call(query, key, value, grad, query_starts, key_starts):
         extents = (
             ops.SequenceOffsets(query_starts, longest),
             ops.SequenceOffsets(key_starts, longest),
@@ -320,10 +320,10 @@ def rows_end_to_end(draw: Draw) -> Case:
         asked = training.Attending(None, False, width**-0.5, ops.NO_DROP, extents)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
-        training.attend_back(slope, (query, key, value, context), norms, asked, found)
+        training.attend_back(grad, (query, key, value, context), norms, asked, found)
         return [context[:, :, : starts[-1]]]
 
-    def wanted(query, key, value, slope, query_starts, key_starts):
+    def wanted(query, key, value, grad, query_starts, key_starts):
         found = torch.zeros(1, heads, int(starts[-1]), width, dtype=torch.float64)
         for start, end, first, last in zip(
             query_starts, query_starts[1:], key_starts, key_starts[1:], strict=False
@@ -349,8 +349,8 @@ def an_lstm(draw: Draw) -> Case:
     def call(weight, bias, inputs, hidden, cell, d_hiddens, d_end, d_cell):
         swept = lstm.forward(weight, inputs, bias, hidden, cell, keep=True)
         last = lstm.forward(weight, inputs, bias, hidden, cell, keep=False)
-        slopes = d_hiddens, d_end, d_cell
-        lstm.backward(weight, swept, cell, slopes, first=True)
+        grads = d_hiddens, d_end, d_cell
+        lstm.backward(weight, swept, cell, grads, first=True)
         return swept.hiddens, last.hiddens, swept.cells[:, -1], last.cells[:, 0]
 
     def wanted(weight, bias, inputs, hidden, cell, **_):
@@ -386,8 +386,8 @@ def an_update(draw: Draw) -> Case:
     def wanted(values, gradient, means, squares, copy):
         if not all(x.shape == values.shape for x in (gradient, means, squares)):
             raise RegardError("shapes")
-        slope = gradient * 0.5
-        means, squares = means * 0.9 + slope * 0.1, squares * 0.99 + slope**2 * 0.01
+        grad = gradient * 0.5
+        means, squares = means * 0.9 + grad * 0.1, squares * 0.99 + grad**2 * 0.01
         root = (squares / (1 - 0.99**3)).sqrt() + 1e-8
         values = values * 0.9 - 0.1 * means / (1 - 0.9**3) / root
         return values, means, squares, gradient.double().norm()

@@ -95,11 +95,9 @@ def test_results_and_gradients_are_those_of_the_equations(calls, shape):
     weights = [torch.randn_like(one) for one in wanted]
     layer, read = layer_of(tensors)
     found = run(layer, read)
-    slopes = gradients(found, [w.float() for w in weights], leaves_of(layer, read))
+    grads = gradients(found, [w.float() for w in weights], leaves_of(layer, read))
     assert calls == ["regard_lstm_forward", "regard_lstm_backward"]
-    everything = zip(
-        [*found, *slopes], [*wanted, *gradients(wanted, weights, tensors)], strict=True
-    )
+    everything = zip([*found, *grads], [*wanted, *gradients(wanted, weights, tensors)], strict=True)
     for one, other in everything:
         assert one.dtype == torch.float32
         assert error(one, other) < ERROR

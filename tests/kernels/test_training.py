@@ -145,8 +145,8 @@ def test_gelu_with_its_gradient(use, kernels, activation):
     ones = torch.ones(x.shape, dtype=torch.float64)
     torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=2**-8)
     (found,) = torch.autograd.grad(out, x, ones.bfloat16())
-    (slope,) = torch.autograd.grad(wanted, exact, ones)
-    torch.testing.assert_close(found.double(), slope, atol=3e-5, rtol=2**-8)
+    (grad,) = torch.autograd.grad(wanted, exact, ones)
+    torch.testing.assert_close(found.double(), grad, atol=3e-5, rtol=2**-8)
     assert activation(torch.full((1,), torch.nan).bfloat16().requires_grad_()).isnan()
 
 
@@ -195,7 +195,7 @@ def test_sums_over_rows(use, kernels):
 
 @pytest.mark.parametrize("kernels", KINDS)
 @pytest.mark.parametrize("kind", NUMBERS)
-def test_losses_and_their_slopes(use, kernels, kind):
+def test_losses_and_their_grads(use, kernels, kind):
     use(kernels)
     for (rows, words), smoothing in itertools.product([(5, 3), (1, 1), (7, 10_007)], (0.0, 0.1)):
         scores = (torch.randn(rows, words) * 6).to(kind)
@@ -203,10 +203,10 @@ def test_losses_and_their_slopes(use, kernels, kind):
         targets = torch.randint(min(1, words - 1), words, (rows,))
         (exact,) = in_float64(scores)
         wanted = F.cross_entropy(exact, targets, reduction="none", label_smoothing=smoothing)
-        (slope,) = torch.autograd.grad(wanted.sum(), exact)
+        (grad,) = torch.autograd.grad(wanted.sum(), exact)
         found = compiled.cross_entropy(scores, targets, smoothing)
         torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
-        torch.testing.assert_close(scores.double(), slope, **NUMBERS[kind])
+        torch.testing.assert_close(scores.double(), grad, **NUMBERS[kind])
     for wrong in (-1, words):
         with pytest.raises(IndexError, match=f"must be 0 to {words - 1}"):
             compiled.cross_entropy(scores, torch.full((rows,), wrong), 0.0)
@@ -237,8 +237,8 @@ def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
     wanted = ops.lstm_step(*exact[:3])
     wanted += ops.lstm_step(exact[3].expand(rows, -1), exact[1], wanted[1])
     alike(found, wanted, torch.float32)
-    slopes = gradients(torch.cat(found, 1), gates, more, cell, shared)
-    alike(slopes, gradients(torch.cat(wanted, 1), *exact), torch.float32)
+    grads = gradients(torch.cat(found, 1), gates, more, cell, shared)
+    alike(grads, gradients(torch.cat(wanted, 1), *exact), torch.float32)
 
 
 # ---- attention

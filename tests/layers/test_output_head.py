@@ -105,9 +105,9 @@ def test_gradcheck_and_no_second_derivative_in_silence():
 
     assert torch.autograd.gradcheck(loss, (hidden, head.weight, head.bias))
     total, _ = head.loss(hidden, targets)
-    (slope,) = torch.autograd.grad(total**2, hidden, create_graph=True)
+    (grad,) = torch.autograd.grad(total**2, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+        grad.sum().backward()
 
 
 def test_without_gradients_none_are_computed(monkeypatch):

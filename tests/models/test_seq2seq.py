@@ -238,8 +238,8 @@ def test_every_parameter_learns_and_as_the_formulas_say(attention):
                 parameter += sign * way
                 ends.append(loss())
                 parameter -= sign * way
-        slope = (ends[0] - ends[1]) / 2e-5
-        torch.testing.assert_close((parameter.grad * way).sum(), slope, atol=1e-6, rtol=1e-5)
+        grad = (ends[0] - ends[1]) / 2e-5
+        torch.testing.assert_close((parameter.grad * way).sum(), grad, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("attention", KINDS)

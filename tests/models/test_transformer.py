@@ -85,8 +85,8 @@ def test_their_weights_give_their_logits_and_their_gradients(kind, activation):
     F.cross_entropy(expected.flatten(0, 1), labels.flatten(), reduction="sum").backward()
     hidden = ours(source, Sequences.full(target)).hidden.flatten(0, 1)
     ours.head.loss(hidden, labels.flatten())[0].backward()
-    slopes = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    converted = PAIRS[kind][3].names.read(slopes, weights(ours))
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    converted = PAIRS[kind][3].names.read(grads, weights(ours))
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
 

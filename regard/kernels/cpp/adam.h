@@ -12,10 +12,10 @@
 namespace learning {
 
 struct Parameter {
-  float *values, *slopes, *means, *squares;
+  float *values, *grads, *means, *squares;
   bfloat16* copy;  // or null
   int64_t count;
-  // What the values are multiplied with, what of them is added to the slopes, and the rate, divided
+  // What the values are multiplied with, what of them is added to the gradients, and the rate, divided
   // by what the means lack as yet.
   float keep, pull, rate, unused;
 };
@@ -24,7 +24,7 @@ struct Adam {
   const Parameter* parameters;
   const int64_t* pieces;  // (count, 2) the number of a parameter, and where its piece begins
   int64_t count;
-  float slope_scale, first, second, lacking, eps, unused;  // `lacking`: of the roots of the squares
+  float grad_scale, first, second, lacking, eps, unused;  // `lacking`: of the roots of the squares
   double* sums;  // of squares, one for each piece: for `add_squares`
 };
 
@@ -41,14 +41,14 @@ void adam_all(void* data, Worker worker) {
     const int64_t from = job.pieces[2 * piece + 1];
     const Parameter& p = job.parameters[job.pieces[2 * piece]];
     float *values = p.values + from, *means = p.means + from, *squares = p.squares + from;
-    const float *slopes = p.slopes + from, scale = job.slope_scale;
+    const float *grads = p.grads + from, scale = job.grad_scale;
     const float keep = p.keep, pull = p.pull, rate = p.rate;
     bfloat16* copy = p.copy ? p.copy + from : nullptr;
     by_lanes(piece_size(p, from), [&](int64_t i, int64_t some) {
       Lanes value = load(values + i, some);
-      const Lanes slope = load(slopes + i, some) * scale + value * pull;
-      const Lanes mean = load(means + i, some) * first + slope * (1.0f - first);
-      const Lanes square = load(squares + i, some) * second + slope * slope * (1.0f - second);
+      const Lanes grad = load(grads + i, some) * scale + value * pull;
+      const Lanes mean = load(means + i, some) * first + grad * (1.0f - first);
+      const Lanes square = load(squares + i, some) * second + grad * grad * (1.0f - second);
       value = value * keep - rate * mean / (root(square) * lacking + eps);
       store(mean, means + i, some), store(square, squares + i, some);
       store(value, values + i, some);
@@ -57,7 +57,7 @@ void adam_all(void* data, Worker worker) {
   });
 }
 
-// The sums of the squares of all slopes, piece by piece, in float64.
+// The sums of the squares of all gradients, piece by piece, in float64.
 void add_squares(void* data, Worker worker) {
   const Adam& job = *(Adam*)data;
   worker.share(job.count, [&](int64_t piece) {
@@ -68,8 +68,8 @@ void add_squares(void* data, Worker worker) {
     for (int64_t at = 0, count = piece_size(p, from); at < count; at += PART) {
       Lanes some_sum = {};
       by_lanes(std::min(PART, count - at), [&](int64_t i, int64_t some) {
-        const Lanes slope = load(p.slopes + from + at + i, some);
-        some_sum += slope * slope;
+        const Lanes grad = load(p.grads + from + at + i, some);
+        some_sum += grad * grad;
       });
       sum += sum_of(some_sum);
     }

@@ -62,13 +62,13 @@ struct Lines {
 
 // The keys, or the values, of one place.
 template <class T>
-struct Strip {
+struct KVView {
   const T* first;  // of line 0
   int64_t line, position, own;
   const int64_t* origin;
   int64_t origin_position;
 
-  Strip(const Memory& memory, const void* data, Place place)
+  KVView(const Memory& memory, const void* data, Place place)
       : first((const T*)data + place.layer * memory.layer + place.head * memory.head),
         line(memory.line), position(memory.position), own(place.row),
         origin(memory.origin ? memory.origin + place.row * memory.origin_row : nullptr),
@@ -94,7 +94,7 @@ struct Strip {
 // A strip of which so many positions are read, then the same of the next strip.
 template <class T>
 struct Stream {
-  Strip<T> now, next;
+  KVView<T> now, next;
   int64_t count, width;
 
   const T* at(int64_t s) const { return now.at(s); }
@@ -259,7 +259,7 @@ inline void gather(const float* weights, int64_t room, const float* scale,
 
 // Scores of `count` positions become e^(scale (score - the greatest)); gives 1 / their sum. There is
 // room for `whole` of them, and those behind `count` become 0.
-inline float soften(float* weights, int64_t count, int64_t whole, float scale) {
+inline float softmax(float* weights, int64_t count, int64_t whole, float scale) {
   const int64_t end = (count + BLOCK - 1) / BLOCK * BLOCK;
   std::fill(weights + count, weights + end, -std::numeric_limits<float>::infinity());
   float most = weights[0], sum = 0.0f;
@@ -276,7 +276,7 @@ inline float soften(float* weights, int64_t count, int64_t whole, float scale) {
 
 // What some queries (count, width) read at a place. The first of them reads the first `reach`
 // positions, and each after it `more` than the one before. Others will then read at `next`.
-struct Reading {
+struct AttentionCall {
   const Memory& memory;
   Place place, next;
   Lines<const float> queries;
@@ -288,22 +288,22 @@ struct Reading {
 };
 
 template <int Q, class T>
-void read_together(const Reading& all) {
+void read_together(const AttentionCall& all) {
   const int64_t whole = all.reach + (Q - 1) * all.more, room = all.room;
   float inverse[Q];
   const Memory& memory = all.memory;
-  const Strip<T> keys(memory, memory.keys, all.place), values(memory, memory.values, all.place);
-  const Strip<T> next(memory, memory.keys, all.next);
+  const KVView<T> keys(memory, memory.keys, all.place), values(memory, memory.values, all.place);
+  const KVView<T> next(memory, memory.keys, all.next);
   compare<Q>(all.queries, Stream<T>{keys, values, whole, all.width}, all.weights, room);
   for (int q = 0; q < Q; q++) {
-    inverse[q] = soften(all.weights + q * room, all.reach + q * all.more, whole, all.scale);
+    inverse[q] = softmax(all.weights + q * room, all.reach + q * all.more, whole, all.scale);
   }
   const Stream<T> stream{values, next, whole, all.width};
   gather<Q>(all.weights, room, inverse, stream, all.context);
 }
 
 template <class T>
-void read_all(Reading part) {
+void read_all(AttentionCall part) {
   for (int64_t left = part.queries.count; left > 0; left -= READERS) {
     switch (std::min(left, READERS)) {
       case 1: return read_together<1, T>(part);
@@ -317,7 +317,7 @@ void read_all(Reading part) {
   }
 }
 
-void attend(const Reading& reading) {
+void attend(const AttentionCall& reading) {
   const auto& context = reading.context;
   if (reading.reach + reading.more == 0) {
     for (int64_t q = 0; q < context.count; q++) {

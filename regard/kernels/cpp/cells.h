@@ -8,8 +8,8 @@
 extern "C" {
 
 // Gates lie side by side: of an LSTM input, forget, new, output; of a GRU reset, update, new.
-// LEAVING is the second half of LONG_SHORT.
-enum Cell { PLAIN = 0, GATED = 1, LONG_SHORT = 2, LEAVING = 3 };
+// LSTM_HIDDEN is the second half of LSTM_CELL.
+enum Cell { PLAIN = 0, GRU_CELL = 1, LSTM_CELL = 2, LSTM_HIDDEN = 3 };
 }
 
 namespace {
@@ -17,15 +17,15 @@ namespace {
 inline float tangent(float x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
 
 // The next cell of an LSTM.
-inline float long_short(float enter, float keep, float fresh, float cell) {
+inline float lstm_cell(float enter, float keep, float fresh, float cell) {
   return sigmoid(keep) * cell + sigmoid(enter) * tangent(fresh);
 }
 
 // The next hidden state of an LSTM, from its next cell.
-inline float leaving(float leave, float cell) { return sigmoid(leave) * tangent(cell); }
+inline float lstm_hidden(float leave, float cell) { return sigmoid(leave) * tangent(cell); }
 
 // The next hidden state of a GRU; `again` is its share of the new one.
-inline float gated(float reset, float update, float fresh, float again, float hidden) {
+inline float gru(float reset, float update, float fresh, float again, float hidden) {
   const float next = tangent(fresh + sigmoid(reset) * again);
   return next + sigmoid(update) * (hidden - next);
 }
@@ -35,16 +35,16 @@ inline float gated(float reset, float update, float fresh, float again, float hi
 // layer (width).
 void next_state(int kind, const float* gates, const float* state, int64_t width, float* y) {
   const float *a = gates, *b = a + width, *c = b + width, *d = c + width;
-  if (kind == LONG_SHORT) {
+  if (kind == LSTM_CELL) {
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) y[i] = long_short(a[i], b[i], c[i], state[i]);
-  } else if (kind == LEAVING) {
+    for (int64_t i = 0; i < width; i++) y[i] = lstm_cell(a[i], b[i], c[i], state[i]);
+  } else if (kind == LSTM_HIDDEN) {
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) y[i] = leaving(d[i], state[i]);
-  } else if (kind == GATED) {
+    for (int64_t i = 0; i < width; i++) y[i] = lstm_hidden(d[i], state[i]);
+  } else if (kind == GRU_CELL) {
     const float *e = state, *f = e + width, *g = f + width, *h = g + width;
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) y[i] = gated(a[i] + e[i], b[i] + f[i], c[i], g[i], h[i]);
+    for (int64_t i = 0; i < width; i++) y[i] = gru(a[i] + e[i], b[i] + f[i], c[i], g[i], h[i]);
   } else {
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) y[i] = tangent(a[i]);

@@ -24,7 +24,7 @@ inline const Lanes& lanes(const float* at) { return *(const Lanes*)at; }
 inline int64_t filled_up(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
 // 16 lines of 16 numbers become columns: blocks of 8, 4, 2, 1 change places across the diagonal.
-inline void turn(float* tile) {
+inline void transpose16x16(float* tile) {
 #if WIDE
   __m512 line[LANES];
 #pragma GCC unroll 16
@@ -150,13 +150,13 @@ void attend_text(const Head& head, float* context, int64_t inner) {
       for (int64_t q = 0; q < LANES; q++) {  // behind the end the last one again
         lanes(to + q * LANES) = lanes(head.queries[first + std::min(q, here - 1)] + d);
       }
-      turn(to);
+      transpose16x16(to);
     }
     score(queries, keys, count, width, scores);
     const Lanes sum = weigh(scores, count, head.scale);
     for (int64_t d = 0; d < width; d += LANES) {
       mix(scores, {values.first + d, values.step}, count, sum, tile);
-      turn(tile);
+      transpose16x16(tile);
       float* to = context + first * inner + d;
       for (int64_t q = 0; q < here; q++, to += inner) {
         if (width - d >= LANES) {

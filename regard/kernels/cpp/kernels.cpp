@@ -67,7 +67,7 @@ int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, in
 // Ids (rows, tokens) -> of what the last product of the program would give the best words, and their
 // log-probabilities: (rows, tokens, count). Gives how many ids there are not, or -1 where words may
 // be missing.
-int64_t regard_run_leading(const Program* program, const int64_t* ids, int64_t rows,
+int64_t regard_run_topk(const Program* program, const int64_t* ids, int64_t rows,
                            int64_t tokens, const Memory* cache, const Memory* source,
                            const Part* parts, int64_t count, int64_t* best, float* log_prob,
                            int64_t threads) {
@@ -125,7 +125,7 @@ int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const 
                      int64_t tokens, float* hidden, float* cell, float* y, int64_t threads) {
   return guarded_call([&] {
     static thread_local std::vector<float> again;
-    if (kind == LONG_SHORT && !cell) boundary::raise_error("an LSTM needs a `cell`, but none is given");
+    if (kind == LSTM_CELL && !cell) boundary::raise_error("an LSTM needs a `cell`, but none is given");
     if (!rows || !n) return;
     Matrix w{weights, n, k, data, scale, bias};
     Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
@@ -135,7 +135,7 @@ int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const 
 }
 
 // Lines of a matrix: ids (count,) -> y (count, K). Gives how many are not there.
-int64_t regard_lines(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
+int64_t regard_rows(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
                      const int64_t* ids, int64_t count, float* y) {
   const Matrix w{weights, n, k, data, scale, nullptr};
   if (const int64_t missing = boundary::count_outside(ids, count, n)) return missing;
@@ -144,7 +144,7 @@ int64_t regard_lines(int64_t weights, int64_t n, int64_t k, const void* data, co
 }
 
 // Scores (rows, words) -> the best word of each row, and its log-probability.
-int64_t regard_best(const float* scores, int64_t rows, int64_t words, int64_t* best,
+int64_t regard_argmax(const float* scores, int64_t rows, int64_t words, int64_t* best,
                     float* log_prob, int64_t threads) {
   return guarded_call([&] {
     static thread_local std::vector<Peak> peaks;
@@ -156,7 +156,7 @@ int64_t regard_best(const float* scores, int64_t rows, int64_t words, int64_t* b
 
 // Scores (rows, words), a word of each row -> minus its log-probability. Gives how many words there
 // are not.
-int64_t regard_surprise(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
+int64_t regard_nll(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
                         double* found, int64_t threads) {
   return guarded([&]() -> int64_t {
     if (const int64_t missing = boundary::count_outside(asked, rows, words)) return missing;
@@ -167,7 +167,7 @@ int64_t regard_surprise(const float* scores, int64_t rows, int64_t words, const 
 }
 
 // Scores (rows, words) -> the best words of each row, and their log-probabilities: (rows, count).
-int64_t regard_leading(const float* scores, int64_t rows, int64_t words, int64_t count,
+int64_t regard_topk(const float* scores, int64_t rows, int64_t words, int64_t count,
                        int64_t* best, float* log_prob, int64_t threads) {
   return guarded_call([&] {
     check_count(count, words);

@@ -1,4 +1,4 @@
-// The cross-entropy of words, and its slope in the place of their scores.
+// The cross-entropy of words, and its gradient in the place of their scores.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace learning {
 
 struct Entropy {
-  void* scores;            // (rows, words), then the slope
+  void* scores;            // (rows, words), then the gradient
   const int64_t* targets;  // (rows,)
   double* losses;          // (rows,)
   int64_t rows, words;
@@ -59,8 +59,8 @@ void entropy_of_row(const Entropy& job, int64_t row) {
   by_lanes(job.words, [&](int64_t i, int64_t some) {
     store(exponential(load(scores + i, some) - found.most - least) - share, scores + i, some);
   });
-  const double slope = std::exp((double)wanted - found.most - norm) - even - (1.0 - job.smoothing);
-  store(lanes((float)slope), scores + target, 1);
+  const double grad = std::exp((double)wanted - found.most - norm) - even - (1.0 - job.smoothing);
+  store(lanes((float)grad), scores + target, 1);
 }
 
 template <class T>

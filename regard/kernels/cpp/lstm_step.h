@@ -49,7 +49,7 @@ void lstm_step_back(void* data, Worker worker) {
   const int64_t width = job.width;
   worker.share(job.rows, [&](int64_t row) {
     const float* gates = job.gates + row * 4 * width;
-    float* slopes = job.d_sums + row * 4 * width;
+    float* grads = job.d_sums + row * 4 * width;
     by_lanes(width, [&](int64_t i, int64_t some) {
       const int64_t at = row * width + i;
       Lanes gate[4];
@@ -59,11 +59,11 @@ void lstm_step_back(void* data, Worker worker) {
       const Lanes inside = load(job.d_after + at, some) + out * leave * (1.0f - shown * shown);
       store(inside * keep, job.d_before + at, some);
       const Lanes before = load(job.before + at, some);
-      const Lanes slope[4] = {inside * fresh * enter * (1.0f - enter),
+      const Lanes grad[4] = {inside * fresh * enter * (1.0f - enter),
                               inside * before * keep * (1.0f - keep),
                               inside * enter * (1.0f - fresh * fresh),
                               out * shown * leave * (1.0f - leave)};
-      for (int64_t g = 0; g < 4; g++) store(slope[g], slopes + g * width + i, some);
+      for (int64_t g = 0; g < 4; g++) store(grad[g], grads + g * width + i, some);
     });
   });
 }

@@ -172,7 +172,7 @@ void rowwise(const Op& op, const Call& call, Share share) {
       std::copy_n(x, wide, y);
       std::copy_n(call.registers[op.other] + line * (width - wide), width - wide, y + wide);
     } else if (op.kind == STATE) {
-      const int64_t more = op.activation == GATED ? 4 * width : width;
+      const int64_t more = op.activation == GRU_CELL ? 4 * width : width;
       const float* state = op.other < 0 ? nullptr : call.registers[op.other] + line * more;
       next_state(op.activation, x, state, width, y);
     } else if (op.kind == NORM) {

@@ -15,16 +15,16 @@ void remember(int kind, const float* gates, const float* again, int64_t width, f
               float* cell) {
   const float *a = gates, *b = a + width, *c = b + width, *d = c + width;
   const float *e = again, *f = e + width, *g = f + width, *h = g + width;
-  if (kind == LONG_SHORT) {
+  if (kind == LSTM_CELL) {
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
-      cell[i] = long_short(a[i] + e[i], b[i] + f[i], c[i] + g[i], cell[i]);
-      hidden[i] = leaving(d[i] + h[i], cell[i]);
+      cell[i] = lstm_cell(a[i] + e[i], b[i] + f[i], c[i] + g[i], cell[i]);
+      hidden[i] = lstm_hidden(d[i] + h[i], cell[i]);
     }
-  } else if (kind == GATED) {
+  } else if (kind == GRU_CELL) {
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
-      hidden[i] = gated(a[i] + e[i], b[i] + f[i], c[i], g[i], hidden[i]);
+      hidden[i] = gru(a[i] + e[i], b[i] + f[i], c[i], g[i], hidden[i]);
     }
   } else {
 #pragma omp simd

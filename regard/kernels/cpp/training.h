@@ -13,7 +13,7 @@
 #include "adam.h"
 #include "boundary.h"
 #include "lanes.h"
-#include "learning_attention.h"
+#include "attention_autograd.h"
 #include "loss.h"
 #include "lstm_step.h"
 #include "threads.h"
@@ -37,16 +37,16 @@ struct AddNorm {
   int64_t rows, width;
   Drop drop;
   float eps, unused;
-  void* out;  // the norm, or the slope of `hidden`
-  // Of the backward pass: the slope of the norm, that of the update where something is dropped, sums
-  // (rows / TOGETHER, 2, width), and the slopes of gain and bias, (2, width).
-  const void* slope;
-  void* update_slope;
+  void* out;  // the norm, or the gradient of `hidden`
+  // Of the backward pass: the gradient of the norm, that of the update where something is dropped, sums
+  // (rows / TOGETHER, 2, width), and the gradients of gain and bias, (2, width).
+  const void* grad;
+  void* update_grad;
   float *sums, *parameters;
 };
 
 struct Gelu {
-  const void *x, *slope;  // no slope in the forward pass
+  const void *x, *grad;  // no gradient in the forward pass
   void* out;
   int64_t count, tanh;
 };
@@ -172,10 +172,10 @@ void add_norm_back(void* data, Worker worker) {
     each_row(job.rows, piece, [&](int64_t row) {
       add_update<T>(job, row, room);
       const float mean = job.stats[2 * row], inverse = job.stats[2 * row + 1];
-      const T* slope = (const T*)job.slope + row * width;
+      const T* grad = (const T*)job.grad + row * width;
       Lanes sum = {}, product = {};
       by_lanes(width, [&](int64_t i, int64_t some) {
-        const Lanes z = (load(room.z + i, some) - mean) * inverse, s = load(slope + i, some);
+        const Lanes z = (load(room.z + i, some) - mean) * inverse, s = load(grad + i, some);
         store(z, room.z + i, some);
         store(load(gains + i, some) + s * z, gains + i, some);
         store(load(biases + i, some) + s, biases + i, some);
@@ -183,10 +183,10 @@ void add_norm_back(void* data, Worker worker) {
         sum += weighed, product += weighed * z;
       });
       const float middle = sum_of(sum) / width, tilt = sum_of(product) / width;
-      T *out = (T*)job.out + row * width, *update = (T*)job.update_slope + row * width;
+      T *out = (T*)job.out + row * width, *update = (T*)job.update_grad + row * width;
       const Keeping keeping(job.drop);
       by_lanes(width, [&](int64_t i, int64_t some) {
-        const Lanes weighed = load(slope + i, some) * load(gain + i, some);
+        const Lanes weighed = load(grad + i, some) * load(gain + i, some);
         const Lanes s = (weighed - middle - load(room.z + i, some) * tilt) * inverse;
         store(s, out + i, some);
         if (job.drop.threshold) store(keeping.keep(s, room.drawn + i), update + i, some);
@@ -215,7 +215,7 @@ constexpr float GELU_CURVE[] = {
     6.087272985e-04f, -1.613265170e-03f, 1.722799554e-03f,  -2.685575025e-03f, 6.410510112e-03f,
     -1.116433927e-02f, 1.640217468e-02f, -2.326865272e-02f, 3.144217227e-02f,  -4.044260737e-02f,
     5.152052232e-02f, -7.029628062e-02f, 1.413637876e-01f};
-constexpr float GELU_SLOPES[] = {
+constexpr float GELU_GRADS[] = {
     1.025603581e-02f,  -2.466140587e-02f, 1.772628385e-02f, -1.787400472e-02f, 5.138832698e-02f,
     -7.730490832e-02f, 8.063559044e-02f,  -8.191395888e-02f, 8.021373950e-02f, -7.207909881e-02f,
     6.658154109e-02f,  -7.509979085e-02f, 1.421336571e-01f};
@@ -223,21 +223,21 @@ constexpr float TANH_CURVE[] = {
     5.768621312e-04f,  -2.047742769e-03f, 2.833644423e-03f, -3.040765723e-03f, 5.543671190e-03f,
     -1.045009794e-02f, 1.615857262e-02f,  -2.302770098e-02f, 3.132114601e-02f, -4.053941794e-02f,
     5.165921979e-02f,  -7.036591841e-02f, 1.413784885e-01f};
-constexpr float TANH_SLOPES[] = {
+constexpr float TANH_GRADS[] = {
     1.386537363e-02f,  -3.385755405e-02f, 2.067432251e-02f, -7.587733003e-03f, 4.126797690e-02f,
     -7.556716037e-02f, 8.186282267e-02f,  -8.349871819e-02f, 8.248526666e-02f, -7.359199236e-02f,
     6.675646245e-02f,  -7.483276972e-02f, 1.420246352e-01f};
 
-// x Phi(x), or (Phi(x) + x phi(x)) times a slope.
+// x Phi(x), or (Phi(x) + x phi(x)) times a gradient.
 template <class T>
 void gelu_part(const Gelu& job, int64_t at, int64_t count, const float (&value)[13],
                const float (&derivative)[13]) {
-  const T *x = (const T*)job.x + at, *slope = (const T*)job.slope + at;
+  const T *x = (const T*)job.x + at, *grad = (const T*)job.grad + at;
   T* out = (T*)job.out + at;
-  if (job.slope) {
+  if (job.grad) {
     by_lanes(count, [&](int64_t i, int64_t some) {
       const Lanes found = odd(load(x + i, some), 5.0f, derivative) + 0.5f;
-      store(found * load(slope + i, some), out + i, some);
+      store(found * load(grad + i, some), out + i, some);
     });
   } else {
     by_lanes(count, [&](int64_t i, int64_t some) {
@@ -254,8 +254,8 @@ void gelu_all(void* data, Worker worker) {
   constexpr int64_t PIECE = 1 << 14;
   worker.share((job.count + PIECE - 1) / PIECE, [&](int64_t piece) {
     const int64_t at = piece * PIECE, some = std::min(PIECE, job.count - at);
-    job.tanh ? gelu_part<T>(job, at, some, TANH_CURVE, TANH_SLOPES)
-             : gelu_part<T>(job, at, some, GELU_CURVE, GELU_SLOPES);
+    job.tanh ? gelu_part<T>(job, at, some, TANH_CURVE, TANH_GRADS)
+             : gelu_part<T>(job, at, some, GELU_CURVE, GELU_GRADS);
   });
 }
 

@@ -23,7 +23,7 @@ struct Place {
 
 struct Attention {
   Place query, key, value, context;
-  Place context_slope, query_slope, key_slope, value_slope;  // of the backward pass
+  Place context_grad, query_grad, key_grad, value_grad;  // of the backward pass
   // Which keys a query may see, (rows, heads, queries, keys), the keys side by side; or null.
   const uint8_t* allowed;
   int64_t allowed_row, allowed_head, allowed_query;
@@ -222,7 +222,7 @@ inline Whole seen_lanes(const Head& head, int64_t query, int64_t first, int64_t 
 // exp(x - most of x) of one query's scores, in place as bfloat16, dropped; gives the logarithm of
 // the sum, and in `inverse` what the context is to be multiplied with.
 template <bool DROP>
-float soften(const Head& head, int64_t query, const float* scores, bfloat16* weights,
+float softmax(const Head& head, int64_t query, const float* scores, bfloat16* weights,
              int64_t width, float& inverse, uint16_t* drawn) {
   const Attention& job = head.job;
   const bool all = !job.allowed && !job.causal;
@@ -278,7 +278,7 @@ void attend_head(const Head& head, Room& room) {
     float inverse[BLOCK];
     for (int64_t i = 0; i < count; i++) {
       head.norms[first + i] =
-          soften<DROP>(head, first + i, scores + i * keys, weights + i * keys, some, inverse[i], drawn);
+          softmax<DROP>(head, first + i, scores + i * keys, weights + i * keys, some, inverse[i], drawn);
     }
     small_product<false>((Pair*)weights, keys / 2, value, columns, context, columns, count, columns,
                          some / 2);
@@ -291,7 +291,7 @@ void attend_head(const Head& head, Room& room) {
   }
 }
 
-// The sum over the width of a query's context times its slope.
+// The sum over the width of a query's context times its gradient.
 inline float dot(const bfloat16* x, const bfloat16* y, int64_t width) {
   Lanes sum = {};
   by_lanes(width, [&](int64_t k, int64_t some) { sum += load(x + k, some) * load(y + k, some); });
@@ -301,16 +301,16 @@ inline float dot(const bfloat16* x, const bfloat16* y, int64_t width) {
 // Of a block of queries, transposed: (keys, wide).
 struct Transposed {
   int64_t wide;  // queries, up to a multiple of the lanes
-  float *scores, *weight_slopes;
-  bfloat16 *weights, *slopes;  // dropped weights, and slopes of scores
-  Pair* joined;                // slopes of scores in pairs of keys, (keys / 2, wide)
+  float *scores, *weight_grads;
+  bfloat16 *weights, *grads;  // dropped weights, and gradients of scores
+  Pair* joined;                // gradients of scores in pairs of keys, (keys / 2, wide)
   uint8_t* seen;
   uint16_t (*drawn)[BLOCK];
 };
 
-// Weights anew, and from the slopes of weights those of scores: P (dP - sum P dP) scale.
+// Weights anew, and from the gradients of weights those of scores: P (dP - sum P dP) scale.
 template <bool DROP>
-void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, const float* norms,
+void softmax_back(const Head& head, int64_t first, int64_t count, int64_t keys, const float* norms,
                  const float* sums, const Transposed& t) {
   const Attention& job = head.job;
   const Keeping keeping(job.drop);
@@ -335,7 +335,7 @@ void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, c
     }
     const bool hidden = s >= keys || (job.allowed && !each && !head.seen(0)[s]);
     for (int64_t i = 0; i < t.wide; i += LANES) {
-      Lanes weight = {}, slope = {}, dropped = {};
+      Lanes weight = {}, grad = {}, dropped = {};
       if (!hidden) {
         const Whole query = Whole{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} +
                             (int32_t)(first + i);
@@ -347,20 +347,20 @@ void soften_back(const Head& head, int64_t first, int64_t count, int64_t keys, c
         }
         weight = exponential(load(t.scores + s * t.wide + i, LANES) * job.scale - load(norms + i, LANES));
         weight = seen ? weight : Lanes{};
-        slope = load(t.weight_slopes + s * t.wide + i, LANES);
+        grad = load(t.weight_grads + s * t.wide + i, LANES);
         dropped = weight;
         if (DROP) {
           const Whole kept = keeping.kept(t.drawn[s % A_DRAW] + i);
           dropped = kept ? weight * keeping.scale : Lanes{};
-          slope = kept ? slope * keeping.scale : Lanes{};
+          grad = kept ? grad * keeping.scale : Lanes{};
         }
-        slope = weight * (slope - load(sums + i, LANES)) * job.scale;
+        grad = weight * (grad - load(sums + i, LANES)) * job.scale;
       }
       store(dropped, t.weights + s * t.wide + i, LANES);
-      store(slope, t.slopes + s * t.wide + i, LANES);
+      store(grad, t.grads + s * t.wide + i, LANES);
     }
   }
-  join_lines((const Pair*)t.slopes, keys, t.wide / 2, t.joined, up(keys, 16) / 2);
+  join_lines((const Pair*)t.grads, keys, t.wide / 2, t.joined, up(keys, 16) / 2);
 }
 
 template <bool DROP>
@@ -369,17 +369,17 @@ void attend_head_back(const Head& head, Room& room) {
   const int64_t keys = up(head.keys, 16), pairs = head.pairs, columns = head.columns;
   Pair* key = room.take<Pair>(keys * pairs);
   Pair* value = room.take<Pair>(keys * pairs);
-  Pair* turned = room.take<Pair>(columns * keys / 2);  // keys, a line for each place of the width
-  float* key_slope = room.take<float>(keys * columns);
-  float* value_slope = room.take<float>(keys * columns);
+  Pair* transposed = room.take<Pair>(columns * keys / 2);  // keys, a line for each place of the width
+  float* key_grad = room.take<float>(keys * columns);
+  float* value_grad = room.take<float>(keys * columns);
   Pair* query = room.take<Pair>(BLOCK * pairs);
-  Pair* slope = room.take<Pair>(BLOCK * pairs);
+  Pair* grad = room.take<Pair>(BLOCK * pairs);
   Pair* right = room.take<Pair>(BLOCK * pairs);  // of one product after the other
-  float* turned_slope = room.take<float>(columns * BLOCK);
+  float* transposed_grad = room.take<float>(columns * BLOCK);
   float norms[BLOCK], sums[BLOCK];
   Transposed t{};
-  t.scores = room.take<float>(keys * BLOCK), t.weight_slopes = room.take<float>(keys * BLOCK);
-  t.weights = room.take<bfloat16>(keys * BLOCK), t.slopes = room.take<bfloat16>(keys * BLOCK);
+  t.scores = room.take<float>(keys * BLOCK), t.weight_grads = room.take<float>(keys * BLOCK);
+  t.weights = room.take<bfloat16>(keys * BLOCK), t.grads = room.take<bfloat16>(keys * BLOCK);
   t.joined = room.take<Pair>(keys / 2 * BLOCK);
   t.seen = room.take<uint8_t>(keys * BLOCK);
   t.drawn = (uint16_t(*)[BLOCK])room.take<uint16_t>(A_DRAW * BLOCK);
@@ -391,11 +391,11 @@ void attend_head_back(const Head& head, Room& room) {
              pairs);
   for (int64_t s = 0; s < keys; s++) {
     for (int64_t k = 0; k < columns; k++) {
-      ((bfloat16*)turned)[k * keys + s] = ((const bfloat16*)key)[s * columns + k];
+      ((bfloat16*)transposed)[k * keys + s] = ((const bfloat16*)key)[s * columns + k];
     }
   }
-  std::fill(key_slope, key_slope + keys * columns, 0.0f);
-  std::fill(value_slope, value_slope + keys * columns, 0.0f);
+  std::fill(key_grad, key_grad + keys * columns, 0.0f);
+  std::fill(value_grad, value_grad + keys * columns, 0.0f);
   for (int64_t first = 0; first < head.queries.count; first += BLOCK) {
     const int64_t count = std::min(BLOCK, head.queries.count - first);
     const int64_t some = head.keys_until(first + count), lines = up(some, 16);
@@ -404,42 +404,42 @@ void attend_head_back(const Head& head, Room& room) {
       const bool real = i < count;
       norms[i] = real ? head.norms[first + i] : INFINITY;
       sums[i] = real ? dot(head.at_query(job.context, first + i),
-                           head.at_query(job.context_slope, first + i), job.width)
+                           head.at_query(job.context_grad, first + i), job.width)
                      : 0.0f;
     }
     copy_lines(head.at_query(job.query, first), job.query.position, count, job.width,
                query, pairs);
-    copy_lines(head.at_query(job.context_slope, first), job.context_slope.position, count,
-               job.width, slope, pairs);
+    copy_lines(head.at_query(job.context_grad, first), job.context_grad.position, count,
+               job.width, grad, pairs);
     transpose_pairs(query, count, pairs, right, wide);
     small_product<false>(key, pairs, right, wide, t.scores, wide, some, wide, pairs);
-    transpose_pairs(slope, count, pairs, right, wide);
-    small_product<false>(value, pairs, right, wide, t.weight_slopes, wide, some, wide, pairs);
-    soften_back<DROP>(head, first, count, some, norms, sums, t);
-    join_lines(slope, count, pairs, right, wide / 2);
-    small_product<true>((Pair*)t.weights, wide / 2, right, columns, value_slope, columns, some,
+    transpose_pairs(grad, count, pairs, right, wide);
+    small_product<false>(value, pairs, right, wide, t.weight_grads, wide, some, wide, pairs);
+    softmax_back<DROP>(head, first, count, some, norms, sums, t);
+    join_lines(grad, count, pairs, right, wide / 2);
+    small_product<true>((Pair*)t.weights, wide / 2, right, columns, value_grad, columns, some,
                         columns, wide / 2);
     join_lines(query, count, pairs, right, wide / 2);
-    small_product<true>((Pair*)t.slopes, wide / 2, right, columns, key_slope, columns, some, columns,
+    small_product<true>((Pair*)t.grads, wide / 2, right, columns, key_grad, columns, some, columns,
                         wide / 2);
-    small_product<false>(turned, keys / 2, t.joined, wide, turned_slope, wide, job.width, wide,
+    small_product<false>(transposed, keys / 2, t.joined, wide, transposed_grad, wide, job.width, wide,
                          lines / 2);
     for (int64_t i = 0; i < count; i++) {
-      bfloat16* out = head.at_query(job.query_slope, first + i);
+      bfloat16* out = head.at_query(job.query_grad, first + i);
       by_lanes(job.width, [&](int64_t k, int64_t few) {
         Lanes x = {};
-        for (int64_t j = 0; j < few; j++) x[j] = turned_slope[(k + j) * wide + i];
+        for (int64_t j = 0; j < few; j++) x[j] = transposed_grad[(k + j) * wide + i];
         store(x, out + k, few);
       });
     }
   }
   for (int64_t s = 0; s < head.all_keys.count; s++) {
-    bfloat16 *keys_out = head.at_key(job.key_slope, s);
-    bfloat16 *values_out = head.at_key(job.value_slope, s);
+    bfloat16 *keys_out = head.at_key(job.key_grad, s);
+    bfloat16 *values_out = head.at_key(job.value_grad, s);
     by_lanes(job.width, [&](int64_t k, int64_t few) {
       const bool real = s < head.keys;
-      store(real ? load(key_slope + s * columns + k, few) : Lanes{}, keys_out + k, few);
-      store(real ? load(value_slope + s * columns + k, few) : Lanes{}, values_out + k, few);
+      store(real ? load(key_grad + s * columns + k, few) : Lanes{}, keys_out + k, few);
+      store(real ? load(value_grad + s * columns + k, few) : Lanes{}, values_out + k, few);
     });
   }
 }
