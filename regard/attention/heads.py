@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import BeforeValidator
@@ -33,6 +33,15 @@ Attention = SelfAttention | CrossAttention
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
 
 
+class HasModel(Protocol):
+    """What is asked of a task."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that it uses."""
+        ...
+
+
 def _as_tuples(value: Any) -> Any:
     """Of lists in JSON, which has no tuples."""
     return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
@@ -42,7 +51,7 @@ def _as_tuples(value: Any) -> Any:
 Pruned = Annotated[tuple[tuple[str, int, tuple[int, ...]], ...], BeforeValidator(_as_tuples)]
 
 
-def attentions(model: Any, kind: str | None = None) -> dict[int, Attention]:
+def attentions(model: nn.Module | HasModel, kind: str | None = None) -> dict[int, Attention]:
     """The attention of each layer (from 1), in a model or a task.
 
     Raises:
@@ -65,7 +74,7 @@ def attentions(model: Any, kind: str | None = None) -> dict[int, Attention]:
 
 
 @contextmanager
-def heads_masked(model: Any, heads: Heads, kind: str | None = None) -> Iterator[None]:
+def heads_masked(model: nn.Module | HasModel, heads: Heads, kind: str | None = None) -> Iterator[None]:
     """Silence heads inside the block: {3: [1, 6]} are heads 1 and 6 of layer 3.
 
     Nothing else changes: not the speed, not the weights of the model. It acts in this thread (or
@@ -85,7 +94,7 @@ def heads_masked(model: Any, heads: Heads, kind: str | None = None) -> Iterator[
 
 
 @contextmanager
-def heads_gated(model: Any, gates: Tensor, kind: str | None = None) -> Iterator[None]:
+def heads_gated(model: nn.Module | HasModel, gates: Tensor, kind: str | None = None) -> Iterator[None]:
     """Multiply each head by a number inside the block: `gates` (L, H); gradients reach them.
 
     Gates of heads that were pruned are not read. Where it acts: see `heads_masked`. The backward
@@ -115,7 +124,7 @@ def heads_gated(model: Any, gates: Tensor, kind: str | None = None) -> Iterator[
 
 
 def head_importance(
-    model: Any,
+    model: nn.Module | HasModel,
     batches: Iterable[Any],
     losses: Callable[[Any], Tensor],
     kind: str | None = None,
@@ -217,7 +226,7 @@ def _sensitivity(
 # ---------------------------------------------------------------------------- pruning
 
 
-def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
+def prune_heads(model: nn.Module | HasModel, heads: Heads, kind: str | None = None) -> None:
     """Take heads away for good, in place: their rows and columns leave the matrices.
 
     The model computes what it computed with these heads masked, with less work; a layer may lose
@@ -246,7 +255,7 @@ def prune_heads(model: Any, heads: Heads, kind: str | None = None) -> None:
         owner.config = replace(owner.config, pruned=pruned_heads(owner))
 
 
-def pruned_heads(model: Any) -> Pruned:
+def pruned_heads(model: nn.Module | HasModel) -> Pruned:
     """Which heads are gone: (kind, layer, heads), counted from 1."""
     return tuple(
         (kind, layer, tuple(head + 1 for head in range(one.total_heads) if head not in one.kept))
@@ -370,15 +379,15 @@ def _replace(module: nn.Module, name: str, values: Tensor) -> None:
 # ------------------------------------------------------------------------------ parts
 
 
-def _module(model: Any) -> nn.Module:
+def _module(model: nn.Module | HasModel) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.model
 
 
-def _called(model: Any) -> str:
+def _called(model: nn.Module | HasModel) -> str:
     return type(_module(model)).__name__
 
 
-def _by_kind(model: Any) -> dict[str, dict[int, Attention]]:
+def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, Attention]]:
     found: dict[str, dict[int, Attention]] = {}
     counted: Counter[str] = Counter()
     for module in _module(model).modules():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
 from regard.lazy import entry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from regard.models.protocols import Model
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
 MODELS = {
@@ -51,37 +57,37 @@ def is_encoder(kind: type) -> bool:
     return issubclass(kind, Encoder)
 
 
-def name_of(model: Any) -> str:
+def name_of(model: nn.Module | Model) -> str:
     """The name of a model, or of the encoder under heads, in the table of models."""
     kind = type(_body(model))
     place = f"{kind.__module__}:{kind.__name__}"
     return next(name for name, entry in MODELS.items() if entry == place)
 
 
-def size_of(model: Any) -> str:
+def size_of(model: nn.Module | Model) -> str:
     """The named size that a model has, whatever it was begun from; "" where it has none."""
     body = _body(model)
-    sizes = body.SIZES
+    sizes, config = body.SIZES, asdict(body.config)
     same = (
         name
         for name, options in sizes.items()
-        if all(getattr(body.config, key) == value for key, value in options.items())
+        if all(config[key] == value for key, value in options.items())
     )
     return next(same, "")
 
 
-def described(model: Any) -> str:
+def described(model: nn.Module | Model) -> str:
     """Name and size for a reader: "bert, size tiny", "bert, 6 layers of 384"."""
     body, size = _body(model), size_of(model)
     if name_of(body) == "features":
         return f"features of {described(body.encoder)}"
     if size:
         return f"{name_of(body)}, size {size}"
-    layers = vars(body.config).get("layers")
+    layers = asdict(body.config).get("layers")
     return name_of(body) + (f", {layers} layers of {body.config.d_model}" if layers else "")
 
 
-def _body(model: Any) -> Any:
+def _body(model: nn.Module | Model) -> Any:
     from regard.models.headed import Headed
 
     return model.encoder if isinstance(model, Headed) else model

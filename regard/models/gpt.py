@@ -108,7 +108,7 @@ class GPTBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class GPT(nn.Module, LanguageModel, Encoder):
+class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
     """GPT, a `LanguageModel` and an `Encoder`."""
 
     Config: type = GPTConfig

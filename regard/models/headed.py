@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import torch
@@ -121,7 +121,7 @@ def outputs_of(head: nn.Module) -> int:
     return head.outputs if isinstance(head, Answers) else 1
 
 
-def assembled(encoder: Any, outputs: Mapping[str, int]) -> Headed:
+def assembled(encoder: Encoder, outputs: Mapping[str, int]) -> Headed:
     """A new encoder under new heads of these kinds."""
     return Headed(encoder, {kind: encoder.new_head(kind, count) for kind, count in outputs.items()})
 
@@ -135,11 +135,11 @@ def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:
     try:
         config = replace(model.config, **changes)
     except TypeError:
-        known = ", ".join(vars(model.config))
+        known = ", ".join(asdict(model.config))
         raise ConfigError(
             f"[model] {', '.join(changes)}: not all are options of this model. It has: {known}."
         ) from None
-    config = config_of(type(config), vars(config), "[model]", ConfigError)
+    config = config_of(type(config), asdict(config), "[model]", ConfigError)
     if isinstance(model, Headed):
         kind: Any = type(model.encoder)
         changed: nn.Module = assembled(kind(config), model.outputs())

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
 
+S = TypeVar("S", bound=State)  # what a generator carries from step to step
 States = Iterator[Tensor]
 Choice = Callable[[States], Tensor]
 
@@ -114,6 +115,8 @@ class Model(ABC):
     places: int = 1024
     unpadded: bool = False
     SIZES: dict[str, Any] = {}  # noqa: RUF012  # name of a published size -> its options
+    # size -> quantity -> the printed figure, where it stands and why ours differs
+    PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def train(self, mode: bool = True) -> Self:
         """As of every `nn.Module`."""
@@ -130,7 +133,7 @@ class Model(ABC):
         return []
 
 
-class Generator(Model):
+class Generator(Model, Generic[S]):
     """What can be decoded: a model with one of the two shapes below, or a faster form of one.
 
     `config` has bos and eos, too. Where it `continues` a text, decoding starts with `empty` and
@@ -140,25 +143,25 @@ class Generator(Model):
     head: Any  # a `Head`
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
         """Scores (R, T, V) of what follows each of the tokens (R, T), and the state after them.
 
         Raises:
             RegardError: the state was used before.
         """
 
-    def topk(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
+    def topk(self, tokens: Tensor, state: S, count: int) -> tuple[TopKTokens, S] | None:
         """The `count` most probable tokens after each of the tokens (R, 1), and the next state.
 
         None, and nothing is done, where they are found in no other way than through all scores.
         """
         return None
 
-    def search(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResults | None:
+    def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
         """A whole search from the first tokens (A, 1) on; None where the generator makes none."""
         return None
 
-    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> S:
         """The state of so many sequences before any token.
 
         Args:
@@ -168,7 +171,7 @@ class Generator(Model):
             f"{type(self).__name__} does not continue a text: its state needs a source."
         )
 
-    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+    def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
         """The state after the tokens (R, T), or the first `lengths` (R,) of them; no scores are
         computed.
 
@@ -186,33 +189,33 @@ class Generator(Model):
         """
         return self.config.bos
 
-    def read(self, source: Sequences) -> Any:
+    def read(self, source: Sequences) -> S:
         """The state behind a source, before the first target token, which is `config.bos`."""
         raise TypeError(f"{type(self).__name__} continues a text and reads no source.")
 
 
-class LanguageModel(Generator):
+class LanguageModel(Generator[S]):
     """Predicts each token from those before it."""
 
     continues = True
 
     @abstractmethod
-    def forward(self, ids: Tensor, state: Any = None) -> Output:
+    def forward(self, ids: Tensor, state: S | None = None) -> Output:
         """Hidden states (B, T, D) for predicting what follows each of the ids (B, T).
 
         Where a state is given, the ids come behind it, and the next state comes back.
         """
 
     @abstractmethod
-    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> S:
         """See `Generator`."""
 
     @abstractmethod
-    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+    def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
         """See `Generator`."""
 
 
-class EncoderDecoder(Generator):
+class EncoderDecoder(Generator[S]):
     """Predicts each target token from a source and the target tokens before it."""
 
     @abstractmethod
@@ -222,7 +225,7 @@ class EncoderDecoder(Generator):
         """
 
     @abstractmethod
-    def read(self, source: Sequences) -> Any:
+    def read(self, source: Sequences) -> S:
         """See `Generator`."""
 
 

@@ -55,7 +55,7 @@ PUBLISHED = {
 }
 
 
-class RecurrentLanguageModel(nn.Module, LanguageModel):
+class RecurrentLanguageModel(nn.Module, LanguageModel[Cells]):
     """A stack of RNN, GRU or LSTM layers, a `LanguageModel`.
 
     It is trained on streams in which every sentence ends with `eos` and none begins with `bos`.

@@ -134,7 +134,7 @@ class AttentionDecoder(nn.Module):
         return torch.stack(outputs, 1), FedState(after, fed, state.source)
 
 
-class Seq2Seq(nn.Module, EncoderDecoder):
+class Seq2Seq(nn.Module, EncoderDecoder[State]):
     """The recurrent `EncoderDecoder`."""
 
     Config = Seq2SeqConfig

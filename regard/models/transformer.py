@@ -136,7 +136,7 @@ class TransformerState(State):
     source: SourceMemory
 
 
-class Transformer(nn.Module, EncoderDecoder):
+class Transformer(nn.Module, EncoderDecoder[TransformerState]):
     """The post-norm Transformer, an `EncoderDecoder`."""
 
     Config = TransformerConfig

@@ -60,6 +60,7 @@ class PreNormDecoderBlock(DecoderBlock):
 class PreNormTransformer(Transformer):
     """The pre-norm Transformer, an `EncoderDecoder`."""
 
+    PUBLISHED = {}  # noqa: RUF012  # the printed figures are those of the post-norm model
     encoder_block = PreNormEncoderBlock
     decoder_block = PreNormDecoderBlock
 

@@ -14,7 +14,7 @@ from regard.models.roberta import Roberta
 
 
 @dataclass(frozen=True)
-class RobertaPositions(ConfigTable):
+class RobertaPositionFields(ConfigTable):
     """Theirs counts vectors of positions, and ours tokens: `pad + 1` vectors belong to none."""
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ ROBERTA = EncoderLayout(
     model=Roberta,
     family="Roberta",
     model_type="roberta",
-    config=RobertaPositions(FIELDS, bert.FIXED, bert.HARMLESS),
+    config=RobertaPositionFields(FIELDS, bert.FIXED, bert.HARMLESS),
     prefix="roberta.",
     body=bert.BODY,
     ignored=bert.IGNORED,

@@ -66,7 +66,5 @@ def updates_of(options: TrainingOptions, an_epoch: int | None, items: float) -> 
 
 def published(model: nn.Module) -> tuple[Figure, ...]:
     """The numbers that were published for this size, if it is a named one."""
-    # Not the inherited table, whose numbers are for another model.
-    table = vars(model_class(name_of(model))).get("PUBLISHED", {})
-    printed = table.get(size_of(model), {})
+    printed = model_class(name_of(model)).PUBLISHED.get(size_of(model), {})
     return tuple(Figure(quantity, *figure) for quantity, figure in printed.items())
