@@ -6,8 +6,8 @@ rows and positions are rounded up to powers of two, what is not there is hidden 
 long each row is stands on the device.
 
 What is given back is the state that the model's own `step` would give, in that memory, and every
-method of decoding does with it what it does with others. When nobody holds it any more its place is
-free for the next.
+method of decoding does with it what it does with others. When nothing refers to it any more its
+memory is free for the next.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Graphed(GeneratorAround):
             return self.model.step(tokens, state)
         with _lock:
             if self.model not in _replays:
-                _replays[self.model] = Replays()
+                _replays[self.model] = CapturedSteps()
         return _replays[self.model].step(self.model, tokens, state)
 
     def train(self, mode: bool = True) -> Self:
@@ -87,7 +87,7 @@ def forget(model: nn.Module) -> None:
         _replays[model].places.clear()
 
 
-_replays: weakref.WeakKeyDictionary[nn.Module, Replays] = weakref.WeakKeyDictionary()
+_replays: weakref.WeakKeyDictionary[nn.Module, CapturedSteps] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -124,7 +124,7 @@ def parts_of(state: Any, prefix: str = "") -> Parts:
     Raises:
         CannotReplay: it holds something else, such as a number that a recording would not see.
     """
-    if type(state) in (KeyValueCache, Through):
+    if type(state) in (KeyValueCache, IndirectKVCache):
         return {prefix: state}
     if not isinstance(state, State):
         raise CannotReplay(f"a state of the kind {type(state).__name__}")
@@ -171,7 +171,7 @@ def _rounded(count: int, least: int = 1) -> int:
 # -------------------------------------------------------------------------------------- places
 
 
-class Through(KeyValueCache):
+class IndirectKVCache(KeyValueCache):
     """A cache that is read through its table."""
 
     def settle(self) -> None:
@@ -214,7 +214,7 @@ class Source:
 
 
 @dataclass
-class Replay:
+class CapturedStep:
     """A recorded step: where it reads and writes, and what starts it.
 
     `tables` are those of positions, kept for it where the model makes longer ones.
@@ -228,7 +228,7 @@ class Replay:
     left: dict[str, Tensor]
 
 
-class Place:
+class GraphBuffer:
     """Fixed memory for states of one kind, of so many rows (`lines`) and positions (`room`)."""
 
     def __init__(self, kind: Any, cache: KeyValueCache | None, lines: int, room: int):
@@ -240,12 +240,12 @@ class Place:
                 lines, layers, heads, head_dim, room=room, like=cache.keys
             )
         self.sources: dict[Any, Source] = {}
-        self.replays: dict[Any, Replay] = {}
+        self.replays: dict[Any, CapturedStep] = {}
         self._lent: Any = lambda: None
 
     @property
     def free(self) -> bool:
-        """Whether nobody holds what was lent."""
+        """Whether what was lent is not referenced any more."""
         return self._lent() is None
 
     def holds(self, cache: KeyValueCache | None) -> bool:
@@ -253,7 +253,7 @@ class Place:
         return cache is not None and self._lent() is cache.keys
 
     def lend(self, cache: KeyValueCache) -> KeyValueCache:
-        """The same keys and values in this memory, which is lent as long as somebody holds them."""
+        """The same keys and values in this memory, which is lent as long as they are referenced."""
         assert self.cache is not None
         cache = replace(cache)
         cache.settle()
@@ -284,7 +284,7 @@ class Place:
         if not table:
             return KeyValueCache(keys, values, lengths, longest, even=False)
         origin = lengths.new_zeros(self.lines, self.room)
-        return Through(keys, values, lengths, longest, even=False, origin=origin)
+        return IndirectKVCache(keys, values, lengths, longest, even=False, origin=origin)
 
     def _source(self, source: SourceMemory) -> Source:
         width = _rounded(source.keys.size(3), ROOM)
@@ -300,7 +300,7 @@ class Place:
         for name, part in parts.items():
             mine = fixed[name]
             if isinstance(part, KeyValueCache):
-                if rows < self.lines:  # the others write behind all that somebody reads
+                if rows < self.lines:  # the others write behind everything that is read
                     mine.lengths.fill_(part.longest)
                 mine.lengths[:rows] = part.lengths
                 if part.origin is not None:
@@ -314,7 +314,7 @@ class Place:
 # -------------------------------------------------------------------------------------- replays
 
 
-class Replays:
+class CapturedSteps:
     """The recorded steps of one model.
 
     A shape is recorded when it comes again and again, after some steps that the model makes itself;
@@ -322,7 +322,7 @@ class Replays:
     """
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.places: list[GraphBuffer] = []
         self.refused: str | None = None  # why nothing is recorded any more
         self._asked: Counter[Any] = Counter()
         self._weights: Any = None
@@ -376,7 +376,7 @@ class Replays:
         parts: Parts,
         cache: KeyValueCache | None,
         source: SourceMemory | None,
-    ) -> Place | None:
+    ) -> GraphBuffer | None:
         """Where the state lies or may be put; None where nothing is recorded of its shape yet."""
         sharing = 1 if source is None else source.sharing
         room = _room(model, cache, tokens.size(1))
@@ -398,7 +398,9 @@ class Replays:
             return self._free_place(_kind(parts, tokens), cache, *shape)
         return here
 
-    def _free_place(self, kind: Any, cache: KeyValueCache | None, lines: int, room: int) -> Place:
+    def _free_place(
+        self, kind: Any, cache: KeyValueCache | None, lines: int, room: int
+    ) -> GraphBuffer:
         for place in self.places:
             if place.free and (place.kind, place.lines, place.room) == (kind, lines, room):
                 return place
@@ -406,10 +408,10 @@ class Replays:
         for place in idle[: max(0, len(self.places) + 1 - PLACES)]:
             self.places.remove(place)
         try:
-            made = Place(kind, cache, lines, room)
+            made = GraphBuffer(kind, cache, lines, room)
         except torch.OutOfMemoryError:
             self.places = [place for place in self.places if not place.free]
-            made = Place(kind, cache, lines, room)
+            made = GraphBuffer(kind, cache, lines, room)
         self.places.append(made)
         return made
 
@@ -417,7 +419,7 @@ class Replays:
         """Whether nothing holds that was recorded, since the weights lie elsewhere now.
 
         Raises:
-            CannotReplay: somebody wants to be called by the model's parts.
+            CannotReplay: parts of the model have hooks.
         """
         if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
             raise CannotReplay("hooks on its parts")
@@ -431,7 +433,9 @@ class Replays:
 
     # ---- recording
 
-    def _record(self, model: Any, place: Place, tokens: Tensor, state: Any, parts: Parts) -> Replay:
+    def _record(
+        self, model: Any, place: GraphBuffer, tokens: Tensor, state: Any, parts: Parts
+    ) -> CapturedStep:
         """A recording of this step, which has been made then.
 
         Raises:
@@ -448,7 +452,7 @@ class Replays:
             return scores, _left(fixed, parts_of(after), place.room)
 
         start, scores, left = recorded(run, tokens.device)
-        replay = Replay(mine, fixed, list(model.buffers()), start, scores, left)
+        replay = CapturedStep(mine, fixed, list(model.buffers()), start, scores, left)
         replay.start()
         worst = (replay.scores[:rows] - wanted).abs().max()
         if not worst <= CLOSE.get(wanted.dtype, 5e-2) * wanted.abs().max():

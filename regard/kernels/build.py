@@ -142,7 +142,7 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
                 code = made.read_bytes()
                 made.write_bytes(code + _checksum(target.name, code))
                 made.chmod(0o644)
-                os.replace(made, target)  # whole or not at all, whoever else builds
+                os.replace(made, target)  # whole or not at all, also when others build
                 return target
     lines = said.strip().splitlines()
     telling = [line for line in lines if re.search("error|fail", line, re.IGNORECASE)]

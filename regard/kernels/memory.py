@@ -44,8 +44,8 @@ def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of the type of `like`, on its device; where they are many, the system makes them when
-    somebody first writes nearby."""
+    """Zeros of the type of `like`, on its device; where they are many, the system makes them at the
+    first write nearby."""
     size = prod(shape) * like.element_size()
     if like.device.type != "cpu" or size < LEAST:
         return like.new_zeros(shape)

@@ -57,7 +57,7 @@ class Program:
         ops, widths = listed.ops, listed.widths
         for op in ops:
             _check(op, widths)
-        self._kept = [tensor.detach() for op in ops for tensor in _read(op)]  # whoever moves them
+        self._kept = [tensor.detach() for op in ops for tensor in _read(op)]
         self.width = widths[0]  # of what comes out
         self.end = min(map(_positions, ops), default=sys.maxsize)
         self._matrices = [_matrix(op) for op in ops]

@@ -284,7 +284,7 @@ def test_places_that_nobody_needs_are_given_up(replays, monkeypatch):
 def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     walked(model, start(model, source)[0], ids(2, 40))
-    made, full = cuda_graphs.Place.__init__, [True]
+    made, full = cuda_graphs.GraphBuffer.__init__, [True]
 
     def place(one, *shape):
         if full:
@@ -292,7 +292,7 @@ def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
             raise torch.OutOfMemoryError("no more")
         made(one, *shape)
 
-    monkeypatch.setattr(cuda_graphs.Place, "__init__", place)
+    monkeypatch.setattr(cuda_graphs.GraphBuffer, "__init__", place)
     walked(model, start(model, None)[0], ids(1, 4))
     assert [one.lines for one in cuda_graphs._replays[model].places] == [1]
 

@@ -1,5 +1,5 @@
 // Attention of bfloat16 heads and its backward pass, for training: softmax(scale Q K^T) V, weights
-// dropped. No weights are stored: the backward pass computes them anew, transposed, from the sums of
+// dropped. No weights are stored: the backward pass computes them again, transposed, from the sums of
 // the softmax. A block of queries and all keys of a head stay in the cache.
 #pragma once
 
@@ -308,7 +308,7 @@ struct Transposed {
   uint16_t (*drawn)[BLOCK];
 };
 
-// Weights anew, and from the gradients of weights those of scores: P (dP - sum P dP) scale.
+// Weights again, and from the gradients of weights those of scores: P (dP - sum P dP) scale.
 template <bool DROP>
 void softmax_back(const Head& head, int64_t first, int64_t count, int64_t keys, const float* norms,
                  const float* sums, const Transposed& t) {

@@ -1,7 +1,7 @@
 // A program is a list of operations over registers, each a matrix of float32 with a line for every
 // token that is read: those of a row follow each other. All threads run the whole program together;
-// each operation is cut into pieces, which go to whoever is free, and what is too small to be cut is
-// done by whoever was last.
+// each operation is cut into pieces, claimed by free threads; what is too small to be cut is done by the
+// last thread to arrive.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ extern "C" {
 // LINES and TABLE begin with the ids of tokens, PLACES with their positions. In encoders alone:
 // COUNTED begins with positions behind `layer`, where what has that id stands; FIRST is the first
 // token of each text, and SELF_FIRST what it reads of keys and values, which lie side by side. In steps
-// of recurrent layers alone: BEFORE is part `layer` of the state, which AFTER puts anew; JOINED lays two
+// of recurrent layers alone: BEFORE is part `layer` of the state, which AFTER replaces; JOINED lays two
 // registers side by side; STATE is what `next_state` gives for the kind `activation`. KEEP is what SELF
 // does to the cache, and nothing more.
 enum Kind {

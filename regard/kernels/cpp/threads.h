@@ -59,8 +59,8 @@ struct Worker {
   uint64_t stage = 0;
   int64_t before = 0;  // what was done before this stage
 
-  // `after` is done once, by whoever is last, before anybody goes on. Without pieces there is one of
-  // nothing, so that somebody is last.
+  // `after` is done once, by the last thread, before any goes on. Without pieces there is one empty
+  // piece, so that there is a last thread.
   template <class F, class After>
   void share(int64_t count, F work, After after) {
     const int64_t pieces = std::max<int64_t>(1, count);

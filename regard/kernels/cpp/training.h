@@ -1,7 +1,7 @@
 // What a training does to each number besides the matrix products, in few passes over memory.
 //
 // What is dropped is a function of a seed and of the place of a number, so that no mask is ever
-// stored: the backward pass works it out anew. Sums over rows are added up in groups of rows and then
+// stored: the backward pass computes it again. Sums over rows are added up in groups of rows and then
 // over the groups, so that they do not depend on the number of threads.
 #pragma once
 
