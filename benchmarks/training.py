@@ -124,7 +124,7 @@ class OurMaskedWords:
         from benchmarks.updates import Updates
         from regard.data import IGNORE
         from regard.models.bert import Bert, BertConfig
-        from regard.models.headed import assembled
+        from regard.models.encoder_with_heads import assembled
         from regard.training.options import OptimizerOptions, TrainingOptions
 
         class Task(Updates):

@@ -11,8 +11,8 @@ import torch
 
 from regard.experiments import runs
 from regard.models.bert import Bert
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2
-from regard.models.headed import Headed
 from regard.models.recurrent import RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
@@ -63,7 +63,7 @@ def headed(task: str, body: Any, tokenizer: Tokenizer) -> Any:
     if task in HEADS:
         kind, outputs = HEADS[task]
         heads[kind] = body.new_head(kind, outputs)
-    return task_class(task)(Headed(body, heads), tokenizer, **SETTINGS.get(task, {}))
+    return task_class(task)(EncoderWithHeads(body, heads), tokenizer, **SETTINGS.get(task, {}))
 
 
 def language(kind: type = RecurrentLanguageModel) -> Any:

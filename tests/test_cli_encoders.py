@@ -12,7 +12,7 @@ from test_cli import done, refused
 
 from regard.experiments import runs
 from regard.models.bert import Bert
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.fill_mask import FillMask
 from regard.text import train
 
@@ -135,7 +135,7 @@ def masked(place: Path) -> FillMask:
     special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = train("wordpiece", lines, 80, special_tokens=special_tokens)
     body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
-    return FillMask(Headed(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
+    return FillMask(EncoderWithHeads(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
 
 
 def test_look_shows_one_word_and_two_models(classifier, tmp_path):

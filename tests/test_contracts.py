@@ -16,13 +16,13 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import attend
+from regard.attention.capture import CapturePoint, ReshapedCapture, listening
 from regard.attention.masks import Positions, causal, given, global_, padding, window
 from regard.attention.scores import PLAIN, Additive
-from regard.attention.tap import Laid, Tap, listening
 from regard.data.batches import Sequences
 from regard.decoding.start import start
-from regard.layers.output import IGNORE
 from regard.layers.positions import sinusoid
+from regard.layers.softmax import IGNORE
 from regard.models.protocols import Head
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import KeyMask
@@ -45,10 +45,10 @@ class Looker:
     def __exit__(self, *error):
         listening.reset(self.token)
 
-    def wants(self, tap: Tap) -> bool:
+    def wants(self, tap: CapturePoint) -> bool:
         return True
 
-    def take(self, tap: Tap, weights: Tensor) -> None:
+    def take(self, tap: CapturePoint, weights: Tensor) -> None:
         self.taken.append(weights.detach())
 
     def label(self, source: object, target: object) -> None: ...
@@ -74,7 +74,7 @@ class RelativeLayer(nn.Module):
             nn.Linear(d_model, d_model, bias=False) for _ in range(4)
         )
         self.u, self.v = (nn.Parameter(normal(heads, self.width, seed=s)) for s in (1, 2))
-        self.tap = Tap("decoder")
+        self.tap = CapturePoint("decoder")
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, self.width)).transpose(-3, -2)  # (…, H, T, K)
@@ -214,7 +214,7 @@ def test_local_p_is_a_window_at_real_positions_and_a_reweighting():
     places = lengths[:, None] * torch.sigmoid(torch.tanh(query[:, 0] @ w) @ v)  # eq. 9, (B, T)
     around = window(reach) & padding(lengths)
     out = attend(
-        query, memory, memory, score=PLAIN, tap=Tap("cross"),
+        query, memory, memory, score=PLAIN, tap=CapturePoint("cross"),
         mask=around.resolve(places, 9), reweight=Gaussian(places, 9, reach / 2),
     )  # fmt: skip
     for b in range(2):
@@ -261,7 +261,9 @@ def test_a_hard_sample_takes_one_place_and_keeps_its_probability():
 
     def look(seed: int) -> tuple[Tensor, HardSample]:
         sample = HardSample(torch.Generator().manual_seed(seed))
-        out = attend(query, memory, memory, mask=allowed, reweight=sample, tap=Tap("cross"))
+        out = attend(
+            query, memory, memory, mask=allowed, reweight=sample, tap=CapturePoint("cross")
+        )
         return out, sample
 
     with Looker() as looker:
@@ -315,7 +317,7 @@ def test_bigbird_is_attend_over_gathered_blocks():
     mask = (window(size) | global_(size) | given(wide)) & padding(torch.tensor([length, 11]))
     with Looker() as dense:
         allowed = mask.resolve(length, length, rows=rows)
-        expected = attend(query, key, value, mask=allowed, tap=Tap("encoder"))
+        expected = attend(query, key, value, mask=allowed, tap=CapturePoint("encoder"))
 
     # The same mask, asked at the positions that were gathered.
     blocks = gathered_blocks(count, chosen)  # (N, G)
@@ -338,7 +340,7 @@ def test_bigbird_is_attend_over_gathered_blocks():
         return full.scatter_add(-1, index, weights).flatten(2, 3)
 
     with Looker() as seen:
-        tap = Laid(Tap("encoder"), on_the_grid)
+        tap = ReshapedCapture(CapturePoint("encoder"), on_the_grid)
         looked = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse, tap=tap)
     out = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse)
     assert at.size(1) < length

@@ -14,7 +14,7 @@ from regard import old_names, recipe
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models import MODELS, model_class
-from regard.models.headed import HEADS
+from regard.models.encoder_with_heads import HEADS
 from regard.tasks import TASKS, task_class
 from regard.tasks.folders import quantize
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, Memory
-from regard.state import Cells, KeyValueCache, SourceMemory, State
+from regard.state import Cells, State
 
 
 @dataclass
@@ -145,7 +146,7 @@ def test_the_cache_is_a_list_of_keys_a_row(steps, room):
             naive.keys = [list(naive.keys[i]) for i in index.tolist()]
         elif verb == "cut":
             lengths = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
-            cache = cache.cut(torch.tensor(lengths))
+            cache = cache.truncate(torch.tensor(lengths))
             naive.keys = [row[:n] for n, row in zip(lengths, naive.keys, strict=True)]
         elif verb == "rewind each":
             counts = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
@@ -184,9 +185,9 @@ def test_room_grows_by_a_quarter_so_that_little_is_copied():
 
 def test_what_is_expected_has_room_at_once_unless_it_is_far_away():
     cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1)).reserve(10).advance(10)
-    assert cache.expecting(90).reserve(11).keys.size(3) == 100
-    assert cache.expecting(5000).reserve(11).keys.size(3) == 2 * 21 + 128
-    assert cache.expecting(3).reserve(30).keys.size(3) == 40
+    assert cache.expect_tokens(90).reserve(11).keys.size(3) == 100
+    assert cache.expect_tokens(5000).reserve(11).keys.size(3) == 2 * 21 + 128
+    assert cache.expect_tokens(3).reserve(30).keys.size(3) == 40
 
 
 def test_a_larger_room_holds_the_same():
@@ -218,7 +219,7 @@ def test_a_search_copies_no_keys_until_most_of_them_are_idle():
 @pytest.mark.parametrize("count", [3, -1])
 def test_no_more_can_be_forgotten_than_the_shortest_row_has(count):
     cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1)).advance(5)
-    cache = cache.cut(torch.tensor([4, 2]))
+    cache = cache.truncate(torch.tensor([4, 2]))
     with pytest.raises(ValueError, match=f"the shortest row's 2 positions, but is {count}"):
         cache.rewind(count)
     assert cache.rewind(2).lengths.tolist() == [2, 0]
@@ -243,7 +244,7 @@ def test_the_cache_has_the_type_of_what_it_will_hold():
 def expanded(memory: SourceMemory) -> dict[str, Tensor]:
     """Every row with its own copy."""
     memory = replace(memory)
-    memory.settle()
+    memory.materialize()
     return {n: t.repeat_interleave(memory.sharing, 0) for n, t in memory.tensors().items()}
 
 

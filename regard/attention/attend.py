@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import ops
+from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.attention.scores import Dot
-from regard.attention.tap import Laid, Tap
 from regard.layers.dropout import draw
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask
 
@@ -37,7 +37,7 @@ def attend(
     bias: Tensor | None = None,
     reweight: Reweight | None = None,
     dropout: float = 0.0,
-    tap: Tap | Laid | None = None,
+    tap: CapturePoint | ReshapedCapture | None = None,
 ) -> Tensor:
     """Weighted mean of the values, by how well each key answers the query.
 
@@ -74,7 +74,12 @@ def attend(
 
 
 def attend_qkv(
-    projected: Tensor, *, score: Score, mask: KeyMask, dropout: float, tap: Tap | Laid
+    projected: Tensor,
+    *,
+    score: Score,
+    mask: KeyMask,
+    dropout: float,
+    tap: CapturePoint | ReshapedCapture,
 ) -> Tensor:
     """`attend` for one projection to queries, keys, values: (B, T, 3, H, K) -> (B, H, T, K)."""
     if isinstance(score, Dot) and not tap.open:

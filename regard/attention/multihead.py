@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Score, attend, attend_qkv
-from regard.attention.gates import gate_of
-from regard.attention.tap import Laid, Tap
+from regard.attention.capture import CapturePoint, ReshapedCapture
+from regard.attention.head_gates import gate_of
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -40,7 +40,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-class Joined(Linear):
+class PackedLinear(Linear):
     """Several projections of one input side by side: (..., D) -> `parts` times (..., D')."""
 
     def __init__(self, d_in: int, d_out: int, parts: int, *, bias: bool = True):
@@ -90,9 +90,9 @@ class SelfAttention(nn.Module):
         self.total_heads, self.kept = heads, tuple(range(heads))
         self.dropout, self.score = dropout, score
         width = heads * self.head_dim
-        self.query_key_value = Joined(d_model, width, parts=3, bias=projection_bias)
-        self.output = Joined(width, d_model, parts=1, bias=projection_bias)
-        self.tap = Tap(kind)
+        self.query_key_value = PackedLinear(d_model, width, parts=3, bias=projection_bias)
+        self.output = PackedLinear(width, d_model, parts=1, bias=projection_bias)
+        self.tap = CapturePoint(kind)
 
     def forward(
         self,
@@ -127,7 +127,7 @@ class SelfAttention(nn.Module):
         self, rows: TokenSubset, hidden: Tensor, mask: KeyMask, bias: Tensor | None
     ) -> Tensor:
         projection, width = self.query_key_value, self.heads * self.head_dim
-        if not isinstance(projection, Joined):  # quantized weights, which cannot be sliced
+        if not isinstance(projection, PackedLinear):  # quantized weights, which cannot be sliced
             return rows.of(self(hidden, mask, bias=bias))
         weight, shift = projection.weight, projection.bias
         first, rest = (None, None) if shift is None else (shift[:width], shift[width:])
@@ -155,7 +155,7 @@ class SelfAttention(nn.Module):
             score=self.score,
             mask=mask,
             dropout=self.dropout if self.training else 0.0,
-            tap=self.tap if gate is None else Laid(self.tap, gate.mul),
+            tap=self.tap if gate is None else ReshapedCapture(self.tap, gate.mul),
         )
 
     def _merged(self, context: Tensor, gate: Tensor | None) -> Tensor:
@@ -192,10 +192,10 @@ class CrossAttention(nn.Module):
         self.total_heads, self.kept = heads, tuple(range(heads))
         self.dropout, self.score = dropout, score
         width = heads * self.head_dim
-        self.query = Joined(d_model, width, parts=1, bias=projection_bias)
-        self.key_value = Joined(d_model, width, parts=2, bias=projection_bias)
-        self.output = Joined(width, d_model, parts=1, bias=projection_bias)
-        self.tap = Tap("cross")
+        self.query = PackedLinear(d_model, width, parts=1, bias=projection_bias)
+        self.key_value = PackedLinear(d_model, width, parts=2, bias=projection_bias)
+        self.output = PackedLinear(width, d_model, parts=1, bias=projection_bias)
+        self.tap = CapturePoint("cross")
 
     def read(self, memory: Tensor, mask: KeyMask = ALL_KEYS) -> Memory:
         """The keys and values of a memory (N, S, D), of which a query may see what `mask` says."""
@@ -218,7 +218,7 @@ class CrossAttention(nn.Module):
             laid = unshare(weights_or_context, count)
             return laid if gate is None else laid * gate
 
-        tap, score = Laid(self.tap, by_rows), self.score
+        tap, score = ReshapedCapture(self.tap, by_rows), self.score
         context = attend(
             query, key, memory.value, score=score, mask=memory.mask, dropout=dropout, tap=tap
         )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, attend
-from regard.attention.multihead import Joined, merge_heads, split_heads, width_of_head
-from regard.attention.tap import Tap
+from regard.attention.capture import CapturePoint
+from regard.attention.multihead import PackedLinear, merge_heads, split_heads, width_of_head
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.layers.positions import sinusoid
@@ -80,12 +80,12 @@ class RelativeAttention(nn.Module):
         self.heads, self.head_dim = heads, width_of_head(d_model, heads)
         self.d_model, self.dropout = d_model, dropout
         self.query = Linear(d_model, d_model, bias=False)
-        self.key_value = Joined(d_model, d_model, parts=2, bias=False)
+        self.key_value = PackedLinear(d_model, d_model, parts=2, bias=False)
         self.distance = Linear(d_model, d_model, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.position_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.output = Linear(d_model, d_model, bias=False)
-        self.tap = Tap(kind)
+        self.tap = CapturePoint(kind)
 
     def forward(
         self, hidden: Tensor, memory: Tensor | None = None, mask: KeyMask = ALL_KEYS

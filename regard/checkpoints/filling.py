@@ -177,7 +177,7 @@ class SkipInit(TorchFunctionMode):
         CheckpointError before its memory is allocated.
     """
 
-    SPARE = 2**20  # numbers: 4 MB
+    HEADROOM = 2**20  # numbers: 4 MB
     PRUNED = 4  # a model is built with all its heads, and its weights may have a few of them
 
     def __init__(self, weights: Mapping[str, Tensor] | None = None):
@@ -185,7 +185,7 @@ class SkipInit(TorchFunctionMode):
         self.limit = math.inf
         if weights is not None:
             self.numbers = sum(tensor.numel() for tensor in weights.values())
-            self.limit = self.PRUNED * self.numbers + self.SPARE
+            self.limit = self.PRUNED * self.numbers + self.HEADROOM
         self.allocated = 0
 
     def __torch_function__(

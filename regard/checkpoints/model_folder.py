@@ -35,7 +35,7 @@ from regard.layers.quantized import Weights
 from regard.models import MODELS, is_encoder, model_class, name_of
 from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
-from regard.models.headed import Headed, assembled, with_options
+from regard.models.encoder_with_heads import EncoderWithHeads, assembled, with_options
 from regard.models.protocols import EncoderDecoder
 from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
@@ -160,7 +160,7 @@ class ModelFolder:
 
     def _labelled(self, model: nn.Module) -> nn.Module:
         """The same model; under heads it knows the names of its labels."""
-        if isinstance(model, Headed):
+        if isinstance(model, EncoderWithHeads):
             model.labels = tuple(label_names(self.config).values())
         return model
 
@@ -298,7 +298,7 @@ def own_config(model: nn.Module) -> dict[str, Any]:
 
 def model_section(model: nn.Module) -> dict[str, Any]:
     """The fields of `regard` in config.json by which `ModelFolder` builds a model of ours."""
-    heads = {"heads": model.outputs()} if isinstance(model, Headed) else {}
+    heads = {"heads": model.outputs()} if isinstance(model, EncoderWithHeads) else {}
     return {"model": name_of(model), **heads}
 
 

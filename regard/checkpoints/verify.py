@@ -31,8 +31,8 @@ from regard.checkpoints.model_folder import (
 )
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
-from regard.layers.heads import Answers, last_token
-from regard.models.headed import Headed
+from regard.layers.task_heads import ClassificationHead, last_token
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
 from regard.schema import read_json
 from regard.text import Tokenizer
@@ -260,8 +260,8 @@ class _Encoders:
     """Models that give hidden states of each layer (`layers`), and heads on the last."""
 
     def __init__(self, ours: Any, theirs: Any, order: Callable[[Tensor], Tensor]):
-        self.body: Any = ours.encoder if isinstance(ours, Headed) else ours
-        self.heads: dict[str, Any] = dict(ours.heads) if isinstance(ours, Headed) else {}
+        self.body: Any = ours.encoder if isinstance(ours, EncoderWithHeads) else ours
+        self.heads: dict[str, Any] = dict(ours.heads) if isinstance(ours, EncoderWithHeads) else {}
         if isinstance(self.body, LanguageModel) and theirs.get_output_embeddings() is not None:
             lm_head = self.body.head
             self.heads["lm"] = lambda hidden, texts: lm_head.logits(hidden)
@@ -318,7 +318,7 @@ class _Encoders:
 
     def _reads_first(self, kind: str, logits: Tensor) -> bool:
         head = self.heads[kind]
-        reads_last = isinstance(head, Answers) and head.pooling is last_token
+        reads_last = isinstance(head, ClassificationHead) and head.pooling is last_token
         return logits.dim() == 2 and not reads_last
 
     def _logits(self, output: Any, kind: str) -> Tensor | None:
@@ -403,7 +403,7 @@ def _compare_tokenizers(
         notes.append(f"no texts were compared, transformers does not open the tokenizer: {error}")
         return []
     _let_mask_strip(ours, theirs, notes)
-    body = model.encoder if isinstance(model, Headed) else model
+    body = model.encoder if isinstance(model, EncoderWithHeads) else model
     template = ours.template or (body.template(ours) if isinstance(body, Encoder) else None)
     alone = [(text,) for text in TEXTS]
     # For them an empty second text is none; the last is empty.

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention.gates import gating
-from regard.attention.tap import listening
+from regard.attention.cache import KeyValueCache, SourceMemory
+from regard.attention.capture import listening
+from regard.attention.head_gates import gating
 from regard.models.wrappers import GeneratorAround, generator
-from regard.state import KeyValueCache, SourceMemory, State
+from regard.state import State
 
 DEVICES = ("cuda",)  # where steps are replayed
 FEW = 8  # tokens of a row: what speculative decoding reads at once; more are read as ever
@@ -174,7 +175,7 @@ def _rounded(count: int, least: int = 1) -> int:
 class IndirectKVCache(KeyValueCache):
     """A cache that is read through its table."""
 
-    def settle(self) -> None:
+    def materialize(self) -> None:
         """It stays."""
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +202,7 @@ class Source:
 
     def fill(self, source: SourceMemory) -> None:
         """Take what there is to read, if it is not here yet."""
-        source.settle()
+        source.materialize()
         if self._holds[0]() is source.keys and self._holds[1]() is source.lengths:
             return
         count, width = source.keys.size(0), source.keys.size(3)
@@ -256,7 +257,7 @@ class GraphBuffer:
         """The same keys and values in this memory, which is lent as long as they are referenced."""
         assert self.cache is not None
         cache = replace(cache)
-        cache.settle()
+        cache.materialize()
         rows, end = cache.rows, cache.longest
         keys, values = (mine.zero_()[:rows] for mine in (self.cache.keys, self.cache.values))
         keys[:, :, :, :end] = cache.keys[:, :, :, :end]

@@ -141,7 +141,7 @@ def decode_steps(
             state, tokens = state.select(sources), tokens[sources]
         active = [_Active(row, most) for row, most in enumerate(limit.tolist())]
         if active:
-            state = state.expecting(int(limit.max()))
+            state = state.expect_tokens(int(limit.max()))
         limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
         count, prompt = 0, tokens.size(1)
         while active:

@@ -21,13 +21,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from regard.attention.gates import gating
-from regard.attention.tap import listening
+from regard.attention.cache import KeyValueCache
+from regard.attention.capture import listening
+from regard.attention.head_gates import gating
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models.wrappers import generator, unwrapped
-from regard.state import KeyValueCache
 
 MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
 
@@ -164,13 +164,13 @@ class Prefixes:
         )
         for row, (ids, there) in enumerate(zip(texts, have, strict=True)):
             self._copy(ids[:there], cache.keys[row], cache.values[row])
-        cache = cache.cut(torch.tensor(have, device=device))
+        cache = cache.truncate(torch.tensor(have, device=device))
         rest = Sequences.of([ids[n:] for ids, n in zip(texts, have, strict=True)], 0).ids
         if rest.size(1):
             cache = self.model.prefill(rest.to(device), cache)
         lengths = torch.tensor([len(ids) for ids in texts], device=device)
         last = (source.lengths - 1).clamp(max=source.ids.size(1) - 1)
-        return cache.cut(lengths), source.ids.gather(1, last[:, None])
+        return cache.truncate(lengths), source.ids.gather(1, last[:, None])
 
     def _copy(self, ids: Sequence[int], keys: Tensor, values: Tensor) -> None:
         """Copy those of the cached prefix of the ids into (L, H, C, K)."""

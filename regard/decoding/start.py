@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.attention.cache import HEADROOM, extremes
 from regard.data.batches import Sequences
 from regard.models.protocols import Generator
-from regard.state import SPARE, State, extremes
+from regard.state import State
 
 
 def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
@@ -37,7 +38,7 @@ def _after_prompts(model: Generator, prompts: Sequences, state: State) -> tuple[
     read = (prompts.lengths - 1).clamp(min=0)
     shortest, longest = extremes(prompts.lengths)
     if longest > 1:
-        state = state.expecting(longest + SPARE)  # else the first new token copies the cache
+        state = state.expect_tokens(longest + HEADROOM)  # else the first new token copies the cache
         state = model.prefill(prompts.ids[:, : longest - 1], state, read)
     # One column more, so that a batch of empty prompts has a last token too.
     ids = F.pad(prompts.ids, (0, 1), value=model.config.pad or 0)

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from regard.attention.tap import Tap
+from regard.attention.capture import CapturePoint
 from regard.models import described
 from regard.training import Result
 from regard.training.metrics_log import read_events
@@ -50,7 +50,7 @@ def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
 
 def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Picture]]:
     """What the model looks at over the first sample, where it looks at anything."""
-    if not rows or not any(isinstance(module, Tap) for module in task.model.modules()):
+    if not rows or not any(isinstance(module, CapturePoint) for module in task.model.modules()):
         return []
     inputs = task.attention_inputs(rows[0])
     with look(task) as seen, warnings.catch_warnings():

@@ -24,8 +24,8 @@ from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments.report import REPORT, write_report
 from regard.models import MODELS, model_class, name_of
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features, FeaturesConfig
-from regard.models.headed import Headed
 from regard.recipe import (
     ModelSource,
     Options,
@@ -273,7 +273,7 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
     tokenizer = tokenizer or build_tokenizer(recipe)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizer)
-    if not kind.trains(type(model)) and not isinstance(model, Headed):
+    if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
         raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
     model = model.to(device())
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.data.batches import Sequences
 from regard.kernels import build
 from regard.kernels.arguments import is_cpu_strided, row_strided_address
@@ -32,7 +33,7 @@ from regard.models.protocols import (
 from regard.models.transformer import Transformer
 from regard.models.wrappers import GeneratorAround
 from regard.ops import TopKTokens
-from regard.state import KeyValueCache, SourceMemory, State
+from regard.state import State
 
 MOST = 512  # tokens of all sequences that pass a program together: what they make stays in caches
 
@@ -62,7 +63,7 @@ class CompiledGenerator(GeneratorAround):
         if program is None:
             return self.model.prefill(tokens, state, lengths)
         _, state = self._in_parts(program, tokens, state)
-        return state if lengths is None else state.cut(lengths)
+        return state if lengths is None else state.truncate(lengths)
 
     def read(self, source: Sequences) -> Any:
         """See `Generator`."""

@@ -14,7 +14,7 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, FirstTokens, TokenSubset
 from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.kernels.compiled_texts import CompiledTexts
-from regard.layers.mixing import Layer
+from regard.layers.scalar_mix import Layer
 from regard.models.protocols import Choice, Encoder, LanguageModel, States
 from regard.models.wrappers import EncoderAround
 

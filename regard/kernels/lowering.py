@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from regard.attention.looking import Looking
+from regard.attention.cache import KeyValueCache, SourceMemory
+from regard.attention.cross_step import CrossAttentionStep
 from regard.attention.multihead import CrossAttention, Memory, SelfAttention
 from regard.attention.scores import Dot, General
 from regard.data.layout import ALL
@@ -67,7 +68,7 @@ from regard.layers.quantized import (
 )
 from regard.layers.recurrent import LSTMStep
 from regard.ops import KeyMask, UnpaddedMask
-from regard.state import KeyValueCache, SourceMemory, State
+from regard.state import State
 
 IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
 ACTIVATION: dict[Any, int] = {
@@ -458,7 +459,9 @@ def _lstm_step(
     return lowering.lstm(lowering.add(below, recurrent), cell)
 
 
-def _looking(lowering: Lowering, layer: Looking, source: Any, score: Any, tap: Any) -> Any:
+def _looking(
+    lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, tap: Any
+) -> Any:
     score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
     if source != SOURCE or type(score) is not Dot:
         raise CannotCompile("a memory of its own, or a score of another kind")
@@ -486,7 +489,7 @@ LEAVES: dict[type, Callable[..., Any]] = {
     QuantizedMatrix: lambda low, layer, x, bias=None: low.product(layer, bias, x),
     QuantizedRecurrent: _recurrent,
     LSTMStep: _lstm_step,
-    Looking: _looking,
+    CrossAttentionStep: _looking,
     LearnedPositions: _positions,
     SinusoidalPositions: _positions,
     RobertaPositions: _positions,

@@ -23,7 +23,7 @@ def available() -> bool:
 
 
 @dataclass(frozen=True)
-class Swept:
+class LSTMOutput:
     """What a layer leaves: `hiddens` (B, T, D), `cells` (B, T, D), squashed `gates` (B, T, 4D).
 
     Where no gradient will be asked for there are no gates, and `cells` are the last, (B, 1, D).
@@ -36,7 +36,7 @@ class Swept:
 
 def forward(
     weight: Tensor, inputs: Tensor, bias: Tensor, hidden: Tensor, cell: Tensor, *, keep: bool
-) -> Swept:
+) -> LSTMOutput:
     """All hidden states and cells, in float32.
 
     Args:
@@ -50,7 +50,7 @@ def forward(
     hiddens = hidden.new_empty(rows, steps, width)
     cells = hidden.new_empty(rows, steps if keep else 1, width)
     gates = hidden.new_empty(inputs.shape) if keep else None
-    found = Swept(hiddens, cells, gates)
+    found = LSTMOutput(hiddens, cells, gates)
     given = dict(weight=weight, inputs=inputs, bias=bias, hidden=hidden, cell=cell)
     _call("regard_lstm_forward", inputs, keep, **given, **vars(found))
     return found
@@ -58,7 +58,7 @@ def forward(
 
 def backward(
     weight: Tensor,
-    swept: Swept,
+    swept: LSTMOutput,
     cell: Tensor,
     grads: tuple[Tensor, Tensor, Tensor],
     *,

@@ -330,7 +330,7 @@ class _LSTM(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, cell, weight, recurrent, *kept = ctx.saved_tensors
         needs_x, needs_hidden, _, needs_weight, needs_recurrent, *_ = ctx.needs_input_grad
-        found = lstm.Swept(*kept)
+        found = lstm.LSTMOutput(*kept)
         d_hiddens, d_hidden, d_cell = grads
         d_gates, d_bias, d_first, d_cell = lstm.backward(
             recurrent, found, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden

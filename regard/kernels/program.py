@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.errors import RegardError
 from regard.kernels import signatures
 from regard.kernels.arguments import (
@@ -38,7 +39,6 @@ from regard.kernels.tracer import CannotCompile
 from regard.kernels.vocab_kernels import check_count
 from regard.models.protocols import SearchPlan, SearchResults
 from regard.ops import TopKTokens
-from regard.state import KeyValueCache, SourceMemory
 
 NO_TOKEN = "a token is not in the vocabulary"
 NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.gates import gating
-from regard.attention.tap import listening
+from regard.attention.capture import listening
+from regard.attention.head_gates import gating
 from regard.kernels import build
 from regard.kernels.lowering import LEAVES, PAIRS
 from regard.kernels.program import Program

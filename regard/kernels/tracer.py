@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
-from regard.state import KeyValueCache, SourceMemory, State
+from regard.state import State
 
 PAIRS = "pairs"  # node.meta: how deep what the layer gives can be unpacked into two
 LAYERS = "layers"  # node.meta of a part of a state: of how many layers it is

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.state import KeyValueCache
 
 
 def sinusoid(positions: Tensor, d_model: int) -> Tensor:
@@ -26,6 +26,20 @@ def sinusoid(positions: Tensor, d_model: int) -> Tensor:
     angles = positions.double().unsqueeze(-1) * torch.exp(pairs * (-math.log(10000.0) / d_model))
     # (..., D/2, 2) -> (..., D): sine and cosine of one frequency stand next to each other
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
+
+
+class SequenceLengths(Protocol):
+    """How long the sequences of a decoder's state are.
+
+    longest: the most tokens.  even: whether all sequences have as many.
+    """
+
+    longest: int
+    even: bool
+
+    def positions(self, count: int) -> Tensor:
+        """Of the next `count` tokens of each sequence: (B, T)."""
+        ...
 
 
 class PositionTable(nn.Module, ABC):
@@ -56,7 +70,7 @@ class PositionTable(nn.Module, ABC):
             return self(batch.ids.size(1))
         return self.at(batch.positions, batch.width)
 
-    def after(self, cache: KeyValueCache, count: int) -> Tensor:
+    def after(self, cache: SequenceLengths, count: int) -> Tensor:
         """Vectors of the next `count` tokens: (T, D), or (B, T, D) where lengths differ."""
         if cache.even:
             return self(count, cache.longest)

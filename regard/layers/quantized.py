@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.file_pages import is_releasing, release
-from regard.layers.output import SLICE, Softmax, counting, summed_loss
 from regard.layers.panels import (
     PANEL,
     Panels,
@@ -27,7 +26,8 @@ from regard.layers.panels import (
     quantized_recurrence,
     quantized_rows,
 )
-from regard.layers.recurrent import RecurrentLayer, Swept
+from regard.layers.recurrent import LSTMOutput, RecurrentLayer
+from regard.layers.softmax import SLICE, Softmax, counting, summed_loss
 
 SLICE_BYTES = 8 << 20  # of float32 numbers that are quantized at once
 
@@ -181,7 +181,7 @@ class QuantizedRecurrent(nn.Module):
         self.input = QuantizedLinear(layer.input, kind)
         self.recurrent = QuantizedLinear(layer.recurrent, kind)
 
-    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> LSTMOutput:
         """See `RecurrentLayer.forward`."""
         matrix, bias = self.recurrent.matrix.panels, self.recurrent.bias
         parts = quantized_recurrence(self.input(x), matrix, bias, hidden, cell)

@@ -25,7 +25,9 @@ from regard.layers.dropout import Dropout
 from regard.ops import RecurrentWeights
 from regard.state import Cells
 
-Swept = tuple[Tensor, tuple[Tensor, Tensor]]  # every hidden state, then the last (hidden, cell)
+LSTMOutput = tuple[
+    Tensor, tuple[Tensor, Tensor]
+]  # every hidden state, then the last (hidden, cell)
 
 
 class RecurrentLayer(nn.Module, ABC):
@@ -43,7 +45,7 @@ class RecurrentLayer(nn.Module, ABC):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(d_model**-0.5), d_model**-0.5)
 
-    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> Swept:
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> LSTMOutput:
         """Every hidden state (B, T, D), and the state after the last step.
 
         Args:

@@ -88,6 +88,6 @@ def described(model: nn.Module | Model) -> str:
 
 
 def _body(model: nn.Module | Model) -> Any:
-    from regard.models.headed import Headed
+    from regard.models.encoder_with_heads import EncoderWithHeads
 
-    return model.encoder if isinstance(model, Headed) else model
+    return model.encoder if isinstance(model, EncoderWithHeads) else model

@@ -16,17 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.heads import Pruned, cut_heads
 from regard.attention.masks import padding_of
 from regard.attention.multihead import SelfAttention
+from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.heads import Answers, Inner, MaskedWords, Pooler, every_token, first_token
 from regard.layers.norm import AddNorm
-from regard.layers.output import Softmax
 from regard.layers.positions import LearnedPositions
+from regard.layers.softmax import Softmax
+from regard.layers.task_heads import (
+    ClassificationHead,
+    DenseActivation,
+    MaskedLMHead,
+    Pooler,
+    every_token,
+    first_token,
+)
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.init import init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
@@ -158,7 +165,7 @@ class Bert(nn.Module, Encoder):
         return self.dropout(self.norm(summed))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`.
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -172,16 +179,20 @@ class Bert(nn.Module, Encoder):
                 made = Pooler(width)
             case "masked_lm":
                 softmax = softmax_over(self.embedding, config)
-                made = MaskedWords(width, config.activation, config.norm_eps, softmax)
+                made = MaskedLMHead(width, config.activation, config.norm_eps, softmax)
             case "next_sentence":
-                made = Answers(width, 2, pooling=first_token, inner=Inner(width, "tanh"))
+                made = ClassificationHead(
+                    width, 2, pooling=first_token, inner=DenseActivation(width, "tanh")
+                )
             case "classes" | "multiple_choice":
-                inner = Inner(width, "tanh")
-                made = Answers(width, outputs, pooling=first_token, inner=inner, dropout=dropout)
+                inner = DenseActivation(width, "tanh")
+                made = ClassificationHead(
+                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
+                )
             case "tags":
-                made = Answers(width, outputs, pooling=every_token, dropout=dropout)
+                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
             case "span":
-                made = Answers(width, 2, pooling=every_token)
+                made = ClassificationHead(width, 2, pooling=every_token)
             case _:
                 raise no_head(self, kind)
         return init_weights(made, config.init_range)

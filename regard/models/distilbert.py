@@ -14,16 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.heads import Pruned, cut_heads
 from regard.attention.masks import padding_of
 from regard.attention.multihead import SelfAttention
+from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.heads import Answers, Inner, MaskedWords, every_token, first_token
 from regard.layers.norm import AddNorm
 from regard.layers.positions import LearnedPositions, sinusoid
+from regard.layers.task_heads import (
+    ClassificationHead,
+    DenseActivation,
+    MaskedLMHead,
+    every_token,
+    first_token,
+)
 from regard.models.bert import softmax_over
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
 from regard.models.init import init_weights, no_head
@@ -139,7 +145,7 @@ class DistilBert(nn.Module, Encoder):
         return self.dropout(self.norm(self.embedding(batch.ids) + self.positions.of(batch)))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS` that need no pooler.
+        """A new head: one of the kinds in `encoder_with_heads.HEADS` that need no pooler.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -149,14 +155,20 @@ class DistilBert(nn.Module, Encoder):
         match kind:
             case "masked_lm":
                 softmax = softmax_over(self.embedding, config)
-                made = MaskedWords(width, config.activation, NORM_EPS, softmax)
+                made = MaskedLMHead(width, config.activation, NORM_EPS, softmax)
             case "classes" | "multiple_choice":
-                inner, dropout = Inner(width, "relu"), config.classes_dropout
-                made = Answers(width, outputs, pooling=first_token, inner=inner, dropout=dropout)
+                inner, dropout = DenseActivation(width, "relu"), config.classes_dropout
+                made = ClassificationHead(
+                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
+                )
             case "tags":
-                made = Answers(width, outputs, pooling=every_token, dropout=config.dropout)
+                made = ClassificationHead(
+                    width, outputs, pooling=every_token, dropout=config.dropout
+                )
             case "span":
-                made = Answers(width, 2, pooling=every_token, dropout=config.span_dropout)
+                made = ClassificationHead(
+                    width, 2, pooling=every_token, dropout=config.span_dropout
+                )
             case _:
                 raise no_head(self, kind)
         return init_weights(made, config.init_range)

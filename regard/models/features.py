@@ -2,8 +2,8 @@
 
     ids -> frozen encoder -> a choice of its layers -> biLSTM -> hidden
 
-Nothing of the encoder is learned. Its layers are chosen as `regard.layers.mixing` names them, or
-mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1).
+Nothing of the encoder is learned. Its layers are chosen as `regard.layers.scalar_mix` names them,
+or mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.dropout import Dropout
-from regard.layers.heads import Answers, every_token, mean_of_tokens
-from regard.layers.mixing import Choice, ScalarMix, choice_of
 from regard.layers.recurrent import LSTM, BidirectionalStack
+from regard.layers.scalar_mix import Choice, ScalarMix, choice_of
+from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
 from regard.models.check_config import config_of
 from regard.models.config import Probability, Size, TokenId
 from regard.models.init import init_weights, no_head
@@ -34,7 +34,7 @@ class FeaturesConfig:
     """The defaults are those of the paper's experiment.
 
     encoder: the name of its model.  inside: its configuration.
-    choice: of its layers: "mix", or one of `regard.layers.mixing`.
+    choice: of its layers: "mix", or one of `regard.layers.scalar_mix`.
     d_model: of the biLSTM, both directions together.  lstm_layers: its layers.
     dropout: of the features, between the layers of the biLSTM, and at the head.
     """
@@ -131,7 +131,7 @@ class Features(nn.Module, Encoder):
         yield rows.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`.
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: there is no head of that kind.
@@ -139,11 +139,11 @@ class Features(nn.Module, Encoder):
         width, dropout = self.config.d_model, self.config.dropout
         match kind:
             case "tags":
-                made = Answers(width, outputs, pooling=every_token, dropout=dropout)
+                made = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
             case "classes" | "multiple_choice":
-                made = Answers(width, outputs, pooling=mean_of_tokens, dropout=dropout)
+                made = ClassificationHead(width, outputs, pooling=mean_of_tokens, dropout=dropout)
             case "span":
-                made = Answers(width, 2, pooling=every_token, dropout=dropout)
+                made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
             case _:
                 raise no_head(self, kind)
         return init_weights(made, INIT)

@@ -15,22 +15,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.attention.heads import Pruned, cut_heads
+from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal_of
 from regard.attention.multihead import LayerCache, SelfAttention
+from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
-from regard.layers.heads import Answers, every_token, last_token
-from regard.layers.output import Softmax
 from regard.layers.positions import LearnedPositions
+from regard.layers.softmax import Softmax
+from regard.layers.task_heads import ClassificationHead, every_token, last_token
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.init import init_weights, no_head
 from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
-from regard.state import KeyValueCache
 from regard.text.templates import Template
 
 Words = Literal["tied", "own", "none"]
@@ -128,7 +128,7 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         init_weights(self, config.init_range)
         cut_heads(self, config.pruned)
         tied = self.embedding if config.output == "tied" else None
-        self.head: Any = NoWords()
+        self.head: Any = NoLMHead()
         if config.output != "none":
             self.head = Softmax(width, words, tied=tied, bias=False)
         if config.output == "own":
@@ -195,7 +195,7 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
     ) -> KeyValueCache:
         """The state after the tokens (R, T), or the first `lengths` (R,) of them."""
         state = self.continued(tokens, state)[1]
-        return state if lengths is None else state.cut(lengths)
+        return state if lengths is None else state.truncate(lengths)
 
     @property
     def first_token(self) -> int:
@@ -221,7 +221,7 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
     # ---- heads and texts
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`.
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -230,13 +230,15 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         made: nn.Module
         match kind:
             case "classes":
-                made = Answers(width, outputs, pooling=last_token, bias=False)
+                made = ClassificationHead(width, outputs, pooling=last_token, bias=False)
             case "tags":
-                made = Answers(width, outputs, pooling=every_token, dropout=self.tags_dropout)
+                made = ClassificationHead(
+                    width, outputs, pooling=every_token, dropout=self.tags_dropout
+                )
             case "span":
-                made = Answers(width, 2, pooling=every_token)
+                made = ClassificationHead(width, 2, pooling=every_token)
             case "multiple_choice":
-                made = Compared(width, config.choice_activation, config.choice_dropout)
+                made = ChoiceHead(width, config.choice_activation, config.choice_dropout)
             case _:
                 raise no_head(self, kind)
         return init_weights(made, config.init_range)
@@ -259,7 +261,7 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         return Template.around(*((mark,) for mark in marks))
 
 
-class Compared(Answers):
+class ChoiceHead(ClassificationHead):
     """How well a row answers, at its last token: a(W drop(h) + b), to be compared with others."""
 
     def __init__(self, d_model: int, activation: str | None, dropout: float):
@@ -271,7 +273,7 @@ class Compared(Answers):
         return self.activation(super().scores(read))
 
 
-class NoWords(nn.Module):
+class NoLMHead(nn.Module):
     """In the place of an output over words, where there is none."""
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.attention.attend import SCALED
-from regard.attention.heads import Pruned
+from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal_of
 from regard.attention.multihead import LayerCache, SelfAttention
+from regard.attention.pruning import Pruned
 from regard.attention.scores import Dot
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -27,7 +28,6 @@ from regard.models.config import Activation, Epsilon, InitScale, Probability, Si
 from regard.models.gpt import GPT, Words
 from regard.models.protocols import States
 from regard.ops import KeyMask
-from regard.state import KeyValueCache
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,7 @@ class Encoder(Model):
 
     @abstractmethod
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`.
+        """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
             ConfigError: this family has no head of that kind.

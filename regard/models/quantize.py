@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from regard import ops
 from regard.errors import ConfigError
 from regard.layers.linear import Linear
-from regard.layers.output import Softmax
 from regard.layers.quantized import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -28,6 +27,7 @@ from regard.layers.quantized import (
     Weights,
 )
 from regard.layers.recurrent import RecurrentLayer
+from regard.layers.softmax import Softmax
 from regard.registry import kernel_package
 from regard.suggest import nearest
 

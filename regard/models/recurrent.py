@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
-from regard.layers.output import Softmax
 from regard.layers.recurrent import Stack, cell_class
+from regard.layers.softmax import Softmax
 from regard.models.config import InitScale, Probability, Size, TokenId
 from regard.models.protocols import LanguageModel, Output
 from regard.state import Cells

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from regard.models.headed import Headed, assembled
+from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 
 
-def with_vocabulary(model: Headed, vocab_size: int, **ids: int | None) -> Headed:
+def with_vocabulary(
+    model: EncoderWithHeads, vocab_size: int, **ids: int | None
+) -> EncoderWithHeads:
     """The same encoder and heads with an embedding of `vocab_size` rows, if it has fewer.
 
     New rows are drawn as all rows were when the model began.

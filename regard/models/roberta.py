@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from regard.layers.heads import Answers, Inner, MaskedWords, first_token
 from regard.layers.positions import RobertaPositions
+from regard.layers.task_heads import ClassificationHead, DenseActivation, MaskedLMHead, first_token
 from regard.models.bert import Bert, BertConfig, softmax_over
 from regard.models.config import Epsilon, Size, TokenId
 from regard.models.init import init_weights, no_head
@@ -64,7 +64,7 @@ class Roberta(Bert):
         init_weights(self.positions, config.init_range)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of one of the kinds in `regard.models.headed.HEADS`, but for "next_sentence".
+        """A new head: one of the kinds in `encoder_with_heads.HEADS`, but for "next_sentence".
 
         Raises:
             ConfigError: this family has no head of that kind.
@@ -75,15 +75,17 @@ class Roberta(Bert):
         made: nn.Module
         match kind:
             case "masked_lm":  # gelu, whatever the layers have
-                made = MaskedWords(
+                made = MaskedLMHead(
                     width, "gelu", config.norm_eps, softmax_over(self.embedding, config)
                 )
             case "classes":
-                inner = Inner(width, "tanh", dropout)
-                made = Answers(width, outputs, pooling=first_token, inner=inner, dropout=dropout)
+                inner = DenseActivation(width, "tanh", dropout)
+                made = ClassificationHead(
+                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
+                )
             case "multiple_choice":
-                inner = Inner(width, "tanh")
-                made = Answers(
+                inner = DenseActivation(width, "tanh")
+                made = ClassificationHead(
                     width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
                 )
             case "next_sentence":

@@ -18,17 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.attend import Score
-from regard.attention.looking import Looking
+from regard.attention.cache import SourceMemory
+from regard.attention.capture import CapturePoint
+from regard.attention.cross_step import CrossAttentionStep
 from regard.attention.scores import PLAIN, Additive, General
-from regard.attention.tap import Tap
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
-from regard.layers.output import Softmax
 from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
+from regard.layers.softmax import Softmax
 from regard.models.config import Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.state import Cells, SourceMemory, State
+from regard.state import Cells, State
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class AttentionDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.score = score
         self.combine = Linear(2 * width, width, bias=False)
-        self.tap, self.look, self.cell = Tap("cross"), Looking(), LSTMStep()
+        self.tap, self.look, self.cell = CapturePoint("cross"), CrossAttentionStep(), LSTMStep()
         for linear in (self.words, *gates):
             for parameter in linear.parameters():
                 nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)

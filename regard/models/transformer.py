@@ -17,19 +17,20 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from regard.attention.heads import Pruned, cut_heads
+from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.masks import causal_of, keys_of, padding_of
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
+from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.norm import AddNorm
-from regard.layers.output import Softmax
 from regard.layers.positions import SinusoidalPositions
+from regard.layers.softmax import Softmax
 from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
 from regard.ops import KeyMask
-from regard.state import KeyValueCache, SourceMemory, State
+from regard.state import State
 
 
 @dataclass(frozen=True)

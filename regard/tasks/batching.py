@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from regard import decoding
-from regard.attention.gates import gating
-from regard.attention.tap import listening
+from regard.attention.capture import listening
+from regard.attention.head_gates import gating
 from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy

@@ -18,7 +18,7 @@ from regard.data import RowReader
 from regard.data.batches import moved
 from regard.errors import DataError
 from regard.metrics import Score
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import AuxiliaryLM, EncoderTask, Part, headed, labelled
 from regard.tasks.pair_order import BothOrders
@@ -85,7 +85,7 @@ class Classification(EncoderTask):
 
     def __init__(
         self,
-        model: Headed,
+        model: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],

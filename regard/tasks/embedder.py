@@ -26,8 +26,8 @@ from torch.nn import functional as F
 from regard.data.encoder_inputs import EncodedInputs, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
-from regard.layers.mixing import Choice, choice_of
 from regard.layers.pooling import KINDS, Pooling
+from regard.layers.scalar_mix import Choice, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of

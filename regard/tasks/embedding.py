@@ -18,7 +18,7 @@ from regard.data import RowReader, read
 from regard.errors import DataError
 from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Score, Spearman
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
 from regard.tasks.embedder import TextEncoder, as_text
 from regard.tasks.encoding import EncoderTask, headed
@@ -52,7 +52,7 @@ class Embedding(EncoderTask):
 
     def __init__(
         self,
-        model: Headed,
+        model: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         kinds: Sequence[str] = ("mean",),

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.attention.tap import Labels, label, listening
+from regard.attention.capture import Labels, label, listening
 from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
@@ -30,7 +30,7 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Score
 from regard.models import is_encoder
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
 from regard.recipe import Options, Recipe, RecipePath
@@ -140,7 +140,7 @@ class EncoderTask(TaskVerbs, ABC):
     remarks: what the user should know of how the model was initialized.
     """
 
-    model: Headed
+    model: EncoderWithHeads
     pieces: InputFormat
     head: ClassVar[str]
     verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
@@ -149,7 +149,9 @@ class EncoderTask(TaskVerbs, ABC):
     reads_pairs: ClassVar[bool] = False
     columns: ClassVar[tuple[int, ...]] = (0, 1)
 
-    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_length: int | None = None):
+    def __init__(
+        self, model: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
+    ):
         self.model = model
         self.pieces = pieces_of(model, tokenizer, max_length)
         self.tokenizer = tokenizer.with_template(self.pieces.template)
@@ -227,7 +229,7 @@ class EncoderTask(TaskVerbs, ABC):
         return encoder(self.model.encoder)
 
     def read(self, texts: Sequences) -> Tensor:
-        """What the head reads of a batch; see `Headed.read`."""
+        """What the head reads of a batch; see `EncoderWithHeads.read`."""
         return self.model.read(self.head, texts, self.encoder)
 
     def scores_of(self, read: Tensor, batch: Any) -> Tensor:
@@ -440,7 +442,7 @@ class AuxiliaryLM:
     weight: float
 
     @classmethod
-    def of(cls, model: Headed, weight: float) -> AuxiliaryLM | None:
+    def of(cls, model: EncoderWithHeads, weight: float) -> AuxiliaryLM | None:
         """The objective of a model; None where the weight is 0.
 
         Raises:
@@ -474,7 +476,9 @@ class AuxiliaryLM:
         return self.weight * total, counted
 
 
-def pieces_of(model: Headed, tokenizer: Tokenizer, max_length: int | None = None) -> InputFormat:
+def pieces_of(
+    model: EncoderWithHeads, tokenizer: Tokenizer, max_length: int | None = None
+) -> InputFormat:
     """How texts become the input of a model: by the template of the tokenizer's file, otherwise by
     the model's own; in one segment where the model does not distinguish segments.
 
@@ -489,8 +493,8 @@ def pieces_of(model: Headed, tokenizer: Tokenizer, max_length: int | None = None
 
 
 def labelled(
-    model: Headed, kind: str, labels: Sequence[str]
-) -> tuple[Headed, tuple[str, ...], list[str]]:
+    model: EncoderWithHeads, kind: str, labels: Sequence[str]
+) -> tuple[EncoderWithHeads, tuple[str, ...], list[str]]:
     """A model with a head for these labels, the labels in the order of its outputs, and remarks.
 
     The model's own head is kept, with its order, if it has all of these labels; otherwise the model
@@ -515,20 +519,20 @@ def _some(labels: Sequence[str]) -> str:
     return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown
 
 
-def headed(model: nn.Module) -> Headed:
+def headed(model: nn.Module) -> EncoderWithHeads:
     """A model as an encoder with its heads.
 
     Raises:
         ConfigError: the model is not an encoder.
     """
-    if isinstance(model, Headed):
+    if isinstance(model, EncoderWithHeads):
         return model
     if not isinstance(model, Encoder):
         raise ConfigError(
             f"{type(model).__name__} is no encoder: this task reads hidden states of a whole text. "
             "Choose a model such as bert, or start from a folder that holds one."
         )
-    return Headed(model, {})
+    return EncoderWithHeads(model, {})
 
 
 def no_columns(columns: Sequence[Any]) -> None:

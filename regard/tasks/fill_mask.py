@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.encoder_inputs import EncodedInputs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError, TextError
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.encoding import EncoderTask
@@ -69,7 +69,9 @@ class FillMask(EncoderTask):
     verbs = ("predict", "embed", "look")
     head = "masked_lm"
 
-    def __init__(self, model: Headed, tokenizer: Tokenizer, *, max_length: int | None = None):
+    def __init__(
+        self, model: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
+    ):
         super().__init__(model, tokenizer, max_length=max_length)
         if tokenizer.mask_id is None:
             raise ConfigError(

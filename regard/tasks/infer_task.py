@@ -15,7 +15,7 @@ from torch import nn
 from regard.checkpoints.formats.config_table import label_names
 from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder
-from regard.models.headed import Headed, outputs_of
+from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
 from regard.schema import joined_with_or
 
 # kind of head -> task; the first kind that a model has decides
@@ -32,7 +32,7 @@ HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "class
 
 def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
-    if not isinstance(model, Headed):
+    if not isinstance(model, EncoderWithHeads):
         continues = model.continues
         own = ("language-modeling",) if continues else ("translation",)
         if is_encoder(type(model)):
@@ -57,7 +57,7 @@ def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: 
             f"is for {joined_with_or(able)}. Correct the field, or use another folder."
         )
     labels = settings.get("labels")
-    if not isinstance(model, Headed) or task not in HEAD_OF:
+    if not isinstance(model, EncoderWithHeads) or task not in HEAD_OF:
         return
     if not isinstance(labels, list | tuple):
         return  # their types are checked with those of the other settings
@@ -70,8 +70,8 @@ def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: 
 
 
 def _described(model: nn.Module) -> str:
-    heads = list(model.heads) if isinstance(model, Headed) else []
-    kind = type(model.encoder if isinstance(model, Headed) else model).__name__
+    heads = list(model.heads) if isinstance(model, EncoderWithHeads) else []
+    kind = type(model.encoder if isinstance(model, EncoderWithHeads) else model).__name__
     return f"{kind} with the head{'s' * (len(heads) > 1)} {', '.join(heads)}" if heads else kind
 
 
@@ -86,7 +86,7 @@ def kept_settings(
     """
     found = task_of(model, config)[0]
     kind = HEAD_OF.get(task, "")
-    heads = dict(model.heads) if isinstance(model, Headed) else {}
+    heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
     fits = found == task if kind in ("", "classes") else kind in heads
     if not fits or not kind or "labels" not in settings:
         return dict(settings) if fits else None
@@ -103,7 +103,7 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     Raises:
         ConfigError: labels and head do not fit together.
     """
-    if not isinstance(model, Headed):
+    if not isinstance(model, EncoderWithHeads):
         if model.continues:
             return "language-modeling", {}
         return "translation", {}

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard import decoding
-from regard.attention.tap import label, muted
+from regard.attention.capture import label, muted
 from regard.data import (
     EpochSampler,
     ParallelStreams,

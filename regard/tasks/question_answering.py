@@ -26,7 +26,7 @@ from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
 from regard.errors import TextError
 from regard.metrics import Score
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
@@ -115,7 +115,7 @@ class QuestionAnswering(EncoderTask):
 
     def __init__(
         self,
-        model: Headed,
+        model: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         max_length: int | None = 384,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.gates import gating
-from regard.attention.tap import listening
+from regard.attention.capture import listening
+from regard.attention.head_gates import gating
 from regard.data.batches import Sequences
 from regard.models.gpt import GPT
 from regard.models.wrappers import generator
@@ -75,7 +75,7 @@ def encode_with_shared_prefixes(model: GPT, texts: Sequences) -> Tensor | None:
     rest = groups.rest
     reused = (texts.lengths - rest).clamp(min=0)[:, None]  # (B, 1)
     positions = torch.arange(width, device=ids.device)  # (T,)
-    state = state.select(groups.owner).cut(reused[:, 0])
+    state = state.select(groups.owner).truncate(reused[:, 0])
     after = reader(ids.gather(1, reused + positions[:rest]), state).hidden  # (B, R, D)
     prefix = before[groups.owner][:, positions.clamp(max=before.size(1) - 1)]
     at = (positions - reused).clamp(0, rest - 1)[..., None].expand(-1, -1, after.size(-1))

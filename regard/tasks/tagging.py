@@ -27,7 +27,7 @@ from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
 from regard.metrics.tags import convert, spans
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import (
     EncoderRecipe,
@@ -133,7 +133,7 @@ class Tagging(EncoderTask):
 
     def __init__(
         self,
-        model: Headed,
+        model: EncoderWithHeads,
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],

@@ -10,7 +10,7 @@ represents the sequence ("Input transformations", Radford et al. 2018, section 3
 
 from __future__ import annotations
 
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.resize_embeddings import with_vocabulary
 from regard.text import Tokenizer
 
@@ -18,7 +18,9 @@ from regard.text import Tokenizer
 SPECIAL_TOKENS = {"bos": "[START]", "sep": "[DELIMITER]", "cls": "[EXTRACT]", "pad": "[PAD]"}
 
 
-def transformed(model: Headed, tokenizer: Tokenizer, source: Headed) -> tuple[Headed, Tokenizer]:
+def transformed(
+    model: EncoderWithHeads, tokenizer: Tokenizer, source: EncoderWithHeads
+) -> tuple[EncoderWithHeads, Tokenizer]:
     """A causal model and its tokenizer with special tokens around texts; others as they are.
 
     If the tokenizer already defines these special tokens they are reused. A model that keeps the

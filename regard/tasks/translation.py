@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from regard import decoding
-from regard.attention.tap import label, muted
+from regard.attention.capture import label, muted
 from regard.data import (
     IGNORE,
     Buckets,

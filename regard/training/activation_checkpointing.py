@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Model
 
 
@@ -28,7 +28,7 @@ def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> lis
     Raises:
         ConfigError: the model has none.
     """
-    found = model.repeated_blocks if isinstance(model, Model | Headed) else []
+    found = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
     if not found:
         raise ConfigError(
             f"[training] `{option}` is for models that are made of blocks, such as bert, gpt2 or "

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.attention.gates import gating
-from regard.attention.tap import listening
+from regard.attention.capture import listening
+from regard.attention.head_gates import gating
 from regard.errors import ConfigError
 from regard.training.activation_checkpointing import blocks_of, checkpointed, replaced
 

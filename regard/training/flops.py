@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 from regard.models.features import Features
-from regard.models.headed import Headed, assembled
 from regard.models.protocols import Generator
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.task import Task
@@ -20,7 +20,7 @@ from regard.training.task import Task
 def twin(model: nn.Module, device: str) -> Any:
     """A new model of the same configuration on a device; on "meta" its tensors have no numbers."""
     with torch.device(device):
-        if not isinstance(model, Headed):
+        if not isinstance(model, EncoderWithHeads):
             return type(model)(model.config)
         encoder: Any = type(model.encoder)
         made = assembled(encoder(model.config), model.outputs())
@@ -76,7 +76,7 @@ def _without_targets(head: Any, tokens: int) -> Iterator[None]:
 
 def _frozen_flops(model: nn.Module, batch: Any) -> int:
     """FLOPs of the forward pass through a frozen encoder."""
-    features = model.encoder if isinstance(model, Headed) else None
+    features = model.encoder if isinstance(model, EncoderWithHeads) else None
     if not isinstance(features, Features):
         return 0
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention.capture import CapturePoint, Labels, label, listening
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.tap import Labels, Tap, label, listening
 from regard.errors import ConfigError
 from regard.models.protocols import Encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
@@ -46,7 +46,7 @@ class AttentionRecord:
         self._names = {
             id(tap): name.removesuffix(".tap")
             for name, tap in module.named_modules()
-            if isinstance(tap, Tap)
+            if isinstance(tap, CapturePoint)
         }
         self._heads = {
             id(attention.tap): tuple(head + 1 for head in attention.kept)
@@ -57,11 +57,11 @@ class AttentionRecord:
         if not self._names:
             raise ConfigError(f"{type(module).__name__} has no attention: nothing can be shown.")
 
-    def wants(self, tap: Tap) -> bool:
+    def wants(self, tap: CapturePoint) -> bool:
         """Whether the tap is one of this model."""
         return id(tap) in self._names
 
-    def take(self, tap: Tap, weights: Tensor) -> None:
+    def take(self, tap: CapturePoint, weights: Tensor) -> None:
         """Record weights (B, H, T, S)."""
         name = self._names[id(tap)]
         if self._starts_pass(name, tap, weights):
@@ -70,7 +70,7 @@ class AttentionRecord:
         attention = self.passes[-1].attentions.setdefault(name, attention)
         attention.parts.append(weights.detach().float().cpu())
 
-    def _starts_pass(self, name: str, tap: Tap, weights: Tensor) -> bool:
+    def _starts_pass(self, name: str, tap: CapturePoint, weights: Tensor) -> bool:
         """Whether another pass began without a call of the model itself (`encode`, `scores`): its
         tokens were announced, or the first queries of a text come again."""
         known = bool(self.passes) and name in self.passes[-1].attentions

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from regard.errors import ConfigError
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.text import Tokenizer
 from regard.visual.attention_record import TaskWithModel, as_encoder, evaluation_mode
@@ -50,7 +50,7 @@ def contextual_vectors(
         ConfigError: the word occurs less than twice, or the model is no encoder.
     """
     module, pieces = as_encoder(model, pieces)
-    encoder: Any = module.encoder if isinstance(module, Headed) else module
+    encoder: Any = module.encoder if isinstance(module, EncoderWithHeads) else module
     if not isinstance(encoder, Encoder):
         raise ConfigError(f"{type(module).__name__} has no hidden states of a whole text to show.")
     rows = pieces.encode([(text,) for text in texts])

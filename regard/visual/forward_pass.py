@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention.tap import Labels
+from regard.attention.capture import Labels
 
 
 @dataclass

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import attend
+from regard.attention.capture import CapturePoint, ReshapedCapture, listening, muted
 from regard.attention.masks import causal, padding
 from regard.attention.scores import PLAIN, Additive, Dot, General
-from regard.attention.tap import Laid, Tap, listening, muted
 from regard.ops import KeyMask
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
@@ -27,10 +27,10 @@ class Everybody:
     def __init__(self) -> None:
         self.taken: list[Tensor] = []
 
-    def wants(self, tap: Tap) -> bool:
+    def wants(self, tap: CapturePoint) -> bool:
         return True
 
-    def take(self, tap: Tap, weights: Tensor) -> None:
+    def take(self, tap: CapturePoint, weights: Tensor) -> None:
         self.taken.append(weights.detach())
 
     def label(self, source: object, target: object) -> None: ...
@@ -65,7 +65,7 @@ def looked_at(function, *args, **options):
     """The explicit path: somebody looks."""
     token = listening.set(Everybody())
     try:
-        return function(*args, tap=Tap("encoder"), **options)
+        return function(*args, tap=CapturePoint("encoder"), **options)
     finally:
         listening.reset(token)
 
@@ -129,7 +129,7 @@ def test_closed_runs_fused_and_looking_runs_explicit(monkeypatch):
         F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or real(*a, **k)
     )
     x = torch.randn(2, 2, 5, 4)
-    attend(x, x, x, tap=Tap("encoder"))
+    attend(x, x, x, tap=CapturePoint("encoder"))
     assert len(fused) == 1
     looked_at(attend, x, x, x)
     assert len(fused) == 1
@@ -207,9 +207,9 @@ def test_dropout_leaves_the_expected_context_as_it_is():
 
 def test_weights_pass_before_dropout_and_after_the_reweighting(everybody):
     x = torch.randn(2, 2, 5, 4)
-    attend(x, x, x, dropout=0.5, tap=Tap("encoder"))
+    attend(x, x, x, dropout=0.5, tap=CapturePoint("encoder"))
     torch.testing.assert_close(everybody.taken[0].sum(-1), torch.ones(2, 2, 5))
-    attend(x, x, x, reweight=lambda weights: 2 * weights, tap=Tap("encoder"))
+    attend(x, x, x, reweight=lambda weights: 2 * weights, tap=CapturePoint("encoder"))
     torch.testing.assert_close(everybody.taken[1], 2 * everybody.taken[0])
 
 
@@ -264,7 +264,7 @@ def test_learned_scores_take_a_heads_dimension_and_learn(score):
 
 
 def test_a_closed_tap_records_nothing():
-    tap, x = Tap("encoder"), torch.randn(1, 1, 3, 4)
+    tap, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
     assert not tap.open
     attend(x, x, x, tap=tap)
     tap(x)  # harmless: nobody listens
@@ -273,14 +273,14 @@ def test_a_closed_tap_records_nothing():
 def test_captured_weights_are_those_of_the_formula(everybody):
     x = torch.randn(2, 2, 5, 4)
     grid = torch.ones(5, 5).tril().bool()
-    attend(x, x, x, mask=KeyMask(grid), tap=Tap("decoder"))
+    attend(x, x, x, mask=KeyMask(grid), tap=CapturePoint("decoder"))
     scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
     torch.testing.assert_close(everybody.taken[0], scores.softmax(-1))
 
 
 def test_a_laid_tap_shows_another_layout(everybody):
     x = torch.randn(2, 3, 4, 4)
-    laid = Laid(Tap("cross"), lambda weights: weights.flatten(0, 1)[:, None])
+    laid = ReshapedCapture(CapturePoint("cross"), lambda weights: weights.flatten(0, 1)[:, None])
     attend(x, x, x, tap=laid)
     assert everybody.taken[0].shape == (6, 1, 4, 4)
     with muted():
@@ -288,7 +288,7 @@ def test_a_laid_tap_shows_another_layout(everybody):
 
 
 def test_muted_closes_the_taps_inside(everybody):
-    tap, x = Tap("encoder"), torch.randn(1, 1, 3, 4)
+    tap, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
     with muted():
         assert not tap.open
         attend(x, x, x, tap=tap)
@@ -296,7 +296,7 @@ def test_muted_closes_the_taps_inside(everybody):
 
 
 def test_two_threads_share_a_model_and_only_one_looks():
-    tap, x = Tap("encoder"), torch.randn(2, 2, 5, 4)
+    tap, x = CapturePoint("encoder"), torch.randn(2, 2, 5, 4)
     both, seen = threading.Barrier(2), {}
 
     def work(name: str, looks: bool) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.attention.heads import attentions, pruned_heads, weakest, with_all_heads
 from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.pruning import attentions, pruned_heads, weakest, with_all_heads
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.formats import PRUNED, from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
@@ -20,7 +20,7 @@ from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert, BertConfig
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.transformer import Transformer, TransformerConfig
 
 ROWS = [[5, 6, 7, 8, 9], [10, 11, 12], [4]]
@@ -368,7 +368,7 @@ def test_our_own_format_remembers_what_is_gone(tmp_path):
 
 
 def test_the_published_format_has_zeros_and_is_cut_again():
-    model = Headed(bert(), {})
+    model = EncoderWithHeads(bert(), {})
     regard.prune_heads(model, SOME)
     config, tensors = to_published(model)
     config = json.loads(json.dumps(config))
@@ -385,14 +385,14 @@ def test_the_published_format_has_zeros_and_is_cut_again():
 
 
 def test_a_head_that_is_in_use_is_not_cut_because_of_a_stale_note():
-    config, tensors = to_published(Headed(bert(), {}))
+    config, tensors = to_published(EncoderWithHeads(bert(), {}))
     with pytest.raises(CheckpointError, match="head 2 of encoder layer 1 among the pruned ones"):
         from_published(config | {PRUNED: [["encoder", 1, [2]]]}, tensors)
 
 
 def test_transformers_opens_a_pruned_model_with_equal_outputs(tmp_path):
     transformers = pytest.importorskip("transformers")
-    model = Headed(bert(), {})
+    model = EncoderWithHeads(bert(), {})
     regard.prune_heads(model, SOME)
     config, tensors = to_published(model)
     write_tensors(tmp_path / "model.safetensors", tensors)

@@ -11,19 +11,19 @@ from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
 from regard.attention.attend import attend
+from regard.attention.cache import KeyValueCache
+from regard.attention.capture import listening
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import (
     CrossAttention,
-    Joined,
     Memory,
+    PackedLinear,
     SelfAttention,
     merge_heads,
     share,
     split_heads,
     unshare,
 )
-from regard.attention.tap import listening
-from regard.state import KeyValueCache
 
 
 class Keep:
@@ -131,7 +131,7 @@ def test_self_attention_with_a_cache_is_the_full_pass():
 def test_each_joined_part_starts_as_if_it_stood_alone():
     torch.manual_seed(0)
     bound = math.sqrt(6 / (64 + 64))
-    for part in Joined(64, 64, parts=3).weight.chunk(3):
+    for part in PackedLinear(64, 64, parts=3).weight.chunk(3):
         assert part.abs().max() <= bound
         assert part.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 

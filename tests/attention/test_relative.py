@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal
 from regard.attention.multihead import SelfAttention
 from regard.attention.relative import (
@@ -19,7 +20,6 @@ from regard.attention.relative import (
 from regard.attention.scores import PLAIN
 from regard.layers.positions import sinusoid
 from regard.ops import KeyMask
-from regard.state import KeyValueCache
 
 D, HEADS, K = 12, 3, 5  # the width of a head is not D / H
 

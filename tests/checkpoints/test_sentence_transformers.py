@@ -14,7 +14,7 @@ from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.pooling import KINDS, Pooling
 from regard.models.bert import Bert
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.text import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "##s", "on"]
@@ -28,7 +28,7 @@ def folder(tmp_path):
     """A tiny random BERT with its tokenizer."""
     torch.manual_seed(1)
     sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, max_length=12)
-    model = Headed(Bert(Bert.Config(len(PIECES), **sizes)), {}).eval()
+    model = EncoderWithHeads(Bert(Bert.Config(len(PIECES), **sizes)), {}).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     config, tensors = to_published(model)

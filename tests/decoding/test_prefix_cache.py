@@ -6,7 +6,7 @@ from decoding_mocks import EOS, Recurrent, batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.attention.gates import gated
+from regard.attention.head_gates import gated
 from regard.data.batches import Sequences
 from regard.decoding import Beam, Greedy, Sampling, SmallModel, Speculative, generate, keep_prefixes
 from regard.decoding.start import start

@@ -24,8 +24,8 @@ from regard.kernels.compiled_encoder import CompiledEncoder
 from regard.kernels.compiled_texts import Flat, TextProgram
 from regard.kernels.program import Program
 from regard.layers import panels
-from regard.layers.output import Softmax
 from regard.layers.panels import Panels
+from regard.layers.softmax import Softmax
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.quantize import prepare

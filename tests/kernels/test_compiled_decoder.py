@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import regard
-from regard.attention.heads import heads_masked
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy

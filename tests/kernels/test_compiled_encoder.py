@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import regard
-from regard.attention.heads import heads_masked
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.kernels.compiled_encoder import CompiledEncoder
 from regard.kernels.compiled_texts import CompiledTexts, TextProgram
-from regard.layers.mixing import choice_of
 from regard.layers.quantized import QuantizedMatrix
+from regard.layers.scalar_mix import choice_of
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
 from regard.models.quantize import prepare

@@ -11,8 +11,8 @@ import torch
 from regard.kernels import build, products
 from regard.layers import panels
 from regard.layers.linear import Linear
-from regard.layers.output import Softmax
 from regard.layers.quantized import QuantizedLinear, QuantizedMatrix, QuantizedSoftmax
+from regard.layers.softmax import Softmax
 
 SHAPES = [(1, 1), (16, 64), (17, 100), (50, 130), (200, 256)]
 

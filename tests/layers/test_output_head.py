@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import regard.layers.output as output
+import regard.layers.softmax as output
 from regard import ops
-from regard.layers.output import Softmax
+from regard.layers.softmax import Softmax
 
 D, V = 6, 11
 

@@ -24,7 +24,7 @@ import regard.ops
 from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.models.bert import PUBLISHED, SIZES, Bert, BertConfig
-from regard.models.headed import HEADS, Headed
+from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
 
@@ -33,10 +33,10 @@ def count(model) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def headed(config: BertConfig, *kinds: str) -> Headed:
+def headed(config: BertConfig, *kinds: str) -> EncoderWithHeads:
     with torch.device("meta"):
         encoder = Bert(config)
-        return Headed(encoder, {kind: encoder.new_head(kind) for kind in kinds})
+        return EncoderWithHeads(encoder, {kind: encoder.new_head(kind) for kind in kinds})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_head_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match="Bert has no head 'speech'"):
         encoder.new_head("speech")
     with pytest.raises(ConfigError, match="There is no head 'tag'. Did you mean 'tags'"):
-        Headed(encoder, {"tag": encoder.new_head("tags", 2)})
+        EncoderWithHeads(encoder, {"tag": encoder.new_head("tags", 2)})
     assert all(encoder.new_head(kind, 2) is not None for kind in HEADS)
 
 
@@ -130,7 +130,7 @@ def test_a_new_model_starts_as_the_paper_says(tied):
 def test_a_new_pooled_head_begins_with_the_pooler_and_the_rest_does_not():
     torch.manual_seed(0)
     encoder = Bert(BertConfig(20, **TINY))
-    trained = Headed(
+    trained = EncoderWithHeads(
         encoder, {kind: encoder.new_head(kind) for kind in ("masked_lm", "next_sentence")}
     )
     pooler = trained.heads["next_sentence"].inner.dense

@@ -9,7 +9,7 @@ from their_encoders import FAMILIES, T, batch, compare, ours_of, transformers
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.distilbert import PUBLISHED, SIZES, DistilBert, DistilBertConfig
-from regard.models.headed import HEADS
+from regard.models.encoder_with_heads import HEADS
 from regard.text.training import train
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.experiments import runs
-from regard.layers.mixing import choice_of
+from regard.layers.scalar_mix import choice_of
 from regard.models.bert import Bert
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
-from regard.models.headed import Headed
 from regard.tasks.embedding import Embedding
 from regard.text import Tokenizer
 
@@ -92,7 +92,7 @@ def test_a_recipe_trains_tags_on_features_and_its_folder_says_all(tmp_path, monk
     )
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*special, *dict.fromkeys(words)]))
-    inner = Headed(Bert(Bert.Config(len(special) + len(set(words)), **SIZES)), {})
+    inner = EncoderWithHeads(Bert(Bert.Config(len(special) + len(set(words)), **SIZES)), {})
     runs.save(Embedding(inner, Tokenizer.load(tmp_path)), "start")
     (tmp_path / "r.toml").write_text(
         'task = "tagging"\n[model]\npath = "start"\n[model.features]\nlayers = "mix"\n'

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.tap import Tap, listening
+from regard.attention.capture import CapturePoint, listening
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class
-from regard.models.headed import HEADS, Headed
+from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
 
 V, PAD, BOS, EOS = 19, 0, 1, 2
 SEQ2SEQ = dict(d_model=8, layers=2, dropout=0.3)
@@ -362,17 +362,17 @@ def test_looking_at_an_encoder_changes_nothing(encoder):
             finally:
                 listening.reset(token)
         torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
-    taps = [m for m in encoder.modules() if isinstance(m, Tap)]
+    taps = [m for m in encoder.modules() if isinstance(m, CapturePoint)]
     assert len(looker.kinds) == 2 * len(taps) == 2 * encoder.config.layers
 
 
 def test_an_encoder_on_disk_comes_back_as_it_was(encoder, tmp_path):
     texts = source(7)
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
-    before = Headed(encoder, heads).eval()
+    before = EncoderWithHeads(encoder, heads).eval()
     write_tensors(tmp_path / "model.safetensors", before.state_dict())
     other = type(encoder)(encoder.config)
-    after = Headed(other, {kind: other.new_head(kind, 3) for kind in heads}).eval()
+    after = EncoderWithHeads(other, {kind: other.new_head(kind, 3) for kind in heads}).eval()
     assert not torch.equal(after.scores("tags", texts), before.scores("tags", texts))
     load_weights(after, read_tensors(tmp_path / "model.safetensors"))
     for kind in heads:
@@ -393,7 +393,7 @@ def test_another_head_keeps_what_pre_training_left(encoder):
     for kind in HEADS:
         with suppress(ConfigError):
             made[kind] = encoder.new_head(kind, 3)
-    whole = Headed(encoder, made).eval()
+    whole = EncoderWithHeads(encoder, made).eval()
     for kind, own in made.items():
         same = whole.with_head(kind, getattr(own, "outputs", 1))
         assert list(same.heads) == [kind] and same.heads[kind] is own
@@ -402,7 +402,7 @@ def test_another_head_keeps_what_pre_training_left(encoder):
     assert fresh.heads["classes"].outputs == 5 and not fresh.heads["classes"].training
     assert fresh.scores("classes", source(7)).shape == (3, 5)
     for kind in encoder.pooled:
-        bare = Headed(encoder, {"pooler": made["pooler"]}).with_head(kind, 3)
+        bare = EncoderWithHeads(encoder, {"pooler": made["pooler"]}).with_head(kind, 3)
         pooler = made["pooler"].inner.dense
         if kind != "pooler":
             assert bare.heads[kind].inner.dense is not pooler
@@ -417,7 +417,7 @@ def test_every_head_of_an_encoder_answers_and_learns(encoder):
         except ConfigError:
             continue
         kinds.append(kind)
-        answers = Headed(encoder.train(), {kind: head}).scores(kind, texts)
+        answers = EncoderWithHeads(encoder.train(), {kind: head}).scores(kind, texts)
         answers[:1].square().sum().backward()
         assert answers.shape[0] == 3 and answers.isfinite().all()
         learned = [p.grad for p in head.parameters() if p.requires_grad]
@@ -429,10 +429,10 @@ class Looker:
     def __init__(self):
         self.kinds: list[str] = []
 
-    def wants(self, tap: Tap) -> bool:
+    def wants(self, tap: CapturePoint) -> bool:
         return True
 
-    def take(self, tap: Tap, weights: Tensor) -> None:
+    def take(self, tap: CapturePoint, weights: Tensor) -> None:
         assert weights.dim() == 4 and weights.size(0) == 3  # (B, H, T, S)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         self.kinds.append(tap.kind)
@@ -455,7 +455,7 @@ def test_looking_changes_nothing(model, mode):
         finally:
             listening.reset(token)
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
-    assert set(looker.kinds) == {m.kind for m in model.modules() if isinstance(m, Tap)}
+    assert set(looker.kinds) == {m.kind for m in model.modules() if isinstance(m, CapturePoint)}
 
 
 def test_looking_at_a_beam_shows_row_by_row(translator):

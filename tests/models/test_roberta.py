@@ -10,7 +10,7 @@ from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.roberta import PUBLISHED, SIZES, Roberta, RobertaConfig
 from regard.text.training import train
 
@@ -22,7 +22,7 @@ def test_the_released_models_have_these_many_parameters(size, exact):
     options = SIZES[size]
     with torch.device("meta"):
         encoder = Roberta(RobertaConfig(50_265, **options))
-        ours = Headed(encoder, {"pooler": encoder.new_head("pooler")})
+        ours = EncoderWithHeads(encoder, {"pooler": encoder.new_head("pooler")})
         theirs = transformers.RobertaModel(
             transformers.RobertaConfig(
                 hidden_size=options["d_model"],
@@ -69,7 +69,9 @@ def test_a_row_that_is_too_long_is_refused():
 
 def test_classes_are_read_through_a_new_layer_and_choices_through_the_pooler():
     encoder = Roberta(RobertaConfig(20, **TINY))
-    trained = Headed(encoder, {kind: encoder.new_head(kind) for kind in ("pooler", "masked_lm")})
+    trained = EncoderWithHeads(
+        encoder, {kind: encoder.new_head(kind) for kind in ("pooler", "masked_lm")}
+    )
     pooler = trained.heads["pooler"].inner.dense.weight
     choice, classes = (
         trained.with_head(k, 1).heads[k].inner for k in ("multiple_choice", "classes")
@@ -82,8 +84,8 @@ def test_classes_are_read_through_a_new_layer_and_choices_through_the_pooler():
 
 def test_its_files_are_not_berts():
     bert, roberta = Bert(BertConfig(20, **TINY)), Roberta(RobertaConfig(20, **TINY))
-    assert to_published(Headed(bert, {}))[0]["model_type"] == "bert"
-    config, tensors = to_published(Headed(roberta, {}))
+    assert to_published(EncoderWithHeads(bert, {}))[0]["model_type"] == "bert"
+    config, tensors = to_published(EncoderWithHeads(roberta, {}))
     assert config["model_type"] == "roberta"
     assert type(from_published(config, tensors).encoder) is Roberta
 

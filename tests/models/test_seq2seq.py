@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.attention.tap import Tap, listening
+from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.models import model_class
@@ -120,7 +120,7 @@ class Recorder:
     def __init__(self):
         self.seen = []
 
-    def wants(self, tap: Tap) -> bool:
+    def wants(self, tap: CapturePoint) -> bool:
         return True
 
     def take(self, tap, weights):
@@ -155,8 +155,8 @@ def test_the_tap_shows_the_formulas_weights(attention):
 
 
 def test_without_attention_there_is_no_tap():
-    assert not [m for m in tiny("none").modules() if isinstance(m, Tap)]
-    assert len([m for m in tiny("dot").modules() if isinstance(m, Tap)]) == 1
+    assert not [m for m in tiny("none").modules() if isinstance(m, CapturePoint)]
+    assert len([m for m in tiny("dot").modules() if isinstance(m, CapturePoint)]) == 1
 
 
 @pytest.mark.parametrize("attention", KINDS)

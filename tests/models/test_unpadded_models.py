@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import regard
-from regard.attention.gates import gated
+from regard.attention.head_gates import gated
 from regard.data import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.encoder_with_heads import assembled
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
-from regard.models.headed import assembled
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer

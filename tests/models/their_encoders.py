@@ -16,7 +16,7 @@ from regard.checkpoints.formats.distilbert import DISTILBERT
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.formats.roberta import ROBERTA
 from regard.data.batches import Sequences
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -148,13 +148,13 @@ def answers(output: Any, kind: str) -> Tensor:
     return output.prediction_logits if "prediction_logits" in output else output.logits
 
 
-def ours_of(model, **changes) -> Headed:
+def ours_of(model, **changes) -> EncoderWithHeads:
     config = json.loads(model.config.to_json_string(use_diff=False)) | changes
     config["architectures"] = [type(model).__name__]
     return from_published(config, weights(model)).eval()
 
 
-def compare(model, ours: Headed, texts: Sequences, *, left: bool = False) -> None:
+def compare(model, ours: EncoderWithHeads, texts: Sequences, *, left: bool = False) -> None:
     """Hidden states of every layer, and what every head says."""
     theirs = ask(model, texts, left, ours.config.pad or 0)
     turned = (lambda values: on_the_right(values, texts)) if left else (lambda values: values)

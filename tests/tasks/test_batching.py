@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard import decoding
-from regard.attention.tap import muted
+from regard.attention.capture import muted
 from regard.data import Sequences, TokenArray
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig

@@ -17,8 +17,8 @@ from regard.checkpoints.sentence_transformers import write_sentence_transformers
 from regard.data.encoder_inputs import InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.layers.mixing import ScalarMix
 from regard.layers.pooling import Pooling
+from regard.layers.scalar_mix import ScalarMix
 from regard.models import model_class
 from regard.tasks.embedding import Embedding
 from regard.tasks.language_modeling import LanguageModeling

@@ -18,11 +18,11 @@ from regard.data.batches import IGNORE, Sequences
 from regard.data.encoder_inputs import EncodedInputs, InputBatch
 from regard.data.layout import ALL, TokenSubset
 from regard.data.token_arrays import ReadReport
-from regard.layers.heads import Answers, every_token, mean_of_tokens
-from regard.layers.output import Softmax
 from regard.layers.recurrent import LSTM, BidirectionalStack
+from regard.layers.softmax import Softmax
+from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
 from regard.models.bert import BertBlock, BertConfig
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, States
 from regard.tasks.classification import Classification
 from regard.tasks.encoding import Part, Parts
@@ -55,7 +55,7 @@ class Small(nn.Module, Encoder):
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         pooling = mean_of_tokens if kind == "classes" else every_token
-        return Answers(8, outputs, pooling=pooling)
+        return ClassificationHead(8, outputs, pooling=pooling)
 
     def template(self, tokenizer: Tokenizer) -> Template:
         return Template.around((), (), ())
@@ -111,7 +111,7 @@ class PermutationEncoder(Small):
 
 
 def classification(encoder: Small) -> Classification:
-    model = Headed(encoder, {"classes": encoder.new_head("classes", 2)})
+    model = EncoderWithHeads(encoder, {"classes": encoder.new_head("classes", 2)})
     task = Classification(model, tokenizer(), labels=("cat", "dog"))
     rows = EncodedInputs.of(task.pieces.encode([(text,) for text in TEXTS]))
     targets = torch.tensor([int("dog" in text) for text in TEXTS])
@@ -187,7 +187,7 @@ def test_targets_of_a_permutation_batch_are_predicted():
 
 def test_a_tagging_task_reads_characters_too():
     encoder = CharacterEncoder()
-    model = Headed(encoder, {"tags": encoder.new_head("tags", 2)})
+    model = EncoderWithHeads(encoder, {"tags": encoder.new_head("tags", 2)})
     task = Tagging(model, tokenizer(), labels=("O", "NOUN"))
     (found,) = task.predictions(["the cat sleeps"])
     assert len(found.tags) == 3

@@ -88,7 +88,9 @@ def test_a_new_head_of_the_same_kind_has_its_own_labels(ours, count):
 )
 def test_a_new_head_is_a_new_task_and_told(ours, ending, options, task):
     place = saved_again(ours, ending, **options)
-    with pytest.warns(UserWarning, match="task classification, but the weights have no head for it"):
+    with pytest.warns(
+        UserWarning, match="task classification, but the weights have no head for it"
+    ):
         assert runs.load(place).name == task
 
 

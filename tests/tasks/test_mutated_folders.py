@@ -29,10 +29,10 @@ from regard.layers.feedforward import ACTIVATIONS
 from regard.models import MODELS, model_class
 from regard.models.bert import Bert, BertConfig
 from regard.models.config import Activation
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.headed import Headed
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -54,12 +54,12 @@ LABELS = ["good", "bad", "dull"]
 
 def bert(words, kind=None):
     body = Bert(BertConfig(words, d_ff=24, **SMALL))
-    return Headed(body, {kind: body.new_head(kind, 3)} if kind else {})
+    return EncoderWithHeads(body, {kind: body.new_head(kind, 3)} if kind else {})
 
 
 def features(words):
     over = Features.over(bert(words).encoder, "bert", dict(choice="sum", d_model=16, lstm_layers=1))
-    return Headed(over, {"tags": over.new_head("tags", 3)})
+    return EncoderWithHeads(over, {"tags": over.new_head("tags", 3)})
 
 
 TASK_OF = {

@@ -16,8 +16,8 @@ from regard.checkpoints.verify import verify
 from regard.errors import CheckpointError, ConfigError
 from regard.models import quantize
 from regard.models.bert import Bert, BertConfig
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.headed import Headed
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -47,7 +47,7 @@ def bert(words):
 
 def classifier(words):
     body = bert(words)
-    return Headed(body, {"classes": body.new_head("classes", 3)})
+    return EncoderWithHeads(body, {"classes": body.new_head("classes", 3)})
 
 
 PAIR = dict(d_ff=80, encoder_layers=2, decoder_layers=2, max_length=32, **WIDE)
@@ -74,7 +74,7 @@ TASKS = {
     "pre-norm": lambda t: Translation(
         PreNormTransformer(TransformerConfig(t.vocab_size, **PAIR)), t
     ),
-    "embedding": lambda t: Embedding(Headed(bert(t.vocab_size), {}), t, normalize=True),
+    "embedding": lambda t: Embedding(EncoderWithHeads(bert(t.vocab_size), {}), t, normalize=True),
     "classification": lambda t: Classification(
         classifier(t.vocab_size), t, labels=["good", "bad", "dull"]
     ),

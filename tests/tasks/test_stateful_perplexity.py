@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.data import ParallelStreams, TokenArray
-from regard.layers.output import Softmax
+from regard.layers.softmax import Softmax
 from regard.models.protocols import Output
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel

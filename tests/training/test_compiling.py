@@ -15,7 +15,7 @@ import torch
 from test_memory_and_rate import MODELS, hidden_of, texts
 
 import regard
-from regard.attention.heads import heads_masked
+from regard.attention.pruning import heads_masked
 from regard.data import EpochSampler, PairBatch, Sequences
 from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig

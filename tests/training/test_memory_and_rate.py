@@ -13,8 +13,8 @@ from toy import Toy
 from regard.data import PairBatch, Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.headed import Headed
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import TrainingOptions, train, utilization
@@ -161,5 +161,5 @@ def test_the_status_shows_mfu_where_it_is_known():
 
 def test_the_flops_of_a_head_at_few_positions_are_counted():
     encoder = MODELS["bert"]()
-    model = Headed(encoder, {"masked_lm": encoder.new_head("masked_lm")})
+    model = EncoderWithHeads(encoder, {"masked_lm": encoder.new_head("masked_lm")})
     assert blocks_of(model) == list(encoder.blocks)

@@ -15,7 +15,7 @@ from toy import Toy, options
 
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
 from regard.data.grouped_inputs import GroupBatch
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.encoding import AuxiliaryLM
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
@@ -94,7 +94,7 @@ def test_the_loss_of_a_translator_does_not_wait_for_the_device(case):
 def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     encoder = build(case)
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
-    model = Headed(encoder, heads).to("meta").train()
+    model = EncoderWithHeads(encoder, heads).to("meta").train()
     texts = source(7).to("meta")
     for kind in heads:
         model.scores(kind, texts).square().sum().backward()

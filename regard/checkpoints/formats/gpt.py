@@ -1,6 +1,7 @@
 """The published layouts of GPT and GPT-2: names, configuration, heads.
 
-A language model is the model itself; under other heads it is `Headed`. GPT-2's published files have
+A language model is the model itself; under other heads it is `EncoderWithHeads`.
+GPT-2's published files have
 no prefix before their names although they hold language models, so that the architecture decides
 and not the names.
 """
@@ -24,9 +25,9 @@ from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout,
 from regard.checkpoints.names import NameRow, Names
 from regard.checkpoints.transforms import transpose
 from regard.models.config import Epsilon, InitScale, Size, TokenId
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
-from regard.models.headed import Headed
 
 LM_HEAD = "lm_head.weight"
 # theirs -> the values that our head for multiple choice computes
@@ -90,7 +91,11 @@ class GPTLayout(EncoderLayout):
         return table
 
     def _architecture_of(self, model: object) -> str | None:
-        return self._architecture(model.heads) if isinstance(model, Headed) else self.language_model
+        return (
+            self._architecture(model.heads)
+            if isinstance(model, EncoderWithHeads)
+            else self.language_model
+        )
 
     def _required_heads(self, architecture: str) -> tuple[str, ...]:
         return () if architecture == self.language_model else super()._required_heads(architecture)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard.models import model_class, name_of, size_of
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
-from regard.models.headed import Headed
 from regard.models.protocols import Generator
 from regard.training.flops import bytes_of
 from regard.training.options import TrainingOptions
@@ -27,7 +27,7 @@ class Figure:
 def parameters_of(model: nn.Module) -> dict[str, int]:
     """Parameters by part; those that parts share are counted in the first of them."""
     parts: dict[str, int] = {}
-    inside = isinstance(model, Headed) and isinstance(model.encoder, Features)
+    inside = isinstance(model, EncoderWithHeads) and isinstance(model.encoder, Features)
     for name, parameter in model.named_parameters():
         # In `Features`, the frozen encoder and the LSTM are parts of their own.
         part = name.removeprefix("encoder.").split(".")[0] if inside else name.split(".")[0]

@@ -23,7 +23,7 @@ from regard.data.files import split_member
 from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
 from regard.experiments.runs import FineTuneSection, build_model, build_tokenizer
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import AuxiliaryLM, EncoderTask, headed
@@ -54,7 +54,7 @@ class TaskSample:
 class HeadOnly(Task):
     """A task on an encoder without its data: passes through encoder and head cost the same."""
 
-    def __init__(self, model: Headed, head: str, items: str):
+    def __init__(self, model: EncoderWithHeads, head: str, items: str):
         self.model, self.head, self.items = model, head, items
         self.aux_lm: AuxiliaryLM | None = None
 

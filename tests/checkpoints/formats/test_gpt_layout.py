@@ -25,7 +25,7 @@ from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.errors import CheckpointError, ConfigError
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 
 SAME = dict(atol=1e-5, rtol=0)
 UNUSUAL = {
@@ -56,7 +56,7 @@ def ours_of(model):
 
 
 def encoder_of(model):
-    return model.encoder if isinstance(model, Headed) else model
+    return model.encoder if isinstance(model, EncoderWithHeads) else model
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -102,7 +102,7 @@ def test_gradients_are_theirs(family, ending):
         )
     sum(objectives).backward()
     wanted.backward()
-    headed = ours if isinstance(ours, Headed) else Headed(ours, {})
+    headed = ours if isinstance(ours, EncoderWithHeads) else EncoderWithHeads(ours, {})
     table = FAMILIES[family].layout.names(tuple(headed.heads), headed.config)
     gradients = {name: p.grad for name, p in headed.named_parameters(remove_duplicate=False)}
     found = table.write(gradients)
@@ -166,8 +166,10 @@ def test_the_released_gpt2_has_no_prefix_and_old_buffers():
 def test_without_an_architecture_it_is_a_language_model_or_what_its_heads_say():
     theirs = FAMILIES["gpt2"].model("Model")
     config = config_of(theirs)
-    assert isinstance(ours_of(theirs), Headed)
-    assert not isinstance(from_published(config | {"architectures": None}, weights(theirs)), Headed)
+    assert isinstance(ours_of(theirs), EncoderWithHeads)
+    assert not isinstance(
+        from_published(config | {"architectures": None}, weights(theirs)), EncoderWithHeads
+    )
     theirs = FAMILIES["gpt2"].model("ForTokenClassification")
     config = config_of(theirs) | {"architectures": None}
     assert list(from_published(config, weights(theirs)).heads) == ["tags"]

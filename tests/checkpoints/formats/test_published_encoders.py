@@ -31,7 +31,7 @@ from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models import model_class
-from regard.models.headed import Headed
+from regard.models.encoder_with_heads import EncoderWithHeads
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -88,7 +88,7 @@ def test_their_gradients_are_ours(family, ending, tied):
         torch.testing.assert_close(grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
-def opened(folder, ending: str, ours: Headed):
+def opened(folder, ending: str, ours: EncoderWithHeads):
     """Our model in a folder, as `transformers` opens it, with what it missed."""
     config, tensors = to_published(ours)
     (folder / "config.json").write_text(json.dumps(config | {"regard": {"task": "any"}}))
@@ -118,7 +118,7 @@ def test_what_we_save_opens_in_transformers_and_comes_back(family, ending, tied,
     }
     if ending == "ForMultipleChoice":
         heads = {"multiple_choice": encoder.new_head("multiple_choice")}
-    ours = randomized(Headed(encoder, heads)).eval()
+    ours = randomized(EncoderWithHeads(encoder, heads)).eval()
     model, report = opened(tmp_path, ending, ours)
     assert type(model).__name__ == FAMILIES[family].name + ending
     assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -134,7 +134,9 @@ def test_what_we_save_opens_in_transformers_and_comes_back(family, ending, tied,
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_bare_encoder_opens_as_one(family, tmp_path):
     kind = model_class(family)
-    ours = randomized(Headed(kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1)), {}))
+    ours = randomized(
+        EncoderWithHeads(kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1)), {})
+    )
     model, report = opened(tmp_path, "Model", ours.eval())
     assert not report["unexpected_keys"] and not report["mismatched_keys"]
     assert all("pooler" in name for name in report["missing_keys"])
@@ -246,7 +248,7 @@ def test_a_pooler_that_older_writers_left_stays(family):
         assert config["architectures"] == [one.name + ending] and pooler.keys() <= tensors.keys()
         compare(
             one.model(ending),
-            Headed(ours.encoder, {k: ours.heads[k] for k in ENDINGS[ending]}).eval(),
+            EncoderWithHeads(ours.encoder, {k: ours.heads[k] for k in ENDINGS[ending]}).eval(),
             batch(one.segments),
         )
 

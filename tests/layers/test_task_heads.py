@@ -7,17 +7,17 @@ import torch
 from torch import nn
 
 from regard.data.batches import IGNORE, Sequences
-from regard.layers.heads import (
-    Answers,
-    Inner,
-    MaskedWords,
+from regard.layers.softmax import Softmax
+from regard.layers.task_heads import (
+    ClassificationHead,
+    DenseActivation,
+    MaskedLMHead,
     Pooler,
     every_token,
     first_token,
     last_token,
     mean_of_tokens,
 )
-from regard.layers.output import Softmax
 
 D = 6
 
@@ -51,7 +51,7 @@ def test_the_mean_of_an_empty_row_is_zero():
 def test_a_head_is_its_formula():
     torch.manual_seed(1)
     states, rows = hidden(), texts()
-    head = Answers(D, 3, pooling=first_token, inner=Inner(D, "tanh"))
+    head = ClassificationHead(D, 3, pooling=first_token, inner=DenseActivation(D, "tanh"))
     inner, output = head.inner.dense, head.output
     wide = states.double()[:, 0] @ inner.weight.double().T + inner.bias.double()
     expected = wide.tanh() @ output.weight.double().T + output.bias.double()
@@ -61,14 +61,20 @@ def test_a_head_is_its_formula():
     pooler = Pooler(D)
     pooler.inner.dense.load_state_dict(inner.state_dict())
     torch.testing.assert_close(pooler(states, rows).double(), wide.tanh(), atol=1e-6, rtol=1e-6)
-    assert Answers(D, 2, pooling=every_token, bias=False)(states, rows).shape == (3, 4, 2)
-    assert Answers(D, 2, pooling=last_token, bias=False).output.bias is None
+    assert ClassificationHead(D, 2, pooling=every_token, bias=False)(states, rows).shape == (
+        3,
+        4,
+        2,
+    )
+    assert ClassificationHead(D, 2, pooling=last_token, bias=False).output.bias is None
 
 
 def test_dropout_stands_before_each_matrix_and_in_training_alone():
     torch.manual_seed(1)
     states, rows = torch.ones(400, 1, D), Sequences.of([[1]] * 400, 0)
-    head = Answers(D, 2, pooling=first_token, inner=Inner(D, "linear", 0.5), dropout=0.25)
+    head = ClassificationHead(
+        D, 2, pooling=first_token, inner=DenseActivation(D, "linear", 0.5), dropout=0.25
+    )
     with torch.no_grad():
         for layer in (head.inner.dense, head.output):
             layer.weight.copy_(torch.eye(D)[: layer.out_features])
@@ -85,7 +91,7 @@ def test_masked_words_are_bert_s_formula(tied):
     torch.manual_seed(2)
     embedding = nn.Embedding(9, D)
     softmax = Softmax(D, 9, tied=embedding if tied else None, bias=True)
-    head = MaskedWords(D, "gelu", 1e-12, softmax)
+    head = MaskedLMHead(D, "gelu", 1e-12, softmax)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)

@@ -7,16 +7,18 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.attention.attend import Score, attend
+from regard.attention.cache import SourceMemory
+from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.attention.masks import padding
 from regard.attention.multihead import share, unshare
-from regard.attention.tap import Laid, Tap
-from regard.state import SourceMemory
 
 
-class Looking(nn.Module):
+class CrossAttentionStep(nn.Module):
     """With one head, and without projections: the memory's first layer is what is read."""
 
-    def forward(self, source: SourceMemory, score: Score, tap: Tap) -> Callable[[Tensor], Tensor]:
+    def forward(
+        self, source: SourceMemory, score: Score, tap: CapturePoint
+    ) -> Callable[[Tensor], Tensor]:
         """What hidden states (B, D) find in the source, (B, D): for the steps of one loop."""
         keys, values = source.layer(0)  # (N, H=1, S, K)
         count, longest = keys.size(0), keys.size(2)
@@ -25,7 +27,7 @@ class Looking(nn.Module):
         def look(hidden: Tensor) -> Tensor:
             rows = hidden.size(0)
             query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
-            laid = Laid(tap, lambda weights: unshare(weights, rows))
+            laid = ReshapedCapture(tap, lambda weights: unshare(weights, rows))
             context = attend(query, keys, values, score=score, mask=allowed, tap=laid)
             return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
 

@@ -17,7 +17,7 @@ from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import activation_of
 from regard.layers.linear import Linear
-from regard.layers.output import Softmax, counting
+from regard.layers.softmax import Softmax, counting
 
 Pooling = Callable[[Tensor, Sequences], Tensor]
 
@@ -55,7 +55,7 @@ class TaskHead(Protocol):
         ...
 
 
-class Inner(nn.Module):
+class DenseActivation(nn.Module):
     """a(U drop(h) + b), as wide as the model."""
 
     def __init__(self, d_model: int, activation: str, dropout: float = 0.0):
@@ -74,7 +74,7 @@ class Pooler(nn.Module):
 
     def __init__(self, d_model: int):
         super().__init__()
-        self.inner = Inner(d_model, "tanh")
+        self.inner = DenseActivation(d_model, "tanh")
 
     pooling = staticmethod(first_token)
 
@@ -87,7 +87,7 @@ class Pooler(nn.Module):
         return self.inner(pooled)
 
 
-class Answers(nn.Module):
+class ClassificationHead(nn.Module):
     """`outputs` scores for a text, or for each of its tokens where `pooling` is `every_token`."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Answers(nn.Module):
         outputs: int,
         *,
         pooling: Pooling,
-        inner: Inner | None = None,
+        inner: DenseActivation | None = None,
         dropout: float = 0.0,
         bias: bool = True,
     ):
@@ -121,7 +121,7 @@ class Answers(nn.Module):
         return self.output(self.dropout(pooled))
 
 
-class MaskedWords(nn.Module):
+class MaskedLMHead(nn.Module):
     """Which word stands here: softmax(E norm(a(U h + b)) + c), E the embedding (BERT, section 3.1).
 
     It has the two verbs of every head over words, `logits` and `loss`.
@@ -129,7 +129,7 @@ class MaskedWords(nn.Module):
 
     def __init__(self, d_model: int, activation: str, norm_eps: float, softmax: Softmax):
         super().__init__()
-        self.inner = Inner(d_model, activation)
+        self.inner = DenseActivation(d_model, activation)
         self.norm = nn.LayerNorm(d_model, eps=norm_eps)
         self.softmax = softmax
 

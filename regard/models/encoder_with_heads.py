@@ -9,10 +9,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.attention.tap import listening
+from regard.attention.capture import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.heads import Answers, TaskHead, first_token
+from regard.layers.task_heads import ClassificationHead, TaskHead, first_token
 from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Output
 from regard.suggest import nearest
@@ -29,7 +29,7 @@ HEADS = {
 }
 
 
-class Headed(nn.Module):
+class EncoderWithHeads(nn.Module):
     """An encoder and its heads by kind; what tasks train and folders of weights hold.
 
     `labels` are the names of what a head answers, where the folder that it was read from has some.
@@ -91,14 +91,14 @@ class Headed(nn.Module):
         scores = self.scores_from(kind, self.read(kind, batch))
         return batch.pad(scores) if scores.dim() == 3 else scores
 
-    def with_head(self, kind: str, outputs: int) -> Headed:
+    def with_head(self, kind: str, outputs: int) -> EncoderWithHeads:
         """The same encoder under one head: this model's own where it fits, else a new one."""
         own = self.heads[kind] if kind in self.heads else None
-        if own is not None and (not isinstance(own, Answers) or own.outputs == outputs):
-            return Headed(self.encoder, {kind: own}).train(self.training)
+        if own is not None and (not isinstance(own, ClassificationHead) or own.outputs == outputs):
+            return EncoderWithHeads(self.encoder, {kind: own}).train(self.training)
         return self.with_new_head(kind, outputs)
 
-    def with_new_head(self, kind: str, outputs: int) -> Headed:
+    def with_new_head(self, kind: str, outputs: int) -> EncoderWithHeads:
         """The same encoder under one new head, which begins with this model's pooler where the
         encoder's family has it so.
         """
@@ -106,7 +106,7 @@ class Headed(nn.Module):
         poolers = [self.heads[k] for k in self.encoder.pooled if k in self.heads]
         if kind in self.encoder.pooled and poolers:
             made.inner.load_state_dict(cast(Any, poolers[0]).inner.state_dict())
-        return Headed(self.encoder, {kind: made}).train(self.training)
+        return EncoderWithHeads(self.encoder, {kind: made}).train(self.training)
 
     def outputs(self) -> dict[str, int]:
         """How many answers each head gives; 1 where the kind says it."""
@@ -118,12 +118,14 @@ class Headed(nn.Module):
 
 def outputs_of(head: nn.Module) -> int:
     """How many answers a head gives; 1 where its kind says it."""
-    return head.outputs if isinstance(head, Answers) else 1
+    return head.outputs if isinstance(head, ClassificationHead) else 1
 
 
-def assembled(encoder: Encoder, outputs: Mapping[str, int]) -> Headed:
+def assembled(encoder: Encoder, outputs: Mapping[str, int]) -> EncoderWithHeads:
     """A new encoder under new heads of these kinds."""
-    return Headed(encoder, {kind: encoder.new_head(kind, count) for kind, count in outputs.items()})
+    return EncoderWithHeads(
+        encoder, {kind: encoder.new_head(kind, count) for kind, count in outputs.items()}
+    )
 
 
 def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:
@@ -140,7 +142,7 @@ def with_options(model: Any, changes: Mapping[str, Any]) -> nn.Module:
             f"[model] {', '.join(changes)}: not all are options of this model. It has: {known}."
         ) from None
     config = config_of(type(config), asdict(config), "[model]", ConfigError)
-    if isinstance(model, Headed):
+    if isinstance(model, EncoderWithHeads):
         kind: Any = type(model.encoder)
         changed: nn.Module = assembled(kind(config), model.outputs())
     else:

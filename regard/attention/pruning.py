@@ -24,8 +24,8 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from regard.attention.gates import gated
-from regard.attention.multihead import CrossAttention, Joined, SelfAttention
+from regard.attention.head_gates import gated
+from regard.attention.multihead import CrossAttention, PackedLinear, SelfAttention
 from regard.errors import CheckpointError, ConfigError
 from regard.suggest import nearest
 
@@ -74,7 +74,9 @@ def attentions(model: nn.Module | HasModel, kind: str | None = None) -> dict[int
 
 
 @contextmanager
-def heads_masked(model: nn.Module | HasModel, heads: Heads, kind: str | None = None) -> Iterator[None]:
+def heads_masked(
+    model: nn.Module | HasModel, heads: Heads, kind: str | None = None
+) -> Iterator[None]:
     """Silence heads inside the block: {3: [1, 6]} are heads 1 and 6 of layer 3.
 
     Nothing else changes: not the speed, not the weights of the model. It acts in this thread (or
@@ -94,7 +96,9 @@ def heads_masked(model: nn.Module | HasModel, heads: Heads, kind: str | None = N
 
 
 @contextmanager
-def heads_gated(model: nn.Module | HasModel, gates: Tensor, kind: str | None = None) -> Iterator[None]:
+def heads_gated(
+    model: nn.Module | HasModel, gates: Tensor, kind: str | None = None
+) -> Iterator[None]:
     """Multiply each head by a number inside the block: `gates` (L, H); gradients reach them.
 
     Gates of heads that were pruned are not read. Where it acts: see `heads_masked`. The backward
@@ -358,7 +362,7 @@ def _reshape(attention: Attention, heads: int, change: Callable[[Tensor], Tensor
     """Change every matrix as (parts, H, ...) and put it back flat, for so many heads."""
     width = attention.head_dim
     for name in attention.projections:
-        joined: Joined = getattr(attention, name)
+        joined: PackedLinear = getattr(attention, name)
         sizes = (joined.parts, attention.heads, width)
         for kind, parameter in list(joined.named_parameters()):
             split = parameter.detach().unflatten(0, sizes)

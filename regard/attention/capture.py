@@ -22,9 +22,9 @@ Labels = list[list[str]]  # a row of words for each row of the batch
 class Listener(Protocol):
     """Whoever looks: decides which taps it wants, and takes their weights."""
 
-    def wants(self, tap: Tap) -> bool: ...
+    def wants(self, tap: CapturePoint) -> bool: ...
 
-    def take(self, tap: Tap, weights: Tensor) -> None: ...
+    def take(self, tap: CapturePoint, weights: Tensor) -> None: ...
 
     def label(self, source: Labels | None, target: Labels | None) -> None: ...
 
@@ -32,7 +32,7 @@ class Listener(Protocol):
 listening: ContextVar[Listener | None] = ContextVar("listening", default=None)
 
 
-class Tap(nn.Module):
+class CapturePoint(nn.Module):
     """A module without parameters, so that it has a path in its model.
 
     `kind` says which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
@@ -60,12 +60,12 @@ class Tap(nn.Module):
 
 
 @dataclass(frozen=True)
-class Laid:
+class ReshapedCapture:
     """A tap behind a layout: weights that were computed in another shape (rows that share a memory,
     blocks of a sparse pattern) come out as (B, H, T, S).
     """
 
-    tap: Tap
+    tap: CapturePoint
     layout: Callable[[Tensor], Tensor]
 
     @property
