@@ -67,13 +67,28 @@ def commands() -> list[Command]:
     return found
 
 
+# Blocks that the tests run; raise it when pages gain blocks. A block that moves runs where it is.
+BLOCKS_THAT_RUN = 68
 RUNNABLE_PAGES = sorted({b.page for b in blocks("python") if not b.marks})
 REGARD = [command for command in commands() if command.words[0] == "regard"]
 RUNNABLE = [command for command in REGARD if "no-run" not in command.block.marks]
 
 
+def link_examples(folder: Path) -> None:
+    """The recipes and the data of the examples, where a page that is run finds them."""
+    for name in ("recipes", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+def test_no_block_of_the_pages_has_stopped_to_run():
+    python = [block for block in blocks("python") if "no-run" not in block.marks]
+    console = {command.block for command in RUNNABLE}
+    assert len(python) + len(console) >= BLOCKS_THAT_RUN
+
+
 @pytest.mark.parametrize("page", RUNNABLE_PAGES, ids=NAMES.get)
 def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    link_examples(tmp_path)
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)  # where dataclasses look for their module
@@ -91,8 +106,7 @@ def regard(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", RUNNABLE, ids=str)
 def test_a_command_prints_what_its_page_shows(command, tmp_path):
-    for name in ("recipes", "examples"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    link_examples(tmp_path)
     run = regard(*command.words[1:], cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     how = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -163,6 +177,15 @@ def test_the_links_between_pages_lead_somewhere():
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken, "\n".join(broken)
+
+
+def test_the_readme_is_short_and_its_figures_stand_on_the_page_of_performance():
+    readme, measured = ((ROOT / n).read_text() for n in ("README.md", "docs/performance.md"))
+    assert readme.count("\n") <= 150
+    table = readme.partition("| work | Regard |")[2].partition("\n\n")[0].splitlines()[2:]
+    figures = [f for row in table for f in re.findall(r"\d[\d,.]*", row.split("|", 2)[2])]
+    known = re.findall(r"\d[\d,.]*", measured)
+    assert len(figures) > 20 and {*figures} <= {*known}, {*figures} - {*known}
 
 
 def test_every_page_is_in_the_index():

@@ -1,9 +1,10 @@
-"""The annotated tree of README.md: what it says, what is on disk, and what differs.
+"""The annotated trees: each file in docs/tree.md, each folder of the package in README.md.
 
-    python tools/tree.py            prints the lines that README.md lacks or has too many
-    python tools/tree.py --write    mends README.md, with first sentences of docstrings as phrases
+    python tools/tree.py            prints where the pages differ from the disk
+    python tools/tree.py --write    corrects both pages, with first lines of docstrings as phrases
 
-In the tree a folder's line stands for its `__init__.py`; every other file has its own line.
+In the tree a folder's line stands for its `__init__.py`; every other file has its own line. The
+README's tree has the lines of the folders, in the order and with the phrases of docs/tree.md.
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE, README = "docs/tree.md", "README.md"
 TREE = re.compile(r"^```text\nregard/.*?^```", re.M | re.S)
-WIDTH = 28  # where the phrases begin
-LINE = re.compile(r"(?P<indent> *)(?P<name>[\w.\-]+/?)(?:\s{2,}(?P<phrase>\S.*))?$")
+WIDTH, README_WIDTH = 28, 16  # the columns where the phrases begin
+LINE = re.compile(r"(?P<indent> *)(?P<name>[^\s/]+/?)(?:\s{2,}(?P<phrase>\S.*))?$")
 
 
-def told(readme: str) -> dict[str, str]:
-    """Path -> phrase, as the indented tree under `regard/` in a README tells it."""
-    block = TREE.search(readme)
+def block_in(text: str, name: str) -> str:
+    """The tree on a page, from its ```text to its ```."""
+    block = TREE.search(text)
+    if block is None:
+        raise ValueError(f"{name}: there is no block of text that begins with the line regard/")
+    return block.group(0)
+
+
+def phrases(page: str) -> dict[str, str]:
+    """Path -> phrase, as the indented tree of docs/tree.md gives them; "" without a phrase."""
     tree: dict[str, str] = {}
     folders: list[tuple[int, str]] = []
-    for line in block.group(0).splitlines()[1:-1] if block else []:
+    for line in block_in(page, PAGE).splitlines()[1:-1]:
         entry = LINE.match(line)
         if entry is None:
-            raise ValueError(f"README.md: a line of the tree is neither file nor folder: {line!r}")
+            raise ValueError(f"{PAGE}: a line of the tree is neither file nor folder: {line!r}")
         indent, name = len(entry["indent"]), entry["name"]
         folders = [folder for folder in folders if folder[0] < indent]
         path = "".join([folder for _, folder in folders] + [name])
@@ -35,6 +44,13 @@ def told(readme: str) -> dict[str, str]:
         if name.endswith("/"):
             folders.append((indent, name))
     return tree
+
+
+def line_of(path: str, phrase: str, width: int = WIDTH) -> str:
+    """The line of a path: a name is followed by at least two spaces, then by its phrase."""
+    inside = path.rstrip("/")
+    name = "  " * inside.count("/") + inside.rpartition("/")[2] + "/" * path.endswith("/")
+    return f"{name:<{width - 2}}  {phrase}".rstrip()
 
 
 def on_disk(root: Path) -> dict[str, Path]:
@@ -51,59 +67,70 @@ def on_disk(root: Path) -> dict[str, Path]:
     return found
 
 
+def folders_of(path: str) -> list[str]:
+    """The folders that a path lies in, itself included where it is one, outermost first."""
+    return [path[: end + 1] for end in range(len(path)) if path[end] == "/"]
+
+
 def phrase_of(file: Path | None) -> str:
-    """A first proposal for the phrase: the first sentence of the file's docstring."""
+    """A first proposal for the phrase: the first line of the file's docstring, "" without one."""
     if file is None or file.suffix != ".py":
-        return "..."
-    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "..."
-    return text.splitlines()[0].rstrip(".")
+        return ""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0].strip().rstrip(".")
+
+
+def summary(tree: dict[str, str]) -> str:
+    """The README's block: a line for each folder of the package, one for the files beside them."""
+    inside = [path for path in tree if path.rstrip("/").count("/") == 1]
+    lines = [line_of(path, tree[path], README_WIDTH) for path in inside if path.endswith("/")]
+    files = [path.removeprefix("regard/").removesuffix(".py") for path in inside if path[-1] != "/"]
+    base = line_of("regard/*.py", ", ".join(files), README_WIDTH)
+    return "\n".join(["```text", "regard/", *lines, base, "```"])
 
 
 def differences(root: Path) -> list[str]:
-    """What to change in README.md so that its tree is the tree on disk; empty when it is."""
-    tree = told((root / "README.md").read_text(encoding="utf-8"))
+    """What to change so that the trees on both pages are the tree on disk; empty when they are."""
+    tree = phrases((root / PAGE).read_text(encoding="utf-8"))
     files = on_disk(root)
-    folders = {path[: end + 1] for path in files for end in range(len(path)) if path[end] == "/"}
+    there = {*files, *(folder for path in files for folder in folders_of(path))}
     changes = []
     for path, file in files.items():
-        depth = "  " * path.rstrip("/").count("/")
-        name = path.rstrip("/").rpartition("/")[2] + ("/" if path.endswith("/") else "")
         if path not in tree:
-            changes.append(f"add under {path[: -len(name)]}: `{depth}{name:<20}{phrase_of(file)}`")
+            above = [folder for folder in folders_of(path) if folder != path][-1]
+            changes.append(f"add under {above}: `{line_of(path, phrase_of(file))}`")
         elif not tree[path]:
-            changes.append(f"say in a phrase what {path} is, such as: {phrase_of(file)}")
-    changes += [
-        f"remove {path}: it is not on disk" for path in tree if path not in {*files, *folders}
-    ]
+            changes.append(f"write a phrase for {path}, such as: {phrase_of(file) or '...'}")
+    changes += [f"remove {path}: it is not on disk" for path in tree if path not in there]
+    if block_in((root / README).read_text(encoding="utf-8"), README) != summary(tree):
+        changes.append(f"{README} has other folders or phrases: python tools/tree.py --write")
     return changes
 
 
-def write(root: Path) -> None:
-    """Mend the tree of README.md: phrases and their order stay, what is new comes last."""
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    old, files = told(readme), on_disk(root)
-    folders = {path[: end + 1] for path in files for end in range(len(path)) if path[end] == "/"}
-    paths = {*files, *folders} - {"regard/"}
-    new = {path: old.get(path) or phrase_of(files.get(path)) for path in paths}
-    rank = {path: place for place, path in enumerate([*old, *sorted(paths - old.keys())])}
+def ordered(old: dict[str, str], files: dict[str, Path]) -> dict[str, str]:
+    """Path -> phrase of all that is on disk: old phrases and their order stay, new paths follow."""
+    paths = {*files, *(folder for path in files for folder in folders_of(path))} - {"regard/"}
+    rank = {path: number for number, path in enumerate([*old, *sorted(paths - old.keys())])}
 
     def order(path: str) -> list[int]:
-        steps = [path[: end + 1] for end in range(len(path)) if path[end] == "/"]
-        return [rank.get(step, -1) for step in dict.fromkeys([*steps, path])]
+        return [rank.get(step, -1) for step in dict.fromkeys([*folders_of(path), path])]
 
-    lines = ["```text", "regard/"]
-    for path in sorted(new, key=order):
-        depth = path.rstrip("/").count("/")
-        name = path.rstrip("/").rpartition("/")[2] + "/" * path.endswith("/")
-        lines.append(f"{'  ' * depth}{name}".ljust(WIDTH - 2) + f"  {new[path]}")
-    block = "\n".join([*lines, "```"])
-    mended = TREE.sub(lambda _: block, readme, count=1)
-    (root / "README.md").write_text(mended, encoding="utf-8")
+    return {path: old.get(path) or phrase_of(files.get(path)) for path in sorted(paths, key=order)}
+
+
+def write(root: Path) -> None:
+    """Correct the tree of docs/tree.md from the disk, and the README's from docs/tree.md."""
+    tree = ordered(phrases((root / PAGE).read_text(encoding="utf-8")), on_disk(root))
+    lines = [line_of(path, phrase) for path, phrase in tree.items()]
+    full = "\n".join(["```text", "regard/", *lines, "```"])
+    for name, block in ((PAGE, full), (README, summary(tree))):
+        text = (root / name).read_text(encoding="utf-8")
+        (root / name).write_text(text.replace(block_in(text, name), block), encoding="utf-8")
 
 
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
         write(ROOT)
     wanted = differences(ROOT)
-    print("\n".join(wanted) or "README.md's tree is the tree on disk")
+    print("\n".join(wanted) or f"the trees in {PAGE} and {README} are the tree on disk")
     sys.exit(bool(wanted))
