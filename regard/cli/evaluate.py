@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from typer import Argument, Option
 
 from regard.cli.console import load_task, say_truncated, say_unfinished, show, with_progress
 from regard.cli.options import AsJson, ModelFolder, Quantize, check_no_decoding, with_decoding
 from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.tasks.translation import Translation
+    from regard.tasks.verbs import TaskVerbs
 
 Part = Literal["valid", "test"]
 Columns = list[int | str]  # of a table, by number or name
@@ -93,7 +97,7 @@ def _data_of(run: Path, recipe: Any, part: Part) -> tuple[list[Path], Columns]:
 
 
 def _predictions(
-    task: Any, model: Path, files: list[Path], columns: Columns, part: Part
+    task: TaskVerbs, model: Path, files: list[Path], columns: Columns, part: Part
 ) -> tuple[list[Any], list[Path]]:
     """Scores of the predictions of a model's head, and the files that were read."""
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
@@ -109,7 +113,7 @@ def _predictions(
 
 
 def _outputs(
-    task: Any, files: Sequence[Path], columns: Columns, decoding: Mapping[str, Any]
+    task: Translation, files: Sequence[Path], columns: Columns, decoding: Mapping[str, Any]
 ) -> tuple[list[Any], Counter[str]]:
     """Scores of the outputs for the first column against the second, and what was truncated."""
     from regard.decoding import unfinished
@@ -126,7 +130,7 @@ def _outputs(
 
 
 def _likelihood(
-    task: Any,
+    task: TaskVerbs,
     files: Sequence[Path],
     columns: Columns,
     last_word: bool,
@@ -136,7 +140,7 @@ def _likelihood(
     from regard.data import read
     from regard.tasks.language_modeling import LanguageModeling
 
-    if last_word and not isinstance(task, LanguageModeling):
+    if not isinstance(task, LanguageModeling):
         raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
     if columns:
         _no_columns("running text has none")

@@ -15,6 +15,7 @@ from regard.cli.options import AsJson, ModelFolder, check_no_decoding, with_deco
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
     from regard.visual import AttentionComparison, Inputs, Picture
     from regard.visual.attention_record import AttentionRecord
 
@@ -99,16 +100,16 @@ def _texts_of(line: str) -> Any:
     return tuple(line.split("\t")) if "\t" in line else line
 
 
-def _inputs(task: Any, text: str) -> Inputs:
+def _inputs(task: TaskVerbs, text: str) -> Inputs:
     """What the encoder of a task reads."""
     from regard.visual import Inputs
 
-    if task.decodes:
+    if task.pieces is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
     return Inputs.of(_texts_of(text), task.pieces.tokenizer, task.pieces.template)
 
 
-def _masked_heads(task: Any, heads: Sequence[str]) -> AbstractContextManager[Any]:
+def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManager[Any]:
     """The given heads are masked in the block."""
     import regard
 
@@ -143,7 +144,7 @@ def _comparison(
     return AttentionComparison.of(records, layers, kind=kind, head=head)
 
 
-def _record(task: Any, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
+def _record(task: TaskVerbs, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
     """The attention while the task processes the text, and its answer where it decodes."""
     import regard
     from regard.tasks.inputs import text_or_pair

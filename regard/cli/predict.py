@@ -23,6 +23,7 @@ from regard.errors import DataError, TextError
 
 if TYPE_CHECKING:
     from regard.decoding.hypothesis import Hypothesis
+    from regard.tasks.verbs import TaskVerbs
 
 Result = dict[str, Any]  # what --json prints of a line
 EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
@@ -68,16 +69,17 @@ def predict(
 class LinePredictor:
     """Predictions for lines of text, and `counts` of the texts that were truncated or cut off."""
 
-    def __init__(self, task: Any, too_long: str, decoding: Mapping[str, Any]):
+    def __init__(self, task: TaskVerbs, too_long: str, decoding: Mapping[str, Any]):
         self.task, self.too_long, self.decoding = task, too_long, decoding
         self.counts = Counter[str]()
 
     @property
     def limit(self) -> int:
         """The most tokens that a text may have."""
-        return (
-            self.task.model.config.max_length if self.task.decodes else self.task.pieces.max_length
-        )
+        format = self.task.pieces
+        limit = self.task.model.config.max_length if format is None else format.max_length
+        assert limit is not None  # a text was too long
+        return limit
 
     def predict(self, chunk: Chunk) -> tuple[list[Result], DataError | None]:
         """The results of the lines before the first without a prediction, and the error for it."""
@@ -106,8 +108,8 @@ class LinePredictor:
     def _predictions(self, texts: Sequence[Any], too_long: str) -> Sequence[Result]:
         task = self.task
         if not task.decodes:
-            found = task.predictions(texts, too_long=too_long)
-            return [{"text": str(one), **one.values()} for one in found]
+            predictions = task.predictions(texts, too_long=too_long)
+            return [{"text": str(one), **one.values()} for one in predictions]
         from regard.decoding import unfinished
 
         found = task.hypotheses(texts, **self.decoding, too_long=too_long)

@@ -27,6 +27,7 @@ from regard.attention.head_gates import gating
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError
+from regard.models.protocols import Generator
 from regard.models.wrappers import generator, unwrapped
 
 MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
@@ -80,7 +81,7 @@ class Prefixes:
         ConfigError: the model's state is not a key/value cache, or the budget is below one byte.
     """
 
-    def __init__(self, model: Any, budget_bytes: int):
+    def __init__(self, model: Generator, budget_bytes: int):
         if budget_bytes < 1:
             raise ConfigError(f"`budget_bytes` must be at least 1, but is {budget_bytes}.")
         self.model, self.budget_bytes = model, budget_bytes
@@ -276,7 +277,7 @@ _kept: ContextVar[tuple[Prefixes, ...]] = ContextVar("kept", default=())
 
 
 @contextmanager
-def keep_prefixes(model: Any, budget_bytes: int = 2**30) -> Iterator[Prefixes]:
+def keep_prefixes(model: Generator, budget_bytes: int = 2**30) -> Iterator[Prefixes]:
     """Inside the block, prefixes that `model` has read are not computed again.
 
     Args:
@@ -294,7 +295,7 @@ def keep_prefixes(model: Any, budget_bytes: int = 2**30) -> Iterator[Prefixes]:
         _kept.reset(token)
 
 
-def started(model: Any, source: Sequences | None) -> tuple[Any, Tensor]:
+def started(model: Generator, source: Sequences | None) -> tuple[Any, Tensor]:
     """See `start`; behind what is cached for this model."""
     for kept in _kept.get():
         if unwrapped(kept.model) is unwrapped(model):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.attention.capture import CapturePoint
 from regard.models import described
+from regard.tasks.verbs import TaskVerbs
 from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
@@ -17,7 +19,7 @@ from regard.visual.report import ReportSample, RunReport
 REPORT = "report.html"
 
 
-def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
+def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> Path:
     """Write report.html of a finished run; `task` has its final weights."""
     rows = task.samples(recipe)
     report = RunReport(
@@ -31,7 +33,7 @@ def write_report(folder: Path, task: Any, recipe: Any, result: Result) -> Path:
     return report.save(folder / REPORT)
 
 
-def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
+def _facts(task: TaskVerbs, recipe: Any, result: Result) -> dict[str, str]:
     parameters = sum(weight.numel() for weight in task.model.parameters())
     start = recipe.model.model_dump().get("path")  # of fine-tuning alone
     origin = f", started from {recipe.model.name}" if start else ""
@@ -48,7 +50,9 @@ def _facts(task: Any, recipe: Any, result: Result) -> dict[str, str]:
     }
 
 
-def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tuple[str, Picture]]:
+def _attention(
+    task: TaskVerbs, recipe: Any, rows: Sequence[tuple[str, ...]]
+) -> list[tuple[str, Picture]]:
     """What the model looks at over the first sample, where it looks at anything."""
     if not rows or not any(isinstance(module, CapturePoint) for module in task.model.modules()):
         return []
@@ -62,7 +66,9 @@ def _attention(task: Any, recipe: Any, rows: list[tuple[str, ...]]) -> list[tupl
     return [("What it looks at", seen.heads())] if seen.passes else []
 
 
-def _excerpt(task: Any, recipe: Any) -> tuple[str, str] | None:
+def _excerpt(task: TaskVerbs, recipe: Any) -> tuple[str, ...] | None:
     """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
-    found = task.attention_excerpt(recipe)
-    return None if found is None or task.pieces.too_long(task.pieces.encode([found])) else found
+    found, format = task.attention_excerpt(recipe), task.pieces
+    if found is None or format is None or format.too_long(format.encode([found])):
+        return None
+    return found

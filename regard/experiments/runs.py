@@ -42,6 +42,7 @@ from regard.schema import checked
 from regard.tasks import TASKS, task_class
 from regard.tasks.encoding import headed
 from regard.tasks.folders import device, load, save
+from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
 from regard.training.checkpointing import RESULT
@@ -92,7 +93,7 @@ def open_recipe(
     return raw, recipe
 
 
-def _model_section(raw: RawRecipe, task: Any) -> type[Options]:
+def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
     """[model] of a training that starts from random weights: the options of the model's class."""
     model = model_class(raw.choice("model.name", MODELS))
     if not task.trains(model):
@@ -225,7 +226,7 @@ class TrainingPlan:
     """
 
     recipe: Any
-    task: Any
+    task: TaskVerbs
     recorded: tuple[Any, Mapping[str, str]] | None = None
 
     @cached_property
@@ -387,7 +388,7 @@ def holds_tokenizer(folder: Path) -> bool:
     return all((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
-def _is_published(task: Any, folder: Path) -> bool:
+def _is_published(task: TaskVerbs, folder: Path) -> bool:
     """Whether a folder holds all files of a task."""
     wanted = ["config.json", "model.safetensors"]
     wanted += ["generation_config.json"] if task.decodes else []

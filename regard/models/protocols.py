@@ -109,6 +109,7 @@ class Model(ABC):
     unpadded: whether it reads batches without padding.
     """
 
+    __call__: Callable[..., Any]  # `forward`, as of every `nn.Module`
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     training: bool = False  # as of every `nn.Module`
     continues: bool = False

@@ -165,7 +165,7 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         """The state before the first target token."""
         return self._read(self._embed(source.ids), source.lengths)
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Scores (R, T, V) of what follows each of the tokens (R, T)."""
         state.consume()
         hidden, state = self.decoder(self._embed(tokens), state)

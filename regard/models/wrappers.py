@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.models.protocols import Encoder, Generator, Output, SearchPlan, SearchResults, States
+from regard.models.protocols import Encoder, Generator, Output, S, SearchPlan, SearchResults, States
 from regard.ops import TopKTokens, operation
 from regard.text.templates import Template
 
@@ -31,7 +31,7 @@ def encoder(model: Any) -> Encoder:
     return model
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: object) -> Any:
     """The model itself, without what is around it."""
     while isinstance(model, Around):
         model = model.model
@@ -54,7 +54,7 @@ class Around:
         return self
 
 
-class GeneratorAround(Around, Generator):  # type: ignore[override]
+class GeneratorAround(Around, Generator[S]):  # type: ignore[override]
     """A generator around another, which does some of it faster; the rest is the other's."""
 
     def __init__(self, model: Any):
@@ -70,27 +70,27 @@ class GeneratorAround(Around, Generator):  # type: ignore[override]
         """As of the model."""
         return self.model.first_token
 
-    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> S:
         """As of the model."""
         return self.model.empty(sequences, dtype)
 
-    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+    def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
         """As of the model."""
         return self.model.prefill(tokens, state, lengths)
 
-    def read(self, source: Sequences) -> Any:
+    def read(self, source: Sequences) -> S:
         """As of the model."""
         return self.model.read(source)
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
         """As of the model."""
         return self.model.step(tokens, state)
 
-    def topk(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
+    def topk(self, tokens: Tensor, state: S, count: int) -> tuple[TopKTokens, S] | None:
         """As of the model."""
         return self.model.topk(tokens, state, count)
 
-    def search(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResults | None:
+    def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
         """As of the model."""
         return self.model.search(tokens, state, plan)
 

@@ -39,8 +39,10 @@ from regard.models import name_of
 from regard.models.quantize import check_dtype, prepare
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
+from regard.tasks.embedding import Embedding
 from regard.tasks.infer_task import check_task, kept_settings, task_of
 from regard.tasks.stored_settings import checked_settings
+from regard.tasks.verbs import TaskVerbs
 
 NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
 
@@ -167,7 +169,7 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
 # ----------------------------------------------------------------------------------- writing
 
 
-def save(task: Any, folder: str | Path) -> None:
+def save(task: TaskVerbs, folder: str | Path) -> None:
     """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
 
     Where `transformers` has the architecture, names and configuration are those it opens.
@@ -183,7 +185,7 @@ def save(task: Any, folder: str | Path) -> None:
         )
     config, tensors = exported(model)
     _write(task, folder, config, tensors, {})
-    if task.name == "embedding" and config["model_type"] != OURS:
+    if isinstance(task, Embedding) and config["model_type"] != OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
 
 
@@ -221,7 +223,7 @@ def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path
 
 
 def _write(
-    task: Any,
+    task: TaskVerbs,
     folder: Path,
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],

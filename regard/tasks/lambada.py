@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from regard.data import Sequences, TokenArray, sorted_batches
 from regard.decoding.steps import evaluating
 from regard.errors import RegardError
 from regard.metrics import Score
+from regard.models.protocols import Generator
 from regard.tasks.batching import device_of, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite, check_likelihood
@@ -26,7 +26,7 @@ from regard.text import Tokenizer
 
 
 @torch.no_grad()
-def lambada_scores(model: Any, tokenizer: Tokenizer, passages: Sequence[str]) -> list[Score]:
+def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[str]) -> list[Score]:
     """Accuracy of the last word, and its perplexity: exp of the mean of -log p(word).
 
     Passages beyond the model's context lose their beginning; the signature counts them, and words
@@ -73,7 +73,7 @@ def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int
     return found.ids, count
 
 
-def _last_words(model: Any, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor]:
+def _last_words(model: Generator, batch: Sequences, lasts: Tensor) -> tuple[Tensor, Tensor]:
     """Of each row -log p of its last tokens, (B,) float64, and 1.0 where all are predicted, (B,).
 
     lasts: (B,) the tokens of the last words.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
+from regard.models.protocols import Generator
 from regard.state import State
 from regard.tasks.batching import device_of, watched
 
@@ -41,7 +41,7 @@ class TextLikelihood:
 
 
 @torch.no_grad()
-def stateful_likelihood(model: Any, text: TokenArray) -> TextLikelihood:
+def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
     """The likelihood of all tokens of a text but the first, each given all tokens before it.
 
     model: in evaluation mode.  text: ids, N of them; N - 1 are predicted.
@@ -64,7 +64,9 @@ def _segments(text: TokenArray, overlap: int) -> int:
     return len(text.ids) // (PER_OVERLAP * overlap)
 
 
-def _read(model: Any, batch: StreamBatch, state: State | None) -> tuple[float, int, State | None]:
+def _read(
+    model: Generator, batch: StreamBatch, state: State | None
+) -> tuple[float, int, State | None]:
     """Loss in nats and number of the predicted tokens of a batch, and the state after it."""
     batch = batch.to(device_of(model))
     output = model(batch.tokens, state)
@@ -73,7 +75,7 @@ def _read(model: Any, batch: StreamBatch, state: State | None) -> tuple[float, i
 
 
 def _read_segments(
-    model: Any, text: TokenArray, rows: int, overlap: int
+    model: Generator, text: TokenArray, rows: int, overlap: int
 ) -> tuple[TextLikelihood, float]:
     """The likelihood read in segments, and the largest difference between the last state of a
     segment and the state with which the next one began.
@@ -92,7 +94,7 @@ def _read_segments(
     return found, difference(state.select(before), began)
 
 
-def converging_overlap(model: Any, text: TokenArray) -> int | None:
+def converging_overlap(model: Generator, text: TokenArray) -> int | None:
     """Tokens after which the state does not depend on where reading began; None: too many.
 
     At some positions of the text, the state after n tokens is compared with the state after 2n.
