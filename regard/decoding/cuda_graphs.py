@@ -55,7 +55,7 @@ class Graphed(GeneratorAround):
     heads are gated, and where the state is of a kind that is not known here.
     """
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `Generator`."""
         if tokens.device.type not in DEVICES:
             return self.model.step(tokens, state)
@@ -119,7 +119,7 @@ def recorded(
 # --------------------------------------------------------------------------- the parts of a state
 
 
-def parts_of(state: Any, prefix: str = "") -> Parts:
+def parts_of(state: State, prefix: str = "") -> Parts:
     """What a state consists of.
 
     Raises:
@@ -139,7 +139,7 @@ def parts_of(state: Any, prefix: str = "") -> Parts:
     return found
 
 
-def with_parts(state: Any, parts: Parts, prefix: str = "") -> Any:
+def with_parts(state: State, parts: Parts, prefix: str = "") -> Any:
     """The same kind of state, of other parts."""
     if prefix in parts:
         return parts[prefix]
@@ -329,7 +329,7 @@ class CapturedSteps:
         self._weights: Any = None
         self._lock = threading.Lock()
 
-    def step(self, model: nn.Module, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, model: nn.Module, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `step`."""
         own: Any = model
         if self.refused is not None or not _plain(model, tokens):
@@ -342,7 +342,9 @@ class CapturedSteps:
             found = None
         return own.step(tokens, state) if found is None else found
 
-    def _replayed(self, model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any] | None:
+    def _replayed(
+        self, model: Any, tokens: Tensor, state: State
+    ) -> tuple[Tensor, Any] | None:
         """A step that is recorded, or is so now; None: the model's own must do."""
         parts = parts_of(state)
         cache, source = _only(parts, KeyValueCache), _only(parts, SourceMemory)
@@ -435,7 +437,7 @@ class CapturedSteps:
     # ---- recording
 
     def _record(
-        self, model: Any, place: GraphBuffer, tokens: Tensor, state: Any, parts: Parts
+        self, model: Any, place: GraphBuffer, tokens: Tensor, state: State, parts: Parts
     ) -> CapturedStep:
         """A recording of this step, which has been made then.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from regard.models.protocols import (
     SearchPlan,
     SearchResults,
 )
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, TransformerState
 from regard.models.wrappers import GeneratorAround
 from regard.ops import TopKTokens
 from regard.state import State
@@ -57,13 +57,13 @@ class CompiledGenerator(GeneratorAround):
             return self.model.empty(sequences, torch.float16)
         return state
 
-    def prefill(self, tokens: Tensor, state: Any, lengths: Tensor | None = None) -> Any:
+    def prefill(self, tokens: Tensor, state: State, lengths: Tensor | None = None) -> Any:
         """See `Generator`."""
         program = self._cached(tokens, state, "prefill")
-        if program is None:
+        if program is None or not isinstance(state, KeyValueCache):
             return self.model.prefill(tokens, state, lengths)
-        _, state = self._in_parts(program, tokens, state)
-        return state if lengths is None else state.truncate(lengths)
+        _, after = self._in_parts(program, tokens, state)
+        return after if lengths is None else after.truncate(lengths)
 
     def read(self, source: Sequences) -> Any:
         """See `Generator`."""
@@ -74,13 +74,13 @@ class CompiledGenerator(GeneratorAround):
             memory = self.model.encode(source)
         return self.model.behind(memory, source.lengths, torch.float16)
 
-    def __call__(self, ids: Tensor, state: Any = None) -> Output:
+    def __call__(self, ids: Tensor, state: State | None = None) -> Output:
         """See `LanguageModel`."""
         if not isinstance(self.model, LanguageModel):  # a source and a target
             return self.model.forward(ids, state)
         if state is not None:
             program = self._cached(ids, state, "forward")
-            if program is None:
+            if program is None or not isinstance(state, KeyValueCache):
                 return self.model.forward(ids, state)
             return Output(*self._in_parts(program, ids, state))
         hidden = self.whole_texts(ids)
@@ -118,7 +118,7 @@ class CompiledGenerator(GeneratorAround):
 
     # ---- steps
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `Generator`; many tokens are read some after the other."""
         rows, count = tokens.shape
         if rows * count > MOST and count > 1:
@@ -130,11 +130,11 @@ class CompiledGenerator(GeneratorAround):
         found = self._stepped(tokens, state, Program.step)
         return self.model.step(tokens, state) if found is None else found
 
-    def topk(self, tokens: Tensor, state: Any, count: int) -> tuple[TopKTokens, Any] | None:
+    def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, Any] | None:
         """See `Generator`."""
         return self._stepped(tokens, state, Program.topk, count)
 
-    def search(self, tokens: Tensor, state: Any, plan: SearchPlan) -> SearchResults | None:
+    def search(self, tokens: Tensor, state: State, plan: SearchPlan) -> SearchResults | None:
         """See `Generator`."""
         cache, source = _memories(state)
         few = 0 < tokens.numel() * plan.size <= MOST
@@ -146,7 +146,7 @@ class CompiledGenerator(GeneratorAround):
         return program.search(build.kernels(), tokens, cache, source, plan)
 
     def _stepped(
-        self, tokens: Tensor, state: Any, call: Callable[..., Any], *more: int
+        self, tokens: Tensor, state: State, call: Callable[..., Any], *more: int
     ) -> tuple[Any, Any] | None:
         cache, source = _memories(state)
         if cache is None:
@@ -162,10 +162,12 @@ class CompiledGenerator(GeneratorAround):
             return None
         state.consume()
         after = cache.advance(count)
-        return found, after if source is None else replace(state, cache=after)
+        return found, after if source is None else replace(
+            cast(TransformerState, state), cache=after
+        )
 
     def _recurrent_step(
-        self, tokens: Tensor, state: Any, call: Callable[..., Any], *more: int
+        self, tokens: Tensor, state: State, call: Callable[..., Any], *more: int
     ) -> tuple[Any, Any] | None:
         source = _source(state)
         plain = self._takes(tokens, None, source) and tokens.size(1) == 1
@@ -212,7 +214,7 @@ class CompiledGenerator(GeneratorAround):
         found = self._stepped(tokens, state.copy(), Program.step)
         return found is None or agree(found[0], expected)
 
-    def _cached(self, tokens: Tensor, state: Any, method: str) -> Program | None:
+    def _cached(self, tokens: Tensor, state: State, method: str) -> Program | None:
         """Of what reads tokens behind a cache and gives no scores."""
         if type(state) is not KeyValueCache:
             return None

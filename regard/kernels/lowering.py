@@ -655,7 +655,7 @@ def _follows(after: Any, state: State) -> bool:
     return all(_follows(after.values[name], one) for name, one in states)
 
 
-def registers_of(state: Any) -> Iterator[Any]:
+def registers_of(state: State) -> Iterator[Any]:
     """The parts of a recurrent state that a step made, in the order of its fields."""
     if isinstance(state, Built):
         for field in fields(state.kind):
