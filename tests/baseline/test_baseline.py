@@ -73,6 +73,9 @@ def test_a_folder_of_an_earlier_version_answers_as_it_did(place, folder, monkeyp
     assert same(found, ANSWERS[folder])
 
 
+OTHER_DROPOUT = {"classification-distilbert"}
+
+
 @pytest.mark.parametrize("name", sorted(make.RECIPES))
 def test_a_run_that_an_earlier_version_stopped_ends_with_the_same_weights(
     place, name, monkeypatch, capsys
@@ -87,8 +90,9 @@ def test_a_run_that_an_earlier_version_stopped_ends_with_the_same_weights(
         load_file(f"{end}/{name}/model/model.safetensors") for end in ("finished", "stopped")
     ]
     assert weights[0].keys() == weights[1].keys()
-    # Another processor rounds otherwise; on one machine they are equal in every bit.
-    limit = 2e-2 if "bfloat16" in name else 1e-4
+    # Another processor rounds otherwise. Since embeddings are dropped without padding, the rest of
+    # a run on batches with padding draws other dropout masks than the version that began it.
+    limit = 2e-2 if "bfloat16" in name or name in OTHER_DROPOUT else 1e-4
     for tensor, expected in weights[0].items():
         torch.testing.assert_close(weights[1][tensor], expected, rtol=limit, atol=limit)
 
