@@ -25,10 +25,10 @@ class KeyValueCache(State):
     plain values so that nobody waits for the device to know them.
 
     A search reorders its rows at every step. Then a table is reordered instead of keys and values:
-    position t of row b lies in line `origin[b, t]` of `keys` and `values`, which may have more
-    lines than there are rows. What comes next goes into line b as ever, since no line has anything
-    behind `longest` that somebody reads. That holds only where all rows are as long: others have no
-    table. Who cannot read through it settles it, which copies, and changes nothing else.
+    position t of row b lies in row `origin[b, t]` of `keys` and `values`, which may have more
+    rows than there are sequences. New positions go into row b, since nothing reads what is stored
+    behind `longest`. That holds only where all rows are as long: others have no
+    table. Code that cannot read through it calls `materialize`, which copies.
     """
 
     keys: Tensor
@@ -58,8 +58,10 @@ class KeyValueCache(State):
         return self._map(Tensor.clone, State.copy)
 
     def reserve(self, count: int) -> KeyValueCache:
-        """With room for `count` further positions; it grows by a quarter, or to what is expected,
-        unless that is far away."""
+        """With memory for `count` further positions.
+
+        It grows by a quarter, or to the expected tokens where they are at most twice the needed.
+        """
         room, needed = self.keys.size(3), self.longest + count
         if needed <= room:
             return self
@@ -68,7 +70,7 @@ class KeyValueCache(State):
         return replace(self, keys=keys, values=values)._through(self.origin)
 
     def expect_tokens(self, count: int) -> KeyValueCache:
-        """See `State.expecting`."""
+        """See `State.expect_tokens`."""
         return replace(self, expected=self.longest + count)
 
     def _wider(self, old: Tensor, room: int) -> Tensor:

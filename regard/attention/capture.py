@@ -1,8 +1,8 @@
-"""Named places through which attention weights pass, and who is looking.
+"""Capture points, which attention weights pass, and the listener that records them.
 
-Nothing here changes a signature or a result: a tap that nobody wants costs one look at a context
-variable. It is a context variable and not an attribute of a module, so that two requests which
-share a model do not see each other's weights.
+Nothing here changes a signature or a result. Without a listener a capture point costs one look at a
+context variable. It is a context variable and not an attribute of a module, so that two requests
+which share a model do not see each other's weights.
 """
 
 from __future__ import annotations

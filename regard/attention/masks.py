@@ -286,7 +286,13 @@ def causal_of(batch: Sequences) -> KeyMask:
 
 
 def keys_of(source: Sequences, target: Sequences) -> KeyMask:
-    """Each token of a target sees every token of its source; both have the same layout."""
+    """Each token of a target sees every token of its source.
+
+    Raises:
+        ValueError: one of the two is padded and the other is not.
+    """
+    if (source.layout is None) != (target.layout is None):
+        raise ValueError("Source and target must both be padded, or both be unpadded.")
     if source.layout is None or target.layout is None:
         return KeyMask.padding(source.lengths, source.width)
     return KeyMask(unpadded=UnpaddedMask(target.layout.offsets, source.layout.offsets))

@@ -110,7 +110,12 @@ class SelfAttention(nn.Module):
             bias: (B, H, T, S), or what broadcasts to it, added to the scores.
             cache: the keys and values of earlier positions; it takes those of `hidden`.
             rows: the tokens whose queries are wanted; keys are those of all.
+
+        Raises:
+            ValueError: both `cache` and `rows` are given.
         """
+        if rows is not ALL and cache is not None:
+            raise ValueError("`rows` cannot be combined with `cache`: a step takes all its tokens.")
         if rows is not ALL:
             return self._of_some(rows, hidden, mask, bias)
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)

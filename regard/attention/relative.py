@@ -19,7 +19,7 @@ from regard.attention.multihead import PackedLinear, merge_heads, split_heads, w
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
 from regard.layers.positions import sinusoid
-from regard.ops import ALL_KEYS, KeyMask
+from regard.ops import KeyMask
 
 # From distances (query position - key position) and a number of buckets to buckets.
 Bucket = Callable[[Tensor, int], Tensor]
@@ -87,14 +87,12 @@ class RelativeAttention(nn.Module):
         self.output = Linear(d_model, d_model, bias=False)
         self.tap = CapturePoint(kind)
 
-    def forward(
-        self, hidden: Tensor, memory: Tensor | None = None, mask: KeyMask = ALL_KEYS
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, mask: KeyMask, memory: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)
 
         Args:
-            memory: hidden states (B, M, D) of the segment before; no gradient reaches them.
             mask: which of the M + T keys each query may see: at most those up to itself.
+            memory: hidden states (B, M, D) of the segment before; no gradient reaches them.
         """
         read = hidden if memory is None else torch.cat([memory.detach(), hidden], 1)
         query = split_heads(self.query(hidden), self.heads)  # (B, H, T, K)

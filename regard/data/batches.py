@@ -38,8 +38,7 @@ class Sequences:
     segments: int64, as `ids`: which of several texts each token belongs to, for encoders that
         distinguish them (BERT's token types); None: all tokens belong to the first.
     extras: what else an encoder has put into its own batch, by name, (B, T, ...): the characters
-        of each word (ELMo), a permutation mask and targets (XLNet), indices of paragraphs and
-        sentences (SegaBERT).
+        of each word, a permutation mask and targets, indices of paragraphs and sentences.
     layout: of a batch without padding; None: it is padded.
     """
 
@@ -118,7 +117,13 @@ class Sequences:
     # ---- layouts
 
     def unpadded(self) -> Sequences:
-        """The same sequences without padding, on a CPU: (B, T) -> (1, N)."""
+        """The same sequences without padding, on a CPU: (B, T) -> (1, N).
+
+        Raises:
+            ValueError: this batch has no padding.
+        """
+        if self.layout is not None:
+            raise ValueError("This batch is unpadded already.")
         layout = UnpaddedLayout(self.lengths, self.ids.size(1))
         return self._map(layout.unpad, layout)
 
@@ -135,7 +140,9 @@ class Sequences:
         return self.first_tokens().of(hidden).reshape(len(self), hidden.size(-1))
 
     def last(self, hidden: Tensor) -> Tensor:
-        """Hidden states of the last tokens: (B, T, D) or (1, N, D) -> (B, D)."""
+        """Hidden states of the last tokens: (B, T, D) or (1, N, D) -> (B, D); no sequence may be
+        empty.
+        """
         if self.layout is None:
             return hidden[torch.arange(len(self), device=hidden.device), self.lengths - 1]
         return hidden[0, self.layout.offsets.starts[1:-1] - 1]
@@ -157,9 +164,11 @@ class Sequences:
     def select(self, rows: Tensor) -> Sequences:
         """The sequences of these indices: repeated, dropped or in another order; the width stays.
 
-        The batch must be padded.
+        Raises:
+            ValueError: the batch is unpadded.
         """
-        assert self.layout is None
+        if self.layout is not None:
+            raise ValueError("Sequences of an unpadded batch cannot be selected: pad it first.")
         return replace(self._map(lambda part: part[rows]), lengths=self.lengths[rows])
 
     def to(self, device: torch.device | str) -> Sequences:

@@ -53,8 +53,10 @@ class FirstTokens:
         return hidden[:, :1]
 
     def mask_of(self, mask: KeyMask) -> KeyMask:
-        """As it is, where all queries of a sequence have the same."""
-        return mask
+        """That of the first query of each sequence."""
+        if mask.grid is None or mask.grid.size(-2) == 1:
+            return mask
+        return KeyMask(mask.grid[..., :1, :])
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,16 @@ class UnpaddedTokens:
         return _Move.apply(hidden[0], self.tokens, None)[None]
 
     def mask_of(self, mask: KeyMask) -> KeyMask:
-        """Each query sees its own sequence."""
-        assert mask.unpadded is not None
+        """Each query sees its own sequence.
+
+        Raises:
+            ValueError: the mask is causal, so that queries have keys of their own.
+        """
+        if mask.unpadded is None or mask.unpadded.causal:
+            raise ValueError(
+                "Some tokens of an unpadded batch can be selected only where each token sees its "
+                "whole sequence. Encode all tokens, and select among their hidden states."
+            )
         return KeyMask(unpadded=UnpaddedMask(self.layout.offsets, mask.unpadded.keys))
 
 

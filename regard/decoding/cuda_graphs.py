@@ -342,9 +342,7 @@ class CapturedSteps:
             found = None
         return own.step(tokens, state) if found is None else found
 
-    def _replayed(
-        self, model: Any, tokens: Tensor, state: State
-    ) -> tuple[Tensor, Any] | None:
+    def _replayed(self, model: Any, tokens: Tensor, state: State) -> tuple[Tensor, Any] | None:
         """A step that is recorded, or is so now; None: the model's own must do."""
         parts = parts_of(state)
         cache, source = _only(parts, KeyValueCache), _only(parts, SourceMemory)

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from regard.attention.cache import HEADROOM, extremes
 from regard.data.batches import Sequences
+from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.state import State
 
@@ -22,10 +23,15 @@ def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
         source: on the device of the model; prompts may have different lengths.
 
     Raises:
-        ConfigError: a prompt is empty, and the vocabulary has nothing that it could begin with.
+        ConfigError: an encoder-decoder is given no source; or a prompt is empty, and the vocabulary
+            has nothing that it could begin with.
     """
     if not model.continues:
-        assert source is not None
+        if source is None:
+            raise ConfigError(
+                f"{type(model).__name__} needs a source: only a model that continues a text can "
+                "start from nothing."
+            )
         return model.read(source), source.ids.new_full((len(source), 1), model.config.bos)
     state: State = model.empty(1 if source is None else len(source))
     if source is None:

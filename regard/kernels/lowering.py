@@ -125,7 +125,6 @@ class Lowering:
 
     Args:
         model: whose method it is of.
-        widths: of the register that comes in, if one does.
     """
 
     def __init__(self, model: nn.Module):

@@ -33,7 +33,7 @@ from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
 from regard.text.templates import Template
 
-Words = Literal["tied", "own", "none"]
+OutputKind = Literal["tied", "own", "none"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GPTConfig:
     choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
     init_range: InitScale = 0.02  # matrices start normal with this deviation
-    output: Words = "tied"
+    output: OutputKind = "tied"
     pad: TokenId | None = None
     bos: TokenId | None = None
     eos: TokenId | None = None

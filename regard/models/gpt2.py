@@ -25,7 +25,7 @@ from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.gpt import GPT, Words
+from regard.models.gpt import GPT, OutputKind
 from regard.models.protocols import States
 from regard.ops import KeyMask
 
@@ -56,7 +56,7 @@ class GPT2Config:
     init_range: InitScale = 0.02  # matrices start normal with this deviation
     scaled: bool = True
     scaled_by_layer: bool = False
-    output: Words = "tied"
+    output: OutputKind = "tied"
     pad: TokenId | None = None
     bos: TokenId | None = None
     eos: TokenId | None = None

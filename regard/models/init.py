@@ -8,7 +8,7 @@ from regard.errors import ConfigError
 
 
 def init_weights(module: nn.Module, std: float) -> nn.Module:
-    """Matrices and embeddings normal around 0, biases 0, norms 1 (section A.2 of GPT's paper)."""
+    """Matrices and embeddings normal around 0, biases 0 (Radford et al. 2018, section 4.1)."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=std)

@@ -1,14 +1,16 @@
-"""The shapes a model can have: what tasks, decoders and pictures may ask of it, and nothing else.
+"""The interfaces of models: what tasks, decoders and pictures may ask of them, and nothing else.
 
-A model returns hidden states; its head turns them into scores or a loss. Decoding needs four
-verbs and no model's name (`regard.decoding.start` is written with them):
+A model returns hidden states; its head turns them into scores or a loss. Decoding needs a few
+verbs and no model's name. A language model has `empty` and `prefill`, an encoder-decoder `read`
+(`regard.decoding.start` is written with them); both have `step`, and every state has `select`:
 
     state = model.empty(sequences)              before any token
     state = model.prefill(tokens, state)        after the tokens (R, T); computes no scores
+    state = model.read(source)                  behind a source
     scores, state = model.step(tokens, state)   (R, T) -> (R, T, V), up to a constant per position
     state = state.select(rows)                  sequences reordered, repeated or dropped
 
-A model inherits the shapes that it has. What a shape offers beyond its abstract methods has a plain
+A model inherits the interfaces that it has. What one offers beyond its abstract methods has a plain
 form here, which a model replaces where it can do better.
 """
 
@@ -38,7 +40,7 @@ class Output:
     """What every model's `forward` returns.
 
     hidden: (B, T, D), what the head reads.
-    state: what a recurrent model carries to the next window.
+    state: after these tokens, where the model gives one.
     extras: named auxiliaries that an objective needs.
     """
 
@@ -257,7 +259,7 @@ class Encoder(Model):
 
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
         """A padded batch of token ids with all that this encoder reads: named extras such as the
-        characters of each word, or the indices of paragraphs.
+        characters of each word.
         """
         return batch
 

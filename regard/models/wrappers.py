@@ -1,6 +1,6 @@
 """Generators and encoders around a model, which do some of it faster and leave it as it is.
 
-Whoever decodes or encodes asks `generator(model)` or `encoder(model)`. Where something faster is
+Code that decodes or encodes asks `generator(model)` or `encoder(model)`. Where something faster is
 registered that takes the model, such as the compiled kernels, this is a wrapper, which is kept
 beside the model; else it is the model itself.
 """

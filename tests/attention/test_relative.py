@@ -121,7 +121,7 @@ def test_transformer_xl_attention_is_its_formula(before):
     hidden = torch.randn(2, 5, D, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(2, before, D, dtype=torch.float64)
     mask = causal().resolve(torch.arange(before, before + 5), before + 5)
-    found, expected = layer(hidden, memory, mask), naive(layer, hidden, memory)
+    found, expected = layer(hidden, mask, memory), naive(layer, hidden, memory)
     torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
     weigh, learned = torch.randn_like(found), [hidden, *layer.parameters()]
     grads = torch.autograd.grad((found * weigh).sum(), learned)
@@ -133,8 +133,8 @@ def test_a_memory_of_hidden_states_is_the_longer_segment_without_its_gradient():
     torch.manual_seed(2)
     layer = RelativeAttention(D, HEADS).double()
     x = torch.randn(2, 9, D, dtype=torch.float64, requires_grad=True)
-    whole = layer(x, mask=KeyMask.causal(9))[:, 4:]
-    later = layer(x[:, 4:], x[:, :4], causal().resolve(torch.arange(4, 9), 9))
+    whole = layer(x, KeyMask.causal(9))[:, 4:]
+    later = layer(x[:, 4:], causal().resolve(torch.arange(4, 9), 9), x[:, :4])
     torch.testing.assert_close(later, whole)
     (grad,) = torch.autograd.grad(later.sum(), x)
     assert not grad[:, :4].any() and grad[:, 4:].any()

@@ -108,7 +108,8 @@ def test_an_option_out_of_range_is_refused_by_name(place, override, message):
 
 def test_a_text_too_short_for_its_streams_is_named_before_the_training(place):
     (place / "tiny.a").write_text("one\n")
-    with pytest.raises(DataError, match="tiny.a: has 2 tokens, too few for 4 parallel streams") as refused:
+    message = "tiny.a: has 2 tokens, too few for 4 parallel streams"
+    with pytest.raises(DataError, match=message) as refused:
         train("language.toml", "data.valid=tiny.a")
     assert "`batch_size` of [data] to at most 1" in str(refused.value)
 
