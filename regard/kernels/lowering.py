@@ -513,7 +513,7 @@ def _cache_method(name: str, result: Any) -> Callable[..., Any]:
     return method
 
 
-def _layer(lowering: Lowering, of: Any, number: Any, heads: Any = None) -> Symbol:
+def _layer(lowering: Lowering, of: Any, number: Any, heads: object = None) -> Symbol:
     if of not in (CACHE, SOURCE) or not isinstance(number, int):
         raise CannotCompile("a layer of something else than a cache")
     return Symbol("layer", (of, number))
@@ -654,7 +654,7 @@ def _follows(after: Any, state: State) -> bool:
     return all(_follows(after.values[name], one) for name, one in states)
 
 
-def registers_of(state: State) -> Iterator[Any]:
+def registers_of(state: object) -> Iterator[Any]:
     """The parts of a recurrent state that a step made, in the order of its fields."""
     if isinstance(state, Built):
         for field in fields(state.kind):

@@ -8,6 +8,7 @@ model.generate("The man")       NoSuchVerb: `generate` continues a text, but thi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -131,7 +132,7 @@ class TaskVerbs:
         """The beginning of a sample that is too large as a whole; None: there is none."""
         return None
 
-    def require(self, verb: str, model: Any, problem: str = "") -> None:
+    def require(self, verb: str, model: str | Path, problem: str = "") -> None:
         """Check that the task supports a command of `regard`.
 
         model: the folder that holds it.  problem: replaces the first sentence of the message.
@@ -145,7 +146,7 @@ class TaskVerbs:
             )
             raise ConfigError(f"{message} {self.instead(model)}")
 
-    def instead(self, model: Any) -> str:
+    def instead(self, model: str | Path) -> str:
         """A sentence that names the command to use instead."""
         return f"Use: regard {self.verbs[0]} {model} TEXT"
 

@@ -37,7 +37,7 @@ LAYOUTS = {
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 
 
-def layout_of(model_type: Any) -> Layout:
+def layout_of(model_type: object) -> Layout:
     """The layout of a `model_type`.
 
     Raises:
