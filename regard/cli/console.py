@@ -111,7 +111,7 @@ def say(message: str) -> None:
     typer.echo(message, err=True)
 
 
-def say_truncated(counts: Counter[str], limit: int) -> None:
+def say_truncated(counts: Counter[str], limit: int | None) -> None:
     """Say how many of the texts were truncated, where any were."""
     if counts["truncated"]:
         say(f"{counts['truncated']:,} of {counts['texts']:,} texts were cut to {limit:,} tokens")

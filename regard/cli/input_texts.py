@@ -38,7 +38,7 @@ class Chunk:
         """The error for one of these texts, which names its line."""
         return DataError(self.origin, self.first + index + 1, problem, hint)
 
-    def too_long(self, index: int, tokens: int, limit: int) -> DataError:
+    def too_long(self, index: int, tokens: int, limit: int | None) -> DataError:
         """The error for a text beyond the model's limit."""
         problem = f"has {tokens:,} tokens, but this model reads at most {limit:,}."
         hint = "Shorten it, or cut its end with --too-long truncate."

@@ -74,12 +74,10 @@ class LinePredictor:
         self.counts = Counter[str]()
 
     @property
-    def limit(self) -> int:
-        """The most tokens that a text may have."""
+    def limit(self) -> int | None:
+        """The most tokens that a text may have; None: any number."""
         format = self.task.pieces
-        limit = self.task.model.config.max_length if format is None else format.max_length
-        assert limit is not None  # a text was too long
-        return limit
+        return self.task.model.config.max_length if format is None else format.max_length
 
     def predict(self, chunk: Chunk) -> tuple[list[Result], DataError | None]:
         """The results of the lines before the first without a prediction, and the error for it."""
