@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import regex
 from hard_texts import HARD, SPECIAL_TEXTS, texts
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from tokenizers import pre_tokenizers
 
 from regard.text import Tokenizer
@@ -34,6 +34,11 @@ def load(path, merges=None):
 def same_ids(ours, theirs, text):
     want = theirs(text, add_special_tokens=False)["input_ids"]
     assert ours.encode(text).ids == want, text
+
+
+def names_special_token(tokenizer, text):
+    """Whether the text has the name of a special token, which decoding drops."""
+    return any(tokenizer.token(i) in text for i in tokenizer.special_ids)
 
 
 def assigned(text):
@@ -159,6 +164,7 @@ def test_gpt2_ids_equal_transformers(shared):
 
 
 @PROPERTY
+@example(text="<|endoftext|>")
 @given(text=texts)
 def test_gpt2_ids_equal_transformers_on_any_text(shared, text):
     """Equal to transformers and to the naive encoder; and nothing is lost."""
@@ -167,6 +173,8 @@ def test_gpt2_ids_equal_transformers_on_any_text(shared, text):
     same_ids(ours, gpt2_reference(folder), text)
     vocab, merges = gpt2_files(folder)
     # The library's and Python's tables may know other letters; the naive encoder gets old ones.
+    if names_special_token(ours, text):
+        return
     if text == assigned(text):
         assert ours.encode(text).ids == naive_gpt2(text, vocab, _ranks(folder))
     assert ours.decode(ours.encode(text).ids) == text
@@ -277,12 +285,13 @@ def test_roberta_ids_equal_published_examples(shared):
 
 
 @PROPERTY
+@example(text="<pad>")
 @given(text=texts)
 def test_roberta_ids_equal_transformers_on_any_text(shared, text):
     ours = roberta(shared)
     reference = roberta_reference(ours, shared("vocab/gpt2"))
     same_ids(ours, reference, text)
-    assert ours.decode(ours.encode(text).ids) == text
+    assert names_special_token(ours, text) or ours.decode(ours.encode(text).ids) == text
 
 
 def test_roberta_ids_equal_transformers(shared):
