@@ -8,19 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def cached(place: Path, make: Callable[[Path], object]) -> Path:
+def cached(path: Path, make: Callable[[Path], object]) -> Path:
     """The path of a cached file or folder; where there is none, `make` writes it to a path.
 
-    place: where it is cached. It is written beside that, and renamed when it is complete.
+    path: where it is cached. It is written beside that, and renamed when it is complete.
     """
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder:
-            made = Path(folder, place.name)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+            made = Path(folder, path.name)
             make(made)
             try:
-                os.rename(made, place)
+                os.rename(made, path)
             except OSError:
-                if not place.exists():  # another process made it meanwhile
+                if not path.exists():  # another process made it meanwhile
                     raise
-    return place
+    return path

@@ -60,7 +60,7 @@ def works(options: Options) -> Iterator[Work]:
         "stride": stride,
     }
     matrices = 12 * shape.layers * shape.width**2
-    attended = 2 * shape.layers * shape.width * shape.length // 2  # of each place, on average
+    attended = 2 * shape.layers * shape.width * shape.length // 2  # of each position, on average
     read = (tokens // stride - 1) * shape.length * (matrices + attended)
     yield Work(
         "perplexity, GPT-2 124M" if not options.quick else "perplexity, a tiny GPT-2",
@@ -260,7 +260,7 @@ class TheirWindows:
                 ids = self.ids[None, start:end]
                 labels = self.ids[None, start + 1 : end + 1].clone()
                 labels[:, : reached - start] = -100
-                # The labels stand one place before where this model looks for them.
+                # The labels stand one position before where this model looks for them.
                 found = self.model(ids, shift_labels=labels, labels=labels)
                 nats += float(found.loss) * (end - reached)
                 reached = end

@@ -129,7 +129,7 @@ def _calls(condition: Condition, threads: int) -> dict[str, int]:
 
 
 class Counted:
-    """In the place of a condition's object: its turn gives the calls of each implementation."""
+    """Instead of the object of a condition: its turn gives the calls of each implementation."""
 
     def __init__(self, made: str, settings: dict[str, Any], threads: int):
         from regard import ops

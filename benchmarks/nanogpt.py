@@ -47,12 +47,12 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=2000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        theirs, data = prepared(given.nanogpt, given.text, place)
+        path = Path(folder)
+        theirs, data = prepared(given.nanogpt, given.text, path)
         rounds = []
         for number in range(given.rounds):
             found = {
-                "regard": ours_once(place / f"run{number}", data, given.updates, given.threads),
+                "regard": ours_once(path / f"run{number}", data, given.updates, given.threads),
                 "nanoGPT": theirs_once(theirs, given.updates, given.threads),
             }
             rounds.append(found)
@@ -60,9 +60,9 @@ def main() -> None:
     print(json.dumps(summary(rounds, given), indent=2))
 
 
-def prepared(checkout: Path, text: Path, place: Path) -> tuple[Path, Path]:
+def prepared(checkout: Path, text: Path, path: Path) -> tuple[Path, Path]:
     """A copy of nanoGPT with its data made by its own script, and a folder with our two files."""
-    copy, data = place / "nanogpt", place / "data"
+    copy, data = path / "nanogpt", path / "data"
     shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(".git"))
     dataset = copy / "data" / "shakespeare_char"
     shutil.copy(text, dataset / "input.txt")

@@ -15,7 +15,7 @@ from benchmarks.onnx_graph import FUSED, Graph, value
 LAST = "attention.output.dense", "attention.output.LayerNorm"
 
 
-def convert(folder: str, place: Path, weights: str) -> None:
+def convert(folder: str, path: Path, weights: str) -> None:
     """Write the encoder of a folder in BERT's published format; weights: see `onnx_graph`."""
     from safetensors.numpy import load_file
 
@@ -47,7 +47,7 @@ def convert(folder: str, place: Path, weights: str) -> None:
         value("positions_asked", "int64", sizes),
         value("attention_mask", "int32", sizes),
     ]
-    graph.write(place, inputs, [value("hidden", "float", [*sizes, config["hidden_size"]])])
+    graph.write(path, inputs, [value("hidden", "float", [*sizes, config["hidden_size"]])])
 
 
 def _block(

@@ -78,14 +78,14 @@ class Graph:
         self.add("SkipLayerNormalization", given, outputs, FUSED, epsilon=eps)
         return outputs[0], outputs[3]
 
-    def write(self, place: Path, inputs: list[Any], outputs: list[Any]) -> None:
+    def write(self, path: Path, inputs: list[Any], outputs: list[Any]) -> None:
         """The file, and its weights beside it."""
         made = helper.make_graph(self.nodes, "model", inputs, outputs, self.initializers)
         sets = [helper.make_opsetid("", 21), helper.make_opsetid(FUSED, 1)]
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(
             helper.make_model(made, opset_imports=sets, ir_version=10),
-            place,
+            path,
             save_as_external_data=True,
             location="weights",
         )

@@ -8,8 +8,8 @@ from typing import Any
 import onnxruntime
 
 
-def session(place: Path, threads: int) -> Any:
+def session(path: Path, threads: int) -> Any:
     """The graph, ready to run."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    return onnxruntime.InferenceSession(str(place), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -112,7 +112,7 @@ def _folder(options: Options) -> Path:
     """A small GPT-2 with random weights and the bench's tokenizer."""
     from benchmarks.tokenizing import tokenizer_folder
 
-    def write(place: Path) -> None:
+    def write(path: Path) -> None:
         import torch
         from tokenizers import Tokenizer
         from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -127,7 +127,7 @@ def _folder(options: Options) -> Path:
             bos_token_id=None,
             eos_token_id=None,
         )
-        GPT2LMHeadModel(config).save_pretrained(place)
-        PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(place)
+        GPT2LMHeadModel(config).save_pretrained(path)
+        PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(path)
 
     return cached(options.cache / "small-gpt2", write)

@@ -118,8 +118,8 @@ def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawi
     rows, unit = work["rows"], work["unit"]
     most = max((shown(row, unit) * turns_of(row, unit)[1] for row in rows), default=1.0)
     shapes: list[Shape] = [Label(8, 14, f"{work['name']}, {unit}", 13.5, bold=True)]
-    for place, row in enumerate(rows):
-        y, value = 34 + 22 * place, shown(row, unit)
+    for index, row in enumerate(rows):
+        y, value = 34 + 22 * index, shown(row, unit)
         long = (width - left - 60) * value / most
         ours = row["condition"].startswith("regard")
         low, high = (left + long * end for end in turns_of(row, unit))

@@ -43,7 +43,7 @@ def works(options: Options) -> Iterator[Work]:
 def _text(options: Options, size: int) -> Path:
     """A file of that many bytes, or one line more."""
 
-    def write(place: Path) -> None:
+    def write(path: Path) -> None:
         source = options.file("wikitext2", "wiki.test.raw") or options.file(
             "tiny_shakespeare", "input.txt"
         )
@@ -57,7 +57,7 @@ def _text(options: Options, size: int) -> Path:
             lines = [" ".join(draw.choices(words, k=20)) + "\n" for _ in range(20_000)]
         whole = "".join(lines)
         parts = size // len(whole.encode()) + 1
-        place.write_bytes((whole * parts).encode()[:size].rpartition(b"\n")[0] + b"\n")
+        path.write_bytes((whole * parts).encode()[:size].rpartition(b"\n")[0] + b"\n")
 
     return cached(options.cache / f"text-{size}.txt", write)
 
@@ -65,10 +65,10 @@ def _text(options: Options, size: int) -> Path:
 def tokenizer_folder(options: Options) -> Path:
     """GPT-2's vocabulary where it is, else one learned from the text."""
 
-    def write(place: Path) -> None:
+    def write(path: Path) -> None:
         from tokenizers.implementations import ByteLevelBPETokenizer
 
-        place.mkdir()
+        path.mkdir()
         vocabulary = options.file("vocab", "gpt2", "encoder.json")
         if vocabulary is not None:
             made = ByteLevelBPETokenizer(
@@ -77,7 +77,7 @@ def tokenizer_folder(options: Options) -> Path:
         else:
             made = ByteLevelBPETokenizer()
             made.train([str(_text(options, 100_000))], vocab_size=1000)
-        made.save(str(place / "tokenizer.json"))
+        made.save(str(path / "tokenizer.json"))
 
     return cached(options.cache / "tokenizer", write)
 

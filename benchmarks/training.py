@@ -79,14 +79,14 @@ def flops(sizes: dict[str, int], rows: int, length: int) -> float:
 
 @dataclass(frozen=True)
 class Masked:
-    """Rows of ids, and targets: what stood at the masked places, else IGNORE."""
+    """Rows of ids, and targets: the original ids at the masked positions, else IGNORE."""
 
     texts: Any
     targets: Any
 
     @cached_property
     def count(self) -> int:
-        """Masked places."""
+        """Masked positions."""
         return int((self.targets >= 0).sum())
 
     def to(self, device: Any) -> Masked:

@@ -107,8 +107,8 @@ def _same(results: dict[str, Any]) -> dict[str, str]:
 
 def _rows(options: Options, vocab_size: int) -> list[list[int]]:
     """The ids of 1,000 sentences, `</s>` at the end: words by how frequent they are."""
-    place = ("multi30k", "data", "task1", "tok", "test_2016_flickr.lc.norm.tok.en")
-    file = options.file(*place)
+    parts = ("multi30k", "data", "task1", "tok", "test_2016_flickr.lc.norm.tok.en")
+    file = options.file(*parts)
     if file is None:
         draw = random.Random(1)
         lengths = [max(4, round(draw.lognormvariate(2.5, 0.35))) for _ in range(1000)]
@@ -124,7 +124,7 @@ def _rows(options: Options, vocab_size: int) -> list[list[int]]:
 def _folder(cache: Path, sizes: dict[str, int]) -> Path:
     """Random weights in the published format, written once by the library itself."""
 
-    def write(place: Path) -> None:
+    def write(path: Path) -> None:
         import torch
 
         from regard.checkpoints.formats import to_published
@@ -137,10 +137,10 @@ def _folder(cache: Path, sizes: dict[str, int]) -> Path:
         config = TransformerConfig(**given, **layers, dropout=0.0)
         published = to_published(Transformer(config))
         assert published is not None
-        place.mkdir()
-        write_tensors(place / "model.safetensors", published[1])
-        (place / "config.json").write_text(json.dumps(published[0], indent=1))
-        write_numbers(place, sizes["vocab_size"])
+        path.mkdir()
+        write_tensors(path / "model.safetensors", published[1])
+        (path / "config.json").write_text(json.dumps(published[0], indent=1))
+        write_numbers(path, sizes["vocab_size"])
 
     name = f"marian-{sizes['d_model']}x{sizes['layers']}-{sizes['vocab_size']}-numbers"
     return cached(cache / name, write)
@@ -172,8 +172,8 @@ class Ours:
         from regard.decoding import Beam
 
         torch.set_num_threads(threads)
-        place = folder if weights == "float32" else _ours(folder, weights)
-        self.model = regard.load(place, device="cpu").model
+        path = folder if weights == "float32" else _ours(folder, weights)
+        self.model = regard.load(path, device="cpu").model
         self.rows = TokenArray.of(json.loads(Path(rows).read_text()))
         self.method = Beam(size=BEAMS, max_tokens=limit)
 
@@ -269,7 +269,7 @@ class CTranslate2:
         return [_words([int(token) for token in each.hypotheses[0]]) for each in found]
 
 
-def _convert(folder: str, place: Path, weights: str) -> None:
+def _convert(folder: str, path: Path, weights: str) -> None:
     """Write the folder in CTranslate2's format; its words are the numbers of the tokens."""
     import transformers
     from ctranslate2.converters.transformers import BartLoader
@@ -293,8 +293,8 @@ def _convert(folder: str, place: Path, weights: str) -> None:
     spec.config.add_source_bos = spec.config.add_source_eos = False
     spec.validate()
     spec.optimize(quantization=weights)
-    place.mkdir()
-    spec.save(str(place))
+    path.mkdir()
+    spec.save(str(path))
 
 
 # ------------------------------------------------------------------------- a trained translator

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard import ops
 from regard.data.sampler import EpochSampler
+from regard.training.callbacks import Callback
 from regard.training.checkpointing import RunFolder
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop
@@ -43,11 +44,11 @@ class Updates(Task, ABC):
     def __init__(self, model: Any, batches: Sequence[Any], options: TrainingOptions):
         self.model, self.batches = model, batches
         self.folder = tempfile.TemporaryDirectory()
-        place = RunFolder(Path(self.folder.name))
+        run = RunFolder(Path(self.folder.name))
         self.last = math.nan
         shown, signals = progress("none"), Interruption()
         ops.load_kernels()
-        self.loop = Loop(self, options, place, {}, lambda *given: None, shown, signals)
+        self.loop = Loop(self, options, run, {}, lambda *given: None, shown, signals, Callback())
         start_run(self.loop, 1)
         model.train()
 

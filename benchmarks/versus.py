@@ -40,8 +40,8 @@ def main() -> None:
     slow = []
     print(f"| work | {HERE} | {THERE} | faster by | memory | memory before |", flush=True)
     print("|---|---:|---:|---:|---:|---:|")
-    with tempfile.TemporaryDirectory() as place, machine.load(options.load):
-        root = _without_regard(Path(place))
+    with tempfile.TemporaryDirectory() as folder, machine.load(options.load):
+        root = _without_regard(Path(folder))
         prepare(_writer(folders, root, before), options.threads)
         for work in works(folders, root, before):
             if options.names and not any(name in work.name for name in options.names):
@@ -94,20 +94,20 @@ def checkout(commit: str, cache: Path) -> Path:
         raise SystemExit(f"{commit} is not a commit of this repository: {named.stderr.strip()}")
     full = named.stdout.strip()
 
-    def write(place: Path) -> None:
+    def write(path: Path) -> None:
         archive = subprocess.run(
             ["git", "archive", full], cwd=ROOT, capture_output=True, check=True
         ).stdout
         with tarfile.open(fileobj=BytesIO(archive)) as files:
-            files.extractall(place, filter="data")
+            files.extractall(path, filter="data")
 
     return cached(cache / "commits" / full, write)
 
 
-def _without_regard(place: Path) -> Path:
+def _without_regard(path: Path) -> Path:
     """A folder with `benchmarks` but without `regard`, which is imported from PYTHONPATH."""
-    (place / "benchmarks").symlink_to(ROOT / "benchmarks")
-    return place
+    (path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    return path
 
 
 def works(folders: Folders, root: Path, before: Path) -> list[Work]:

@@ -30,13 +30,13 @@ TINY = Sizes((64, 2, 2), (32, 2, 2), (32, 2, 2), 500, 8, 16, 8, 3)
 class Folders:
     """The folders of the models; `works` lists the benchmarks."""
 
-    def __init__(self, place: Path, quick: bool = False):
-        self.place, self.quick = place / ("quick" if quick else "full"), quick
+    def __init__(self, folder: Path, quick: bool = False):
+        self.folder, self.quick = folder / ("quick" if quick else "full"), quick
         self.sizes = TINY if quick else Sizes()
 
     def settings(self) -> dict[str, Any]:
         """The arguments for a worker."""
-        return {"place": str(self.place.parent), "quick": self.quick}
+        return {"folder": str(self.folder.parent), "quick": self.quick}
 
     def works(self) -> list[Row]:
         """(name, unit, units per call, class in versus_sides, its arguments) of each benchmark."""

@@ -23,17 +23,17 @@ def prepare(folders: dict[str, Any]) -> None:
     # Older commits call `quantize` `convert`.
     quantize = getattr(regard, "quantize", None) or regard.convert
     for name, write in (("gpt2", _gpt2), ("marian", _marian), ("bert", _bert)):
-        source = cached(given.place / name, lambda place, write=write: write(given, place))
+        source = cached(given.folder / name, lambda path, write=write: write(given, path))
         for weights in ("int8", "bfloat16"):
-            place = given.place / f"{name}-{weights}"
-            cached(place, lambda made, source=source, kind=weights: quantize(source, made, kind))
+            path = given.folder / f"{name}-{weights}"
+            cached(path, lambda made, source=source, kind=weights: quantize(source, made, kind))
 
 
 def _folders(settings: dict[str, Any]) -> Folders:
-    return Folders(Path(settings["place"]), settings["quick"])
+    return Folders(Path(settings["folder"]), settings["quick"])
 
 
-def _gpt2(given: Folders, place: Path) -> None:
+def _gpt2(given: Folders, path: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -42,11 +42,11 @@ def _gpt2(given: Folders, place: Path) -> None:
     sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 512}
     ends = {"bos_token_id": None, "eos_token_id": None}  # so that no sequence ends early
     config = GPT2Config(vocab_size=given.sizes.words, **sizes, **ends)
-    GPT2LMHeadModel(config).save_pretrained(place)
-    write_numbers(place, given.sizes.words)
+    GPT2LMHeadModel(config).save_pretrained(path)
+    write_numbers(path, given.sizes.words)
 
 
-def _marian(given: Folders, place: Path) -> None:
+def _marian(given: Folders, path: Path) -> None:
     import torch
     from transformers import MarianConfig, MarianMTModel
 
@@ -70,12 +70,12 @@ def _marian(given: Folders, place: Path) -> None:
     )
     model = MarianMTModel(config)
     model.generation_config.bad_words_ids = None
-    model.save_pretrained(place)
-    (place / "generation_config.json").unlink(missing_ok=True)
-    write_numbers(place, given.sizes.words, ["<pad>", "<s>", "</s>"])
+    model.save_pretrained(path)
+    (path / "generation_config.json").unlink(missing_ok=True)
+    write_numbers(path, given.sizes.words, ["<pad>", "<s>", "</s>"])
 
 
-def _bert(given: Folders, place: Path) -> None:
+def _bert(given: Folders, path: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel
 
@@ -90,8 +90,8 @@ def _bert(given: Folders, place: Path) -> None:
         num_attention_heads=heads,
         intermediate_size=4 * width,
     )
-    BertModel(config).save_pretrained(place)
-    (place / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    BertModel(config).save_pretrained(path)
+    (path / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
 
 
 class _Loaded:
@@ -105,7 +105,7 @@ class _Loaded:
         torch.set_num_threads(threads)
         self.given = _folders(folders)
         end = "" if weights == "float32" else f"-{weights}"
-        self.task: Any = regard.load(self.given.place / f"{name}{end}", device="cpu")
+        self.task: Any = regard.load(self.given.folder / f"{name}{end}", device="cpu")
 
 
 class Generate(_Loaded):
@@ -177,7 +177,7 @@ class Predict(_Command):
 
     def arguments(self) -> list[str]:
         """The arguments of the command."""
-        return ["embed", str(self.given.place / "bert"), "1 2 3"]
+        return ["embed", str(self.given.folder / "bert"), "1 2 3"]
 
 
 class Train(_Command):
@@ -185,29 +185,29 @@ class Train(_Command):
 
     def __init__(self, folders: dict[str, Any], recipe: str, threads: int):
         self.recipe = recipe
-        self.place = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp())
         super().__init__(folders, threads)
 
     def arguments(self) -> list[str]:
         """The arguments of the command; also writes the recipe and the data."""
-        given, place = self.given, self.place
+        given, path = self.given, self.folder
         texts, other = given.texts(20 * given.sizes.texts), given.texts(20 * given.sizes.texts, 2)
         rows = [f"{text}\t{len(text) % 2}" for text in texts]
         for name, lines in {"texts": texts, "other": other, "table": rows}.items():
-            (place / name).write_text("\n".join(lines) + "\n")
-            (place / f"{name}-valid").write_text("\n".join(lines[:8]) + "\n")
-        (place / "recipe.toml").write_text(
+            (path / name).write_text("\n".join(lines) + "\n")
+            (path / f"{name}-valid").write_text("\n".join(lines[:8]) + "\n")
+        (path / "recipe.toml").write_text(
             RECIPES[self.recipe].format(
-                texts=place / "texts",
-                other=place / "other",
-                table=place / "table",
-                encoder=given.place / "bert",
+                texts=path / "texts",
+                other=path / "other",
+                table=path / "table",
+                encoder=given.folder / "bert",
                 updates=given.sizes.updates,
                 precision="bfloat16",
             )
         )
-        return ["train", str(place / "recipe.toml"), "--out", str(place / "run"), "--quiet"]
+        return ["train", str(path / "recipe.toml"), "--out", str(path / "run"), "--quiet"]
 
     def ready(self) -> None:
         """Remove the run of the previous call."""
-        shutil.rmtree(self.place / "run", ignore_errors=True)
+        shutil.rmtree(self.folder / "run", ignore_errors=True)

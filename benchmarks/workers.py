@@ -210,8 +210,8 @@ def _answer(order: dict[str, Any], made: list[Any], threads: int) -> dict[str, A
     return {"seconds": seconds, "result": result, "others": others}
 
 
-def _named(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _named(path: str) -> Any:
+    module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 

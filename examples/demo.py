@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 
 import regard
+from regard.attention.capture import CapturePoint
 from regard.data import Sequences, read
 from regard.decoding.beam import Beam
 from regard.decoding.steps import start_decoding
@@ -86,8 +87,8 @@ def main(
         for name, answer in zip(words.head[1:], answers, strict=True):
             console.print(f"    {name:<16}{answer}", markup=False)
     page = found.report("Three translators, one budget", pictures(models, words), {"data": DATA})
-    place = page.save(found.folder / "report.html")
-    console.print(f"\n{place} shows it all ({time.monotonic() - began:.0f} s)", soft_wrap=True)
+    path = page.save(found.folder / "report.html")
+    console.print(f"\n{path} shows it all ({time.monotonic() - began:.0f} s)", soft_wrap=True)
     return verdict(found, least_bleu)
 
 
@@ -129,7 +130,7 @@ def pictures(models: dict[str, Any], words: Table) -> list[tuple[str, Picture]]:
 
 
 def has_attention(task: Any) -> bool:
-    return any(name.endswith("tap") for name, _ in task.model.named_modules())
+    return any(isinstance(module, CapturePoint) for module in task.model.modules())
 
 
 def looked_at(models: dict[str, Any]) -> list[Picture]:

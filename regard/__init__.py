@@ -8,30 +8,18 @@ from regard.lazy import names_of
 
 __version__ = "0.1.0"
 
-# name: where it lives. Sorted, so that this table is also the list of what is public.
-_PUBLIC = {
-    "CheckpointError": "errors:CheckpointError",
-    "ConfigError": "errors:ConfigError",
-    "DataError": "errors:DataError",
-    "MissingExtra": "errors:MissingExtra",
-    "RegardError": "errors:RegardError",
-    "head_importance": "attention.pruning:head_importance",
-    "heads_gated": "attention.pruning:heads_gated",
-    "heads_masked": "attention.pruning:heads_masked",
-    "load": "tasks.folders:load",
-    "look": "visual.attention_record:look",
-    "prune_heads": "attention.pruning:prune_heads",
-    "quantize": "tasks.folders:quantize",
-    "resume": "experiments.runs:resume",
-    "save": "tasks.folders:save",
-    "train": "experiments.runs:train",
-}
-
-__all__ = list(_PUBLIC)
-
-
-__getattr__ = names_of(__name__, _PUBLIC)
+__all__, __getattr__ = names_of(
+    __name__,
+    {
+        "attention.pruning": "head_importance heads_gated heads_masked prune_heads",
+        "errors": "CheckpointError ConfigError DataError MissingExtra RegardError",
+        "experiments.runs": "resume train",
+        "tasks": "register",
+        "tasks.folders": "load quantize save",
+        "visual.attention_record": "look",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *__all__])

@@ -28,31 +28,37 @@ class DataError(RegardError):
 
 
 class TextError(DataError):
-    """One of several texts cannot be answered.
+    """There is no prediction for one of several texts.
 
-    place: which of them, from 0.  what: how the message calls a text ("Question").  said: the whole
-    message, where "Text 3 has ..." is not it. Who reads texts from lines names `problem` and `hint`
-    by the line: see `on_line`.
+    index: of the text, from 0.  what: how the message calls a text ("Question").  said: the whole
+    message, where "Text 3 has ..." is not it.
     """
 
     def __init__(
-        self, place: int, problem: str, hint: str = "", *, what: str = "Text", said: str = ""
+        self, index: int, problem: str, hint: str = "", *, what: str = "Text", said: str = ""
     ):
-        super().__init__("texts", place + 1, problem, hint)
-        self.place, self.what, self.said = place, what, said
-        self.args = (said or f"{what} {place + 1} {problem} {hint}".rstrip(),)
+        super().__init__("texts", index + 1, problem, hint)
+        self.index, self.what, self.said = index, what, said
+        self.args = (said or f"{what} {index + 1} {problem} {hint}".rstrip(),)
 
     def moved(self, count: int) -> TextError:
-        """The same of a text with so many more before it."""
-        return TextError(self.place + count, self.problem, self.hint, what=self.what)
-
-    def on_line(self, origin: str, before: int) -> DataError:
-        """The same of a line of `origin`; the first of the texts stands `before` lines below 1."""
-        return DataError(origin, before + self.place + 1, self.problem, self.hint)
+        """The same error, counted in a list with `count` texts before these."""
+        return TextError(self.index + count, self.problem, self.hint, what=self.what)
 
 
 class ConfigError(RegardError):
     """A recipe, an option or a configuration is wrong."""
+
+
+def check_at_least(least: int, **options: int | None) -> None:
+    """Check that each of these options is `least` or more; None is no number.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ConfigError(f"`{name}` must be at least {least}, but is {value}.")
 
 
 class CheckpointError(RegardError):

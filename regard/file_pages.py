@@ -50,8 +50,8 @@ def release(tensor: Tensor) -> None:
 def _is_mapped(first: int, end: int) -> bool:
     """Whether an address range belongs to a private mapping of a file."""
     for line in Path("/proc/self/maps").read_text().splitlines():
-        place, permissions, _, _, inode, *_ = line.split(maxsplit=5)
-        begin, stop = (int(number, 16) for number in place.split("-"))
+        addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
+        begin, stop = (int(number, 16) for number in addresses.split("-"))
         if begin <= first and end <= stop:
             return inode != "0" and permissions.endswith("p")
     return False

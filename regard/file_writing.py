@@ -1,4 +1,4 @@
-"""Files that are written completely or, after any accident, not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a small text file, completely or not at all.
 
     Raises:
-        CheckpointError: the disk refuses; what was at `path` before is then untouched.
+        CheckpointError: it cannot be written; what was at `path` before is then untouched.
     """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -34,9 +34,11 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
         sync(path.parent)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise not_written(path, error) from error
+        if isinstance(error, OSError):
+            raise not_written(path, error) from error
+        raise
 
 
 def sync(path: Path) -> None:
@@ -49,7 +51,7 @@ def sync(path: Path) -> None:
 
 
 def not_written(path: Path, error: Exception) -> CheckpointError:
-    """The error for a file or folder that the disk refuses."""
+    """The error for a file or folder that cannot be written."""
     return CheckpointError(
         f"{path} could not be written: {error}. Nothing that was written before is lost; "
         "free some space or choose another disk."

@@ -1,7 +1,4 @@
-"""Names that are imported when they are first asked for, so that `import regard` costs little.
-
-A place is `module:Name`, the module counted from a package; `module` alone holds the name itself.
-"""
+"""Names that are imported on first use, so that `import regard` is fast."""
 
 from __future__ import annotations
 
@@ -13,30 +10,35 @@ from regard.errors import ConfigError
 from regard.suggest import nearest
 
 
-def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names stand at these places."""
+def names_of(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """`__all__` and `__getattr__` of a package with these names.
+
+    modules: each module of the package -> its public names, separated by spaces.
+    """
+    home = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
-        if name not in places:
+        if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return imported(places[name], package, name)
+        return imported(f"{home[name]}:{name}", package)
 
-    return get
+    return sorted(home), get
 
 
-def entry(table: Mapping[str, str], name: str, what: str, package: str = "") -> Any:
-    """What stands under a name in a table of places.
+def entry(table: Mapping[str, Any], name: str, what: str, package: str = "") -> Any:
+    """The object with a name in a table of "module:Name" or of objects.
 
     Raises:
-        ConfigError: nothing does; the nearest name is offered. `what` says what was looked for.
+        ConfigError: the table has no such name; the nearest one is offered, and `what` says what
+            was looked for.
     """
     if name not in table:
         raise ConfigError(f"There is no {what} {name!r}. {nearest(name, table)}")
-    return imported(table[name], package)
+    place = table[name]
+    return imported(place, package) if isinstance(place, str) else place
 
 
-def imported(place: str, package: str = "", name: str = "") -> Any:
-    """What stands at a place, `name` where the place is a module alone."""
-    module, _, attribute = place.partition(":")
-    path = f"{package}.{module}" if package else module
-    return getattr(import_module(path), attribute or name)
+def imported(address: str, package: str = "") -> Any:
+    """The object at "module:Name", the module counted from a package."""
+    module, _, name = address.partition(":")
+    return getattr(import_module(f"{package}.{module}" if package else module), name)

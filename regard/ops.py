@@ -10,7 +10,8 @@ implementation registers under the operation with a condition on the arguments:
 
 `ops.reference()` turns all implementations off, `ops.without("attention.compiled")` one of them, as
 does the environment variable REGARD_WITHOUT, a list with commas. Operations never compile anything:
-`load_kernels` loads the optional package of compiled implementations before a model is built.
+`load_kernels` loads the optional package of compiled implementations before a model is built, and
+raises an error for a name in REGARD_WITHOUT that no implementation has.
 """
 
 from __future__ import annotations
@@ -51,6 +52,13 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
     known = torch.amp.is_autocast_available(device)  # the meta device is not
     on = known and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else x.dtype
+
+
+def autocasts_to_bfloat16(x: Tensor) -> bool:
+    """Whether autocast computes products with x, on the CPU, in bfloat16."""
+    if x.device.type != "cpu" or x.dtype == torch.float64:
+        return False
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
 # The low-precision copy of each parameter, with the version of the values it was made from.

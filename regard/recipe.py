@@ -75,7 +75,7 @@ def plain_name(name: str) -> str:
     if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
         raise ValueError(
             "must be a plain name, without slashes, backslashes and control characters, "
-            f"but is {name!r}. With --out a run may lie anywhere"
+            f"but is {name!r}. With `out` (--out) a run may lie anywhere"
         )
     return name
 
@@ -93,10 +93,7 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 
 def options_of(
-    config: type,
-    omit: Iterable[str] = (),
-    defaults: Mapping[str, Any] | None = None,
-    **more: Any,
+    config: type, omit: Iterable[str] = (), defaults: Mapping[str, Any] | None = None, **more: Any
 ) -> type[Options]:
     """The section whose options are the fields of a dataclass (a model's config).
 
@@ -167,6 +164,7 @@ class RawRecipe:
 
     overrides: dotted name -> text, from the command line.
     run: the record of a run folder's recipe (`record`); {} for others.
+    keywords: the names at the top of `tables` that come from Python.
     """
 
     path: Path | None
@@ -174,11 +172,14 @@ class RawRecipe:
     tables: dict[str, Any]
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
     run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    keywords: tuple[str, ...] = ()
 
     def choice(self, key: str, allowed: Iterable[str], default: str | None = None) -> str:
         """The string at the dotted `key`, which must be one of `allowed`."""
         names = list(allowed)
         value = _value_at(self.tables, key)
+        for _, problem in _invalid_values({key: value} if value is not None else {}):
+            raise ConfigError(f"{self.location(key)}: `{key}` {problem}")
         if key in self.overrides:
             value = _readings(self.overrides[key])[0]
         if value is None and default is not None:
@@ -390,12 +391,12 @@ def _key_in(message: str, schema: Any) -> str:
     named = re.findall(r"`([\w.]+)`", message)
     found = re.match(r"\[([\w.]+)\]", message)
     if found and _option(schema, found[1]) is not None:
-        inside = [f"{found[1]}.{name}" for name in named if name in _names_in(schema, found[1])]
+        inside = [f"{found[1]}.{name}" for name in named if name in names_in(schema, found[1])]
         return inside[0] if inside else found[1]
     for name in named:
         if _option(schema, name) is not None:
             return name
-        sections = [one for one in _names(schema) if name in _names_in(schema, one)]
+        sections = [one for one in _names(schema) if name in names_in(schema, one)]
         if len(sections) == 1:
             return f"{sections[0]}.{name}"
     return ""
@@ -427,9 +428,35 @@ def _option(schema: Any, key: str) -> Any:
     return option
 
 
-def _names_in(schema: Any, section: str) -> list[str]:
+def names_in(schema: Any, section: str) -> list[str]:
     """The options of the section at a dotted name; "" for the whole recipe."""
     return list(_names(_plain(_option(schema, section) if section else schema)))
+
+
+def section_class(schema: Any, section: str) -> Any:
+    """The class of the section at a dotted name; None where there is no such section."""
+    return _plain(_option(schema, section))
+
+
+def defaults_of(section: BaseModel) -> dict[str, Any]:
+    """The defaults of all options that have one, as JSON has them, section by section."""
+    found: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            found[name] = defaults_of(value)
+        elif not field.is_required():
+            found[name] = field.get_default(call_default_factory=True)
+    return found
+
+
+def sections_of(schema: Any, inside: str = "") -> Iterator[str]:
+    """The dotted names of all sections of a recipe."""
+    for name in names_in(schema, inside):
+        key = f"{inside}.{name}" if inside else name
+        if names_in(schema, key):
+            yield key
+            yield from sections_of(schema, key)
 
 
 def _unknown(schema: Any, key: str) -> str:
@@ -437,12 +464,12 @@ def _unknown(schema: Any, key: str) -> str:
     if (new := old_names.OPTIONS.get(key)) and _option(schema, new) is not None:
         return f"`{key}` is called `{new}` now."
     section, _, name = key.rpartition(".")
-    while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelt
+    while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelled
         section, _, name = section.rpartition(".")
     where = f"[{section}]" if section else "a recipe"
-    if others := [f"[{other}]" for other in _names(schema) if name in _names_in(schema, other)]:
+    if others := [f"[{other}]" for other in _names(schema) if name in names_in(schema, other)]:
         return f"{where} has no `{name}`. It belongs to {joined_with_or(others)}."
-    return f"{where} has no `{name}`. {nearest(name, _names_in(schema, section))}"
+    return f"{where} has no `{name}`. {nearest(name, names_in(schema, section))}"
 
 
 def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]]:
@@ -461,7 +488,7 @@ def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]
 
 def _only_named(schema: Any, key: str, message: str) -> str:
     """The option of section `key` that a message is about; the section, where it names several."""
-    names = _names_in(schema, key) if key else []
+    names = names_in(schema, key) if key else []
     named = {name for name in re.findall(r"`(\w+)`", message) if name in names}
     return f"{key}.{named.pop()}" if len(named) == 1 else key
 

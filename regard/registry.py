@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KERNELS = "regard.kernels"
-
 
 # The modules that register implementations by PyTorch's own operators, inside this package.
 REGISTERING = (
@@ -113,9 +112,12 @@ class _AllNames:
         return True
 
 
-_from_environment = os.environ.get("REGARD_WITHOUT", "").replace(" ", "").split(",")
+VARIABLE = "REGARD_WITHOUT"
+_from_environment = frozenset(
+    filter(None, os.environ.get(VARIABLE, "").replace(" ", "").split(","))
+)
 _disabled: ContextVar[_AllNames | frozenset[str]] = ContextVar(
-    "disabled", default=frozenset(filter(None, _from_environment))
+    "disabled", default=_from_environment
 )
 
 
@@ -136,11 +138,7 @@ def without(*names: str) -> Iterator[None]:
     Raises:
         ConfigError: there is no such implementation.
     """
-    if unknown := sorted({*names} - {*implementation_names()}):
-        raise ConfigError(
-            f"There is no implementation {unknown[0]!r}. There are: "
-            f"{', '.join(sorted(implementation_names()))}."
-        )
+    _check_names(names, loaded=load_kernels())
     disabled = _disabled.get()
     with _disabling(disabled if isinstance(disabled, _AllNames) else disabled.union(names)):
         yield
@@ -162,10 +160,33 @@ def is_disabled(name: str) -> bool:
 
 def implementation_names() -> list[str]:
     """The names of all implementations; imports what registers them, and loads the kernels."""
+    load_kernels()
+    return _registered_names()
+
+
+def _registered_names() -> list[str]:
     for module in REGISTERING:
         importlib.import_module(f"{__package__}.{module}")
-    load_kernels()
     return [one.name for op in OPERATIONS.values() for one in op.implementations]
+
+
+def _check_names(names: Iterable[str], *, loaded: bool, source: str = "") -> None:
+    """Check the names of implementations that are to be turned off.
+
+    loaded: whether there are kernels. Without them any operation may have a compiled
+        implementation, so that the same names work on every machine.
+    source: where the names come from, for the error.
+
+    Raises:
+        ConfigError: there is no such implementation.
+    """
+    known = {*_registered_names()}
+    possible = known if loaded else known | {f"{name}.compiled" for name in OPERATIONS}
+    if unknown := sorted({*names} - possible):
+        raise ConfigError(
+            f"{source}There is no implementation {unknown[0]!r}. There are: "
+            f"{', '.join(sorted(known))}."
+        )
 
 
 # ----------------------------------------------------------------------- the compiled kernels
@@ -200,9 +221,14 @@ def load_kernels() -> bool:
 
     Returns:
         Whether kernels are loaded.
+
+    Raises:
+        ConfigError: the environment variable REGARD_WITHOUT names no implementation.
     """
     package = kernel_package()
-    if package is None:
-        return False
-    package.setup()
-    return package.available()
+    if package is not None:
+        package.setup()
+    loaded = package is not None and package.available()
+    if _from_environment:  # only now the names are known
+        _check_names(_from_environment, loaded=loaded, source=f"{VARIABLE}: ")
+    return loaded

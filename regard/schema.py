@@ -140,11 +140,7 @@ def decode_json(
 
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=unique,
-            parse_float=real,
-            parse_int=whole,
-            parse_constant=real,
+            text, object_pairs_hook=unique, parse_float=real, parse_int=whole, parse_constant=real
         )
         if not surrogates and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()

@@ -1,13 +1,13 @@
-"""What a decoder remembers between two steps.
+"""The state of a decoder between two steps.
 
-State is a value that travels: `step` takes one and returns the next, nothing about a sentence is
-kept on a module. Every tensor of a state has its rows first, so that a beam search reorders LSTM
-cells, key/value caches and source memories with the same `select(rows)`.
+`step` takes a state and returns the next one; no module stores anything about a sequence. The first
+dimension of every tensor of a state is the sequence, so that beam search reorders LSTM cells,
+key/value caches and source memories with the same `select(rows)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -18,9 +18,9 @@ from regard.errors import RegardError
 
 @dataclass
 class State:
-    """Base of all states: a dataclass of tensors (rows first), other states, and plain numbers.
+    """Base of all states: a dataclass of tensors (B, ...), other states, and plain numbers.
 
-    A state may be used once: the next state may lie in the same memory.
+    A step may use a state once, since the next state may share its memory.
     """
 
     def consume(self) -> None:
@@ -33,63 +33,62 @@ class State:
         self._consumed = True
 
     def check_unused(self) -> None:
-        """Before anything is made from this state.
+        """Check that no step has used this state.
 
         Raises:
-            RegardError: a step has used it.
+            RegardError: one has.
         """
         if self._consumed:
             raise RegardError(
-                f"This {type(self).__name__} was used by an earlier step, which may have written "
-                "over it. Go on with the state that `step` returned; to decode twice from one "
-                "state, take `state.copy()` before the first step."
+                f"This {type(self).__name__} was consumed by an earlier step, which may have "
+                "overwritten it. Continue with the state that `step` returned. To decode twice "
+                "from one state, call `state.copy()` before the first step."
             )
 
-    _consumed = False  # of this object; the states made from it are new
+    _consumed = False  # of this object alone, not of the states made from it
 
     def copy(self) -> Self:
-        """The same state once more, for a second continuation."""
+        """A copy of this state, for a second continuation."""
         self.check_unused()
         return self._map(lambda tensor: tensor, lambda state: state.copy())
 
     @property
     def rows(self) -> int:
-        """How many sequences are being decoded."""
-        values = (value for _, value in self._items())
+        """B, the number of sequences."""
+        values = self.parts().values()
         first = next(value for value in values if isinstance(value, Tensor | State))
         return first.rows if isinstance(first, State) else first.size(0)
 
     def select(self, rows: Tensor) -> Self:
-        """The state of these rows: (R',) integers; rows may repeat, be dropped, or be reordered."""
+        """The state of the sequences `rows` (B',), integers in any order, repeated or left out."""
         self.check_unused()
         return self._map(lambda tensor: tensor.index_select(0, rows), lambda s: s.select(rows))
 
     def rewind(self, count: int | Tensor) -> Self:
-        """Forget what came last: `count` tokens of every row, or (B,) of each row its own number.
+        """The state before the last `count` tokens: one number, or (B,) of each sequence its own.
 
         Raises:
-            TypeError: this state keeps what all tokens together made, and not each one's part.
+            TypeError: a state of this kind has no record of the earlier tokens.
         """
-
         self.check_unused()
 
         def stuck(tensor: Tensor) -> Tensor:
-            raise TypeError(f"{type(self).__name__} cannot forget the last tokens that it read.")
+            raise TypeError(f"{type(self).__name__} cannot be rewound: it has no earlier states.")
 
         return self._map(stuck, lambda state: state.rewind(count))
 
     def expect_tokens(self, count: int) -> Self:
-        """The same, told that up to `count` tokens will follow: room is made for them at once."""
+        """The same state with capacity for `count` more tokens, allocated at once."""
         return self._map(lambda tensor: tensor, lambda state: state.expect_tokens(count))
 
     def detach(self) -> Self:
-        """The same values, cut off from the graph (truncated back-propagation through time)."""
+        """The same values without gradient (truncated backpropagation through time)."""
         return self._map(lambda tensor: tensor.detach(), lambda s: s.detach())
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its dotted name, for checkpoints."""
         found: dict[str, Tensor] = {}
-        for name, value in self._items():
+        for name, value in self.parts().items():
             if isinstance(value, Tensor):
                 found[name] = value
             elif isinstance(value, State):
@@ -97,9 +96,9 @@ class State:
         return found
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """This state with other values, as `tensors()` names them."""
+        """This state with other values, named as by `tensors()`."""
         changed: dict[str, Any] = {}
-        for name, value in self._items():
+        for name, value in self.parts().items():
             if isinstance(value, Tensor):
                 changed[name] = tensors[name]
             elif isinstance(value, State):
@@ -110,22 +109,19 @@ class State:
 
     def parts(self) -> dict[str, Any]:
         """Its fields: tensors, other states and plain numbers."""
-        return dict(self._items())
-
-    def _items(self) -> Iterator[tuple[str, Any]]:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in found.items():
             if isinstance(value, list | tuple | dict | set):
-                # It would stay behind, silently, when rows are selected.
+                # `select` would not reorder it.
                 raise TypeError(
-                    f"`{field.name}` of {type(self).__name__} must be a tensor, a state or a plain "
-                    f"number, but is a {type(value).__name__}: stack its tensors behind the rows."
+                    f"`{name}` of {type(self).__name__} must be a tensor, a state or a plain "
+                    f"number, but is a {type(value).__name__}. Stack its tensors along dimension 1."
                 )
-            yield field.name, value
+        return found
 
     def _map(self, on_tensor: Callable, on_state: Callable) -> Self:
         changed: dict[str, Any] = {}
-        for name, value in self._items():
+        for name, value in self.parts().items():
             if isinstance(value, Tensor):
                 changed[name] = on_tensor(value)
             elif isinstance(value, State):

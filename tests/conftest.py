@@ -19,11 +19,13 @@ ops.load_kernels()
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).parents[2] / "shared"))
 
-# How fast examples come says something about the machine, and nothing about the code.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+# How fast examples come says something about the machine, and nothing about the code. Each run
+# draws the same examples, so that a failure is due to the change at hand; others are drawn by
+# `pytest --hypothesis-profile=explore`.
+MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same examples", MACHINE, derandomize=True)
+settings.register_profile("explore", MACHINE)
+settings.load_profile("same examples")
 
 
 @pytest.fixture
@@ -39,15 +41,15 @@ def shared():
     return find
 
 
-LOOKS = {
+WAITING = {
     *("item", "tolist", "cpu", "numpy", "__array__", "equal", "allclose", "is_nonzero"),
     *("__bool__", "__int__", "__float__", "__index__", "nonzero", "argwhere", "masked_select"),
     *("unique", "unique_consecutive", "repeat_interleave", "bincount"),
 }
 
 
-class Looks(TorchFunctionMode):
-    """Counts, by name, what waits until a device has computed the numbers of a tensor."""
+class DeviceWaits(TorchFunctionMode):
+    """Collects the names of calls that wait until a device has computed a tensor."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +57,7 @@ class Looks(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
-        if name in LOOKS or (name in ("__getitem__", "__setitem__") and by_boolean(args[1])):
+        if name in WAITING or (name in ("__getitem__", "__setitem__") and by_boolean(args[1])):
             self.found.append(name)
         return func(*args, **(kwargs or {}))
 
@@ -66,9 +68,9 @@ def by_boolean(index) -> bool:
 
 
 @pytest.fixture
-def looks():
-    """`with looks() as seen:` fills `seen.found` with the names of what looked at numbers."""
-    return Looks
+def device_waits():
+    """`with device_waits() as seen:` puts the names of calls that waited into `seen.found`."""
+    return DeviceWaits
 
 
 def compiled() -> list[str]:

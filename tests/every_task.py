@@ -26,6 +26,8 @@ LIMIT = 24  # tokens that the encoders read
 HEADS = {
     "classification": ("classes", 3),
     "regression": ("classes", 1),
+    "multi-label-classification": ("classes", 3),
+    "multi-regression": ("classes", 2),
     "tagging": ("tags", 3),
     "question-answering": ("span", 2),
     "multiple-choice": ("multiple_choice", 1),
@@ -34,6 +36,8 @@ HEADS = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["no", "perhaps", "yes"]},
+    "multi-label-classification": {"labels": ["old", "sunny", "warm"]},
+    "multi-regression": {"labels": ["length", "warmth"]},
     "tagging": {"labels": ["B-X", "I-X", "O"]},
     "question-answering": {"max_length": LIMIT, "overlap": 4, "question_tokens": 6},
 }

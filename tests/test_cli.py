@@ -46,7 +46,7 @@ def refused(*words: object, stdin: str | bytes | None = None, code: int = 2) -> 
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def workdir(tmp_path_factory) -> Path:
     """A folder with toy data (a line of words, the same words upper-cased) and recipes."""
     folder = tmp_path_factory.mktemp("toy")
     draw = random.Random(1)
@@ -96,12 +96,12 @@ unit = "word"
 
 
 @pytest.fixture(scope="module")
-def runs(place) -> dict[str, Path]:
+def runs(workdir) -> dict[str, Path]:
     """A trained run of each recipe."""
     made = {}
     for name in (*SIZES, "language"):
-        out = place / "runs" / name
-        said = json.loads(done("train", place / f"{name}.toml", "--out", out, "-q", "--json"))
+        out = workdir / "runs" / name
+        said = json.loads(done("train", workdir / f"{name}.toml", "--out", out, "-q", "--json"))
         assert said["run"] == str(out) and said["update"] > 0
         made[name] = out
     return made
@@ -110,8 +110,10 @@ def runs(place) -> dict[str, Path]:
 # ----------------------------------------------------------------------- train and resume
 
 
-def test_train_prints_the_run_and_its_scores(place, tmp_path):
-    said = done("train", place / "transformer.toml", "training.updates=2", "--out", tmp_path / "r")
+def test_train_prints_the_run_and_its_scores(workdir, tmp_path):
+    said = done(
+        "train", workdir / "transformer.toml", "training.updates=2", "--out", tmp_path / "r"
+    )
     assert said.startswith(f"{tmp_path / 'r'}  bleu ") and said.count("\n") == 1
     recipe = (tmp_path / "r" / "recipe.toml").read_text()
     assert "updates = 2" in recipe
@@ -124,24 +126,24 @@ def test_resume_of_a_finished_run_changes_nothing(runs):
     assert json.loads(run.stdout) == {"run": str(runs["seq2seq"]), **result}
 
 
-def test_a_run_is_not_overwritten(place, runs):
-    said = refused("train", place / "seq2seq.toml", "--out", runs["seq2seq"])
+def test_a_run_is_not_overwritten(workdir, runs):
+    said = refused("train", workdir / "seq2seq.toml", "--out", runs["seq2seq"])
     assert f"regard resume {runs['seq2seq']}" in said
 
 
-def test_dry_run_trains_nothing(place, tmp_path):
+def test_dry_run_trains_nothing(workdir, tmp_path):
     out = tmp_path / "never"
-    facts = json.loads(done("train", place / "seq2seq.toml", "--dry-run", "--json", "--out", out))
+    facts = json.loads(done("train", workdir / "seq2seq.toml", "--dry-run", "--json", "--out", out))
     assert facts["totals"]["parameters"] == sum(facts["parameters"].values()) > 0
     assert facts["totals"]["flops"] > 0 and facts["totals"]["seconds"] > 0
     assert not out.exists()
-    said = done("train", place / "language.toml", "--dry-run")
+    said = done("train", workdir / "language.toml", "--dry-run")
     assert "parameters" in said and "FLOPs" in said and "memory" in said
 
 
-def test_ctrl_c_saves_and_ends_with_130(place, tmp_path):
+def test_ctrl_c_saves_and_ends_with_130(workdir, tmp_path):
     out = tmp_path / "long"
-    words = ["train", place / "transformer.toml", "training.updates=1000000", "--out", out]
+    words = ["train", workdir / "transformer.toml", "training.updates=1000000", "--out", out]
     child = subprocess.Popen(
         [sys.executable, "-m", "regard.cli", *map(str, words)], stderr=subprocess.PIPE, text=True
     )
@@ -161,7 +163,7 @@ def test_ctrl_c_saves_and_ends_with_130(place, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["transformer", "seq2seq"])
-def test_one_line_in_one_line_out_in_order(runs, name):
+def test_predict_writes_one_line_for_each_line_in_order(runs, name):
     lines = [*(f"{a} {b}" for a in WORDS for b in WORDS), "", "one"]
     together = done("predict", runs[name], "-", stdin="\n".join(lines) + "\n").split("\n")
     assert len(together) == len(lines) + 1 and together[-1] == ""
@@ -253,25 +255,25 @@ def test_a_closed_output_pipe_ends_without_a_message(runs):
 # -------------------------------------------------------------------------------- evaluate
 
 
-def test_evaluate_prints_scores_with_signatures_of_the_test_data(place, runs):
+def test_evaluate_prints_scores_with_signatures_of_the_test_data(workdir, runs):
     facts = json.loads(done("evaluate", runs["transformer"], "--json"))
     assert [score["name"] for score in facts["scores"]] == ["BLEU", "chrF2"]
     assert facts["scores"][0]["signature"].startswith("nrefs:1|case:mixed|")
     assert facts["texts"] == 12 and facts["truncated"] == 0
-    files = [place / "test.a", place / "test.b"]
+    files = [workdir / "test.a", workdir / "test.b"]
     assert json.loads(done("evaluate", runs["transformer"], "--data", *files, "--json")) == facts
     table = json.loads(
-        done("evaluate", runs["transformer"], "--data", place / "test.tsv", "--json")
+        done("evaluate", runs["transformer"], "--data", workdir / "test.tsv", "--json")
     )
     assert table["scores"] == facts["scores"]
     said = done("evaluate", runs["transformer"], "--valid")
     assert said.startswith("BLEU = ") and "chrF2 = " in said
 
 
-def test_evaluate_agrees_with_sacrebleu_on_what_predict_writes(place, runs):
+def test_evaluate_agrees_with_sacrebleu_on_what_predict_writes(workdir, runs):
     sacrebleu = pytest.importorskip("sacrebleu")
-    answers = done("predict", runs["transformer"], "-", stdin=(place / "test.a").read_text())
-    references = (place / "test.b").read_text().splitlines()
+    answers = done("predict", runs["transformer"], "-", stdin=(workdir / "test.a").read_text())
+    references = (workdir / "test.b").read_text().splitlines()
     wanted = sacrebleu.corpus_chrf(answers.splitlines(), [references]).score
     facts = json.loads(done("evaluate", runs["transformer"], "--json"))
     assert facts["scores"][1]["value"] == pytest.approx(wanted, abs=1e-9)
@@ -285,7 +287,7 @@ def test_evaluate_counts_truncated_texts(tmp_path, runs):
     assert "1 of 2 texts were cut to 16 tokens" in run.stderr
 
 
-def test_perplexity_names_its_protocol(runs):
+def test_the_signature_of_a_perplexity_has_its_protocol(runs):
     said = done("evaluate", runs["language"])
     assert said.startswith("perplexity = ") and "unit:word|tok:words-" in said
     said = refused("evaluate", runs["language"], "--beams", 2)
@@ -321,11 +323,11 @@ def test_evaluation_shows_a_bar_on_a_terminal_and_nothing_in_a_pipe(runs, name):
         (["test.tsv", "--columns", "en,de"], "has no field 'en'"),
     ],
 )
-def test_data_that_cannot_be_used_is_named(place, runs, names, message):
-    (place / "short.b").write_text("ONE\n")
-    (place / "latin.b").write_bytes(b"ONE\n\xe9\n")
-    (place / "empty.b").write_bytes(b"")
-    words = [word if word.startswith("-") or "," in word else place / word for word in names]
+def test_data_that_cannot_be_used_raise_an_error_that_names_them(workdir, runs, names, message):
+    (workdir / "short.b").write_text("ONE\n")
+    (workdir / "latin.b").write_bytes(b"ONE\n\xe9\n")
+    (workdir / "empty.b").write_bytes(b"")
+    words = [word if word.startswith("-") or "," in word else workdir / word for word in names]
     assert message.replace("nowhere.b does", "nowhere.b: does") in refused(
         "evaluate", runs["seq2seq"], "--data", *words
     )
@@ -347,9 +349,9 @@ def test_data_that_cannot_be_used_is_named(place, runs, names, message):
         ("data.train=[]", "is given 0 files"),
     ],
 )
-def test_a_wrong_recipe_is_an_error_before_anything_is_written(place, tmp_path, change, message):
+def test_a_wrong_recipe_is_an_error_before_anything_is_written(workdir, tmp_path, change, message):
     out = tmp_path / "never"
-    said = refused("train", place / "transformer.toml", change, "--out", out)
+    said = refused("train", workdir / "transformer.toml", change, "--out", out)
     assert message in said
     assert not (out / "model").exists() and not (out / "checkpoints").exists()
 
@@ -362,21 +364,21 @@ def test_a_wrong_recipe_is_an_error_before_anything_is_written(place, tmp_path, 
         (b"", "pairs.tsv: is empty"),
     ],
 )
-def test_wrong_training_data_is_named_by_file_and_line(place, tmp_path, content, message):
+def test_wrong_training_data_is_named_by_file_and_line(workdir, tmp_path, content, message):
     (tmp_path / "pairs.tsv").write_bytes(content)
     files = f'data.train=["{tmp_path / "pairs.tsv"}"]'
     out = tmp_path / "never"
-    assert message in refused("train", place / "transformer.toml", files, "--out", out)
+    assert message in refused("train", workdir / "transformer.toml", files, "--out", out)
 
 
-def test_a_sentence_longer_than_the_limit_is_an_error_where_the_recipe_says_so(place, tmp_path):
+def test_a_sentence_longer_than_the_limit_is_an_error_where_the_recipe_says_so(workdir, tmp_path):
     limits = ["data.max_length=3", "data.too_long=error"]
-    said = refused("train", place / "transformer.toml", *limits, "--out", tmp_path / "never")
+    said = refused("train", workdir / "transformer.toml", *limits, "--out", tmp_path / "never")
     assert "train.a:" in said and "more than 3" in said
 
 
-def test_missing_models_and_recipes_are_named(place, tmp_path):
-    assert "Did you mean 'seq2seq.toml'?" in refused("train", place / "seq2sec.toml")
+def test_missing_models_and_recipes_are_named(workdir, tmp_path):
+    assert "Did you mean 'seq2seq.toml'?" in refused("train", workdir / "seq2sec.toml")
     assert "holds no model" in refused("predict", tmp_path, "one")
     assert "is not a run" in refused("resume", tmp_path)
     assert "Missing argument" in refused("train")
@@ -420,7 +422,7 @@ def test_look_shows_draws_and_writes_a_page(runs, tmp_path, name, kinds):
     assert image.read_bytes().startswith(b"\x89PNG")
 
 
-def test_look_gives_the_weights_it_shows(runs):
+def test_look_writes_the_weights_as_json(runs):
     words = ["look", runs["transformer"], "one two three", "--json"]
     mean = json.loads(done(*words, "--layer", 2))
     heads = [json.loads(done(*words, "--layer", 2, "--head", h)) for h in (1, 2)]
@@ -432,7 +434,7 @@ def test_look_gives_the_weights_it_shows(runs):
     assert own["rows"] == own["columns"] == mean["columns"]
 
 
-def test_look_names_layers_heads_and_kinds_that_there_are_not(runs, tmp_path):
+def test_look_of_unknown_layers_heads_or_kinds_is_an_error(runs, tmp_path):
     assert "has no attention" in refused("look", runs["blind"], "one")
     assert "`layer` must be one of [1, 2], but is 7" in refused(
         "look", runs["transformer"], "one", "--layer", 7
@@ -447,10 +449,10 @@ def test_look_names_layers_heads_and_kinds_that_there_are_not(runs, tmp_path):
 # ------------------------------------------------------------------- tokenizers and lists
 
 
-def test_a_tokenizer_is_trained_used_and_explained(place, runs, tmp_path):
+def test_a_tokenizer_is_trained_used_and_explained(workdir, runs, tmp_path):
     out = tmp_path / "tokenizer"
     facts = json.loads(
-        done("tokenizer", "train", place / "train.a", "--out", out, "--vocab-size", 40, "--json")
+        done("tokenizer", "train", workdir / "train.a", "--out", out, "--vocab-size", 40, "--json")
     )
     assert facts["vocab_size"] <= 40 and (out / "tokenizer.json").exists()
     pieces = done("tokenizer", "encode", out, "-", stdin="one two\nseven\n").splitlines()
@@ -477,7 +479,7 @@ def test_the_lectures_merge_table_is_shown():
     assert "Give a tokenizer and a text" in refused("tokenizer", "explain")
 
 
-def test_lists_name_what_there_is(place, runs):
+def test_the_list_commands_print_names_with_a_description(workdir, runs):
     for what, wanted in {
         "models": "transformer",
         "tasks": "translation",
@@ -487,14 +489,14 @@ def test_lists_name_what_there_is(place, runs):
         rows = json.loads(done("list", what, "--json"))
         assert wanted in [row["name"] for row in rows] and all(row["about"] for row in rows)
         assert wanted in done("list", what)
-    rows = json.loads(done("list", "runs", "--folder", place / "runs", "--json"))
+    rows = json.loads(done("list", "runs", "--folder", workdir / "runs", "--json"))
     assert {row["name"] for row in rows} >= {str(run) for run in runs.values()}
     assert all(row["finished"] for row in rows)
     names = [row["name"] for row in json.loads(done("list", "recipes", "--json"))]
     assert any(name.endswith("wmt14-transformer-base.toml") for name in names)
 
 
-def test_lists_and_help_load_nothing_heavy():
+def test_list_and_help_commands_import_nothing_heavy():
     code = (
         "import sys; from typer.testing import CliRunner; from regard.cli import app\n"
         "for words in (['list', 'models'], ['list', 'tokenizers'], ['list', 'recipes'], "
@@ -512,7 +514,7 @@ def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
     assert run.exit_code == 1 and "is not a run" in str(run.exception)
 
 
-def test_compare_passes_recipes_overrides_and_seeds(place, tmp_path, monkeypatch):
+def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypatch):
     module = pytest.importorskip("regard.experiments.compare")
     asked = {}
 
@@ -525,7 +527,7 @@ def test_compare_passes_recipes_overrides_and_seeds(place, tmp_path, monkeypatch
         return Found()
 
     monkeypatch.setattr(module, "compare", compare)
-    recipes = [place / "seq2seq.toml", place / "transformer.toml"]
+    recipes = [workdir / "seq2seq.toml", workdir / "transformer.toml"]
     flags = ["--seeds", "1,2", "--out", tmp_path, "--jobs", "2", "-q", "--json"]
     words = [*recipes, "training.updates=3", *flags]
     assert json.loads(done("compare", *words)) == {"best": "seq2seq"}
@@ -538,3 +540,38 @@ def test_compare_passes_recipes_overrides_and_seeds(place, tmp_path, monkeypatch
         "show": "none",
     }
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")
+
+
+def test_the_shell_completes_commands_and_flags():
+    def completed(words: str) -> list[str]:
+        variables = {
+            **os.environ, "_REGARD_COMPLETE": "complete_bash",
+            "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
+        }  # fmt: skip
+        main = "import sys; sys.argv = ['regard']; from regard.cli import main; main()"
+        found = subprocess.run(
+            [sys.executable, "-c", main], env=variables, capture_output=True, text=True
+        )
+        return found.stdout.split()
+
+    assert completed("regard pre") == ["predict"]
+    assert "--columns" in completed("regard predict --col")
+
+
+@pytest.mark.parametrize(
+    "words, meant",
+    [
+        (["--epochs", 3], "training.epochs=3."),
+        (["--epochs=3"], "training.epochs=3."),
+        (["--learning-rate", "1e-4"], "training.optimizer.learning_rate=1e-4."),
+        (["--batch-size", 8], "data.batch_size=8."),
+        (["--training.epochs", 3], "training.epochs=3."),
+    ],
+)
+def test_flags_with_the_name_of_an_option_of_recipes_name_the_option(words, meant):
+    assert f"without dashes: {meant}" in refused("train", "recipe.toml", *words)
+
+
+def test_other_unknown_flags_are_reported_as_such():
+    assert "No such option: --epoch" in regard("evaluate", ".", "--epochs", 3).output
+    assert "No such option: --nothing" in regard("train", "recipe.toml", "--nothing").output

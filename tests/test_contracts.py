@@ -34,7 +34,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=made, dtype=torch.float64)
 
 
-class Looker:
+class Recorder:
     def __init__(self):
         self.taken: list[Tensor] = []
 
@@ -45,10 +45,10 @@ class Looker:
     def __exit__(self, *error):
         listening.reset(self.token)
 
-    def wants(self, tap: CapturePoint) -> bool:
+    def wants(self, point: CapturePoint) -> bool:
         return True
 
-    def take(self, tap: CapturePoint, weights: Tensor) -> None:
+    def take(self, point: CapturePoint, weights: Tensor) -> None:
         self.taken.append(weights.detach())
 
     def label(self, source: object, target: object) -> None: ...
@@ -74,7 +74,7 @@ class RelativeLayer(nn.Module):
             nn.Linear(d_model, d_model, bias=False) for _ in range(4)
         )
         self.u, self.v = (nn.Parameter(normal(heads, self.width, seed=s)) for s in (1, 2))
-        self.tap = CapturePoint("decoder")
+        self.capture = CapturePoint("decoder")
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, self.width)).transpose(-3, -2)  # (…, H, T, K)
@@ -91,7 +91,9 @@ class RelativeLayer(nn.Module):
         by_distance = (query + self.v[:, None]) @ position.transpose(-2, -1)
         bias = shift(by_distance) * self.width**-0.5
         allowed = causal().resolve(torch.arange(before, length), length)
-        context = attend(query + self.u[:, None], key, value, mask=allowed, bias=bias, tap=self.tap)
+        context = attend(
+            query + self.u[:, None], key, value, mask=allowed, bias=bias, capture=self.capture
+        )
         return context.transpose(1, 2).flatten(2), SegmentMemory(together)
 
 
@@ -122,7 +124,7 @@ def equation_of_transformer_xl(layer: RelativeLayer, together: Tensor, count: in
     return found
 
 
-def test_transformer_xl_is_a_bias_and_a_state(monkeypatch):
+def test_transformer_xl_equals_its_formula_with_a_bias_and_a_state(monkeypatch):
     fused = []
     real = F.scaled_dot_product_attention
     monkeypatch.setattr(
@@ -135,9 +137,9 @@ def test_transformer_xl_is_a_bias_and_a_state(monkeypatch):
     assert fused, "a bias must not close the fused path"
     expected = equation_of_transformer_xl(layer, x, 3)
     torch.testing.assert_close(out, expected)
-    with Looker() as looker:
+    with Recorder() as recorder:
         torch.testing.assert_close(layer(segment, memory)[0], expected)
-    assert looker.taken[0].shape == (2, 2, 3, 7) and len(fused) == 1
+    assert recorder.taken[0].shape == (2, 2, 3, 7) and len(fused) == 1
     grads = torch.autograd.grad(out.square().sum(), list(layer.parameters()))
     true = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
     torch.testing.assert_close(grads, true)
@@ -161,7 +163,7 @@ def test_the_memory_of_transformer_xl_is_selected_and_detached_like_any_state():
 # ---- XLNet: two streams under the masks of a permutation ---------------------------------------
 
 
-def test_xlnet_is_two_streams_under_given_masks():
+def test_xlnet_equals_two_streams_under_given_masks():
     """Yang et al. 2019, eq. 4: content sees itself, query does not; both read content."""
     order = torch.tensor([[2, 0, 3, 1], [0, 1, 2, 3]])  # when each position is predicted
     sees = given(order[:, None, :] <= order[:, :, None])  # (B, T, S)
@@ -175,10 +177,10 @@ def test_xlnet_is_two_streams_under_given_masks():
         scores = torch.stack([q[b, h, t] @ key[b, h, s] / math.sqrt(3) for s in allowed])
         return scores.softmax(0) @ value[b, h, allowed]
 
-    one = [attend(content, key, value, mask=sees.resolve(4, 4, rows=2)),
-           attend(query, key, value, mask=predicts.resolve(4, 4, rows=2))]  # fmt: skip
+    one = [attend(content, key, value, mask=sees.resolve(4, 4, sequences=2)),
+           attend(query, key, value, mask=predicts.resolve(4, 4, sequences=2))]  # fmt: skip
     # Both streams as one call: a leading dimension more, and the grids beside each other.
-    grids = torch.stack([m.grid(4, 4, rows=2) for m in (sees, predicts)])  # (2, B, 1, T, S)
+    grids = torch.stack([m.grid(4, 4, sequences=2) for m in (sees, predicts)])  # (2, B, 1, T, S)
     wide = (t.expand(2, *t.shape) for t in (key, value))
     both = attend(torch.stack([content, query]), *wide, mask=KeyMask(grids))
     for b in range(2):
@@ -193,33 +195,33 @@ def test_xlnet_is_two_streams_under_given_masks():
                     torch.testing.assert_close(both[n, b, h, t], expected[n])
 
 
-# ---- Luong's local-p: a window around a predicted place, a Gaussian after the softmax ----------
+# ---- Luong's local-p: a window around a predicted position, a Gaussian after the softmax --------
 
 
 class Gaussian:
-    """Luong et al. 2015, eq. 10: the weights fall off around the predicted place p (B, T)."""
+    """Luong et al. 2015, eq. 10: the weights fall off around the predicted position p (B, T)."""
 
-    def __init__(self, places: Tensor, keys: int, spread: float):
-        distance = torch.arange(keys) - places[:, None, :, None]  # (B, 1, T, S)
+    def __init__(self, centers: Tensor, keys: int, spread: float):
+        distance = torch.arange(keys) - centers[:, None, :, None]  # (B, 1, T, S)
         self.factor = torch.exp(-distance.square() / (2 * spread**2))
 
     def __call__(self, weights: Tensor) -> Tensor:
         return weights * self.factor
 
 
-def test_local_p_is_a_window_at_real_positions_and_a_reweighting():
+def test_local_p_attention_equals_its_formula():
     reach, lengths = 2, torch.tensor([9, 5])
     query, memory = normal(2, 1, 3, 4), normal(2, 1, 9, 4, seed=1)
     w, v = normal(4, 4, seed=2), normal(4, seed=3)
-    places = lengths[:, None] * torch.sigmoid(torch.tanh(query[:, 0] @ w) @ v)  # eq. 9, (B, T)
+    centers = lengths[:, None] * torch.sigmoid(torch.tanh(query[:, 0] @ w) @ v)  # eq. 9, (B, T)
     around = window(reach) & padding(lengths)
     out = attend(
-        query, memory, memory, score=PLAIN, tap=CapturePoint("cross"),
-        mask=around.resolve(places, 9), reweight=Gaussian(places, 9, reach / 2),
+        query, memory, memory, score=PLAIN, capture=CapturePoint("cross"),
+        mask=around.resolve(centers, 9), reweight=Gaussian(centers, 9, reach / 2),
     )  # fmt: skip
     for b in range(2):
         for t in range(3):
-            p = places[b, t].item()
+            p = centers[b, t].item()
             near = [s for s in range(int(lengths[b])) if p - reach <= s <= p + reach]
             scores = torch.stack([query[b, 0, t] @ memory[b, 0, s] for s in near])
             gauss = torch.tensor([math.exp(-((s - p) ** 2) / (2 * (reach / 2) ** 2)) for s in near])
@@ -227,15 +229,15 @@ def test_local_p_is_a_window_at_real_positions_and_a_reweighting():
             torch.testing.assert_close(out[b, 0, t], expected)
 
 
-def test_the_predicted_place_of_local_p_learns():
-    places = torch.tensor([[2.3]], dtype=torch.float64, requires_grad=True)
+def test_the_predicted_position_of_local_p_gets_a_gradient():
+    centers = torch.tensor([[2.3]], dtype=torch.float64, requires_grad=True)
     x = normal(1, 1, 5, 4)
 
-    def context(places: Tensor) -> Tensor:
-        allowed = window(2).resolve(places.detach(), 5)
-        return attend(x[:, :, :1], x, x, mask=allowed, reweight=Gaussian(places, 5, 1.0))
+    def context(centers: Tensor) -> Tensor:
+        allowed = window(2).resolve(centers.detach(), 5)
+        return attend(x[:, :, :1], x, x, mask=allowed, reweight=Gaussian(centers, 5, 1.0))
 
-    assert torch.autograd.gradcheck(context, (places,))
+    assert torch.autograd.gradcheck(context, (centers,))
 
 
 # ---- Hard attention: a sample after the softmax, with its probability --------------------------
@@ -255,18 +257,18 @@ class HardSample:
         return F.one_hot(self.chosen, weights.size(-1)).to(weights)
 
 
-def test_a_hard_sample_takes_one_place_and_keeps_its_probability():
+def test_a_hard_sample_selects_one_position_and_stores_its_probability():
     query, memory = normal(2, 1, 3, 4).requires_grad_(), normal(2, 1, 5, 4, seed=1)
-    allowed = padding(torch.tensor([5, 2])).resolve(3, 5, rows=2)
+    allowed = padding(torch.tensor([5, 2])).resolve(3, 5, sequences=2)
 
     def look(seed: int) -> tuple[Tensor, HardSample]:
         sample = HardSample(torch.Generator().manual_seed(seed))
         out = attend(
-            query, memory, memory, mask=allowed, reweight=sample, tap=CapturePoint("cross")
+            query, memory, memory, mask=allowed, reweight=sample, capture=CapturePoint("cross")
         )
         return out, sample
 
-    with Looker() as looker:
+    with Recorder() as recorder:
         out, sample = look(0)
     again, same = look(0)
     assert torch.equal(out, again) and torch.equal(sample.chosen, same.chosen)
@@ -278,13 +280,13 @@ def test_a_hard_sample_takes_one_place_and_keeps_its_probability():
             assert s < (5, 2)[b]
             assert torch.equal(out[b, 0, t], memory[b, 0, s])
             torch.testing.assert_close(sample.log_probability[b, 0, t], soft[b, 0, t, s].log())
-    assert torch.equal(looker.taken[0].sum(-1), torch.ones(2, 1, 3).double())
+    assert torch.equal(recorder.taken[0].sum(-1), torch.ones(2, 1, 3).double())
     # REINFORCE needs the gradient of the log-probability, and gets it.
     (grad,) = torch.autograd.grad(sample.log_probability.sum(), query)
     assert grad.isfinite().all() and (grad != 0).any()
 
 
-def test_hard_samples_follow_the_weights():
+def test_hard_samples_have_the_distribution_of_the_weights():
     query, memory = normal(1, 1, 1, 4), normal(1, 1, 4, 4, seed=1)
     sample = HardSample(torch.Generator().manual_seed(0))
     many = query.expand(20_000, 1, 1, 4)
@@ -304,7 +306,7 @@ def gathered_blocks(count: int, chosen: list[list[int]]) -> Tensor:
     return torch.tensor([row + [-1] * (widest - len(row)) for row in rows])
 
 
-def test_bigbird_is_attend_over_gathered_blocks():
+def test_bigbird_equals_attention_under_its_mask():
     """Zaheer et al. 2020: window | global | random equals dense attention under the same mask."""
     size, count, rows, heads = 3, 6, 2, 2
     length = size * count
@@ -315,21 +317,21 @@ def test_bigbird_is_attend_over_gathered_blocks():
         random[n, blocks] = True
     wide = random.repeat_interleave(size, 0).repeat_interleave(size, 1)
     mask = (window(size) | global_(size) | given(wide)) & padding(torch.tensor([length, 11]))
-    with Looker() as dense:
-        allowed = mask.resolve(length, length, rows=rows)
-        expected = attend(query, key, value, mask=allowed, tap=CapturePoint("encoder"))
+    with Recorder() as dense:
+        allowed = mask.resolve(length, length, sequences=rows)
+        expected = attend(query, key, value, mask=allowed, capture=CapturePoint("encoder"))
 
     # The same mask, asked at the positions that were gathered.
     blocks = gathered_blocks(count, chosen)  # (N, G)
     at = (blocks[..., None] * size + torch.arange(size)).flatten(1)  # (N, G * size)
     there = (blocks >= 0).repeat_interleave(size, 1)
-    places = Positions(
-        row=torch.arange(rows).view(-1, 1, 1, 1, 1),
+    positions = Positions(
+        sequence=torch.arange(rows).view(-1, 1, 1, 1, 1),
         head=torch.arange(heads).view(1, -1, 1, 1, 1),
         query=torch.arange(length).view(1, 1, count, size, 1),
         key=at.view(1, 1, count, 1, -1),
     )
-    sparse = KeyMask(mask.allows(places) & there[None, None, :, None])
+    sparse = KeyMask(mask.allows(positions) & there[None, None, :, None])
     by_block = query.unflatten(2, (count, size))  # (B, H, T, K) -> (B, H, N, size, K)
     take = at.clamp(min=0)
 
@@ -339,16 +341,19 @@ def test_bigbird_is_attend_over_gathered_blocks():
         index = take[:, None].expand(weights.shape)
         return full.scatter_add(-1, index, weights).flatten(2, 3)
 
-    with Looker() as seen:
-        tap = ReshapedCapture(CapturePoint("encoder"), on_the_grid)
-        looked = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse, tap=tap)
+    with Recorder() as seen:
+        capture = ReshapedCapture(CapturePoint("encoder"), on_the_grid)
+        looked = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse, capture=capture)
     out = attend(by_block, key[:, :, take], value[:, :, take], mask=sparse)
     assert at.size(1) < length
     for found in (out.flatten(2, 3), looked.flatten(2, 3)):
         # The first block sees everything: a dense row of its own, as the paper's code has it.
         torch.testing.assert_close(found[:, :, size:], expected[:, :, size:])
     first = attend(
-        query[:, :, :size], key, value, mask=mask.resolve(torch.arange(size), length, rows=rows)
+        query[:, :, :size],
+        key,
+        value,
+        mask=mask.resolve(torch.arange(size), length, sequences=rows),
     )
     torch.testing.assert_close(first, expected[:, :, :size])
     torch.testing.assert_close(seen.taken[0][:, :, size:], dense.taken[0][:, :, size:])
@@ -358,7 +363,7 @@ def test_bigbird_is_attend_over_gathered_blocks():
 
 
 class Kept:
-    """Changes nothing and keeps the weights, with their gradient."""
+    """A reweighting that keeps the weights with their gradient and changes nothing."""
 
     def __init__(self):
         self.weights: list[Tensor] = []
@@ -368,7 +373,7 @@ class Kept:
         return weights
 
 
-def test_a_captioner_reads_regions_and_is_made_doubly_stochastic():
+def test_a_captioner_attends_to_regions_with_the_doubly_stochastic_penalty():
     """Xu et al. 2015, eq. 14: the penalty sum_i (1 - sum_t a_ti)^2 needs every step's weights."""
     score = Additive(4, 6, 5).double()
     regions = normal(2, 7, 6)
@@ -427,15 +432,17 @@ class AdaptiveSoftmax(nn.Module):
             raise ValueError(f"`smoothing` must be 0 for an adaptive softmax, but is {smoothing}.")
         counted = targets != IGNORE
         hidden, targets = hidden[counted], targets[counted]
-        place = targets.clone()
+        shortlist = targets.clone()
         total = hidden.new_zeros(())
         for n, (first, end) in enumerate(zip(self.starts, self.ends, strict=True)):
             rows = ((targets >= first) & (targets < end)).nonzero()[:, 0]
-            place[rows] = self.first + n
+            shortlist[rows] = self.first + n
             total = total + F.cross_entropy(
                 self.tails[n](hidden[rows]), targets[rows] - first, reduction="sum"
             )
-        return total + F.cross_entropy(self.short(hidden), place, reduction="sum"), targets.numel()
+        return total + F.cross_entropy(
+            self.short(hidden), shortlist, reduction="sum"
+        ), targets.numel()
 
 
 def adaptive() -> tuple[AdaptiveSoftmax, nn.AdaptiveLogSoftmaxWithLoss]:
@@ -448,7 +455,7 @@ def adaptive() -> tuple[AdaptiveSoftmax, nn.AdaptiveLogSoftmaxWithLoss]:
     return ours, theirs
 
 
-def test_an_adaptive_softmax_is_another_head():
+def test_an_adaptive_softmax_equals_that_of_torch():
     ours, theirs = adaptive()
     head: Head = ours
     hidden, targets = torch.randn(40, 8), torch.randint(19, (40,))
@@ -480,6 +487,6 @@ def test_a_model_trains_and_decodes_with_another_head():
 
 
 @pytest.mark.parametrize("smoothing", [0.1])
-def test_a_head_refuses_what_it_cannot_honour(smoothing):
+def test_an_adaptive_softmax_with_label_smoothing_raises_an_error(smoothing):
     with pytest.raises(ValueError, match="`smoothing` must be 0 .* but is 0.1"):
         adaptive()[0].loss(torch.randn(2, 8), torch.tensor([1, 2]), smoothing)

@@ -56,7 +56,7 @@ def test_every_line_is_a_pair_of_short_sentences(parts):
             assert not re.search(r"[\u00a0\u202f\u2009\u200b’]|\s\s|^\s|\s$", "\t".join(row))
 
 
-def test_no_sentence_stands_in_two_parts(parts):
+def test_no_sentence_is_in_two_parts(parts):
     def told(part: str, side: int) -> set[str]:
         return {re.sub(r"\W+", " ", row[side]).strip().lower() for row in parts[part]}
 
@@ -65,7 +65,7 @@ def test_no_sentence_stands_in_two_parts(parts):
         assert not train & valid and not train & test and not valid & test
 
 
-def test_where_the_sentences_come_from_is_said():
+def test_notice_and_readme_name_the_source_of_the_sentences():
     for page in (ROOT / "NOTICE", DATA / "README.md"):
         text = page.read_text(encoding="utf-8")
         for part in ("Tatoeba", "manythings.org/anki", "creativecommons.org/licenses/by/2.0/fr"):
@@ -93,12 +93,12 @@ def test_families_are_pairs_that_share_a_sentence():
 # ----------------------------------------------------------------------------------- demo
 
 
-def test_the_chosen_sentences_are_unseen(parts):
+def test_the_shown_sentences_are_in_the_test_part(parts):
     test = {english for english, _ in parts["test"]}
     assert {*demo.UNSEEN, *demo.LOOKED_AT, demo.SEARCHED, demo.PROMPT[0]} <= test
 
 
-def test_the_three_recipes_are_one_budget():
+def test_the_recipes_of_the_demo_have_equal_conditions():
     from regard.experiments.compare.conditions import check_equal, conditions_of
 
     hashes: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What the pages say is run: their Python, their commands, their links, their claims.
+"""The pages are tested: their Python, their commands, their links, their claims.
 
 A block marked ```python or ```console is executed. The mark `no-run` after the language is for
 what takes long or needs somebody's files: then the verbs and flags are still checked.
@@ -80,7 +80,7 @@ def link_examples(folder: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
 
 
-def test_no_block_of_the_pages_has_stopped_to_run():
+def test_at_least_as_many_blocks_of_the_pages_run_as_before():
     python = [block for block in blocks("python") if "no-run" not in block.marks]
     console = {command.block for command in RUNNABLE}
     assert len(python) + len(console) >= BLOCKS_THAT_RUN
@@ -132,7 +132,7 @@ def with_line(text: str, table: str, line: str) -> str:
     return text[:end] + line + text[end:]
 
 
-def test_what_contributing_adds_in_one_file_and_one_line_works(tmp_path):
+def test_the_additions_shown_in_contributing_work(tmp_path):
     shutil.copytree(ROOT / "regard", tmp_path / "regard")
     program, tables = [], set()
     for block in (block for block in blocks("python") if block.page.name == "CONTRIBUTING.md"):
@@ -169,7 +169,7 @@ def test_the_make_targets_on_the_pages_exist():
         assert re.search(rf"^{target}:", makefile, re.M), f"make has no target {target}"
 
 
-def test_the_links_between_pages_lead_somewhere():
+def test_the_links_between_pages_have_targets():
     broken = [
         f"{NAMES[page]}: {target}"
         for page in PAGES
@@ -179,7 +179,7 @@ def test_the_links_between_pages_lead_somewhere():
     assert not broken, "\n".join(broken)
 
 
-def test_the_readme_is_short_and_its_figures_stand_on_the_page_of_performance():
+def test_the_readme_is_short_and_its_figures_are_those_of_docs_performance():
     readme, measured = ((ROOT / n).read_text() for n in ("README.md", "docs/performance.md"))
     assert readme.count("\n") <= 150
     table = readme.partition("| work | Regard |")[2].partition("\n\n")[0].splitlines()[2:]
@@ -194,7 +194,7 @@ def test_every_page_is_in_the_index():
         assert page.name == "index.md" or f"]({page.name})" in index, f"docs/index.md lacks {page}"
 
 
-def test_a_system_that_works_says_how_that_was_measured():
+def test_every_working_system_has_its_measurement():
     rows = re.findall(r"^\| ([A-Z]\d) \|(.*)\|$", (ROOT / "docs/systems.md").read_text(), re.M)
     assert len(rows) == 43
     for row, text in rows:

@@ -1,4 +1,4 @@
-"""What starting costs: the import, and the command line's help."""
+"""The cost of the import and of the command line's help."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def modules_after(statement: str) -> set[str]:
     return set(run.stdout.split())
 
 
-def test_the_import_costs_at_most_a_tenth_of_a_second():
+def test_importing_regard_takes_at_most_a_tenth_of_a_second():
     assert seconds("-c", "import regard") - seconds("-c", "pass") <= 0.1
 
 
@@ -39,18 +39,18 @@ def test_nothing_heavy_is_imported_before_it_is_used(module):
     assert not modules_after(f"import {module}") & heavy
 
 
-def test_text_is_read_without_torch():
+def test_the_text_package_does_not_import_torch():
     assert "torch" not in modules_after("import regard.text")
 
 
-def test_a_model_is_imported_without_what_comes_after_models():
+def test_importing_a_model_imports_no_later_station():
     found = {m for m in modules_after("import regard.models.gpt2") if m.split(".")[0] == "regard"}
     later = {"checkpoints", "decoding", "kernels", "metrics", "tasks", "training", "visual"}
     assert not {m for m in found if m.split(".")[1:2] and m.split(".")[1] in later}
     assert len(found) <= 36, sorted(found)
 
 
-def test_help_answers_in_half_a_second():
+def test_help_is_printed_in_half_a_second():
     assert seconds("-m", "regard.cli", "--help") <= 0.5
 
 

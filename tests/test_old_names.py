@@ -67,7 +67,7 @@ def with_option(text: str, key: str, value: object) -> str:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -77,7 +77,7 @@ def test_every_old_option_is_in_the_cases_here():
 
 
 @pytest.mark.parametrize(("key", "task", "value"), OLD)
-def test_an_old_option_is_an_error_that_gives_the_new_name_and_the_line(place, key, task, value):
+def test_an_old_option_is_an_error_that_gives_the_new_name_and_the_line(workdir, key, task, value):
     Path("r.toml").write_text(text := with_option(recipe_of(task, key), key, value))
     line = text[: text.index(f"{key.rpartition('.')[2]} = ")].count("\n") + 1
     said = f"r.toml:{line}: `{key}` is called `{old_names.OPTIONS[key]}` now."
@@ -88,7 +88,7 @@ def test_an_old_option_is_an_error_that_gives_the_new_name_and_the_line(place, k
 
 @pytest.mark.parametrize(("key", "task", "value"), OLD)
 def test_an_old_option_on_the_command_line_is_an_error_that_gives_the_new_name(
-    place, key, task, value
+    workdir, key, task, value
 ):
     Path("r.toml").write_text(recipe_of(task, key))
     with pytest.raises(ConfigError) as refused:
@@ -98,7 +98,7 @@ def test_an_old_option_on_the_command_line_is_an_error_that_gives_the_new_name(
 
 
 @pytest.mark.parametrize(("key", "task", "value"), OLD)
-def test_an_old_option_in_the_recipe_of_a_run_is_translated(place, key, task, value):
+def test_an_old_option_in_the_recipe_of_a_run_is_translated(workdir, key, task, value):
     record = '[run]\nseed = 1\n[run.versions]\nregard = "0.1.0"\n'
     Path("recipe.toml").write_text(with_option(recipe_of(task, key), key, value) + record)
     found = runs.read_recipe("recipe.toml")
@@ -107,7 +107,7 @@ def test_an_old_option_in_the_recipe_of_a_run_is_translated(place, key, task, va
     assert found == value
 
 
-def test_an_old_value_is_an_error_that_gives_the_new_one_and_is_translated_in_a_run(place):
+def test_an_old_value_is_an_error_that_gives_the_new_one_and_is_translated_in_a_run(workdir):
     text = STARTED.format(task="regression") + 'name = "vaswani"\nwarmup = 3\nd_model = 8\n'
     Path("r.toml").write_text(text)
     with pytest.raises(ConfigError, match='but is "vaswani". It is called "noam" now.'):

@@ -255,6 +255,7 @@ def some_gradients(draw: Draw) -> tuple:
 
 CALLS: dict[str, Callable[[Draw], tuple]] = {
     "linear": a_linear,
+    "linear_no_grad": a_linear,
     "sum_rows": a_sum,
     "gelu": a_gelu,
     "dropout": a_dropout,
@@ -351,7 +352,7 @@ OTHER_TYPES = {"add_norm.compiled", "lstm.torch", "cross_entropy_gradient.compil
 
 
 @pytest.mark.parametrize("op, name", PAIRS, ids=[name for _, name in PAIRS])
-def test_implementations_compute_what_the_definition_says(op, name):
+def test_implementations_equal_the_definition_forward_and_backward(op, name):
     if name in ELSEWHERE:
         pytest.skip("on a GPU")
     compared = 0
@@ -380,7 +381,7 @@ def test_implementations_compute_what_the_definition_says(op, name):
     assert compared >= 5, f"only {compared} of {DRAWS} drawn calls are for {name}"
 
 
-def test_implementations_take_the_arguments_of_the_definition():
+def test_implementations_have_the_parameters_of_the_definition():
     """By the same names, so that keywords reach all of them."""
     for op in ops.OPERATIONS.values():
         wanted = list(inspect.signature(op.definition).parameters)
@@ -389,7 +390,7 @@ def test_implementations_take_the_arguments_of_the_definition():
                 assert list(inspect.signature(function).parameters) == wanted, one.name
 
 
-def test_every_implementation_is_drawn():
+def test_every_implementation_is_tested():
     assert {op.name for op, _ in PAIRS} <= CALLS.keys()
 
 
@@ -414,6 +415,29 @@ def test_implementations_are_turned_off_one_by_one_and_all_together():
         ops.without("linear.fast"),
     ):
         pass
+
+
+def test_an_unknown_name_in_the_environment_raises_an_error(monkeypatch):
+    from regard import registry
+
+    def named(*names: str) -> None:
+        monkeypatch.setattr(registry, "_from_environment", frozenset(names))
+
+    named("linear.onednn", "attention.torch")
+    loaded = ops.load_kernels()
+    named("linear.fast")
+    with pytest.raises(ConfigError, match="REGARD_WITHOUT: .* 'linear.fast'.*linear.onednn"):
+        ops.load_kernels()
+    named("linear.compiled")  # no kernels have it
+    if loaded:
+        with pytest.raises(ConfigError, match="'linear.compiled'.*attention.compiled"):
+            ops.load_kernels()
+    monkeypatch.setattr(registry, "KERNELS", "regard.no_such_package")
+    named("attention.compiled", "linear.compiled")
+    assert not ops.load_kernels()
+    named("attend.compiled")
+    with pytest.raises(ConfigError, match="REGARD_WITHOUT: .* 'attend.compiled'"):
+        ops.load_kernels()
 
 
 def test_kernels_that_are_absent_leave_the_definitions(monkeypatch):

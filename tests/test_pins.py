@@ -37,7 +37,7 @@ def test_the_peers_of_the_benchmarks_are_pinned():
     assert not {*peers, *lines} - PINNED.keys()
 
 
-def test_torch_is_pinned_exactly_and_installed_before_anything_else():
+def test_torch_is_pinned_and_installed_first():
     assert PINNED["torch"] == "2.13.0"
     installs = re.findall(r"^\t\$\(PIP\) install (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert len(installs) >= 3
@@ -50,7 +50,7 @@ def test_the_core_is_at_most_35_packages_beside_torch():
     assert len(core) <= 35
 
 
-def test_a_wheel_is_weighed_as_its_files_packed_again(tmp_path):
+def test_wheel_size_is_that_of_the_compressed_files(tmp_path):
     info = tmp_path / "small-1.dist-info"
     info.mkdir()
     (tmp_path / "small.py").write_bytes(bytes(100_000))

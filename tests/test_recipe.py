@@ -1,4 +1,4 @@
-"""Recipes: what is refused and how, overrides, paths, and the way there and back."""
+"""Recipes: errors, overrides, paths, and reading what was written."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import pytest
 from regard import recipe
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.suggest import nearest
 from regard.tasks.translation import TranslationRecipe
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
@@ -157,7 +158,7 @@ def test_recipes_that_are_too_large_or_too_deep_are_errors(tmp_path, content, to
     assert told in str(refused.value)
 
 
-def test_a_pipe_is_an_error_at_once(tmp_path):
+def test_a_recipe_that_is_a_pipe_raises_an_error_at_once(tmp_path):
     os.mkfifo(tmp_path / "r.toml")
     with pytest.raises(DataError, match=r"r\.toml: must be a file, but is"):
         recipe.read(tmp_path / "r.toml")
@@ -174,3 +175,11 @@ def test_a_changed_record_of_a_run_is_an_error(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=r"recipe\.toml: `run\.data"):
             runs.resume(folder, show="none")
     json.loads((folder / "result.json").read_text())
+
+
+def test_a_name_after_other_letters_is_no_misspelling():
+    """ALBERT is another model than BERT."""
+    known = ["bert", "roberta", "layers"]
+    assert nearest("albert", known) == "Known are: bert, roberta, layers."
+    assert nearest("bertt", known) == "Did you mean 'bert'?"
+    assert nearest("n_layers", known) == "Did you mean 'layers'?"

@@ -11,11 +11,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "regard"
 
 PROGRAM = """
+import warnings
+
 import torch
 import regard
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding import generate
+from regard.layers.quantized import QuantizedLinear, QuantizedSoftmax
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.quantize import prepare
@@ -27,31 +30,67 @@ ops.load_kernels()
 assert kernel_package() is None
 torch.manual_seed(1)
 sizes = dict(d_model=16, heads=2, max_length=40)
-models = [
-    GPT2(GPT2Config(30, layers=2, bos=1, eos=2, pad=0, **sizes)),
-    Transformer(TransformerConfig(30, d_ff=32, encoder_layers=1, decoder_layers=1, **sizes)),
-    RecurrentLanguageModel(RecurrentConfig(30, "lstm", 16)),
+makers = [
+    lambda: GPT2(GPT2Config(30, layers=2, bos=1, eos=2, pad=0, **sizes)),
+    lambda: Transformer(
+        TransformerConfig(30, d_ff=32, encoder_layers=1, decoder_layers=1, **sizes)
+    ),
+    lambda: RecurrentLanguageModel(RecurrentConfig(30, "lstm", 16)),
 ]
 texts = Sequences.of([[1, 5, 6], [1, 7, 8, 9, 10]], 0)
-for model in models:
+
+
+def inputs_of(model):
+    read = texts.ids[:, :-1]
+    return (read,) if model.continues else (texts, Sequences.full(read))
+
+
+for model in [make() for make in makers]:
     before = torch.optim.SGD(model.parameters(), 0.1)
     for precision in (torch.float32, torch.bfloat16):
         with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-            target = texts.ids[:, 1:]
-            read = texts.ids[:, :-1]
-            given = (read,) if model.continues else (texts, Sequences.full(read))
-            hidden = model(*given).hidden.flatten(0, 1)
-            loss, _ = model.head.loss(hidden, target.flatten(), 0.1)
+            hidden = model(*inputs_of(model)).hidden.flatten(0, 1)
+            loss, _ = model.head.loss(hidden, texts.ids[:, 1:].flatten(), 0.1)
         loss.backward()
     before.step()
-    wide = generate(model.eval(), texts, beams=2, max_tokens=6)
-    prepare(model, "int8")  # which keeps the float32 weights here
-    assert [[h.tokens for h in row] for row in generate(model, texts, beams=2, max_tokens=6)] == [
-        [h.tokens for h in row] for row in wide
-    ]
-encoder = Bert(BertConfig(30, d_ff=32, layers=2, **sizes))
-assert encoder.encode(texts).isfinite().all()
-assert encoder.encode(texts, texts.first_tokens()).isfinite().all()
+    assert all(generate(model.eval(), texts, beams=2, max_tokens=6))
+
+
+def quantized(model, dtype):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        prepare(model.eval(), dtype)
+    (warning,) = caught
+    assert "no compiled kernels" in str(warning.message)
+    assert "save memory, but are slower" in str(warning.message)
+    parts = [part for part in model.modules() if isinstance(part, QuantizedLinear)]
+    assert parts and not any(p.requires_grad for p in model.parameters())
+    return model
+
+
+@torch.no_grad()
+def close(found, expected):
+    error = (found - expected).pow(2).mean().sqrt() / expected.std()
+    assert error < 0.1, error
+
+
+for make in makers:
+    for dtype in ("int8", "bfloat16"):
+        torch.manual_seed(2)
+        model = make().eval()
+        expected = model.head.logits(model(*inputs_of(model)).hidden)
+        model = quantized(model, dtype)
+        assert isinstance(model.head, QuantizedSoftmax)
+        close(model.head.logits(model(*inputs_of(model)).hidden), expected)
+        assert all(generate(model, texts, beams=2, max_tokens=6))
+for dtype in (None, "int8", "bfloat16"):
+    torch.manual_seed(3)
+    encoder = Bert(BertConfig(30, d_ff=32, layers=2, **sizes)).eval()
+    expected = encoder.encode(texts)
+    if dtype:
+        quantized(encoder, dtype)
+    close(encoder.encode(texts), expected)
+    assert encoder.encode(texts, texts.first_tokens()).isfinite().all()
 print("reached the end")
 """
 

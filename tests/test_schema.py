@@ -1,4 +1,4 @@
-"""JSON from outside: what is wrong is named by file and field, and nothing else is raised."""
+"""Faults of JSON files raise only errors that name file and field."""
 
 import json
 import os
@@ -58,16 +58,16 @@ def test_valid_file_becomes_the_schema_and_keeps_further_fields(tmp_path):
         ("", "is not JSON"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, content, said):
+def test_invalid_json_raises_an_error_that_names_the_problem(tmp_path, content, said):
     assert said in refused(tmp_path, content)
 
 
-def test_all_wrong_fields_are_named_at_once(tmp_path):
+def test_one_error_names_all_wrong_fields(tmp_path):
     said = refused(tmp_path, '{"d_model": "8", "dropout": "x"}')
     assert "d_model" in said and "dropout" in said
 
 
-def test_the_kind_of_error_is_chosen_by_the_caller(tmp_path):
+def test_read_json_raises_the_given_kind_of_error(tmp_path):
     path = tmp_path / "c.json"
     path.write_text("[")
     for kind in (CheckpointError, ConfigError):
@@ -78,7 +78,7 @@ def test_the_kind_of_error_is_chosen_by_the_caller(tmp_path):
     assert error.value.path == str(path)
 
 
-def test_only_regular_files_are_opened(tmp_path):
+def test_read_json_opens_only_regular_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("pipe.json", ""):
         with pytest.raises(CheckpointError, match="must be a file"):
@@ -90,7 +90,7 @@ def test_only_regular_files_are_opened(tmp_path):
     assert read_json(tmp_path / "link.json") == {}
 
 
-def test_a_file_too_large_is_not_read(tmp_path):
+def test_read_json_of_a_huge_file_raises_an_error(tmp_path):
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(65 * 2**20)
     with pytest.raises(CheckpointError, match="68,157,440 bytes"):
@@ -106,7 +106,7 @@ values = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(["d_model", "dropout", "names", "inner", "x"]), values))
-def test_any_value_is_read_or_refused_with_an_error_of_ours(drawn):
+def test_any_value_is_read_or_raises_an_error_of_the_library(drawn):
     try:
         value = parse_json(json.dumps(drawn), "config.json")
         found = checked(value, Sizes, "config.json")
@@ -118,7 +118,7 @@ def test_any_value_is_read_or_refused_with_an_error_of_ours(drawn):
 
 @settings(deadline=None, max_examples=200)
 @given(st.text() | st.binary().map(lambda b: b.decode("utf-8", "replace")))
-def test_any_text_is_parsed_or_refused(text):
+def test_any_text_is_parsed_or_raises_an_error_of_the_library(text):
     try:
         parse_json(text, "f")
     except RegardError:
@@ -139,7 +139,7 @@ def test_data_errors_have_the_line_of_the_file(tmp_path):
         assert str(error.value).count(str(path)) == 1
 
 
-def test_whole_numbers_of_any_size_where_they_are_asked_for(tmp_path):
+def test_any_size_allows_integers_beyond_64_bits(tmp_path):
     path = tmp_path / "tokenizer_config.json"
     path.write_text(f'{{"model_max_length": {10**30}}}')
     assert read_json(path, any_size=True)["model_max_length"] == 10**30

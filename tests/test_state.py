@@ -31,7 +31,7 @@ def nested(rows: int = 3) -> Nested:
 
 
 @given(st.lists(st.integers(0, 2), max_size=6))
-def test_select_takes_any_rows_of_every_tensor(rows):
+def test_select_indexes_every_tensor(rows):
     state, index = nested(), torch.tensor(rows, dtype=torch.long)
     chosen = state.select(index)
     assert chosen.rows == len(rows) and chosen.name == "plain" and state.rows == 3
@@ -47,7 +47,7 @@ def test_detach_cuts_the_graph_at_every_depth():
     assert torch.equal(cut.cells.cell, state.cells.cell)
 
 
-def test_tensors_have_dotted_names_and_come_back():
+def test_a_state_is_restored_from_its_named_tensors():
     state = nested()
     assert list(state.tensors()) == ["cells.hidden", "cells.cell", "seen"]
     other = nested()
@@ -57,7 +57,7 @@ def test_tensors_have_dotted_names_and_come_back():
         other.with_tensors({"seen": state.seen})
 
 
-def test_rows_come_from_the_first_part_that_knows_them():
+def test_the_rows_of_a_state_are_those_of_its_first_part():
     @dataclass
     class Reads(State):
         source: SourceMemory
@@ -67,7 +67,7 @@ def test_rows_come_from_the_first_part_that_knows_them():
     assert Reads(memory, torch.zeros(8)).rows == 8
 
 
-def test_a_list_of_tensors_is_refused_because_select_would_miss_it():
+def test_a_state_with_a_list_field_raises_an_error():
     @dataclass
     class Wrong(State):
         layers: list
@@ -121,7 +121,7 @@ def write_through(cache: KeyValueCache, layer: int, key: Tensor, value: Tensor) 
 
 @settings(deadline=None, max_examples=60)
 @given(STEPS, st.integers(1, 3))
-def test_the_cache_is_a_list_of_keys_a_row(steps, room):
+def test_the_cache_equals_lists_of_keys_and_values(steps, room):
     naive, layers = Lists(3), 2
     cache = KeyValueCache.empty(3, layers, 2, 3, room=room, like=torch.zeros(1))
     for verb, argument in steps:
@@ -170,7 +170,7 @@ def compare(naive: Lists, keys: Tensor, values: Tensor) -> None:
             torch.testing.assert_close(values[row, :, : len(expected)], -together)
 
 
-def test_room_grows_by_a_quarter_so_that_little_is_copied():
+def test_the_capacity_of_the_cache_grows_by_a_quarter():
     cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1))
     rooms = []
     for _ in range(110):
@@ -183,14 +183,14 @@ def test_room_grows_by_a_quarter_so_that_little_is_copied():
     assert cache.reserve(1000).keys.size(3) == 1110
 
 
-def test_what_is_expected_has_room_at_once_unless_it_is_far_away():
+def test_expected_tokens_are_reserved_unless_they_are_too_many():
     cache = KeyValueCache.empty(1, 1, 1, 2, room=4, like=torch.zeros(1)).reserve(10).advance(10)
     assert cache.expect_tokens(90).reserve(11).keys.size(3) == 100
     assert cache.expect_tokens(5000).reserve(11).keys.size(3) == 2 * 21 + 128
     assert cache.expect_tokens(3).reserve(30).keys.size(3) == 40
 
 
-def test_a_larger_room_holds_the_same():
+def test_a_cache_of_larger_capacity_has_the_same_keys_and_values():
     like = torch.zeros(1, dtype=torch.float16)
     cache = KeyValueCache.empty(2, 3, 4, 128, room=8, like=like)
     cache.keys.normal_(), cache.values.normal_()
@@ -201,7 +201,7 @@ def test_a_larger_room_holds_the_same():
     assert not wide.keys[:, :, :, 6:].any() and wide.keys.data_ptr() % 64 == 0
 
 
-def test_a_search_copies_no_keys_until_most_of_them_are_idle():
+def test_select_copies_no_keys_until_most_of_them_are_unused():
     cache = KeyValueCache.empty(8, 1, 1, 2, like=torch.zeros(1)).advance(3)
     beam = cache.select(torch.tensor([1, 1, 0, 5, 4, 4, 4, 7]))
     assert beam.keys is cache.keys and beam.rows == 8
@@ -217,7 +217,7 @@ def test_a_search_copies_no_keys_until_most_of_them_are_idle():
 
 
 @pytest.mark.parametrize("count", [3, -1])
-def test_no_more_can_be_forgotten_than_the_shortest_row_has(count):
+def test_rewinding_beyond_the_shortest_sequence_raises_an_error(count):
     cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1)).advance(5)
     cache = cache.truncate(torch.tensor([4, 2]))
     with pytest.raises(ValueError, match=f"the shortest row's 2 positions, but is {count}"):
@@ -225,14 +225,14 @@ def test_no_more_can_be_forgotten_than_the_shortest_row_has(count):
     assert cache.rewind(2).lengths.tolist() == [2, 0]
 
 
-def test_what_keeps_no_tokens_apart_cannot_forget_the_last_ones():
-    with pytest.raises(TypeError, match="Cells cannot forget the last tokens"):
+def test_rewinding_a_recurrent_state_raises_an_error():
+    with pytest.raises(TypeError, match="Cells cannot be rewound"):
         nested().rewind(torch.tensor([1, 0, 2]))
     memory = SourceMemory(torch.zeros(2, 1, 1, 3, 1), torch.zeros(2, 1, 1, 3, 1), torch.ones(2))
     assert memory.rewind(3) is memory
 
 
-def test_the_cache_has_the_type_of_what_it_will_hold():
+def test_the_cache_has_the_type_of_its_example():
     cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1, dtype=torch.bfloat16))
     assert cache.keys.dtype == cache.values.dtype == torch.bfloat16
     assert cache.lengths.dtype == torch.long
@@ -250,7 +250,7 @@ def expanded(memory: SourceMemory) -> dict[str, Tensor]:
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=5))
-def test_sharing_is_never_seen(sentences, selections):
+def test_a_shared_source_memory_selects_as_copies_of_it(sentences, selections):
     memory = SourceMemory(
         torch.randn(sentences, 2, 1, 3, 2), torch.randn(sentences, 2, 1, 3, 2),
         torch.arange(sentences),
@@ -266,7 +266,7 @@ def test_sharing_is_never_seen(sentences, selections):
             assert torch.equal(tensor, naive[name])
 
 
-def test_a_beam_costs_no_copies():
+def test_selecting_hypotheses_of_a_beam_copies_no_source_memory():
     memory = SourceMemory(torch.randn(3, 1, 1, 2, 2), torch.randn(3, 1, 1, 2, 2), torch.arange(3))
     beam = memory.select(torch.arange(3).repeat_interleave(4))
     assert beam.sharing == 4 and beam.keys is memory.keys
@@ -281,7 +281,7 @@ def test_a_beam_costs_no_copies():
     assert uneven.sharing == 2 and uneven.lengths.tolist() == [0, 0, 2]
 
 
-def test_reading_a_shared_memory_after_selections_is_reading_copies():
+def test_attention_to_a_selected_shared_memory_equals_that_to_copies():
     layer = CrossAttention(4, 2)
     read = layer.read(torch.randn(3, 5, 4))
     memory = SourceMemory.of([(read.key, read.value)], torch.tensor([5, 2, 3]))

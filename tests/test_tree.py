@@ -257,7 +257,7 @@ def texts() -> Iterator[tuple[Path, str]]:
     for name in filter(None, listed.stdout.split("\0")):
         try:
             yield Path(name), (ROOT / name).read_text(encoding="utf-8")
-        except (UnicodeDecodeError, FileNotFoundError):
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):  # a link to a folder
             continue
 
 

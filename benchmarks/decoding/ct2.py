@@ -14,7 +14,7 @@ from benchmarks.decoding.shape import Shape
 
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Convert the folder."""
-    cached(_place(folder, weights), lambda made: convert(folder, made, weights))
+    cached(_path(folder, weights), lambda made: convert(folder, made, weights))
 
 
 class CTranslate2:
@@ -23,7 +23,7 @@ class CTranslate2:
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         self.shape = Shape(**shape)
         self.model = ctranslate2.Generator(
-            str(_place(folder, weights)),
+            str(_path(folder, weights)),
             device="cpu",
             compute_type=weights,
             intra_threads=threads,
@@ -54,11 +54,11 @@ class CTranslate2:
         return [told(logits[i, : len(row)].astype(np.float32), row) for i, row in enumerate(ids)]
 
 
-def _place(folder: str, weights: str) -> Path:
+def _path(folder: str, weights: str) -> Path:
     return Path(folder) / f"ctranslate2-{weights}"
 
 
-def convert(folder: str, place: Path, weights: str) -> None:
+def convert(folder: str, path: Path, weights: str) -> None:
     """Write the folder in CTranslate2's format; its words are the numbers of the tokens."""
     import transformers
     from ctranslate2.converters.transformers import GPT2Loader
@@ -70,5 +70,5 @@ def convert(folder: str, place: Path, weights: str) -> None:
     spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = words[-1]
     spec.validate()
     spec.optimize(quantization=weights)
-    place.mkdir()
-    spec.save(str(place))
+    path.mkdir()
+    spec.save(str(path))

@@ -27,7 +27,7 @@ LAYER = {  # transformers -> GGUF
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Write the weights as GGUF."""
     cached(
-        _place(folder, weights),
+        _path(folder, weights),
         lambda made: convert(folder, Shape(**shape), made, weights),
     )
 
@@ -39,13 +39,13 @@ class Llama:
         self, folder: str, shape: dict[str, int], weights: str, threads: int, flash: bool = True
     ):
         self.shape = Shape(**shape)
-        place = _place(folder, weights)
+        path = _path(folder, weights)
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(
-            str(place).encode(), llama.llama_model_default_params()
+            str(path).encode(), llama.llama_model_default_params()
         )
         if not self.model:
-            raise RuntimeError(f"llama.cpp does not read {place}")
+            raise RuntimeError(f"llama.cpp does not read {path}")
         self.threads, self.flash = threads, flash
         self._open(self.shape.prompt + self.shape.new, self.shape.rows)
 
@@ -77,15 +77,15 @@ class Llama:
                 last = list(range(len(rows)))
         return found
 
-    def _decode(self, places: list[tuple[int, int, int]], every: bool = False) -> None:
-        """Tokens with their places and sequences; scores of each sequence's last are asked for."""
+    def _decode(self, tokens: list[tuple[int, int, int]], every: bool = False) -> None:
+        """Tokens as (id, position, sequence); scores of each sequence's last are asked for."""
         batch = self.batch
-        batch.n_tokens = len(places)
-        for i, (token, place, row) in enumerate(places):
-            batch.token[i], batch.pos[i] = token, place
+        batch.n_tokens = len(tokens)
+        for i, (token, position, row) in enumerate(tokens):
+            batch.token[i], batch.pos[i] = token, position
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = row
-            batch.logits[i] = every or i + 1 == len(places) or places[i + 1][2] != row
+            batch.logits[i] = every or i + 1 == len(tokens) or tokens[i + 1][2] != row
         if llama.llama_decode(self.context, batch):
             raise RuntimeError("llama.cpp could not decode")
 
@@ -99,17 +99,17 @@ class Llama:
             found.append(told(np.stack([self._logits(at) for at in range(len(row))]), row))
         return found
 
-    def _logits(self, place: int) -> np.ndarray:
-        """(V,) of a place of the last batch, not copied: its own sampler takes longer to choose."""
-        scores = llama.llama_get_logits_ith(self.context, place)
+    def _logits(self, index: int) -> np.ndarray:
+        """(V,) of a token of the last batch, not copied: its own sampler takes longer to choose."""
+        scores = llama.llama_get_logits_ith(self.context, index)
         return np.ctypeslib.as_array(scores, (self.shape.vocab_size,))
 
 
-def _place(folder: str, weights: str) -> Path:
+def _path(folder: str, weights: str) -> Path:
     return Path(folder) / f"llama-{weights}.gguf"
 
 
-def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
+def convert(folder: str, shape: Shape, path: Path, weights: str) -> None:
     """Write the weights of the folder as GGUF, without a vocabulary: only ids are exchanged."""
     import gguf
     from safetensors.numpy import load_file
@@ -117,7 +117,7 @@ def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
     tensors = load_file(Path(folder) / "model.safetensors")
     tensors = {name.removeprefix("transformer."): value for name, value in tensors.items()}
     kind = getattr(gguf.GGMLQuantizationType, weights)
-    writer = gguf.GGUFWriter(place, "gpt2")
+    writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_vocab_size(shape.vocab_size)
     writer.add_context_length(shape.length)
     writer.add_embedding_length(shape.width)

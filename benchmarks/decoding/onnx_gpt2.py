@@ -16,7 +16,7 @@ from benchmarks.onnx_graph import FUSED, Graph, value
 EPS = 1e-5
 
 
-def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
+def convert(folder: str, shape: Shape, path: Path, weights: str) -> None:
     """Build the graph from the weights of the folder and write it."""
     from safetensors.numpy import load_file
 
@@ -58,7 +58,7 @@ def convert(folder: str, shape: Shape, place: Path, weights: str) -> None:
         value("next", "int64", ["rows", "asked"]),
         value("logits", "float", ["rows", "asked", shape.vocab_size]),
     ]
-    graph.write(place, inputs, outputs)
+    graph.write(path, inputs, outputs)
 
 
 def _block(

@@ -19,12 +19,12 @@ def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     from benchmarks.decoding.onnx_gpt2 import convert
 
     cached(
-        _place(folder, weights),
+        _path(folder, weights),
         lambda made: convert(folder, Shape(**shape), made / "model.onnx", weights),
     )
 
 
-def _place(folder: str, weights: str) -> Path:
+def _path(folder: str, weights: str) -> Path:
     return Path(folder) / f"onnx-{weights}"
 
 
@@ -33,7 +33,7 @@ class OnnxRuntime:
 
     def __init__(self, folder: str, shape: dict[str, int], weights: str, threads: int):
         self.shape = Shape(**shape)
-        self.session = session(_place(folder, weights) / "model.onnx", threads)
+        self.session = session(_path(folder, weights) / "model.onnx", threads)
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""
@@ -79,10 +79,10 @@ class _Bound:
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         """Tokens (B, T) behind `past` others; the next token of each row (B, 1), or all logits."""
         count = ids.shape[1]
-        places = np.broadcast_to(np.arange(past, past + count), ids.shape)
+        positions = np.broadcast_to(np.arange(past, past + count), ids.shape)
         bind = self.binding.bind_cpu_input
         bind("ids", ids)
-        bind("places", np.ascontiguousarray(places, np.int64))
+        bind("places", np.ascontiguousarray(positions, np.int64))
         bind("lengths", np.full(self.rows, past + count - 1, np.int32))
         bind("total", np.array(past + count, np.int32))
         bind("first", np.array([0 if self.every else count - 1], np.int64))

@@ -17,7 +17,7 @@ from regard.data import Sequences
 def prepare(folder: str, shape: dict[str, int], weights: str) -> None:
     """Write the quantized folder, as `regard quantize` does."""
     if weights != "float32":
-        cached(_place(folder, weights), lambda made: regard.quantize(folder, made, weights))
+        cached(_path(folder, weights), lambda made: regard.quantize(folder, made, weights))
 
 
 class Ours:
@@ -32,8 +32,8 @@ class Ours:
 
     def opened(self, folder: str, weights: str) -> Any:
         """The model."""
-        place = folder if weights == "float32" else _place(folder, weights)
-        return regard.load(place, device="cpu").model
+        path = folder if weights == "float32" else _path(folder, weights)
+        return regard.load(path, device="cpu").model
 
     def turn(self) -> list[list[int]]:
         """The new tokens of each sequence."""
@@ -60,5 +60,5 @@ class QuantizedWhileOpening(Ours):
         return regard.load(folder, quantize=chosen, device="cpu").model
 
 
-def _place(folder: str, weights: str) -> Path:
+def _path(folder: str, weights: str) -> Path:
     return Path(folder) / f"regard-{weights}"

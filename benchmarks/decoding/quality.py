@@ -83,22 +83,22 @@ def _trained(options: Options) -> Path | None:
     if text is None:
         return None
 
-    def train(place: Path) -> None:
+    def train(path: Path) -> None:
         written = text.read_text(encoding="utf-8")
         end = int(len(written) * 0.9)
-        place.mkdir()
-        (place / "train.txt").write_text(written[:end], encoding="utf-8")
-        (place / "valid.txt").write_text(written[end:], encoding="utf-8")
+        path.mkdir()
+        (path / "train.txt").write_text(written[:end], encoding="utf-8")
+        (path / "valid.txt").write_text(written[end:], encoding="utf-8")
         recipe = str(ROOT / "recipes" / "shakespeare-char-cpu.toml")
-        command = ["-m", "regard.cli", "train", recipe, "--out", str(place / "run")]
+        command = ["-m", "regard.cli", "train", recipe, "--out", str(path / "run")]
         changes = [f"training.updates={4 if options.quick else 2000}"]
-        environment = os.environ | {"SHAKESPEARE": str(place)}
+        environment = os.environ | {"SHAKESPEARE": str(path)}
         subprocess.run(
             [sys.executable, *command, *changes], check=True, env=environment, capture_output=True
         )
 
-    place = cached(options.cache / ("shakespeare-quick" if options.quick else "shakespeare"), train)
-    return place / "run" / "model"
+    path = cached(options.cache / ("shakespeare-quick" if options.quick else "shakespeare"), train)
+    return path / "run" / "model"
 
 
 def _rows(folder: Path, length: int, count: int) -> list[list[int]]:

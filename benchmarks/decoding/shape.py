@@ -50,7 +50,7 @@ class Shape:
         return cached(cache / name, lambda made: _write(self, made))
 
 
-def _write(shape: Shape, place: Path) -> None:
+def _write(shape: Shape, path: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -64,8 +64,8 @@ def _write(shape: Shape, place: Path) -> None:
         bos_token_id=None,
         eos_token_id=None,  # nothing ends early
     )
-    GPT2LMHeadModel(config).save_pretrained(place)
-    write_numbers(place, shape.vocab_size)
+    GPT2LMHeadModel(config).save_pretrained(path)
+    write_numbers(path, shape.vocab_size)
 
 
 def write_numbers(folder: Path, vocab_size: int, special: Sequence[str] = ()) -> None:

@@ -92,7 +92,7 @@ TASKS = {
         train=f"{CONLL}/eng.train",
         tests={"testa": (f"{CONLL}/eng.testa",), "testb": (f"{CONLL}/eng.testb",)},
         measures=("entity f1",),
-        labels=("O", *(f"{place}-{kind}" for kind in ENTITIES for place in "BI")),
+        labels=("O", *(f"{prefix}-{kind}" for kind in ENTITIES for prefix in "BI")),
         seeds=(1,),
     ),
 }

@@ -45,7 +45,7 @@ class Side:
             Path(self.folder.name) / "run",
             seed=self.seed,
             identity=self.plan.identity(),
-            save=lambda model, place: save(self.plan.task, place),
+            save=lambda model, path: save(self.plan.task, path),
             show="none",
         )
 

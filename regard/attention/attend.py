@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import ops
-from regard.attention.capture import CapturePoint, ReshapedCapture
+from regard.attention.capture import CapturePoint, ReshapedCapture, listening
 from regard.attention.scores import Dot
 from regard.layers.dropout import draw
 from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask
@@ -37,7 +37,7 @@ def attend(
     bias: Tensor | None = None,
     reweight: Reweight | None = None,
     dropout: float = 0.0,
-    tap: CapturePoint | ReshapedCapture | None = None,
+    capture: CapturePoint | ReshapedCapture | None = None,
 ) -> Tensor:
     """Weighted mean of the values, by how well each key answers the query.
 
@@ -48,7 +48,7 @@ def attend(
         bias: (..., T, S) real numbers added to the scores.
         reweight: part that changes the weights after the softmax (Luong's Gaussian, a hard sample).
         dropout: probability with which a weight is dropped; give 0 in evaluation.
-        tap: where the weights can be seen.
+        capture: the capture point that receives the weights; None: they are never recorded.
 
     Returns:
         The context, (..., T, V).
@@ -57,8 +57,7 @@ def attend(
         ValueError: the grid or the bias has more dimensions than the query.
     """
     _check_dimensions(query, mask, bias)
-    capture = tap is not None and tap.open
-    if isinstance(score, Dot) and reweight is None and not capture:
+    if isinstance(score, Dot) and reweight is None and not _is_captured(capture):
         return ops.attention(query, key, value, mask, bias, score.scale, draw(dropout, query))
     count = query.size(-2)
     if (rows := mask.unpadded) is not None:
@@ -67,8 +66,8 @@ def attend(
     weights = ops.attention_weights(score(query, key), mask, bias)
     if reweight is not None:
         weights = reweight(weights)
-    if capture and tap is not None:
-        tap(weights if rows is None else weights[: rows.queries.count])
+    if capture is not None and _is_captured(capture):
+        capture(weights if rows is None else weights[: rows.queries.count])
     context = ops.dropout(weights, draw(dropout, query)) @ value
     return context if rows is None else rows.queries.unpad(context, count)
 
@@ -79,13 +78,20 @@ def attend_qkv(
     score: Score,
     mask: KeyMask,
     dropout: float,
-    tap: CapturePoint | ReshapedCapture,
+    capture: CapturePoint | ReshapedCapture,
 ) -> Tensor:
     """`attend` for one projection to queries, keys, values: (B, T, 3, H, K) -> (B, H, T, K)."""
-    if isinstance(score, Dot) and not tap.open:
+    if isinstance(score, Dot) and not _is_captured(capture):
         return ops.qkv_attention(projected, mask, score.scale, draw(dropout, projected))
     heads = ops.unstack_qkv(projected)
-    return attend(*heads, score=score, mask=mask, dropout=dropout, tap=tap)
+    return attend(*heads, score=score, mask=mask, dropout=dropout, capture=capture)
+
+
+def _is_captured(capture: CapturePoint | ReshapedCapture | None) -> bool:
+    # Blocks are compiled for when nothing is captured; see regard/training/compiling.py.
+    if capture is None or torch.compiler.is_compiling() or listening.get() is None:
+        return False
+    return capture.is_wanted
 
 
 def _check_dimensions(query: Tensor, mask: KeyMask, bias: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""What decoders with attention carry: keys and values of earlier positions, and of a source."""
+"""The caches of decoders: keys and values of earlier positions, and of a source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KeyValueCache(State):
     longest: int = 0
     even: bool = True
     origin: Tensor | None = None  # (B, C)
-    expected: int = 0  # positions that may be filled in the end, if somebody has said so
+    expected: int = 0  # positions announced by `expect_tokens`; 0: none
 
     @classmethod
     def empty(

@@ -1,8 +1,8 @@
 """Capture points, which attention weights pass, and the listener that records them.
 
-Nothing here changes a signature or a result. Without a listener a capture point costs one look at a
-context variable. It is a context variable and not an attribute of a module, so that two requests
-which share a model do not see each other's weights.
+Nothing here changes a result. Without a listener a capture point costs one look at a context
+variable. It is a context variable and not an attribute of a module, so that two requests which
+share a model do not capture each other's weights.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
-Labels = list[list[str]]  # a row of words for each row of the batch
+Labels = list[list[str]]  # the tokens of each sequence of the batch, as text
 
 
 class Listener(Protocol):
-    """Whoever looks: decides which taps it wants, and takes their weights."""
+    """Records attention weights.
 
-    def wants(self, tap: CapturePoint) -> bool: ...
+    wants: whether the weights of a capture point are recorded.
+    take: record the weights (B, H, T, S) of a capture point.
+    label: the tokens of the next forward pass, as `label` describes them.
+    """
 
-    def take(self, tap: CapturePoint, weights: Tensor) -> None: ...
+    def wants(self, point: CapturePoint) -> bool: ...
+
+    def take(self, point: CapturePoint, weights: Tensor) -> None: ...
 
     def label(self, source: Labels | None, target: Labels | None) -> None: ...
 
@@ -33,10 +37,10 @@ listening: ContextVar[Listener | None] = ContextVar("listening", default=None)
 
 
 class CapturePoint(nn.Module):
-    """A module without parameters, so that it has a path in its model.
+    """Where a listener takes attention weights; a module, so that it has a path in its model.
 
-    `kind` says which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
-    self-attention), "cross" (decoder to encoder).
+    kind: which attention this is: "encoder" (self-attention of an encoder), "decoder" (masked
+        self-attention), "cross" (decoder to encoder).
     """
 
     def __init__(self, kind: str):
@@ -44,13 +48,13 @@ class CapturePoint(nn.Module):
         self.kind = kind
 
     @property
-    def open(self) -> bool:
-        # Blocks are compiled for when nobody looks; see regard/training/compiling.py.
-        listener = None if torch.compiler.is_compiling() else listening.get()
+    def is_wanted(self) -> bool:
+        """Whether a listener wants these weights."""
+        listener = listening.get()
         return listener is not None and listener.wants(self)
 
     def forward(self, weights: Tensor) -> None:
-        """Show weights (B, H, T, S) to whoever looks."""
+        """Give weights (B, H, T, S) to the listener."""
         listener = listening.get()
         if listener is not None:
             listener.take(self, weights)
@@ -61,24 +65,26 @@ class CapturePoint(nn.Module):
 
 @dataclass(frozen=True)
 class ReshapedCapture:
-    """A tap behind a layout: weights that were computed in another shape (rows that share a memory,
-    blocks of a sparse pattern) come out as (B, H, T, S).
+    """A capture point for weights that were computed in another shape.
+
+    reshape: gives them as (B, H, T, S): sequences that share a memory, blocks of a sparse pattern.
     """
 
-    tap: CapturePoint
-    layout: Callable[[Tensor], Tensor]
+    capture: CapturePoint
+    reshape: Callable[[Tensor], Tensor]
 
     @property
-    def open(self) -> bool:
-        return self.tap.open
+    def is_wanted(self) -> bool:
+        """Whether a listener wants these weights."""
+        return self.capture.is_wanted
 
     def __call__(self, weights: Tensor) -> None:
-        self.tap(self.layout(weights))
+        self.capture(self.reshape(weights))
 
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Nobody looks inside this block: a search tries many hypotheses that nobody asked to see."""
+    """Capture is off inside: a search tries many hypotheses whose weights were not asked for."""
     token = listening.set(None)
     try:
         yield
@@ -87,10 +93,15 @@ def muted() -> Iterator[None]:
 
 
 def label(source: Labels | None = None, target: Labels | None = None) -> bool:
-    """Tell whoever looks which words the next forward pass reads; False when nobody looks.
+    """Tell the listener which words the next forward pass reads.
 
-    `target` of a model without a source is what it reads; with a source it is the whole row that
-    the decoder reads but for its last word, and predicts but for its first: bos … eos.
+    Args:
+        source: a list of words for each sequence.
+        target: of a model without a source, what it reads; with a source, the whole sequence
+            bos ... eos, of which the decoder reads all but the last and predicts all but the first.
+
+    Returns:
+        Whether there is a listener.
     """
     listener = listening.get()
     if listener is not None:

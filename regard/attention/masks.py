@@ -1,14 +1,15 @@
-"""Which query may attend to which key.
+"""Masks as predicates on positions: which query may attend to which key.
 
-A mask is a predicate on (row, head, query, key) positions, True = may attend. Masks combine with
-`&` and `|`:
+A mask is a predicate on (sequence, head, query, key) positions, True = may attend. Masks combine
+with `&` and `|`:
 
     causal() & padding(lengths)          a decoder over a padded batch
     window(256) | global_(first=2)       a sparse pattern
 
-`mask.resolve(...)` evaluates the predicate once for a whole stack of layers; the result knows its
-dense boolean grid and what the fused kernel is told. Biases (real numbers added to the scores) are
-another type and never pass here.
+`mask.resolve(...)` evaluates the predicate once for a whole stack of layers; the result, a
+`KeyMask`, is what attention takes. The masks of a batch itself need no predicate:
+`batch.causal_mask()` and `batch.padding_mask()` make a `KeyMask` directly. Biases (real numbers
+added to the scores) are another type and never pass here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.data.batches import Sequences
-from regard.ops import ALL_KEYS, KeyMask, UnpaddedMask
+from regard.ops import ALL_KEYS, KeyMask
 
 Device = torch.device | str | None
 
@@ -29,27 +29,27 @@ Device = torch.device | str | None
 class Positions:
     """The coordinates at which a mask is asked, shaped so that they broadcast to (B, H, T, S)."""
 
-    row: Tensor  # (B, 1, 1, 1)
+    sequence: Tensor  # (B, 1, 1, 1)
     head: Tensor  # (1, H, 1, 1)
     query: Tensor  # (1 or B, 1, T, 1)
     key: Tensor  # (1, 1, 1, S)
 
     @classmethod
     def of(
-        cls, rows: int, heads: int, queries: Tensor | int, keys: int, device: Device
+        cls, sequences: int, heads: int, queries: Tensor | int, keys: int, device: Device
     ) -> Positions:
         """`queries`: how many positions from 0, or the positions themselves, (T,) or (B, T).
 
-        Positions (B, T) tell the number of rows by themselves.
+        Positions (B, T) determine the number of sequences.
         """
         if isinstance(queries, int):
             queries = torch.arange(queries, device=device)
         if queries.dim() == 2:
-            rows = _agreed(rows, queries.size(0))
+            sequences = _agreed(sequences, queries.size(0))
         else:
             queries = queries[None]
         return cls(
-            row=torch.arange(rows, device=device)[:, None, None, None],
+            sequence=torch.arange(sequences, device=device)[:, None, None, None],
             head=torch.arange(heads, device=device)[None, :, None, None],
             query=queries[:, None, :, None],  # (B, T) -> (B, 1, T, 1)
             key=torch.arange(keys, device=device)[None, None, None, :],
@@ -67,6 +67,12 @@ class Mask(ABC):
         """Whether the mask surely allows everything, given that there are `keys` keys."""
         return False
 
+    def simplified(self, keys: int) -> Mask:
+        """An equal mask without parts that allow everything: `m & everything` is `m`, so that a
+        batch without padding keeps the causal kernel.
+        """
+        return self
+
     def __and__(self, other: Mask) -> Mask:
         return Both(self, other)
 
@@ -78,7 +84,7 @@ class Mask(ABC):
         queries: Tensor | int,
         keys: int,
         *,
-        rows: int = 1,
+        sequences: int = 1,
         heads: int = 1,
         device: Device = None,
     ) -> Tensor:
@@ -88,24 +94,25 @@ class Mask(ABC):
             queries: how many query positions (counted from 0), or the positions: (T,) or (B, T).
             keys: how many key positions, S.
         """
-        at = Positions.of(rows, heads, queries, keys, device)
-        return self.allows(at).expand(at.row.size(0), heads, at.query.size(2), keys)
+        at = Positions.of(sequences, heads, queries, keys, device)
+        return self.allows(at).expand(at.sequence.size(0), heads, at.query.size(2), keys)
 
     def resolve(
         self,
         queries: Tensor | int,
         keys: int,
         *,
-        rows: int = 1,
+        sequences: int = 1,
         heads: int = 1,
         device: Device = None,
     ) -> KeyMask:
         """Evaluate once, without expanding the dimensions that do not matter."""
-        if self.trivial(keys):
+        mask = self.simplified(keys)
+        if mask.trivial(keys):
             return ALL_KEYS
-        at = Positions.of(rows, heads, queries, keys, device)
+        at = Positions.of(sequences, heads, queries, keys, device)
         square = isinstance(queries, int) and queries == keys
-        return KeyMask(self.allows(at), is_causal=square and isinstance(self, Causal))
+        return KeyMask(mask.allows(at), is_causal=square and isinstance(mask, Causal))
 
 
 @dataclass(frozen=True)
@@ -119,20 +126,11 @@ class Both(Mask):
     def trivial(self, keys: int) -> bool:
         return self.left.trivial(keys) and self.right.trivial(keys)
 
-    def resolve(
-        self,
-        queries: Tensor | int,
-        keys: int,
-        *,
-        rows: int = 1,
-        heads: int = 1,
-        device: Device = None,
-    ) -> KeyMask:
-        """`m & everything` is `m`, so that a batch without padding keeps the causal kernel."""
+    def simplified(self, keys: int) -> Mask:
         for one, other in ((self.left, self.right), (self.right, self.left)):
             if one.trivial(keys):
-                return other.resolve(queries, keys, rows=rows, heads=heads, device=device)
-        return super().resolve(queries, keys, rows=rows, heads=heads, device=device)
+                return other.simplified(keys)
+        return self
 
 
 @dataclass(frozen=True)
@@ -158,12 +156,12 @@ class Padding(Mask):
     lengths: Tensor  # (B,)
 
     def allows(self, at: Positions) -> Tensor:
-        if at.row.numel() != self.lengths.numel():
+        if at.sequence.numel() != self.lengths.numel():
             raise ValueError(
-                f"`rows` must be {self.lengths.numel()}, one for each of the lengths, "
-                f"but is {at.row.numel()}."
+                f"`sequences` must be {self.lengths.numel()}, one for each of the lengths, "
+                f"but is {at.sequence.numel()}."
             )
-        return at.key < self.lengths.to(at.key.device)[at.row]
+        return at.key < self.lengths.to(at.key.device)[at.sequence]
 
     def trivial(self, keys: int) -> bool:
         # Asking a GPU tensor for its smallest value would stall the queue: only ask on the CPU.
@@ -198,17 +196,18 @@ class Given(Mask):
         table = self.table.to(at.key.device)
         while table.dim() < 4:  # (T, S) -> (1, 1, T, S); (B, T, S) -> (B, 1, T, S)
             table = table.unsqueeze(0 if table.dim() == 2 else 1)
-        rows, heads, queries, keys = table.shape
-        row = 0 if rows == 1 else at.row
+        sequences, heads, queries, keys = table.shape
+        sequence = 0 if sequences == 1 else at.sequence
         head = 0 if heads == 1 else at.head
         try:
-            if rows not in (1, at.row.numel()) or heads not in (1, at.head.numel()):
+            if sequences not in (1, at.sequence.numel()) or heads not in (1, at.head.numel()):
                 raise IndexError
-            return table[row, head, at.query, at.key]
+            return table[sequence, head, at.query, at.key]
         except IndexError:
             raise ValueError(
-                f"`grid` must cover all that is asked, but it has {rows} rows, {heads} heads, "
-                f"{queries} queries and {keys} keys, and asked are {at.row.numel()} rows, "
+                f"`grid` must cover all that is asked, but it has {sequences} sequences, "
+                f"{heads} heads, {queries} queries and {keys} keys, and asked are "
+                f"{at.sequence.numel()} sequences, "
                 f"{at.head.numel()} heads, {at.query.size(2)} queries, {at.key.size(-1)} keys."
             ) from None
 
@@ -231,7 +230,7 @@ def padding(lengths: Tensor) -> Mask:
     """Row b sees its first `lengths[b]` keys: (B,) integers."""
     if lengths.dim() != 1 or lengths.is_floating_point():
         raise ValueError(
-            f"`lengths` must be a vector of integers, one a row, but is {lengths.dtype} "
+            f"`lengths` must be a vector of integers, one per sequence, but is {lengths.dtype} "
             f"of shape {tuple(lengths.shape)}."
         )
     return Padding(lengths)
@@ -269,36 +268,7 @@ def everything() -> Mask:
     return Everything()
 
 
-# -------------------------------------------------------------------------- of whole batches
-
-
-def padding_of(batch: Sequences) -> KeyMask:
-    """Each token sees every token of its own sequence."""
-    return keys_of(batch, batch)
-
-
-def causal_of(batch: Sequences) -> KeyMask:
-    """Each token sees its own sequence up to itself. Padding stands behind all tokens."""
-    if batch.layout is None:
-        return KeyMask.causal(batch.ids.size(1), batch.ids.device)
-    offsets = batch.layout.offsets
-    return KeyMask(unpadded=UnpaddedMask(offsets, offsets, causal=True))
-
-
-def keys_of(source: Sequences, target: Sequences) -> KeyMask:
-    """Each token of a target sees every token of its source.
-
-    Raises:
-        ValueError: one of the two is padded and the other is not.
-    """
-    if (source.layout is None) != (target.layout is None):
-        raise ValueError("Source and target must both be padded, or both be unpadded.")
-    if source.layout is None or target.layout is None:
-        return KeyMask.padding(source.lengths, source.width)
-    return KeyMask(unpadded=UnpaddedMask(target.layout.offsets, source.layout.offsets))
-
-
-def _agreed(rows: int, found: int) -> int:
-    if rows not in (1, found):
-        raise ValueError(f"`rows` must be {found}, as `queries` has, but is {rows}.")
+def _agreed(sequences: int, found: int) -> int:
+    if sequences not in (1, found):
+        raise ValueError(f"`sequences` must be {found}, as `queries` has, but is {sequences}.")
     return found

@@ -9,13 +9,13 @@ small ones; the name tables of published weights split them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Score, attend, attend_qkv
 from regard.attention.capture import CapturePoint, ReshapedCapture
-from regard.attention.head_gates import gate_of
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -92,7 +92,7 @@ class SelfAttention(nn.Module):
         width = heads * self.head_dim
         self.query_key_value = PackedLinear(d_model, width, parts=3, bias=projection_bias)
         self.output = PackedLinear(width, d_model, parts=1, bias=projection_bias)
-        self.tap = CapturePoint(kind)
+        self.capture = CapturePoint(kind)
 
     def forward(
         self,
@@ -101,7 +101,7 @@ class SelfAttention(nn.Module):
         *,
         bias: Tensor | None = None,
         cache: LayerCache | None = None,
-        rows: TokenSubset = ALL,
+        tokens: TokenSubset = ALL,
     ) -> Tensor:
         """(B, T, D) -> (B, T, D), or less where only some tokens are wanted.
 
@@ -109,62 +109,62 @@ class SelfAttention(nn.Module):
             mask: the keys that each query may see.
             bias: (B, H, T, S), or what broadcasts to it, added to the scores.
             cache: the keys and values of earlier positions; it takes those of `hidden`.
-            rows: the tokens whose queries are wanted; keys are those of all.
+            tokens: those whose queries are computed; keys and values are those of all tokens.
 
         Raises:
-            ValueError: both `cache` and `rows` are given.
+            ValueError: both `cache` and `tokens` are given.
         """
-        if rows is not ALL and cache is not None:
-            raise ValueError("`rows` cannot be combined with `cache`: a step takes all its tokens.")
-        if rows is not ALL:
-            return self._of_some(rows, hidden, mask, bias)
+        if tokens is not ALL and cache is not None:
+            raise ValueError(
+                "`tokens` cannot be given with `cache`: a step computes all its tokens."
+            )
+        if tokens is not ALL:
+            return self._of_some(tokens, hidden, mask, bias)
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)
         projected = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
-        gate = gate_of(self, hidden)
         if cache is None and bias is None:
-            return self._merged(attend_qkv(projected, **self._options(mask, gate)), gate)
+            context = attend_qkv(
+                projected, score=self.score, mask=mask, dropout=self._dropout, capture=self.capture
+            )
+            return self.output(merge_heads(context))
         query, key, value = unstack_qkv(projected)
         if cache is not None:
             key, value = cache.update(key, value)
-        return self._read(query, key, value, mask, bias, gate)
+        return self._read(query, key, value, mask, bias)
 
     def _of_some(
-        self, rows: TokenSubset, hidden: Tensor, mask: KeyMask, bias: Tensor | None
+        self, tokens: TokenSubset, hidden: Tensor, mask: KeyMask, bias: Tensor | None
     ) -> Tensor:
         projection, width = self.query_key_value, self.heads * self.head_dim
-        if not isinstance(projection, PackedLinear):  # quantized weights, which cannot be sliced
-            return rows.of(self(hidden, mask, bias=bias))
+        if not isinstance(projection, PackedLinear):  # quantized, or with adapters
+            return tokens.of(self(hidden, mask, bias=bias))
         weight, shift = projection.weight, projection.bias
         first, rest = (None, None) if shift is None else (shift[:width], shift[width:])
         query = split_heads(
-            linear(rows.of(hidden), weight[:width], first), self.heads, self.head_dim
+            linear(tokens.of(hidden), weight[:width], first), self.heads, self.head_dim
         )
         both = split_heads(linear(hidden, weight[width:], rest), 2 * self.heads, self.head_dim)
         key, value = both.chunk(2, dim=1)  # (B, 2H, T, K) -> 2 times (B, H, T, K)
-        return self._read(query, key, value, rows.mask_of(mask), bias, gate_of(self, hidden))
+        return self._read(query, key, value, tokens.mask_of(mask), bias)
 
     def _read(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: KeyMask,
-        bias: Tensor | None,
-        gate: Tensor | None,
+        self, query: Tensor, key: Tensor, value: Tensor, mask: KeyMask, bias: Tensor | None
     ) -> Tensor:
-        context = attend(query, key, value, bias=bias, **self._options(mask, gate))
-        return self._merged(context, gate)
-
-    def _options(self, mask: KeyMask, gate: Tensor | None) -> dict[str, Any]:
-        return dict(
+        context = attend(
+            query,
+            key,
+            value,
             score=self.score,
             mask=mask,
-            dropout=self.dropout if self.training else 0.0,
-            tap=self.tap if gate is None else ReshapedCapture(self.tap, gate.mul),
+            bias=bias,
+            dropout=self._dropout,
+            capture=self.capture,
         )
+        return self.output(merge_heads(context))
 
-    def _merged(self, context: Tensor, gate: Tensor | None) -> Tensor:
-        return self.output(merge_heads(context if gate is None else context * gate))
+    @property
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class CrossAttention(nn.Module):
         self.query = PackedLinear(d_model, width, parts=1, bias=projection_bias)
         self.key_value = PackedLinear(d_model, width, parts=2, bias=projection_bias)
         self.output = PackedLinear(width, d_model, parts=1, bias=projection_bias)
-        self.tap = CapturePoint("cross")
+        self.capture = CapturePoint("cross")
 
     def read(self, memory: Tensor, mask: KeyMask = ALL_KEYS) -> Memory:
         """The keys and values of a memory (N, S, D), of which a query may see what `mask` says."""
@@ -216,18 +216,16 @@ class CrossAttention(nn.Module):
         """
         count, key = hidden.size(0), memory.key
         query = share(split_heads(self.query(hidden), self.heads, self.head_dim), key.size(0))
-        dropout = self.dropout if self.training else 0.0
-        gate = gate_of(self, hidden)
-
-        def by_rows(weights_or_context: Tensor) -> Tensor:
-            laid = unshare(weights_or_context, count)
-            return laid if gate is None else laid * gate
-
-        tap, score = ReshapedCapture(self.tap, by_rows), self.score
         context = attend(
-            query, key, memory.value, score=score, mask=memory.mask, dropout=dropout, tap=tap
+            query,
+            key,
+            memory.value,
+            score=self.score,
+            mask=memory.mask,
+            dropout=self.dropout if self.training else 0.0,
+            capture=ReshapedCapture(self.capture, partial(unshare, rows=count)),
         )
-        return self.output(merge_heads(by_rows(context)))
+        return self.output(merge_heads(unshare(context, count)))
 
 
 def share(query: Tensor, memories: int) -> Tensor:

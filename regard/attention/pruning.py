@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from regard.attention.head_gates import gated
 from regard.attention.multihead import CrossAttention, PackedLinear, SelfAttention
 from regard.errors import CheckpointError, ConfigError
+from regard.ops import at_least_float32
 from regard.suggest import nearest
 
 Attention = SelfAttention | CrossAttention
@@ -111,16 +113,12 @@ def heads_gated(
     shape = (len(layers), _most(layers))
     if tuple(gates.shape) != shape:
         raise ConfigError(f"`gates` must be {shape} (layers, heads), but is {tuple(gates.shape)}.")
-    rows = {attention: layer - 1 for layer, attention in layers.items()}
 
-    def of(attention: Any, hidden: Tensor) -> Tensor | None:
-        if attention not in rows:
-            return None
-        row = gates[rows[attention]]
-        whole = len(attention.kept) == len(row)
-        return (row if whole else row[list(attention.kept)]).to(hidden)
+    def gate(attention: Attention, row: Tensor, x: Tensor) -> Tensor:
+        kept = row if len(attention.kept) == len(row) else row[list(attention.kept)]
+        return kept.to(x.device, at_least_float32(x.dtype))
 
-    with gated(of):
+    with gated({one: partial(gate, one, gates[layer - 1]) for layer, one in layers.items()}):
         yield
 
 
@@ -184,8 +182,8 @@ def weakest(importance: Tensor, count: int) -> dict[int, list[int]]:
     if not 0 <= count <= there:
         raise ConfigError(f"`count` must be from 0 to {there}, the heads there are: {count}.")
     found: dict[int, list[int]] = {}
-    for place in flat.argsort(stable=True)[:count].sort().values.tolist():  # NaN comes last
-        layer, head = divmod(place, importance.size(1))
+    for number in flat.argsort(stable=True)[:count].sort().values.tolist():  # NaN comes last
+        layer, head = divmod(number, importance.size(1))
         found.setdefault(layer + 1, []).append(head + 1)
     return found
 
@@ -196,16 +194,14 @@ def _sensitivity(
     """How many examples, and for each attention the sum over them of |dL / d gate|, (H)."""
     leaves: dict[nn.Module, dict[int, Tensor]] = {one: {} for one in layers.values()}
 
-    def of(attention: Any, hidden: Tensor) -> Tensor | None:
-        if attention not in leaves:
-            return None
-        rows = hidden.size(0)
+    def gate(attention: Attention, x: Tensor) -> Tensor:
+        rows = x.size(0)
         if rows not in leaves[attention]:
-            one = hidden.new_ones(rows, attention.heads, dtype=torch.float32)
+            one = x.new_ones(rows, attention.heads, dtype=torch.float32)
             leaves[attention][rows] = one.requires_grad_()
-        return leaves[attention][rows].to(hidden)
+        return leaves[attention][rows].to(at_least_float32(x.dtype))
 
-    with torch.enable_grad(), gated(of):
+    with torch.enable_grad(), gated({one: partial(gate, one) for one in layers.values()}):
         loss = losses(batch)
         if loss.dim() != 1 or any(rows % len(loss) for one in leaves.values() for rows in one):
             read = sorted({rows for one in leaves.values() for rows in one})
@@ -214,15 +210,15 @@ def _sensitivity(
                 f"{tuple(loss.shape)} where the model reads {read} rows."
             )
         flat = [leaf for one in leaves.values() for leaf in one.values()]
-        slopes = torch.autograd.grad(loss.sum(), flat, allow_unused=True)
+        gradients = torch.autograd.grad(loss.sum(), flat, allow_unused=True)
     found: dict[nn.Module, Tensor] = {}
-    by_leaf = dict(zip(map(id, flat), slopes, strict=True))
+    by_leaf = dict(zip(map(id, flat), gradients, strict=True))
     for attention in layers.values():
         total = torch.zeros(len(loss), attention.heads, dtype=torch.float64)
         for leaf in leaves[attention].values():
-            slope = by_leaf[id(leaf)]
-            if slope is not None:  # (B * R, H) -> (B, R, H) -> (B, H)
-                total += slope.double().cpu().unflatten(0, (len(loss), -1)).sum(1)
+            gradient = by_leaf[id(leaf)]
+            if gradient is not None:  # (B * R, H) -> (B, R, H) -> (B, H)
+                total += gradient.double().cpu().unflatten(0, (len(loss), -1)).sum(1)
         found[attention] = total.abs().sum(0)
     return len(loss), found
 
@@ -340,9 +336,9 @@ def cut_zeros(model: nn.Module, pruned: Any) -> None:
 
 def _cut(attention: Attention, gone: set[int]) -> None:
     """Shrink the matrices by the heads of these numbers (from 0, of the unpruned layer)."""
-    stay = [place for place, number in enumerate(attention.kept) if number not in gone]
+    stay = [position for position, number in enumerate(attention.kept) if number not in gone]
     _reshape(attention, len(stay), lambda parts: parts[:, stay])
-    attention.kept = tuple(attention.kept[place] for place in stay)
+    attention.kept = tuple(attention.kept[position] for position in stay)
 
 
 def _grow(attention: Attention) -> None:
@@ -369,7 +365,7 @@ def _reshape(attention: Attention, heads: int, change: Callable[[Tensor], Tensor
             _replace(joined, kind, change(split).flatten(0, 2))
         joined.out_features = joined.parts * heads * width
     output = attention.output
-    # (D, H * K) -> (D, H, K), the first dimension in the place of the parts
+    # (D, H * K) -> (D, H, K), the first dimension instead of the parts
     columns = output.weight.detach().unflatten(1, (attention.heads, width))
     _replace(output, "weight", change(columns).flatten(1))
     output.in_features, attention.heads = heads * width, heads
@@ -396,7 +392,7 @@ def _by_kind(model: nn.Module | HasModel) -> dict[str, dict[int, Attention]]:
     counted: Counter[str] = Counter()
     for module in _module(model).modules():
         if isinstance(module, SelfAttention | CrossAttention):
-            kind = module.tap.kind
+            kind = module.capture.kind
             counted[kind] += 1
             found.setdefault(kind, {})[counted[kind]] = module
     return found

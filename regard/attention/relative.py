@@ -1,4 +1,4 @@
-"""Attention that knows distances instead of positions: T5's score bias, and Transformer-XL's.
+"""Attention by relative positions: T5's score bias, and Transformer-XL's.
 
 T5 (Raffel et al. 2020, section 2.1) adds a learned number for each bucket of distances and each
 head; it goes into `SelfAttention` as its `bias`. Transformer-XL (Dai et al. 2019, section 3.3)
@@ -85,7 +85,7 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.position_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.output = Linear(d_model, d_model, bias=False)
-        self.tap = CapturePoint(kind)
+        self.capture = CapturePoint(kind)
 
     def forward(self, hidden: Tensor, mask: KeyMask, memory: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)
@@ -106,7 +106,7 @@ class RelativeAttention(nn.Module):
             mask=mask,
             bias=self._position_scores(query, read.size(1)),
             dropout=self.dropout if self.training else 0.0,
-            tap=self.tap,
+            capture=self.capture,
         )
         return self.output(merge_heads(context))
 

@@ -1,4 +1,4 @@
-"""Fills models with tensors, strictly: what is missing, left over or misshapen is an error."""
+"""Loads tensors into a model strictly: missing, unused and misshapen ones are errors."""
 
 from __future__ import annotations
 

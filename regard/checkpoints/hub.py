@@ -24,9 +24,14 @@ DESCRIPTION = (
     *("special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("encoder.json", "vocab.bpe", "modules.json", "sentence_bert_config.json"),
     *("config_sentence_transformers.json", "1_Pooling/*", "2_Normalize/*"),
+    *("adapter_config.json", "adapter_model.safetensors", "regard.json"),
 )
+WHOLE = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
+PICKLED = (
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"),
+    "adapter_model.bin",
+)
 
 
 def resolve(name: str | Path, *, download: bool = True) -> Path:
@@ -68,7 +73,7 @@ def _near(path: Path) -> str:
 def _downloaded(repository: str, revision: str | None, download: bool) -> Path:
     """The folder in the cache, with weights in the safest form that the repository has."""
     folder = _fetched(repository, revision, [*DESCRIPTION, *SAFE], download)
-    if any((folder / name).exists() for name in SAFE[:2]):
+    if any((folder / name).exists() for name in WHOLE):
         return folder
     return _fetched(repository, revision, [*DESCRIPTION, *PICKLED], download)
 

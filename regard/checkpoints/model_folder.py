@@ -1,4 +1,4 @@
-"""A model's folder: configuration, model and tokenizer as plain values, and how they are written.
+"""A model folder as configuration, model and tokenizer, read and written.
 
     folder = open_folder("runs/demo")       a folder, a run, or a name on the hub
     folder.config                           the contents of config.json
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,21 +19,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+from pydantic import create_model
 from torch import Tensor, nn
 
 from regard import old_names
-from regard.checkpoints.filling import SkipInit, load_strict
-from regard.checkpoints.formats import from_published, layout_of, to_published
+from regard.checkpoints.adapters import (
+    holds_adapter,
+    read_adapter,
+    read_adapter_config,
+    read_adapter_tensors,
+)
+from regard.checkpoints.filling import SkipInit, load_strict, unique_tensors
+from regard.checkpoints.formats import (
+    from_published,
+    infer_model_type,
+    layout_of,
+    to_published,
+)
 from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import resolve
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.store import write_tensors
-from regard.checkpoints.weights import read_weights
+from regard.checkpoints.weights import holds_weights, read_weights
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
 from regard.file_writing import write_text
 from regard.layers.quantized import Weights
 from regard.models import MODELS, is_encoder, model_class, name_of
+from regard.models.adapters import merged
 from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled, with_options
@@ -41,8 +56,10 @@ from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
 from regard.text import Tokenizer
 from regard.text.compatibility import check_tokenizer
+from regard.text.special_tokens import ROLES
 
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
+ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
 OURS = "regard"  # the model_type of models that no other library has
 NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
 
@@ -61,11 +78,8 @@ class RegardSection(Fields):
     labels: list[str] | None = None
 
 
-TokenIds = int | list[int] | None
-
-
-class ModelConfig(Fields):
-    """The fields that every config.json may have; further ones depend on the model."""
+class CommonFields(Fields):
+    """The fields that every config.json may have, ids of special tokens aside."""
 
     model_type: str | None = None
     regard: RegardSection = RegardSection()
@@ -74,14 +88,13 @@ class ModelConfig(Fields):
     label2id: dict[str, Any] | None = None
     num_labels: int | None = None
     problem_type: str | None = None
-    pad_token_id: TokenIds = None
-    bos_token_id: TokenIds = None
-    eos_token_id: TokenIds = None
-    unk_token_id: TokenIds = None
-    cls_token_id: TokenIds = None
-    sep_token_id: TokenIds = None
-    mask_token_id: TokenIds = None
-    decoder_start_token_id: TokenIds = None
+
+
+TOKEN_IDS: Any = {
+    f"{role}_token_id": (int | list[int] | None, None) for role in (*ROLES, "decoder_start")
+}
+# Further fields of a config.json depend on the model.
+ModelConfig = create_model("ModelConfig", __base__=CommonFields, **TOKEN_IDS)
 
 
 class GenerationConfig(Fields):
@@ -135,6 +148,11 @@ class ModelFolder:
             tensors = old_names.parameters(read_weights(self.path))
             return self._labelled(read_dequantized(partial(self._build, tensors), tensors))
 
+    @property
+    def tokenizer_path(self) -> Path:
+        """The folder with the tokenizer and generation_config.json."""
+        return self.path
+
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the model.
 
@@ -142,9 +160,16 @@ class ModelFolder:
             CheckpointError: it has more tokens than the model, or other special tokens.
         """
         with self.located():
-            tokenizer = Tokenizer.load(self.path)
+            tokenizer = Tokenizer.load(self.tokenizer_path)
             check_tokenizer(tokenizer, self.config)
             return tokenizer
+
+    def half_precision(self) -> torch.dtype | None:
+        """The type of its weights if all have one type of half precision, else None."""
+        with self.located():
+            weights = read_weights(self.path).values()
+        found = {tensor.dtype for tensor in weights if tensor.is_floating_point()}
+        return found.pop() if found in ({torch.float16}, {torch.bfloat16}) else None
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -211,15 +236,92 @@ class ModelFolder:
         return model
 
 
+@dataclass(frozen=True)
+class AdapterFolder(ModelFolder):
+    """A folder that holds a low-rank adapter of another folder's model.
+
+    base: the other folder.  merged: its model with the adapter.
+    """
+
+    base: ModelFolder
+    merged: nn.Module
+
+    def model(self) -> nn.Module:
+        """The base model with the adapter, which is merged into its weights."""
+        return self._labelled(self.merged)
+
+    def half_precision(self) -> torch.dtype | None:
+        """None: the sums of weights and updates are stored in float32, not rounded."""
+        return None
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """This folder where it has a tokenizer, else that of the base."""
+        names = ("tokenizer.json", "vocab.txt", "vocab.json")
+        return self.path if any((self.path / name).exists() for name in names) else self.base.path
+
+
 def open_folder(path: str | Path) -> ModelFolder:
     """The model's folder of a run, the folder itself, or what the hub has under a name.
 
     Raises:
-        CheckpointError: it holds no model, or config.json is malformed.
+        CheckpointError: it holds no model, or config.json is malformed; of an adapter, its base
+            model cannot be opened, or is another one.
+        ConfigError: config.json has no `model_type`, and the weights do not tell which it is.
     """
     folder = folder_of(path)
+    if holds_adapter(folder) and not holds_weights(folder):
+        return _open_adapter(folder)
     config = _read_config(folder)
-    return ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
+    found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
+    if config.get("model_type") is None:
+        with found.located():
+            config["model_type"] = infer_model_type(config, read_weights(folder))
+        warnings.warn(
+            f"{folder / CONFIG} has no `model_type`: by its weights it is "
+            f"{config['model_type']!r}.",
+            stacklevel=2,
+        )
+    return found
+
+
+def _open_adapter(folder: Path) -> AdapterFolder:
+    """The folder of an adapter, with its base model."""
+    about, where = read_adapter_config(folder), folder / "adapter_config.json"
+    hint = "Write the folder, or the name on the hub, of the model that the adapter was trained on."
+    if about.base is None:
+        raise CheckpointError(f"{where}: `base_model_name_or_path` is missing. {hint}")
+    try:
+        whole = folder_of(about.base)
+        if holds_adapter(whole) and not holds_weights(whole):
+            raise CheckpointError(f"{whole} holds an adapter itself, and no whole model.")
+        base = open_folder(whole)
+        if base.dtype is not None:
+            raise CheckpointError(f"{base.path} holds {base.dtype} weights, which take no adapter.")
+        model = base.model()
+    except (CheckpointError, ConfigError) as error:
+        raise CheckpointError(
+            f"{where}: the base model cannot be opened, `base_model_name_or_path` "
+            f"{about.base!r}: {error} {hint}"
+        ) from error
+    own = read_json(folder / ADAPTED) if (folder / ADAPTED).exists() else None
+    try:
+        made = read_adapter(about, read_adapter_tensors(folder), model, own)
+    except (CheckpointError, ConfigError) as error:
+        raise type(error)(f"{folder}: {error}") from error
+    config = own or exported(made)[0] | _labels_of(base, model, made)
+    checked(config, ModelConfig, folder / ADAPTED)
+    return AdapterFolder(folder, config, None, base, made)
+
+
+def _labels_of(base: ModelFolder, model: nn.Module, adapted: nn.Module) -> dict[str, Any]:
+    """The names of the base's labels, where the adapted model has the same head."""
+    if not isinstance(model, EncoderWithHeads) or not isinstance(adapted, EncoderWithHeads):
+        return {}
+    if model.outputs() != adapted.outputs():
+        return {}
+    names = ("id2label", "label2id", "problem_type")
+    return {name: base.config[name] for name in names if name in base.config}
 
 
 def folder_of(path: str | Path) -> Path:
@@ -285,9 +387,22 @@ def read_inference_model(path: str | Path) -> nn.Module:
 
 def exported(model: nn.Module) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The contents of config.json and the tensors, as other libraries publish the architecture;
-    as only this one reads them where none has it.
+    as only this one reads them where none has it. Adapters are merged.
     """
+    model = merged(model)
     return to_published(model) or (own_config(model), model.state_dict())
+
+
+def in_half_precision(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype
+) -> Mapping[str, Tensor] | None:
+    """Tensors in a type of half precision, each once; None where that would change a number."""
+    result = {}
+    for name, tensor in unique_tensors(tensors).items():
+        result[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        if not torch.equal(result[name].to(tensor.dtype), tensor):
+            return None
+    return result
 
 
 def own_config(model: nn.Module) -> dict[str, Any]:
@@ -314,7 +429,7 @@ def write_model(
     max_length: the longest sequence that the model reads, in tokens; None: any length.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: it cannot be written.
     """
     write_tensors(folder / WEIGHTS, tensors)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")

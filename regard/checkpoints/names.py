@@ -1,4 +1,4 @@
-"""Published parameter names through one table, strict in both directions.
+"""Tables of parameter names: ours <-> published.
 
 names = Names([
     ("embedding.weight", "shared.weight"),
@@ -12,7 +12,8 @@ model.load_state_dict(names.read(published, model.state_dict()))
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,11 @@ from regard.checkpoints.transforms import Tensors, Transform, keep
 from regard.errors import CheckpointError
 
 Column = str | tuple[str, ...]
+LAYER = re.compile(r".*\.\d+\.")  # the part of a name up to the last number
+INSIDE = (
+    "extra in layers that this model computes without them, so that its results would be others "
+    "(remove them if they are without effect)"
+)
 
 
 @dataclass(frozen=True)
@@ -71,14 +77,14 @@ class Names:
     def read(
         self, published: Mapping[str, Tensor], ours: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Published tensors under our names.
+        """Published tensors under our names; a warning names those that the model does not read.
 
         ours: the state dict of the model to fill; gives the names and shapes to expect (tensors on
             the meta device will do).
 
         Raises:
-            CheckpointError: tensors are missing, left over, not finite, or of a wrong type or
-                shape; all of them are named.
+            CheckpointError: tensors are missing, not finite, or of a wrong type or shape; or they
+                belong to a layer of the model that does not read them. All of them are named.
         """
         problems = Problems("published weights do not fit the model that config.json describes")
         alone = {o: published[name] for name, o in self.duplicates.items() if name in published}
@@ -98,10 +104,13 @@ class Names:
             ):
                 problems.add_shape(name, tensor, ours[name], ", ".join(there))
                 result[name] = tensor
-        left = (name for name in published if name not in used and not _matches(name, self.ignored))
-        problems.add("extra", *left)
+        unread = [n for n in published if n not in used and not _matches(n, self.ignored)]
+        inside = [name for name in unread if is_inside(name, used)]
+        problems.add(INSIDE, *inside)
         self._check_values(published, problems)
         problems.raise_any()
+        if unread:
+            _warn_unread(unread)
         result |= {name: result[original] for name, original in self.tied.items() if name in ours}
         check_finite({name: published[name] for name in published if name in used})
         return result
@@ -124,6 +133,35 @@ class Names:
                 problems.add("differs", f"{name} must equal {original}: they are tied")
         problems.raise_any()
         return result
+
+    def filled(
+        self, ours: Mapping[str, Tensor]
+    ) -> Iterator[tuple[NameRow, tuple[str, ...], tuple[str, ...]]]:
+        """Each row with its names for this model: (row, ours, theirs).
+
+        ours: the state dict of the model.
+        """
+        return self._filled_rows(ours, Problems("weights do not fit the table of published names"))
+
+    def without_prefixes(self, ours: str = "", theirs: str = "") -> Names:
+        """The table of a model whose names lack these prefixes."""
+
+        def cut(names: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+            return tuple(name.removeprefix(prefix) for name in names)
+
+        made = Names(
+            [(cut(row.ours, ours), cut(row.theirs, theirs), row.transform) for row in self.rows],
+            tied=dict(cut(pair, ours) for pair in self.tied.items()),  # type: ignore[misc]
+            duplicates=dict(cut(pair, theirs) for pair in self.duplicates.items()),  # type: ignore
+        )
+        made.ignored, made.zero = self.ignored, self.zero
+        return made
+
+    def unknown(self, published: Iterable[str]) -> list[str]:
+        """The published names that no model with this table has."""
+        rows = [_pattern(name) for row in self.rows for name in row.theirs]
+        known = [*rows, *map(_pattern, self.duplicates), *self.ignored]
+        return [name for name in published if not _matches(name, known)]
 
     def _filled_rows(
         self, ours: Mapping[str, Tensor], problems: Problems
@@ -151,10 +189,30 @@ class Names:
         """Duplicates must be equal, and parts that our model does not have zero."""
         for name, original in self.duplicates.items():
             if name in published and not torch.equal(published[name], published[original]):
-                problems.add("differs", f"{name} must equal {original}: they are tied")
+                problems.add(
+                    "differs",
+                    f"{name} must equal {original}, for config.json ties them (to use both, write "
+                    '"tie_word_embeddings": false there)',
+                )
         for name, tensor in published.items():
             if _matches(name, self.zero) and bool(tensor.any()):
                 problems.add("not zero", f"{name}: our model has no such part")
+
+
+def is_inside(name: str, used: Collection[str]) -> bool:
+    """Whether a tensor belongs to a layer, or to a module, of which other tensors are used."""
+    layers = {match[0] for one in used if (match := LAYER.match(one))}
+    modules = {one.rpartition(".")[0] for one in used}
+    layer = LAYER.match(name)
+    return name.rpartition(".")[0] in modules or (layer is not None and layer[0] in layers)
+
+
+def _warn_unread(names: Sequence[str]) -> None:
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    warnings.warn(
+        f"Tensors that this model does not read, nor its class in transformers: {shown}.",
+        stacklevel=3,
+    )
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""Weights that `torch.save` pickled, read without running anything.
+"""Pickled weights of `torch.save`, read without executing code.
 
 A pickle is a program. Here it is read by an interpreter that knows tensors and nothing else, so
 that a file with other instructions raises an error before any of them has run.

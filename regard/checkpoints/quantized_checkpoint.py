@@ -1,9 +1,9 @@
-"""Quantized weights in a file: what it holds, and the prepared model again.
+"""Quantized weights in a file: what it holds, and the quantized model that it becomes.
 
-A matrix is stored row by row, and not in the panels of the kernels, which another processor or
-another release may want otherwise: int8 under its own name with the scales of its rows beside it
-(`NAME.scale`), or bfloat16. All else is float32. Packing the matrices into panels takes 20
-milliseconds for 124 million weights. Where nothing can be compiled they become float32 again.
+A matrix is stored row by row, not in panels, whose layout may change with the processor or the
+release: int8 under its own name with the scales of its rows beside it (`NAME.scale`), or bfloat16.
+All else is float32. Packing the matrices into panels takes 20 milliseconds for 124 million weights.
+Such a file opens with and without compiled kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUANTIZED = (torch.int8, torch.bfloat16)
 def quantized_tensors(model: nn.Module, dtype: Weights) -> dict[str, Tensor]:
     """What a file holds of a model whose weights are quantized to `dtype`, by name.
 
-    The model is quantized afterwards. Those matrices are quantized in the file that quantizing the
+    The model is quantized afterwards. The file has those matrices quantized that quantizing the
     model replaces.
     """
     tensors = unique_tensors(model.state_dict())
@@ -45,7 +45,7 @@ def quantized_tensors(model: nn.Module, dtype: Weights) -> dict[str, Tensor]:
 def read_quantized(
     build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], dtype: Weights
 ) -> nn.Module:
-    """The prepared model that a file holds.
+    """The quantized model that a file holds.
 
     build: gives the model, with any weights.
 
@@ -132,5 +132,5 @@ def _dequantize(model: nn.Module, matrices: Mapping[str, Stored]) -> None:
     parameters = model.state_dict(keep_vars=True)
     for name, matrix in matrices.items():
         if name in parameters:
-            parameters[name].data = matrix.wide()
+            parameters[name].data = matrix.dequantized()
             del parameters[name].stored

@@ -1,4 +1,4 @@
-"""Encoders of whole texts, as sentence-transformers publishes them: a folder with its pooling.
+"""Folders of sentence-transformers: pooling and normalization, read and written.
 
 pooling = read_pooling(folder)          None where the folder is a plain encoder
 write_sentence_transformers(folder, pooling, d_model)
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
@@ -60,20 +60,18 @@ class Module(Fields):
     path: str = ""
 
 
-class PoolingConfig(Fields):
-    """config.json of the pooling; further fields must be empty."""
+class PoolingFields(Fields):
+    """config.json of the pooling, the flags of its kinds aside; further fields must be empty."""
 
     pooling_mode: str | list[str] | None = None
     # Not read: `include_prompt` matters only with a prompt, and folders with one are not supported.
     word_embedding_dimension: Any = None
     embedding_dimension: Any = None
     include_prompt: Any = None
-    pooling_mode_cls_token: bool = False
-    pooling_mode_max_tokens: bool = False
-    pooling_mode_mean_tokens: bool = False
-    pooling_mode_mean_sqrt_len_tokens: bool = False
-    pooling_mode_weightedmean_tokens: bool = False
-    pooling_mode_lasttoken: bool = False
+
+
+FLAG_FIELDS: Any = dict.fromkeys(FLAGS.values(), (bool, False))
+PoolingConfig = create_model("PoolingConfig", __base__=PoolingFields, **FLAG_FIELDS)
 
 
 class SentenceBertConfig(Fields):

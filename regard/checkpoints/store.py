@@ -57,7 +57,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write one safetensors file; it is there completely or, after any accident, not at all.
 
     Raises:
-        CheckpointError: the disk refuses; what was at `path` before is then untouched.
+        CheckpointError: it cannot be written; what was at `path` before is then untouched.
     """
     with replacing(path) as temporary:
         _save(temporary, tensors)
@@ -87,7 +87,7 @@ def write_folder(
     renamed.
 
     Raises:
-        CheckpointError: the disk refuses; nothing is left behind in that case.
+        CheckpointError: it cannot be written; nothing is left behind in that case.
     """
     temporary = folder.with_name(f".{folder.name}.writing")
     try:

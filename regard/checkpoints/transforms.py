@@ -1,4 +1,4 @@
-"""Transforms of a name table: how published tensors become ours, and ours published ones."""
+"""Transforms of a name table: transposed, packed and padded tensors."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def _transposed(tensors: Tensors) -> Tensors:
     return [tensor.t() for tensor in tensors]
 
 
-keep = Transform(read=list, write=list)
-"""The tensors are equal on both sides."""
+keep = Transform(read=list, write=list)  # the tensors are equal on both sides
 
+# Matrices stored (in, out) there and (out, in) here, as in GPT-2's Conv1D.
 transpose = Transform(read=_transposed, write=_transposed)
-"""Matrices stored (in, out) there and (out, in) here, as in GPT-2's Conv1D."""
 
 
 def split(parts: int, dim: int = 0) -> Transform:

@@ -1,4 +1,4 @@
-"""A folder of weights computed by us and by `transformers`, on the same inputs, layer by layer.
+"""Compares a folder with `transformers`, layer by layer on the same inputs.
 
     report = verify("folder")           report.equal, report.layers, report.notes
 
@@ -10,6 +10,7 @@ file imports `transformers`, and this one does so only inside `verify`.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,11 @@ import torch
 from tokenizers import AddedToken
 from torch import Tensor, nn
 
-from regard.checkpoints.formats import LAYOUTS, layout_of
+from regard.checkpoints.formats import layout_of
 from regard.checkpoints.model_folder import (
     CONFIG,
+    OURS,
+    AdapterFolder,
     ModelFolder,
     exported,
     open_folder,
@@ -31,7 +34,8 @@ from regard.checkpoints.model_folder import (
 )
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, DataError, MissingExtra
-from regard.layers.task_heads import ClassificationHead, last_token
+from regard.file_writing import write_text
+from regard.layers.task_heads import ClassificationHead, LastToken
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder, EncoderDecoder, LanguageModel
 from regard.schema import read_json
@@ -113,19 +117,15 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
     """
     transformers, notes = _transformers(), list[str]()
     given = open_folder(path)
+    if isinstance(given, AdapterFolder):
+        raise CheckpointError(
+            f"{given.path} holds an adapter, and no whole model. Verify its base, "
+            f"{given.base.path}, or the folder of the adapted model: "
+            "regard.save(regard.load(ADAPTER), FOLDER)."
+        )
     with TemporaryDirectory() as temporary:
-        folder = given.path
-        if given.dtype is not None:
-            folder = Path(temporary)
-            _write_dequantized(given, folder)
+        folder = _comparable(given, Path(temporary), notes)
         config = read_json(folder / CONFIG)
-        if config.get("model_type") not in LAYOUTS:
-            raise CheckpointError(
-                f"{given.path}: this model has no published architecture, so there is nothing to "
-                "compare with."
-            )
-        if given.dtype is not None:
-            notes.append("quantized weights were given to both as float32")
         ours: Any = read_model(folder).float().eval()
         theirs = _their_model(transformers, folder, config, notes)
         batch = _batch(ours.config, config)
@@ -136,10 +136,34 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
     return Verification(given.path, type(theirs).__name__, tolerance, layers, tokenizers, notes)
 
 
-def _write_dequantized(given: ModelFolder, out: Path) -> None:
-    """What a folder with quantized weights holds, with float32 weights as others read them."""
-    model: Any = given.dequantized_model()
-    write_model(out, *exported(model), given.tokenizer(), model.config.max_length)
+def _comparable(given: ModelFolder, temporary: Path, notes: list[str]) -> Path:
+    """A folder that both libraries open: this one, or one in which what they need is added.
+
+    Raises:
+        CheckpointError: no other library has this model.
+    """
+    model: Any = given.model() if given.dtype is None else given.dequantized_model()
+    config, tensors = exported(model)
+    if config["model_type"] == OURS:
+        raise CheckpointError(
+            f"{given.path}: no other library has this model ({config['architectures'][0]}), so "
+            "there is nothing to compare with."
+        )
+    if given.dtype is not None:
+        notes.append("quantized weights were given to both as float32")
+        write_model(temporary, config, tensors, given.tokenizer(), model.config.max_length)
+        return temporary
+    stated = read_json(given.path / CONFIG)
+    missing = [name for name in ("model_type", "architectures") if not stated.get(name)]
+    if not missing:
+        return given.path
+    for file in given.path.iterdir():
+        if file.name != CONFIG:
+            (temporary / file.name).symlink_to(file.resolve())
+    added = {name: config[name] for name in missing}
+    write_text(temporary / CONFIG, json.dumps(stated | added))
+    notes.append(f"config.json was completed for both: {json.dumps(added)}")
+    return temporary
 
 
 def _transformers() -> Any:
@@ -202,17 +226,8 @@ def _batch(config: Any, published: Mapping[str, Any]) -> Sequences:
     return Sequences(ids, lengths, segments)
 
 
-def _pad_left(values: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, ...) padded on the right -> on the left."""
-    return _rolled(values, lengths - values.size(1))
-
-
-def _pad_right(values: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, ...) padded on the left -> on the right."""
-    return _rolled(values, values.size(1) - lengths)
-
-
 def _rolled(values: Tensor, shifts: Tensor) -> Tensor:
+    """(B, T, ...) each sequence moved to the left by its shift, around the end."""
     sequences, positions = torch.arange(len(values))[:, None], torch.arange(values.size(1))
     return values[sequences, (positions + shifts[:, None]) % values.size(1)]
 
@@ -296,17 +311,16 @@ class _Encoders:
                 found[f"head {kind}"] = logits
         if not left:
             return found
-        return {
-            name: _pad_right(one, batch.lengths) if one.dim() == 3 else one
-            for name, one in found.items()
-        }
+        back = batch.width - batch.lengths  # to padding on the right
+        return {k: _rolled(one, back) if one.dim() == 3 else one for k, one in found.items()}
 
     def _inputs(self, batch: Sequences, left: bool) -> dict[str, Tensor]:
         given = {"input_ids": batch.ids, "attention_mask": batch.keep.long()}
         if batch.segments is not None and "token_type_ids" in self.accepted:
             given["token_type_ids"] = batch.segments
         if left:
-            given = {name: _pad_left(values, batch.lengths) for name, values in given.items()}
+            shifts = batch.lengths - batch.width
+            given = {name: _rolled(values, shifts) for name, values in given.items()}
         if left and not self.counts_positions:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if "multiple_choice" in self.heads:  # several choices for a question: here it is one
@@ -318,7 +332,7 @@ class _Encoders:
 
     def _reads_first(self, kind: str, logits: Tensor) -> bool:
         head = self.heads[kind]
-        reads_last = isinstance(head, ClassificationHead) and head.pooling is last_token
+        reads_last = isinstance(head, ClassificationHead) and isinstance(head.pooling, LastToken)
         return logits.dim() == 2 and not reads_last
 
     def _logits(self, output: Any, kind: str) -> Tensor | None:

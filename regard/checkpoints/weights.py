@@ -1,4 +1,4 @@
-"""The weights of a folder that another library wrote: whole or in shards, safetensors or a pickle.
+"""Weights of other libraries: one file or shards, safetensors or pickle.
 
 tensors = read_weights(folder)      {"bert.embeddings.word_embeddings.weight": ..., ...}
 """
@@ -46,6 +46,12 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
         if (folder / f"{name}{INDEX}").exists():
             return _read_shards(folder / f"{name}{INDEX}", read)
     raise CheckpointError(f"{folder} holds no weights: {_what_is_there(folder)}")
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder holds the weights of a whole model."""
+    names = (one for name in READERS for one in (name, f"{name}{INDEX}"))
+    return any((folder / name).exists() for name in names)
 
 
 def _what_is_there(folder: Path) -> str:

@@ -22,11 +22,13 @@ from regard.cli import (
     embed,
     evaluate,
     generate,
+    init,
     kernels,
     listing,
     look,
     predict,
     quantize,
+    search,
     tokenizer,
     train,
     verify,
@@ -40,7 +42,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 success; 1 unexpected error; 2 an error that you can correct, see its "
     "message; 130 Ctrl-C and 143 SIGTERM, training saved; 141 the reader of the output has gone.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: importing rich would take longer than printing
     pretty_exceptions_enable=False,
 )
@@ -62,12 +63,14 @@ def options(
     """The options before a command."""
 
 
+app.command()(init.init)
 app.command()(train.train)
 app.command()(train.resume)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(generate.generate)
 app.command()(embed.embed)
+app.command()(search.search)
 app.command()(look.look)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.command()(train.compare)

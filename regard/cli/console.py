@@ -32,6 +32,9 @@ RENAMED_COMMANDS = {"convert": "quantize"}
 RENAMED_FLAGS = {"--weights": "`--quantize` (of `regard quantize`: `--dtype`)"}
 
 
+WORDS = "regard.words"  # of the command line, in the context of a command
+
+
 class Commands(TyperGroup):
     """The commands. Each ends with an exit code, and with one message where it fails."""
 
@@ -44,6 +47,7 @@ class Commands(TyperGroup):
         if args[0] in RENAMED_COMMANDS:
             new = RENAMED_COMMANDS[args[0]]
             raise ConfigError(f"`regard {args[0]}` is now `regard {new}`: see regard {new} --help.")
+        ctx.meta[WORDS] = args
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -75,11 +79,31 @@ def exit_codes() -> Iterator[None]:
     except Exception as error:
         if (flag := getattr(error, "option_name", None)) in RENAMED_FLAGS:
             _exit(error, f"error: `{flag}` is now {RENAMED_FLAGS[flag]}.", USER_ERROR)
+        if flag and (hint := _recipe_option(flag, getattr(error, "ctx", None))):
+            _exit(error, f"error: {hint}", USER_ERROR)
         if hasattr(error, "exit_code"):  # a wrong command line: typer prints the message
             raise
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
         _exit(error, message, UNEXPECTED)
+
+
+def _recipe_option(flag: str, context: Any) -> str:
+    """What to write instead of a flag with the name of an option of recipes; "" for other flags."""
+    words = context.meta.get(WORDS, []) if context is not None else []
+    if not words or words[0] not in ("train", "compare"):
+        return ""
+    from regard.experiments.template import sections_with
+
+    name = flag.lstrip("-").replace("-", "_")
+    found = [name] if "." in name else sections_with(name)
+    if not found:
+        return ""
+    place = next((n for n, word in enumerate(words) if word.split("=")[0] == flag), len(words))
+    written = words[place].partition("=")[2] if place < len(words) else ""
+    value = written or "".join(words[place + 1 : place + 2]) or "VALUE"
+    others = "".join(f" or {one}={value}" for one in found[1:3] if one.count(".") == 1)
+    return f"options of a recipe are written without dashes: {found[0]}={value}{others}."
 
 
 def _exit(error: BaseException, message: str, code: int) -> None:
@@ -90,7 +114,7 @@ def _exit(error: BaseException, message: str, code: int) -> None:
     raise typer.Exit(code) from None
 
 
-def load_task(model: str | Path, quantize: Any = None) -> Any:
+def load_task(model: str | Path, quantize: Any = None, device: str | None = None) -> Any:
     """The task of a folder; see `regard.load`.
 
     Garbage collection is off meanwhile: it would take an eighth of the time that torch needs to be
@@ -100,7 +124,7 @@ def load_task(model: str | Path, quantize: Any = None) -> Any:
     try:
         from regard.tasks.folders import load
 
-        return load(model, quantize=quantize)
+        return load(model, quantize=quantize, device=device)
     finally:
         gc.enable()
         gc.freeze()

@@ -12,7 +12,7 @@ from typer import Option
 
 from regard.cli.console import emit, load_task, say_truncated, to_json
 from regard.cli.input_texts import Chunk, chunks_of
-from regard.cli.options import AsJson, ModelFolder, Quantize, Texts, TooLong
+from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
 from regard.errors import ConfigError, RegardError, TextError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def embed(
     normalize: Annotated[bool | None, Option(help="To length 1; default: the folder's.")] = None,
     too_long: TooLong = "error",
     quantize: Quantize = None,
+    device: Device = None,
     precision: Annotated[
         Literal["float32", "bfloat16"], Option(help="Of the matrix products.")
     ] = "float32",
@@ -51,7 +52,7 @@ def embed(
     line is the word, a tab and its vector, and an empty line follows each text. The correlation of
     cosines with human judgements: regard evaluate MODEL --data PAIRS.
     """
-    task = load_task(model, quantize)
+    task = load_task(model, quantize, device)
     from regard.tasks.embedder import Embedder
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
@@ -68,7 +69,7 @@ def embed(
         counts = Counter[str]()
         for chunk in chunks_of(texts):
             _embed(embedder, chunk, writer, counts, too_long)
-        say_truncated(counts, embedder.pieces.max_length or 0)
+        say_truncated(counts, embedder.input_format.max_length or 0)
 
 
 def _embed(
@@ -84,8 +85,8 @@ def _embed(
     for part, (encoded, long) in zip(parts, embedder.encoded_chunks(chunk.texts), strict=True):
         if long and too_long == "error":
             _write_until(embedder, part, long[0], writer)
-            tokens = len(encoded.rows[long[0]])
-            raise part.too_long(long[0], tokens, embedder.pieces.max_length or 0)
+            tokens = len(encoded.inputs[long[0]])
+            raise part.too_long(long[0], tokens, embedder.input_format.max_length or 0)
         _write(embedder, part, encoded, writer)
         counts.update(texts=len(part.texts), truncated=len(long))
 
@@ -95,8 +96,8 @@ def _write(embedder: Embedder, part: Chunk, encoded: EncodedTexts, writer: Write
     try:
         vectors = embedder.vectors(encoded)
     except TextError as error:
-        _write_until(embedder, part, error.place, writer)
-        raise part.error(error.place, error.problem, error.hint) from None
+        _write_until(embedder, part, error.index, writer)
+        raise part.error(error.index, error.problem, error.hint) from None
     writer.write(part, vectors)
 
 

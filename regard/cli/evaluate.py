@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from typer import Argument, Option
 
 from regard.cli.console import load_task, say_truncated, say_unfinished, show, with_progress
-from regard.cli.options import AsJson, ModelFolder, Quantize, check_no_decoding, with_decoding
+from regard.cli.options import (
+    AsJson,
+    Device,
+    ModelFolder,
+    Quantize,
+    check_no_decoding,
+    with_decoding,
+)
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ def evaluate(
     window: Annotated[int | None, Option(help="Tokens of a window, for perplexity.")] = None,
     stride: Annotated[int | None, Option(help="Tokens between windows.")] = None,
     quantize: Quantize = None,
+    device: Device = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -41,7 +49,7 @@ def evaluate(
 
     Each score has a signature; scores with equal signatures may be compared.
     """
-    task, files = load_task(model, quantize), [*(data or ()), *(more or ())]
+    task, files = load_task(model, quantize, device), [*(data or ()), *(more or ())]
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import LanguageModeling
 
@@ -92,6 +100,11 @@ def _data_of(run: Path, recipe: Any, part: Part) -> tuple[list[Path], Columns]:
     files = getattr(recipe.data, part) or ()
     if not files:
         raise ConfigError(f"The recipe of {run} names no {part} data. Name some with --data.")
+    if isinstance(files, float):
+        raise ConfigError(
+            f"The validation data of {run} are {files:g} of its training data, and scores of them "
+            f"are in its metrics.jsonl. Name other data with --data."
+        )
     several = [files] if isinstance(files, Path) else list(files)
     return several, list(getattr(recipe.data, "columns", ()))
 
@@ -108,6 +121,8 @@ def _predictions(
     if files:
         return task.evaluate(task.rows_to_evaluate(files, columns)), files
     run, recipe = _recipe(model)
+    if isinstance(getattr(recipe.data, part), float):
+        return task.evaluate(recipe.data.records(part)), [Path(recipe.data.train)]
     (file, *_), _ = _data_of(run, recipe, part)
     return task.evaluate(recipe.data.records(part)), [file]
 

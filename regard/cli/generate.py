@@ -8,7 +8,7 @@ from typer import Argument
 
 from regard.cli.console import emit, load_task, say_acceptance, show
 from regard.cli.input_texts import checked_argument, chunks_of
-from regard.cli.options import AsJson, ModelFolder, Quantize, TooLong, with_decoding
+from regard.cli.options import AsJson, Device, ModelFolder, Quantize, TooLong, with_decoding
 from regard.cli.predict import values_of
 
 
@@ -18,6 +18,7 @@ def generate(
     prompt: Annotated[str, Argument(help="- reads standard input.")] = "",
     too_long: TooLong = "error",
     quantize: Quantize = None,
+    device: Device = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -28,7 +29,7 @@ def generate(
     """
     from regard.decoding import IncrementalMethod, count_acceptance, with_options
 
-    task = load_task(model, quantize)
+    task = load_task(model, quantize, device)
     task.require("generate", model, f"{model} answers a text and does not continue one.")
     if prompt == "-":
         prompt = "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)

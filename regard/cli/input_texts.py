@@ -5,24 +5,30 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any, cast
 
-from regard.data.files import lines_of
+from regard.data.files import ending, lines_of
 from regard.errors import DataError
 
 STANDARD_INPUT = "standard input"
 BLOCK = 1 << 16  # bytes read at once
 MAX_TEXTS = 1024  # processed together
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `read_records` reads
 NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Texts that are processed together; `first` is the number of the first of them, from 0."""
+    """Texts that are processed together; `first` is the number of the first of them, from 0.
+
+    A text of a table is a tuple of its columns.
+    """
 
     first: int
-    texts: list[str]
+    texts: list[Any]
     origin: str
 
     def until(self, index: int) -> Chunk:
@@ -36,13 +42,33 @@ class Chunk:
 
     def error(self, index: int, problem: str, hint: str = "") -> DataError:
         """The error for one of these texts, which names its line."""
-        return DataError(self.origin, self.first + index + 1, problem, hint)
+        return DataError(self.origin, self.line(index), problem, hint)
+
+    def line(self, index: int) -> int:
+        """The line of one of these texts, from 1."""
+        return self.first + index + 1
 
     def too_long(self, index: int, tokens: int, limit: int | None) -> DataError:
         """The error for a text beyond the model's limit."""
         problem = f"has {tokens:,} tokens, but this model reads at most {limit:,}."
         hint = "Shorten it, or cut its end with --too-long truncate."
         return self.error(index, problem, hint)
+
+
+def is_blank(text: str | tuple[str, ...]) -> bool:
+    """Whether a text, or each text of a row, is empty or white space alone."""
+    return not "".join(text).strip()
+
+
+def hint_at_file(texts: Sequence[str] | None) -> str:
+    """A question to ask where one of the texts is the name of a file; "" where none is."""
+    for text in texts or ():
+        with suppress(OSError, ValueError):  # too long for a name; a zero byte
+            if text.strip() and Path(text).is_file():
+                table = ending(text) in TABLES
+                meant = f"--file {text}" if table else f"< {text}, without the name as a text"
+                return f"{text!r} is processed as a text, but is a file. Did you mean {meant}?"
+    return ""
 
 
 def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:

@@ -22,7 +22,7 @@ TABLES = {
     "tasks": ("regard.tasks", "TASKS"),
     "decoding": ("regard.decoding", "METHODS"),
 }
-CHECKOUT = Path(__file__).parents[2]
+INSTALLED = Path(__file__).parents[1] / "recipes"  # those that come with the package
 What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
 
 
@@ -36,7 +36,9 @@ class RunSummary:
 
 def list_(
     what: Annotated[What, Argument(help="What to list.")],
-    folder: Annotated[Path | None, Option(help="Default: recipes/ or runs/.")] = None,
+    folder: Annotated[
+        Path | None, Option(help="Default: recipes/ or runs/ here, or the package's.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models, tasks, recipes, tokenizers, decoding methods or runs that there are."""
@@ -44,7 +46,7 @@ def list_(
         rows = _runs(folder or Path("runs"))
     elif what == "recipes":
         here = Path("recipes")
-        rows = _recipes(folder or (here if here.is_dir() else CHECKOUT / "recipes"))
+        rows = _recipes(folder or (here if here.is_dir() else INSTALLED))
     elif what == "tokenizers":
         from regard.text import KINDS
 

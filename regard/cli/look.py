@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from regard.cli.console import emit, load_task, say, show
 from regard.cli.input_texts import checked_argument
-from regard.cli.options import AsJson, ModelFolder, check_no_decoding, with_decoding
+from regard.cli.options import AsJson, Device, ModelFolder, check_no_decoding, with_decoding
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def look(
     inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write every head.")] = None,
     png: Annotated[Path | None, Option(metavar="FILE", help="Draw what is shown.")] = None,
+    device: Device = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
@@ -43,7 +44,7 @@ def look(
     for path, suffix in ((html, ".html"), (png, ".png")):
         if path is not None and path.suffix != suffix:
             raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
-    text, task = checked_argument(text), load_task(model)
+    text, task = checked_argument(text), load_task(model, device=device)
     facts: dict[str, Any] = {"source": text}
     if inputs:
         page = picture = _inputs(task, text)
@@ -53,7 +54,7 @@ def look(
         record, answer = _record(task, text, decoding)
     facts["answer"] = answer
     if beside is not None:
-        records = (record, _record(load_task(beside), text, {})[0])
+        records = (record, _record(load_task(beside, device=device), text, {})[0])
         names = _short_names(model, beside)
         page = picture = _comparison(dict(zip(names, records, strict=True)), layer, kind, head)
     elif word is not None:
@@ -104,9 +105,9 @@ def _inputs(task: TaskVerbs, text: str) -> Inputs:
     """What the encoder of a task reads."""
     from regard.visual import Inputs
 
-    if task.pieces is None:
+    if task.input_format is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
-    return Inputs.of(_texts_of(text), task.pieces.tokenizer, task.pieces.template)
+    return Inputs.of(_texts_of(text), task.input_format.tokenizer, task.input_format.template)
 
 
 def _masked_heads(task: TaskVerbs, heads: Sequence[str]) -> AbstractContextManager[Any]:

@@ -27,6 +27,7 @@ ModelFolder = Annotated[
     Argument(metavar="MODEL", help="A run or a folder with a model.", callback=_existing),
 ]
 Quantize = Annotated[Literal["int8", "bfloat16"] | None, Option(help="Quantize the weights.")]
+Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: a GPU, if there is one.")]
 TooLong = Annotated[Literal["error", "truncate"], Option(help="Texts beyond the limit.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no progress.")]

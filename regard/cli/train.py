@@ -38,8 +38,8 @@ def train(
         return
     from regard.experiments import runs
 
-    folder, result = runs.train(recipe, overrides or (), out=out, show=_progress(quiet))
-    _show_result(folder, result, as_json)
+    run = runs.train(recipe, overrides or (), out=out, show=_progress(quiet))
+    _show_result(run.folder, run.result, as_json)
 
 
 def resume(

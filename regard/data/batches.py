@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard.data.layout import FirstTokens, TokenSubset, UnpaddedLayout
 from regard.errors import RegardError
+from regard.ops import KeyMask, UnpaddedMask
 
 IGNORE = -100  # a target with this value is not predicted: no loss, no count
 
@@ -68,30 +69,35 @@ class Sequences:
         return cls(ids, ids.new_full(ids.shape[:1], ids.size(1)))
 
     @classmethod
-    def masked(cls, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Sequences:
-        """Rows as other libraries hold them: (B, T) ids and a mask, 1 for tokens, 0 for padding.
+    def from_attention_mask(
+        cls, ids: Tensor, attention_mask: Tensor, segments: Tensor | None = None
+    ) -> Sequences:
+        """Sequences as other libraries hold them, with padding on either side; it is moved right.
 
-        The padding may stand on either side; here it comes to stand on the right.
+        Args:
+            ids, segments: (B, T).
+            attention_mask: (B, T), 1 for tokens and 0 for padding.
 
         Raises:
-            RegardError: the shapes differ, or a row has padding between its tokens.
+            RegardError: the shapes differ, or a sequence has padding between its tokens.
         """
-        if not ids.shape == mask.shape == (ids if segments is None else segments).shape:
-            raise RegardError("`ids`, `mask` and `segments` must have one shape (B, T).")
-        keep, positions = mask.bool(), torch.arange(ids.size(1), device=ids.device)
+        shape = (ids if segments is None else segments).shape
+        if not ids.shape == attention_mask.shape == shape:
+            raise RegardError("`ids`, `attention_mask` and `segments` must have one shape (B, T).")
+        keep, positions = attention_mask.bool(), torch.arange(ids.size(1), device=ids.device)
         lengths = keep.sum(1)
         first = torch.where(lengths > 0, keep.int().argmax(1), 0)
         inside = (positions >= first[:, None]) & (positions < (first + lengths)[:, None])
         if not torch.equal(keep, inside):
-            raise RegardError("`mask` must leave the tokens of a row side by side, without holes.")
+            raise RegardError("`attention_mask` must not be 0 between two tokens of a sequence.")
         shifted = (positions + first[:, None]) % max(1, ids.size(1))  # (B, T)
         moved = None if segments is None else segments.gather(1, shifted)
         return cls(ids.gather(1, shifted), lengths, moved)
 
     @classmethod
-    def alike(cls, rows: int, words: int) -> Sequences:
-        """Rows of one length that say nothing: for estimates of what passing them costs."""
-        return cls(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
+    def dummy(cls, count: int, length: int) -> Sequences:
+        """`count` sequences of `length` arbitrary ids, to estimate the cost of a batch."""
+        return cls(torch.ones(count, length, dtype=torch.long), torch.full((count,), length))
 
     @property
     def width(self) -> int:
@@ -158,6 +164,31 @@ class Sequences:
         last = torch.arange(self.width, device=padded.device) >= self.lengths[:, None] - 1
         targets = padded.masked_fill(last, IGNORE)
         return targets if self.layout is None else self.layout.unpad(targets)
+
+    # ---- masks
+
+    def causal_mask(self) -> KeyMask:
+        """Each token sees its own sequence up to itself. Padding stands behind all tokens."""
+        if self.layout is None:
+            return KeyMask.causal(self.ids.size(1), self.ids.device)
+        offsets = self.layout.offsets
+        return KeyMask(unpadded=UnpaddedMask(offsets, offsets, causal=True))
+
+    def padding_mask(self, queries: Sequences | None = None) -> KeyMask:
+        """Each token of `queries`, by default of this batch, sees every token of its sequence here.
+
+        Args:
+            queries: the targets whose sources these sequences are.
+
+        Raises:
+            ValueError: one of the two batches is padded and the other is not.
+        """
+        layout = self.layout if queries is None else queries.layout
+        if (self.layout is None) != (layout is None):
+            raise ValueError("Source and target must both be padded, or both be unpadded.")
+        if self.layout is None or layout is None:
+            return KeyMask.padding(self.lengths, self.width)
+        return KeyMask(unpadded=UnpaddedMask(layout.offsets, self.layout.offsets))
 
     # ---- sequences
 

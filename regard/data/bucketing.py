@@ -1,4 +1,4 @@
-"""Batches within a token budget: sequences of similar lengths together, or in random order.
+"""Batches within a token budget, of similar lengths or in random order.
 
 A batch of B examples costs B times the longest sequence of any of its columns, special tokens
 included: the size of its largest padded array. A batch takes as many examples as cost at most
@@ -18,7 +18,7 @@ import numpy as np
 from regard.data.batches import PairBatch
 from regard.data.sampler import BatchSequence, EpochSampler, permutation
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_at_least
 
 Make = Callable[..., Any]  # a batch from one Sequences for each column
 
@@ -87,9 +87,7 @@ class Buckets:
     lengths: np.ndarray = field(init=False, repr=False)  # (columns, examples)
 
     def __post_init__(self) -> None:
-        for name, count in (("pool", self.pool), ("batch_size", self.batch_size)):
-            if count is not None and count < 1:
-                raise ConfigError(f"`{name}` must be at least 1, but is {count}.")
+        check_at_least(1, pool=self.pool, batch_size=self.batch_size)
         object.__setattr__(self, "lengths", _lengths(self.columns, self.max_tokens))
 
     @property
@@ -161,8 +159,7 @@ def sorted_batches(
 
 def _lengths(columns: Sequence[TokenArray], max_tokens: int) -> np.ndarray:
     """(columns, examples) the length of every sequence in every column."""
-    if max_tokens < 1:
-        raise ConfigError(f"`max_tokens` must be at least 1, but is {max_tokens}.")
+    check_at_least(1, max_tokens=max_tokens)
     counts = {len(column) for column in columns}
     if len(counts) != 1 or counts == {0}:
         raise ConfigError(f"columns must have the same number of rows, not 0, but have {counts}.")

@@ -9,7 +9,7 @@ batch = format.batch(inputs)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,20 +19,46 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.data.bucketing import Buckets, Make, PaddedBatches, sorted_batches
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError
+from regard.errors import check_at_least
 from regard.text.templates import EncoderInput, Template
 
 if TYPE_CHECKING:
     from regard.text import Tokenizer
 
 Texts = tuple[str, ...]  # one, or two
+# Arrays of examples, their padding ids, and what makes a batch of their sequences.
+Columns = tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]
 TooLong = Literal["error", "truncate", "skip"]
+Truncation = Literal["longest_first", "bert"]
 BATCHES_PER_POOL = 50  # batches that are cut from one pool of inputs sorted by length
+
+
+def longest_first(first: int, second: int, capacity: int) -> tuple[int, int]:
+    """The lengths of two texts within `capacity` tokens, as `transformers` truncates pairs by
+    default: the shorter one stays whole within half of the capacity, the longer one has the rest.
+    """
+    shorter = min(first, second, capacity // 2)
+    longer = capacity - shorter
+    return (shorter, longer) if first <= second else (longer, shorter)
+
+
+def bert_truncation(first: int, second: int, capacity: int) -> tuple[int, int]:
+    """The same as BERT's own programs do it (`_truncate_seq_pair`): an odd token is the first's."""
+    length = min(first, max(capacity - second, (capacity + 1) // 2))
+    return length, capacity - length
+
+
+TRUNCATIONS: Mapping[Truncation, Callable[[int, int, int], tuple[int, int]]] = {
+    "longest_first": longest_first,
+    "bert": bert_truncation,
+}
 
 
 @dataclass(frozen=True)
 class InputFormat:
     """How texts become inputs of an encoder.
+
+    truncation: how two texts that are too long together are truncated, one of `TRUNCATIONS`
 
     max_length: the most ids of an input; None: any number
     pad: the id of padding; None: the model has no token for it
@@ -45,11 +71,10 @@ class InputFormat:
     template: Template
     max_length: int | None
     pad: int | None
+    truncation: Truncation = "longest_first"
 
     def __post_init__(self) -> None:
-        least = self.template.special_count(2) + 2
-        if self.max_length is not None and self.max_length < least:
-            raise ConfigError(f"`max_length` must be at least {least}, but is {self.max_length}.")
+        check_at_least(self.template.special_count(2) + 2, max_length=self.max_length)
 
     def encode(self, texts: Sequence[Texts]) -> list[EncoderInput]:
         """The inputs of many texts or pairs, not truncated. An empty text is one unknown token."""
@@ -74,16 +99,26 @@ class InputFormat:
         return [] if limit is None else [i for i, one in enumerate(inputs) if len(one) > limit]
 
     def truncate(self, one: EncoderInput) -> EncoderInput:
-        """The input within `max_length`, tokens dropped from the end of the longer text until both
-        are equally long, then from both in turn (as BERT's own programs do)."""
+        """The input within `max_length`, as `transformers` truncates it by default: see
+        `longest_first`. Tokens are dropped on the `truncation_side` of the tokenizer's file.
+        """
         if self.max_length is None or len(one) <= self.max_length:
             return one
         texts = one.texts()
-        left = self.max_length - self.template.special_count(len(texts))
-        if len(texts) == 1:
-            return self.template.apply([texts[0][:left]])
-        first = min(len(texts[0]), max(left - len(texts[1]), (left + 1) // 2))
-        return self.template.apply([texts[0][:first], texts[1][: left - first]])
+        capacity = self.max_length - self.template.special_count(len(texts))
+        lengths = (capacity,) if len(texts) == 1 else self._pair(texts, capacity)
+        left = self.tokenizer.sides.get("truncation_side") == "left"
+        return self.template.apply(
+            [
+                text[len(text) - length :] if left else text[:length]
+                for text, length in zip(texts, lengths, strict=True)
+            ]
+        )
+
+    def _pair(self, texts: Sequence[Sequence[int]], capacity: int) -> tuple[int, int]:
+        """The lengths of two texts within a capacity."""
+        first, second = map(len, texts)
+        return TRUNCATIONS[self.truncation](first, second, capacity)
 
     def batch(self, inputs: Sequence[EncoderInput]) -> Sequences:
         """The inputs padded on the right: ids and segments (B, T), lengths (B,)."""
@@ -105,9 +140,7 @@ class InputArrays(ABC):
     """Encoded examples in flat arrays, and the batches that they make."""
 
     @abstractmethod
-    def _columns(
-        self, pad: int | None
-    ) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]:
+    def _columns(self, pad: int | None) -> Columns:
         """The arrays, their padding ids, and what makes a batch of their sequences."""
 
     def buckets(
@@ -166,9 +199,7 @@ class EncodedInputs(InputArrays):
         """The number of inputs."""
         return len(self.ids)
 
-    def _columns(
-        self, pad: int | None
-    ) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]:
+    def _columns(self, pad: int | None) -> Columns:
         return (self.ids, self.segments, self.numbers), (pad, 0, 0), _input_batch
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences, moved
-from regard.data.bucketing import Make
-from regard.data.encoder_inputs import InputArrays, with_segments
+from regard.data.encoder_inputs import Columns, InputArrays, with_segments
 from regard.data.token_arrays import TokenArray
 from regard.text.templates import EncoderInput
 
@@ -79,9 +78,7 @@ class GroupedInputs(InputArrays):
         """The number of examples."""
         return len(self.ids)
 
-    def _columns(
-        self, pad: int | None
-    ) -> tuple[tuple[TokenArray, ...], tuple[int | None, ...], Make]:
+    def _columns(self, pad: int | None) -> Columns:
         columns = self.ids, self.segments, self.lengths, self.numbers
         return columns, (0,) * 4, partial(_group_batch, pad)
 

@@ -1,4 +1,4 @@
-"""How a batch lies in memory: padded to the longest sequence, (B, T), or unpadded, (1, N).
+"""Layouts of a batch: padded to the longest sequence, (B, T), or unpadded, (1, N).
 
 What a layer computes of each token alone does not depend on where sequences begin and end.
 Attention does, and reads it from `ops.UnpaddedMask`.
@@ -23,11 +23,9 @@ class TokenSubset(Protocol):
 
     def of(self, hidden: Tensor) -> Tensor:
         """Their hidden states: (B, T, D) -> (B, T', D), or (1, N, D) -> (1, M, D)."""
-        ...
 
     def mask_of(self, mask: KeyMask) -> KeyMask:
         """The keys that they may attend to."""
-        ...
 
 
 class AllTokens:

@@ -7,6 +7,7 @@ nothing precedes, is a target once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from regard.data.batches import IGNORE, StreamBatch
 from regard.data.sampler import BatchSequence, permutation
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_at_least
 
 
 class ParallelStreams(BatchSequence[StreamBatch]):
@@ -136,21 +137,19 @@ class ShuffledBlocks:
         return {**_identity(self.text, self.batch_size, self.sequence_length), "seed": self.seed}
 
 
+@dataclass(frozen=True, eq=False)
 class _BlockEpoch(BatchSequence[StreamBatch]):
-    def __init__(self, text: TokenArray, batch_size: int, starts: np.ndarray, lengths: np.ndarray):
-        self._text, self._batch_size, self._starts, self._lengths = (
-            text,
-            batch_size,
-            starts,
-            lengths,
-        )
+    text: TokenArray
+    batch_size: int
+    starts: np.ndarray
+    lengths: np.ndarray
 
     def __len__(self) -> int:
-        return -(-len(self._starts) // self._batch_size)
+        return -(-len(self.starts) // self.batch_size)
 
     def batch(self, index: int) -> StreamBatch:
-        blocks = slice(index * self._batch_size, (index + 1) * self._batch_size)
-        return _batch(self._text, self._starts[blocks], self._lengths[blocks], fresh=True)
+        blocks = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        return _batch(self.text, self.starts[blocks], self.lengths[blocks], fresh=True)
 
 
 class SlidingWindows(BatchSequence[StreamBatch]):
@@ -201,9 +200,7 @@ def _batch(text: TokenArray, starts: np.ndarray, lengths: np.ndarray, fresh: boo
 
 def _check(text: TokenArray, batch_size: int, sequence_length: int) -> int:
     """The number of tokens to predict, after checking the arguments."""
-    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length)):
-        if value < 1:
-            raise ConfigError(f"`{name}` must be at least 1, but is {value}.")
+    check_at_least(1, batch_size=batch_size, sequence_length=sequence_length)
     if len(text.ids) < 2:
         raise ConfigError(f"the text must have at least 2 tokens, but has {len(text.ids)}.")
     return len(text.ids) - 1

@@ -16,13 +16,15 @@ from __future__ import annotations
 import csv
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, compress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from regard.data.files import (
     LONGEST_LINE,
@@ -33,12 +35,12 @@ from regard.data.files import (
     open_bytes,
     whole_lines_of,
 )
+from regard.data.in_memory import name_of, plain_scalar, rows
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.schema import decode_json
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyarrow.parquet import ParquetFile
 
 Field = str | int
 Row = tuple[str, ...]
@@ -66,6 +68,24 @@ class RowReader(ABC):
     def texts(self) -> Iterator[str]:
         """All fields of all rows one after the other, for example to train a tokenizer."""
         return chain.from_iterable(self)
+
+    def only(self, chosen: np.ndarray) -> RowReader:
+        """The rows, counted from 0, where `chosen` (N,) is true."""
+        return SelectedRows(self, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedRows(RowReader):
+    """Some rows of a reader."""
+
+    reader: RowReader
+    chosen: np.ndarray
+
+    def file_of(self, field: int) -> str:
+        return self.reader.file_of(field)
+
+    def numbered(self) -> Iterator[tuple[int, Row]]:
+        return compress(self.reader.numbered(), self.chosen)
 
 
 @dataclass(frozen=True)
@@ -153,8 +173,16 @@ class ParallelReader(RowReader):
             raise DataError(self.paths[0], None, f"parallel files differ in length: {said}.", hint)
 
 
+class RecordFile(_FileReader):
+    """A file whose rows have fields by name."""
+
+    @abstractmethod
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """All fields of each row by name, with the number, from 1, of the line it begins on."""
+
+
 @dataclass(frozen=True)
-class _TableReader(_FileReader):
+class _TableReader(RecordFile):
     """A table, of which `columns` are read, by name or by number from 0.
 
     header: whether the first line names the columns, and all rows must have as many fields; None:
@@ -185,6 +213,20 @@ class _TableReader(_FileReader):
                 problem = f"has {len(fields)} fields, but the header has {len(names)}."
                 raise DataError(self.path, number, problem, f"The header: {', '.join(names)}.")
             yield number, _select((self.path, number), fields, numbers)
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """All fields of each row; without a header the names are the numbers from 0."""
+        table = self._table()
+        first = next(table, None)
+        if first is None:
+            return
+        names = list(map(str, range(len(first[1])))) if self.header is False else first[1]
+        _check_unique(self.path, names)
+        for number, fields in chain([first], table) if self.header is False else table:
+            if len(fields) != len(names):
+                problem = f"has {len(fields)} fields, but the first line has {len(names)}."
+                raise DataError(self.path, number, problem, f"Its fields: {', '.join(names)}.")
+            yield number, dict(zip(names, fields, strict=True))
 
 
 @dataclass(frozen=True)
@@ -249,7 +291,7 @@ class _BoundedLines:
 
 
 @dataclass(frozen=True)
-class JsonLinesReader(_FileReader):
+class JsonLinesReader(RecordFile):
     """One JSON object a line; a field of a nested object is written `outer.inner`."""
 
     fields: tuple[Field, ...]
@@ -273,12 +315,22 @@ class JsonLinesReader(_FileReader):
 
 
 @dataclass(frozen=True)
-class ParquetReader(_FileReader):
+class ParquetReader(RecordFile):
     """A Parquet file, read in batches of rows; needs pyarrow (`pip install 'regard[data]'`)."""
 
     fields: tuple[Field, ...]
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
+        for number, record in self._numbered_records(self._names):
+            yield number, picked(record, self.fields, (self.path, number))
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        return self._numbered_records(lambda present: present)
+
+    def _numbered_records(
+        self, choose: Callable[[list[str]], list[str]]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows, of which `choose` names the columns that are read, with numbers from 1."""
         try:
             import pyarrow
             import pyarrow.parquet
@@ -287,18 +339,19 @@ class ParquetReader(_FileReader):
         check_file(Path(self.path))
         try:
             with pyarrow.parquet.ParquetFile(self.path) as file:
-                for number, record in enumerate(self._records(file), 1):
-                    yield number, picked(record, self.fields, (self.path, number))
+                present = file.schema_arrow.names
+                _check_unique(self.path, present)
+                batches = file.iter_batches(batch_size=1024, columns=choose(present))
+                yield from enumerate(chain.from_iterable(map(self._listed, batches)), 1)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(self.path, None, f"cannot be read as Parquet: {error}.") from error
 
-    def _records(self, file: ParquetFile) -> Iterator[dict[str, Any]]:
-        present = file.schema_arrow.names
+    def _names(self, present: list[str]) -> list[str]:
+        """The columns that hold `fields`."""
         wanted = {f if f in present else str(f).split(".")[0] for f in self.fields}
         for name in sorted(wanted - set(present)):
             raise _unknown((self.path, None), name, present)
-        for batch in file.iter_batches(batch_size=1024, columns=sorted(wanted)):
-            yield from self._listed(batch)
+        return sorted(wanted)
 
     def _listed(self, batch: RecordBatch) -> list[dict[str, Any]]:
         try:
@@ -321,18 +374,14 @@ class ItemReader(RowReader):
         self._spent = False
 
     def file_of(self, field: int) -> str:
-        return f"<{type(self.items).__name__}>"
+        return name_of(self.items)
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
         return ((i, self._row((self.file_of(0), i), item)) for i, item in self.whole())
 
     def whole(self) -> Iterator[tuple[int, Any]]:
         """The items as they were given, with their numbers from 1."""
-        try:
-            once = iter(self.items)
-        except TypeError:
-            problem = f"must be something to loop over, but is {self.items!r:.80}."
-            raise DataError(self.file_of(0), None, problem, "Give a list of rows.") from None
+        once = rows(self.items)
         if self._spent:
             problem = "can be read only once, and has been read."
             hint = "Give a list, or an object whose `__iter__` starts again."
@@ -342,11 +391,11 @@ class ItemReader(RowReader):
 
     def _row(self, location: Location, item: object) -> Row:
         if isinstance(item, Mapping):
-            return picked(item, self.fields, location)
+            return picked(item, self.fields, location, plain_scalar)
         if isinstance(item, str) and not self.fields:
             return (text_of(0, item, location),)
         if isinstance(item, Sequence) and not isinstance(item, bytes | str):
-            texts = [text_of(i, value, location) for i, value in enumerate(item)]
+            texts = [text_of(i, plain_scalar(v), location) for i, v in enumerate(item)]
             fields = self.fields or range(len(item))
             numbers = [_column_number(location[0], one, None) for one in fields]
             return _select(location, texts, numbers)
@@ -362,8 +411,8 @@ FORMATS: dict[str, type[_FileReader]] = {
     "jsonl": JsonLinesReader,
     "parquet": ParquetReader,
 }
-_ENDINGS = {f".{name}": name for name in ("tsv", "csv", "jsonl", "parquet")}
-_ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
+ENDINGS = {f".{name}": name for name in ("tsv", "csv", "jsonl", "parquet")}
+ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
 
 
 def read(
@@ -386,7 +435,7 @@ def read(
     """
     if not isinstance(data, str | PathLike):
         return ItemReader(data, fields)
-    path, chosen = str(data), format or _ENDINGS.get(ending(str(data)), "lines")
+    path, chosen = str(data), format or ENDINGS.get(ending(str(data)), "lines")
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
         raise ConfigError(f"`format` must be one of {known}, but is {chosen!r}.")
@@ -399,6 +448,23 @@ def read(
         problem = "is read as plain text, which has no columns and no header."
         raise DataError(path, None, problem, "If it is a table, say so: format = 'tsv' or 'csv'.")
     return kind(path)
+
+
+def read_records(path: str | PathLike[str], *, header: bool = True) -> RecordFile:
+    """A file whose rows have fields by name: CSV, TSV, JSONL or Parquet, as its ending says.
+
+    header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
+
+    Raises:
+        DataError: its ending is another.
+    """
+    kind = FORMATS[ENDINGS.get(ending(str(path)), "lines")]
+    if issubclass(kind, _TableReader):
+        return kind(str(path), (), header)
+    if issubclass(kind, JsonLinesReader | ParquetReader):
+        return kind(str(path), ())
+    problem = f"must end in one of {', '.join(ENDINGS)}, which say how it is read."
+    raise DataError(str(path), None, problem)
 
 
 def read_parallel(*paths: str | PathLike[str]) -> ParallelReader:
@@ -425,8 +491,15 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
         raise DataError(path, line or error.lineno, problem, hint) from None
 
 
-def picked(record: Mapping[str, Any], fields: Sequence[Field], location: Location) -> Row:
+def picked(
+    record: Mapping[str, Any],
+    fields: Sequence[Field],
+    location: Location,
+    plain: Callable[[Any], Any] = lambda value: value,
+) -> Row:
     """The strings of these fields: `a.b` is `record["a"]["b"]`, the number 3 becomes "3".
+
+    plain: is applied to each value before.
 
     Raises:
         DataError: a field is missing or no text, or `fields` is empty.
@@ -434,7 +507,7 @@ def picked(record: Mapping[str, Any], fields: Sequence[Field], location: Locatio
     if not fields:
         problem = "has fields by name, but none was chosen."
         raise DataError(*location, problem, f"Name some of: {', '.join(map(str, record))}.")
-    return tuple(text_of(name, found(record, name, location), location) for name in fields)
+    return tuple(text_of(name, plain(found(record, name, location)), location) for name in fields)
 
 
 def found(record: Mapping[Any, Any], name: Field, location: Location) -> Any:
@@ -490,6 +563,12 @@ def _select(location: Location, fields: Sequence[str], numbers: Sequence[int]) -
             problem += f"but column {number} is wanted (the first is column 0)."
             raise DataError(*location, problem)
     return tuple(fields[number] for number in numbers)
+
+
+def _check_unique(path: str | Path, names: Sequence[str]) -> None:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise DataError(path, None, f"has more than one column {twice[0]!r}.", "Rename one.")
 
 
 def _unknown(location: Location, name: Field, present: Iterable[str]) -> DataError:

@@ -21,7 +21,7 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.data.readers import Row, RowReader, read
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, check_at_least
 
 _CHUNK = 512  # rows that are encoded together: their ids fit in the cache
 _FEW = 8  # rows that are read before their lengths are looked at
@@ -67,9 +67,7 @@ class FieldEncoder:
             raise ConfigError(
                 f"`too_long` must be error, truncate or skip, but is {self.too_long!r}."
             )
-        if self.max_length is not None and self.max_length < self.special_count + 1:
-            least = self.special_count + 1
-            raise ConfigError(f"`max_length` must be at least {least}, but is {self.max_length}.")
+        check_at_least(self.special_count + 1, max_length=self.max_length)
 
     @property
     def special_count(self) -> int:

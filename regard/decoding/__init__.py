@@ -26,26 +26,28 @@ METHODS = {
     "speculative": "speculative.method:Speculative",
 }
 
-_NAMES = {
-    "beam": "Beam",
-    "constraints": "BadWords ForcedEnd ForcedFirst MinLength Renormalize Suppress SuppressFirst",
-    "filters": "MinTokens NoRepeatNGram Temperature TopK TopP",
-    "generation_config": "load save with_options",
-    "greedy": "Greedy",
-    "hypothesis": "Hypothesis unfinished",
-    "length_penalty": "GNMT Power RelativeLimit TotalLimit",
-    "loop": "IncrementalMethod",
-    "prefix_cache": "Prefixes keep_prefixes",
-    "sampling": "Sampling",
-    "settings": "options",
-    "speculative.drafts": "NGrams SmallModel",
-    "speculative.method": "AcceptanceStats Speculative count_acceptance",
-    "stopping": "BeamFinished CurrentLength ExactBound",
-    "streaming": "Streaming",
-}
-_PUBLIC = {name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted([*_PUBLIC, "METHODS", "generate", "method_class"])
+_names, __getattr__ = names_of(
+    __name__,
+    {
+        "beam": "Beam",
+        "constraints": "BadWords ForcedEnd ForcedFirst MinLength Renormalize "
+        "RepetitionPenalty Suppress SuppressFirst",
+        "filters": "MinTokens NoRepeatNGram Temperature TopK TopP",
+        "generation_config": "load load_from_model_config save with_options",
+        "greedy": "Greedy",
+        "hypothesis": "Hypothesis unfinished",
+        "length_penalty": "GNMT Power RelativeLimit TotalLimit",
+        "loop": "IncrementalMethod",
+        "prefix_cache": "PrefixCache",
+        "sampling": "Sampling",
+        "settings": "options",
+        "speculative.drafts": "NGrams SmallModel",
+        "speculative.method": "AcceptanceStats Speculative count_acceptance",
+        "stopping": "BeamFinished CurrentLength ExactBound",
+        "streaming": "Streaming",
+    },
+)
+__all__ = sorted([*_names, "METHODS", "generate", "method_class"])
 
 
 def method_class(name: str) -> Any:
@@ -63,7 +65,7 @@ def generate(
     """Decodes a batch.
 
     Args:
-        model: see `regard.models.protocols.Generator`.
+        model: see `regard.models.protocols.Generator`; or a `PrefixCache` around it.
         source: B sources to answer or prompts to continue; None: one empty prompt.
         method: `Greedy()`, `Beam(…)`, `Sampling(…)` or `Speculative(…)`.
         named: its options, where no method is given; see `options`.
@@ -88,6 +90,3 @@ def generate(
         return []
     fastest = imported("wrappers:generator", "regard.models")(model)
     return method.run(fastest, source)
-
-
-__getattr__ = names_of(__name__, _PUBLIC)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.compiled_search import looked_at, search_at_once
+from regard.decoding.compiled_search import SearchOptions, looked_at, search_at_once
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.finished import FinishedHypotheses
 from regard.decoding.hypothesis import Hypothesis
@@ -34,13 +34,7 @@ from regard.decoding.settings import (
     common_settings,
     stopping_settings,
 )
-from regard.decoding.steps import (
-    check,
-    ends_of,
-    evaluating,
-    normalized,
-    start_decoding,
-)
+from regard.decoding.steps import check, ends_of, evaluating, normalized, start_decoding
 from regard.decoding.stopping import BeamFinished, CurrentLength, SearchStatus, Stopping
 from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
@@ -80,7 +74,6 @@ class SearchListener(Protocol):
             step: their continuations.
             done: (A,) bool, the search of this sentence is over.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -133,17 +126,9 @@ class Beam:
             state, tokens = start_decoding(model, source)
             limit = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
             if listener is None:
-                found = search_at_once(
-                    model,
-                    (state, tokens),
-                    limit,
-                    size=self.size,
-                    n_best=self.n_best,
-                    penalty=self.length_penalty,
-                    stopping=self._rule,
-                    eos=self.eos,
-                    filters=self.filters,
-                )
+                which = self.size, self.n_best, self.length_penalty, self._rule
+                options = SearchOptions(*which, self.eos, self.filters)
+                found = search_at_once(model, (state, tokens), limit, options)
                 if found is not None:
                     return found
             search = _Search(self, tokens, limit, ends_of(self.eos, model), listener)

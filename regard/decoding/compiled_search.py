@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,31 +26,34 @@ RULES: dict[type, str] = {
 }
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of a search; see `regard.decoding.beam.Beam`."""
+
+    size: int
+    n_best: int
+    penalty: LengthPenalty
+    stopping: Stopping
+    eos: tuple[int, ...] | None
+    filters: Sequence[Filter]
+
+
 def search_at_once(
-    model: Generator,
-    begun: tuple[Any, Tensor],
-    room: Tensor,
-    *,
-    size: int,
-    n_best: int,
-    penalty: LengthPenalty,
-    stopping: Stopping,
-    eos: tuple[int, ...] | None = None,
-    filters: Sequence[Filter] = (),
+    model: Generator, begun: tuple[Any, Tensor], room: Tensor, options: SearchOptions
 ) -> list[list[Hypothesis]] | None:
     """What a beam search finds, from a state and the first tokens (A, 1) on, with `room` (A,) for
     so many tokens; None where it must go step by step, as with most filters.
     """
-    state, tokens = begun
-    if tokens.size(1) > 1 or type(stopping) not in RULES:
+    (state, tokens), rule, filters = begun, RULES.get(type(options.stopping)), options.filters
+    if tokens.size(1) > 1 or rule is None:
         return None
-    ends = ends_of(eos, model)
+    ends = ends_of(options.eos, model)
     never = _forbidden(filters, ends, model.config.vocab_size)
     if never is None:
         return None
-    count = looked_at(size, ends)
+    count = looked_at(options.size, ends)
     plan = SearchPlan(
-        *(size, n_best, ends, RULES[type(stopping)], room, penalty),
+        *(options.size, options.n_best, ends, rule, room, options.penalty),
         bits=partial(index_bits, count=count),
         count=count,
         never=never,

@@ -1,4 +1,4 @@
-"""The filters of generation_config.json that forbid tokens or force them.
+"""The filters of generation_config.json that forbid tokens, force them or make them less probable.
 
 They compute what `transformers` computes under the same names. In beam search they also change the
 scores of hypotheses: a forbidden token has minus infinity, a forced one adds 0.
@@ -14,6 +14,26 @@ from torch import Tensor
 
 from regard.decoding.filters import NEG_INF, OptionFilter, Prefix
 from regard.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RepetitionPenalty(OptionFilter):
+    """Makes the tokens that occurred, in the prompt too, less probable (Keskar et al. 2019).
+
+    Positive scores are divided by `penalty`, negative ones multiplied with it. As in
+    `transformers`, these are the model's scores in greedy search and sampling, and in beam search
+    log-probabilities.
+    """
+
+    option = "repetition_penalty"
+    penalty: float
+
+    def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
+        penalized = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
+        # (R, T); padding of shorter prompts counts for an additional column, which is dropped
+        tokens = torch.where(prefix.tokens < 0, scores.size(-1), prefix.tokens)
+        occurred = scores.new_zeros(scores.size(0), scores.size(-1) + 1, dtype=torch.bool)
+        return torch.where(occurred.scatter(1, tokens, True)[:, :-1], penalized, scores)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """A decoder's steps on a GPU, recorded once and replayed: CUDA graphs.
 
-To start a kernel takes the processor longer than most kernels of a step take the GPU. A graph is
-started as one; but it has fixed shapes and addresses. So a state is kept in memory of fixed places:
-rows and positions are rounded up to powers of two, what is not there is hidden by masks, and how
-long each row is stands on the device.
+Launching a kernel takes the processor longer than most kernels of a step take the GPU. A graph is
+launched as one, but it has fixed shapes and addresses. So states are copied to buffers at fixed
+addresses: the numbers of sequences and positions are rounded up to powers of two, masks hide the
+rest, and the lengths of the sequences are on the device.
 
-What is given back is the state that the model's own `step` would give, in that memory, and every
-method of decoding does with it what it does with others. When nothing refers to it any more its
-memory is free for the next.
+The state that is returned equals that of the model's own `step` and lies in a buffer; every method
+of decoding uses it like any other. The buffer is free again when nothing refers to that state.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.capture import listening
-from regard.attention.head_gates import gating
+from regard.attention.head_gates import captured_or_gated
 from regard.models.wrappers import GeneratorAround, generator
 from regard.state import State
 
 DEVICES = ("cuda",)  # where steps are replayed
 FEW = 8  # tokens of a row: what speculative decoding reads at once; more are read as ever
-ROOM = 32  # positions of the smallest place
-PLACES = 12  # that are kept for a model
+ROOM = 32  # positions of the smallest buffer
+BUFFERS = 12  # that a model has at most
 OWN = 4  # steps of a shape that the model makes itself: to record one takes longer than these
 WARM = 2  # passes before a recording, in which libraries choose their kernels
 # How far a replayed step may be from the model's own, of the greatest score.
@@ -54,6 +52,8 @@ class Graphed(GeneratorAround):
     They are the model's own in training, where gradients are wanted, where attention is captured or
     heads are gated, and where the state is of a kind that is not known here.
     """
+
+    model: Any  # a module, too
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         """See `Generator`."""
@@ -85,7 +85,7 @@ ops.register(generator, "cuda_graphs", Graphed, when=_fits)
 def forget(model: nn.Module) -> None:
     """Give up the memory of recorded steps, as for a training that goes on."""
     if model in _replays:
-        _replays[model].places.clear()
+        _replays[model].buffers.clear()
 
 
 _replays: weakref.WeakKeyDictionary[nn.Module, CapturedSteps] = weakref.WeakKeyDictionary()
@@ -169,7 +169,7 @@ def _rounded(count: int, least: int = 1) -> int:
     return max(least, 1 << (count - 1).bit_length())
 
 
-# -------------------------------------------------------------------------------------- places
+# -------------------------------------------------------------------------------------- buffers
 
 
 class IndirectKVCache(KeyValueCache):
@@ -207,7 +207,7 @@ class Source:
             return
         count, width = source.keys.size(0), source.keys.size(3)
         for mine, given in ((self.memory.keys, source.keys), (self.memory.values, source.values)):
-            mine.zero_()  # what is not a number would be one in a masked place too
+            mine.zero_()  # NaN at a masked position would still give NaN
             mine[:count, :, :, :width] = given
         self.memory.lengths.fill_(1)
         self.memory.lengths[:count] = source.lengths
@@ -323,7 +323,7 @@ class CapturedSteps:
     """
 
     def __init__(self) -> None:
-        self.places: list[GraphBuffer] = []
+        self.buffers: list[GraphBuffer] = []
         self.refused: str | None = None  # why nothing is recorded any more
         self._asked: Counter[Any] = Counter()
         self._weights: Any = None
@@ -346,20 +346,20 @@ class CapturedSteps:
         """A step that is recorded, or is so now; None: the model's own must do."""
         parts = parts_of(state)
         cache, source = _only(parts, KeyValueCache), _only(parts, SourceMemory)
-        place = self._place(model, tokens, parts, cache, source)
-        if place is None:
+        buffer = self._buffer(model, tokens, parts, cache, source)
+        if buffer is None:
             return None
-        if cache is not None and not place.holds(cache):
-            moved = place.lend(cache)
+        if cache is not None and not buffer.holds(cache):
+            moved = buffer.lend(cache)
             parts = {n: moved if part is cache else part for n, part in parts.items()}
             cache = moved
         key = _step_key(tokens, cache, source)
-        replay = place.replays.get(key)
+        replay = buffer.replays.get(key)
         if replay is None:
-            replay = self._record(model, place, tokens, with_parts(state, parts), parts)
-            place.replays[key] = replay
+            replay = self._record(model, buffer, tokens, with_parts(state, parts), parts)
+            buffer.replays[key] = replay
         else:
-            place.fill(replay.tokens, replay.parts, tokens, parts)
+            buffer.fill(replay.tokens, replay.parts, tokens, parts)
             replay.start()
         state.consume()
         rows, count = tokens.shape
@@ -368,9 +368,9 @@ class CapturedSteps:
         after |= {name: part for name, part in parts.items() if isinstance(part, SourceMemory)}
         return replay.scores[:rows].clone(), with_parts(state, after)
 
-    # ---- finding a place
+    # ---- finding a buffer
 
-    def _place(
+    def _buffer(
         self,
         model: Any,
         tokens: Tensor,
@@ -384,7 +384,7 @@ class CapturedSteps:
         if room is None or tokens.size(0) % sharing:
             return None
         key = _step_key(tokens, cache, source)
-        here = next((place for place in self.places if place.holds(cache)), None)
+        here = next((buffer for buffer in self.buffers if buffer.holds(cache)), None)
         if here is not None and (here.room < room or here.lines % sharing):
             here = None  # it has to move
         if here is not None and key in here.replays:
@@ -396,24 +396,24 @@ class CapturedSteps:
         if self._asked[asked] <= OWN:
             return None
         if self._renewed(model) or here is None:
-            return self._free_place(_kind(parts, tokens), cache, *shape)
+            return self._free_buffer(_kind(parts, tokens), cache, *shape)
         return here
 
-    def _free_place(
+    def _free_buffer(
         self, kind: Any, cache: KeyValueCache | None, lines: int, room: int
     ) -> GraphBuffer:
-        for place in self.places:
-            if place.free and (place.kind, place.lines, place.room) == (kind, lines, room):
-                return place
-        idle = [place for place in self.places if place.free]
-        for place in idle[: max(0, len(self.places) + 1 - PLACES)]:
-            self.places.remove(place)
+        for buffer in self.buffers:
+            if buffer.free and (buffer.kind, buffer.lines, buffer.room) == (kind, lines, room):
+                return buffer
+        idle = [buffer for buffer in self.buffers if buffer.free]
+        for buffer in idle[: max(0, len(self.buffers) + 1 - BUFFERS)]:
+            self.buffers.remove(buffer)
         try:
             made = GraphBuffer(kind, cache, lines, room)
         except torch.OutOfMemoryError:
-            self.places = [place for place in self.places if not place.free]
+            self.buffers = [buffer for buffer in self.buffers if not buffer.free]
             made = GraphBuffer(kind, cache, lines, room)
-        self.places.append(made)
+        self.buffers.append(made)
         return made
 
     def _renewed(self, model: nn.Module) -> bool:
@@ -429,13 +429,13 @@ class CapturedSteps:
         if weights == self._weights:
             return False
         self._weights = weights
-        self.places.clear()
+        self.buffers.clear()
         return True
 
     # ---- recording
 
     def _record(
-        self, model: Any, place: GraphBuffer, tokens: Tensor, state: State, parts: Parts
+        self, model: Any, buffer: GraphBuffer, tokens: Tensor, state: State, parts: Parts
     ) -> CapturedStep:
         """A recording of this step, which has been made then.
 
@@ -444,13 +444,13 @@ class CapturedSteps:
         """
         rows, count = tokens.shape
         wanted, _ = model.step(tokens, with_parts(state, _unused(parts)))
-        fixed = place.fixed(parts, count)
-        mine = tokens.new_zeros(place.lines, count)
-        place.fill(mine, fixed, tokens, parts)
+        fixed = buffer.fixed(parts, count)
+        mine = tokens.new_zeros(buffer.lines, count)
+        buffer.fill(mine, fixed, tokens, parts)
 
         def run() -> tuple[Tensor, dict[str, Tensor]]:
             scores, after = model.step(mine, with_parts(state, _unused(fixed)))
-            return scores, _left(fixed, parts_of(after), place.room)
+            return scores, _left(fixed, parts_of(after), buffer.room)
 
         start, scores, left = recorded(run, tokens.device)
         replay = CapturedStep(mine, fixed, list(model.buffers()), start, scores, left)
@@ -463,7 +463,7 @@ class CapturedSteps:
     def _refuse(self, model: nn.Module, error: Exception) -> None:
         """From now on the model's own steps do; this is told once."""
         self.refused = str(error).strip().split("\n")[0] or type(error).__name__
-        self.places.clear()
+        self.buffers.clear()
         warnings.warn(
             f"steps of {type(model).__name__} cannot be recorded as CUDA graphs and take longer: "
             f"{self.refused:.200}",
@@ -479,8 +479,7 @@ def _plain(model: nn.Module, tokens: Tensor) -> bool:
         and tokens.size(1) <= FEW
         and not model.training
         and not torch.is_grad_enabled()
-        and listening.get() is None
-        and gating.get() is None
+        and not captured_or_gated()
         and not torch.is_autocast_enabled(tokens.device.type)
     )
 
@@ -496,7 +495,7 @@ def _room(model: Any, cache: KeyValueCache | None, count: int) -> int | None:
 
 
 def _kind(parts: Parts, tokens: Tensor) -> Any:
-    """What states have in common that may lie in one place after another."""
+    """What states have in common that may use one buffer, one after another."""
     found: list[Any] = [tokens.device]
     for name, part in parts.items():
         tensor = part if isinstance(part, Tensor) else part.keys

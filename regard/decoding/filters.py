@@ -51,7 +51,6 @@ class Prefix:
 class Filter(Protocol):
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         """New scores (R, V); `scores` stay as they are."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ ONLY_BEAMS = ("num_beams", "early_stopping")
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("min_new_tokens", "min_length", "no_repeat_ngram_size", "top_k"), (0,)),
     **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), ([],)),
-    **dict.fromkeys(("temperature", "top_p"), (1,)),
+    **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), (1,)),
     "forced_eos_token_id": ([],),
     "renormalize_logits": (False,),
 }
@@ -44,8 +44,8 @@ DEFAULT_TOP_K = 50
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), (0,)),
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_p", "penalty_alpha"), (0,)),
-    **dict.fromkeys(("encoder_repetition_penalty", "repetition_penalty"), (1,)),
-    **dict.fromkeys(("guidance_scale", "num_beam_groups", "typical_p"), (1,)),
+    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), (1,)),
+    **dict.fromkeys(("num_beam_groups", "typical_p"), (1,)),
     **dict.fromkeys(("remove_invalid_values", "token_healing", "use_mtp"), (False,)),
     **dict.fromkeys(("assistant_early_exit", "assistant_ensemble_weight", "constraints"), ()),
     **dict.fromkeys(("dola_layers", "exponential_decay_length_penalty", "force_words_ids"), ()),
@@ -116,7 +116,32 @@ def load(path: str | Path, model: Generator | None = None) -> Any:
         values = read_json(file, error=data_error(file))
     except FileNotFoundError:
         raise DataError(file, None, "there is no such file.") from None
-    checked(values, schema(), file, ConfigError)
+    return _method_of(values, file, model)
+
+
+def load_from_model_config(config: Mapping[str, Any], file: Path, model: Generator) -> Any:
+    """The decoding method that the fields of config.json describe, where folders had it before
+    there was generation_config.json; None: it has no such field, or all have the default value.
+
+    file: that config.json, for errors.
+
+    Raises:
+        ConfigError: see `load`.
+    """
+    names = ({*OPTION_TYPES, *WITHOUT_EFFECT} - {"eos_token_id"}) & config.keys()
+    defaults = {"max_length": (20,), "do_sample": (False,), "num_beams": (1,), **WITHOUT_EFFECT}
+    given = {
+        name: config[name]
+        for name in names
+        if config[name] not in (None, *defaults.get(name, NEUTRAL.get(name, ())))
+    }
+    asked = given.keys() - {"top_k"} if given.get("top_k") == DEFAULT_TOP_K else given.keys()
+    return _method_of(given, file, model) if asked else None
+
+
+def _method_of(values: Any, file: Path, model: Generator | None) -> Any:
+    """The method that the fields of a file describe; see `load`."""
+    checked(values := _of_one_method(values), schema(), file, ConfigError)
     values = {name: value for name, value in values.items() if value is not None}
     if values.get("do_sample"):
         values.setdefault("top_k", DEFAULT_TOP_K)
@@ -129,6 +154,32 @@ def load(path: str | Path, model: Generator | None = None) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     return method if model is None else _with_own_eos(method, model)
+
+
+def _of_one_method(values: Any) -> Any:
+    """The fields of a file without those that belong to another method than it asks for.
+
+    `transformers` has fields of all methods in one file, and one method reads its own. Sampling
+    from the hypotheses of a beam is not supported: beam search takes the best ones.
+    """
+    if not isinstance(values, dict):
+        return values
+    beams, samples = values.get("num_beams"), values.get("do_sample") is True
+    beam = type(beams) is int and beams > 1
+    if samples and not beam:
+        return values
+    if samples:
+        _warn({"do_sample"}, "a beam takes the best continuations and does not sample")
+    dropped = {*ONLY_SAMPLING} | (set() if beam else {"num_return_sequences"})
+    wrong = {
+        name
+        for name in dropped & values.keys()
+        if values[name] not in (None, DEFAULT_TOP_K, *NEUTRAL.get(name, (1,)))
+    }
+    method = "beam search" if beam else "greedy search"
+    _warn(wrong, f"it asks for {method}, which does not read them")
+    kept = {name: value for name, value in values.items() if name not in dropped}
+    return kept | ({"do_sample": False} if samples else {})
 
 
 def _with_own_eos(method: Any, model: Generator) -> Any:
@@ -145,7 +196,13 @@ def _check_own(values: dict[str, Any], model: Generator) -> None:
     Raises:
         ConfigError: the model has no such token, or starts an answer with another one.
     """
-    for name in ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id"):
+    size = model.config.vocab_size
+    words = values.get("bad_words_ids", [])
+    possible = [word for word in words if all(token < size for token in word)]
+    if possible != words:
+        _warn({"bad_words_ids"}, f"the model has only the tokens 0 to {size - 1:,}")
+        values["bad_words_ids"] = possible
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
         if wrong := [i for i in _flat(values.get(name, [])) if i >= model.config.vocab_size]:
             raise ConfigError(
                 f"`{name}` must be tokens of the model, 0 to {model.config.vocab_size - 1:,}, but "

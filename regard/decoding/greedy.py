@@ -11,18 +11,12 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.compiled_search import search_at_once
+from regard.decoding.compiled_search import SearchOptions, search_at_once
 from regard.decoding.constraints import ForcedEnd, Renormalize
 from regard.decoding.filters import Filter
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
-from regard.decoding.loop import (
-    Chooser,
-    StepResult,
-    TokenMethod,
-    choose_filtered,
-    decode_steps,
-)
+from regard.decoding.loop import Chooser, StepResult, TokenMethod, choose_filtered, decode_steps
 from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import evaluating, start_decoding
 from regard.decoding.stopping import BeamFinished
@@ -70,17 +64,10 @@ class Greedy(TokenMethod):
     ) -> list[list[Hypothesis]] | None:
         if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
             return None  # these change the scores of a beam, but not those of greedy search
-        return search_at_once(
-            model,
-            started,
-            limits(self.max_tokens, model, source, started[1].size(0)),
-            size=1,
-            n_best=1,
-            penalty=self.length_penalty,
-            stopping=BeamFinished(),
-            eos=self.eos,
-            filters=self.filters,
-        )
+        limit = limits(self.max_tokens, model, source, started[1].size(0))
+        penalty, rule = self.length_penalty, BeamFinished()
+        options = SearchOptions(1, 1, penalty, rule, self.eos, self.filters)
+        return search_at_once(model, started, limit, options)
 
     def steps(
         self,

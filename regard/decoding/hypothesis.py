@@ -1,4 +1,4 @@
-"""What decoding returns."""
+"""A hypothesis: tokens, score, log-probability."""
 
 from __future__ import annotations
 

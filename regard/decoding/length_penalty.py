@@ -25,7 +25,6 @@ class LengthPenalty(Protocol):
 
     def __call__(self, length: Any) -> Any:
         """The divisor for lengths of n >= 1 tokens (numbers or tensors); monotone in n."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def choose_filtered(filters: Sequence[Filter], pick: Pick) -> Chooser:
 
     def choose(scores: Tensor, prefix: Prefix, rows: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = normalized(scores)
-        allowed = apply(filters, log_probs, prefix)
+        allowed = apply(filters, scores.to(log_probs.dtype), prefix)
         token = pick(allowed, rows, prefix.generated)
         index = token[:, None]
         log_prob = log_probs.gather(1, index)

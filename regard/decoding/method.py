@@ -19,8 +19,6 @@ class Method(Protocol):
 
     def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
         """The hypotheses of each source or prompt, best first; None: of one empty prompt."""
-        ...
 
     def settings(self) -> dict[str, Any]:
         """The options under the names of generation_config.json."""
-        ...

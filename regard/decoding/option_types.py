@@ -71,6 +71,7 @@ Token = CountOrZero
 Tokens = list[Token]
 Exponent = Annotated[float, _FINITE, _at_least(-MAX_EXPONENT), _at_most(MAX_EXPONENT)]
 Temperature = Annotated[float, _FINITE, _POSITIVE, _at_least(MIN_TEMPERATURE)]
+Penalty = Annotated[float, _FINITE, _POSITIVE]
 Probability = Annotated[float, _FINITE, _must("above 0 and at most 1", lambda p: 0 < p <= 1)]
 Ratio = Annotated[float, _FINITE, _at_least(0), _at_most(1e6)]
 Seed = Annotated[int, _at_least(-(2**63)), _at_most(2**63 - 1)]
@@ -89,6 +90,7 @@ OPTION_TYPES: dict[str, Any] = {
     "length_penalty_formula": Name,
     "early_stopping": bool | Literal["never"],
     "no_repeat_ngram_size": Count,
+    "repetition_penalty": Penalty,
     "temperature": Temperature,
     "top_k": Count,
     "top_p": Probability,

@@ -21,6 +21,7 @@ from regard.decoding.constraints import (
     ForcedFirst,
     MinLength,
     Renormalize,
+    RepetitionPenalty,
     Suppress,
     SuppressFirst,
 )
@@ -58,8 +59,8 @@ METHOD_OPTIONS = {
 FILTERS: dict[str, type[OptionFilter]] = {
     kind.option: kind
     for kind in (
-        *(MinTokens, NoRepeatNGram, BadWords, MinLength, ForcedFirst, ForcedEnd),
-        *(Suppress, SuppressFirst, Temperature, TopK, TopP, Renormalize),
+        *(RepetitionPenalty, MinTokens, NoRepeatNGram, BadWords, MinLength, ForcedFirst),
+        *(ForcedEnd, Suppress, SuppressFirst, Temperature, TopK, TopP, Renormalize),
     )
 }
 EARLY_STOPPING: dict[Any, str] = {True: "beam-finished", False: "current-length", "never": "exact"}

@@ -1,4 +1,4 @@
-"""How decoding starts: the state before the first tokens that are fed, and these tokens."""
+"""The start of a generation: the state before the first tokens, and the tokens to feed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from regard.attention.cache import HEADROOM, extremes
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
+from regard.models.wrappers import unwrapped
 from regard.state import State
 
 
@@ -29,8 +30,8 @@ def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
     if not model.continues:
         if source is None:
             raise ConfigError(
-                f"{type(model).__name__} needs a source: only a model that continues a text can "
-                "start from nothing."
+                f"{type(unwrapped(model)).__name__} needs a source: only a model that continues a "
+                "text can start from nothing."
             )
         return model.read(source), source.ids.new_full((len(source), 1), model.config.bos)
     state: State = model.empty(1 if source is None else len(source))

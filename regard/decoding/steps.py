@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs as cuda_graphs  # which registers a generator
-from regard.decoding.prefix_cache import started
+from regard.decoding.start import start
 from regard.errors import RegardError
 from regard.models.protocols import Generator
 
@@ -39,7 +39,7 @@ def start_decoding(model: Generator, source: Sequences | None) -> tuple[Any, Ten
 
     Prompts of different lengths stand to the right, with -1 on their left.
     """
-    state, tokens = started(model, source)
+    state, tokens = start(model, source)
     if source is None or not model.continues or source.ids.size(1) < 2:
         return state, tokens
     width = source.ids.size(1)
@@ -78,10 +78,10 @@ def normalized(scores: Tensor) -> Tensor:
 
 
 def check(log_probs: Sequence[float], read: int) -> None:
-    """Refuses rows whose log-probabilities are no numbers, after so many tokens.
+    """Check that no log-probability is NaN after `read` tokens.
 
     Raises:
-        NotNumbers: there is such a row.
+        NotNumbers: one is.
     """
     for row, log_prob in enumerate(log_probs):
         if isnan(log_prob):

@@ -32,7 +32,6 @@ class SearchStatus:
 class Stopping(Protocol):
     def __call__(self, status: SearchStatus) -> Tensor:
         """(A,) bool: the search of this sentence is over."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,18 @@ from typing import Any
 
 from regard.attention.capture import CapturePoint
 from regard.models import described
+from regard.tasks.classification import Classification
 from regard.tasks.verbs import TaskVerbs
 from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
-from regard.visual.picture import Picture
+from regard.visual.heatmap import Heatmap
+from regard.visual.picture import Picture, PictureColumn
 from regard.visual.report import ReportSample, RunReport
+from regard.visual.table import Table
 
 REPORT = "report.html"
+LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
 
 
 def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> Path:
@@ -28,9 +32,32 @@ def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> 
         scores={recipe.model.name: {k: v for k, v in result.scores.items() if v is not None}},
         events=read_events(folder),
         samples={recipe.model.name: [ReportSample(*row) for row in rows]},
-        pictures=_attention(task, recipe, rows),
+        pictures=[*_classes(task, recipe), *_attention(task, recipe, rows)],
     )
     return report.save(folder / REPORT)
+
+
+def _classes(task: TaskVerbs, recipe: Any) -> list[tuple[str, Picture]]:
+    """Scores of each label and the confusion matrix of a classifier, on its validation data."""
+    if not isinstance(task, Classification) or recipe.data.valid is None:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the training told what was truncated
+        found = task.class_report(recipe.data.records("valid"))
+    head = ["label", "precision", "recall", "F1", "examples", "predicted"]
+    rows = [
+        [one.label, *(f"{value:.3f}" for value in (one.precision, one.recall, one.f1))]
+        + [f"{one.targets:,}", f"{one.predicted:,}"]
+        for one in found.classes
+    ]
+    title = f"Validation data; expected calibration error {found.calibration_error:.3f}"
+    shares = [[count / max(1, sum(row)) for count in row] for row in found.confusion]
+    labels = [one.label for one in found.classes]
+    parts: list[Picture] = [Table.of(head, rows, title)]
+    if len(labels) <= LARGEST_MATRIX:
+        name = "Confusion: shares of each target's examples, by prediction"
+        parts.append(Heatmap.of(shares, labels, labels, name, peak=1.0))
+    return [("Scores of each label", PictureColumn(tuple(parts)))]
 
 
 def _facts(task: TaskVerbs, recipe: Any, result: Result) -> dict[str, str]:
@@ -68,7 +95,7 @@ def _attention(
 
 def _excerpt(task: TaskVerbs, recipe: Any) -> tuple[str, ...] | None:
     """Of a sample that is too long to be seen whole, as much as can be; None: there is none."""
-    found, format = task.attention_excerpt(recipe), task.pieces
+    found, format = task.attention_excerpt(recipe), task.input_format
     if found is None or format is None or format.too_long(format.encode([found])):
         return None
     return found

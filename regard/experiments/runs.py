@@ -1,6 +1,7 @@
 """From a recipe to a run folder.
 
-folder, result = train("recipes/demo.toml", ["training.updates=100"])
+run = train("recipes/demo.toml", updates=100)
+run.folder, run.scores, run.model
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,17 @@ from torch import nn
 
 from regard import ops, training
 from regard.checkpoints.filling import SkipInit, load_weights
-from regard.checkpoints.model_folder import folder_of, read_model
+from regard.checkpoints.model_folder import folder_of, open_folder, read_model
 from regard.data import hash_of
+from regard.data.in_memory import is_path
 from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
+from regard.experiments import keywords
+from regard.experiments.lora import LoraSection, adapt, is_published, publish_adapter
 from regard.experiments.report import REPORT, write_report
+from regard.experiments.run_folder import Run
 from regard.models import MODELS, model_class, name_of
+from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features, FeaturesConfig
 from regard.recipe import (
@@ -31,6 +38,7 @@ from regard.recipe import (
     Options,
     RawRecipe,
     Recipe,
+    defaults_of,
     options_of,
     plain_name,
     read,
@@ -45,13 +53,16 @@ from regard.tasks.folders import device, load, save
 from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 from regard.training import Result, TrainingOptions
-from regard.training.checkpointing import RESULT
+from regard.training.callbacks import Callback, check_callbacks
 from regard.training.options import without_effect
-from regard.training.progress import Progress, Show
+from regard.training.progress import Progress, Show, check_show
+from regard.training.result import RESULT
+from regard.visual.notebook import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
 MOST_LAYERS = 10_000
+OWN_TABLES = {"training", "seed", "name"}  # of a recipe: the identity has them apart, or not
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")  # they follow from something else
 
 
@@ -76,6 +87,32 @@ def open_recipe(
 ) -> tuple[RawRecipe, Any]:
     """A recipe as it was read, which knows the line of each option, and its checked options."""
     raw = read(path, overrides)
+    return raw, checked_recipe(raw, keep_unset)
+
+
+def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
+    """The checked options of a recipe that was read, its data in files.
+
+    Raises:
+        ConfigError: an option does not exist, has a wrong value or has no effect.
+    """
+    schema = schema_of(raw)
+    task = task_class(raw.choice("task", TASKS))
+    recipe: Any = raw.check(schema, keep_unset=keep_unset)
+    if not raw.run:  # the recipe in a run folder was accepted when the run began
+        problems = [*task.problems(recipe), *without_effect(recipe.training)]
+        if problems:
+            said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
+            raise ConfigError("\n".join(said))
+    return recipe
+
+
+def schema_of(raw: RawRecipe) -> type[Recipe]:
+    """The options that a recipe may have, by its task and its model.
+
+    Raises:
+        ConfigError: it names a task or a model that does not exist, or a task that has no training.
+    """
     task = task_class(raw.choice("task", TASKS))
     if task.Recipe is None:
         raise ConfigError(
@@ -83,14 +120,7 @@ def open_recipe(
             "it. Fine-tune them for another task, or use them as they are."
         )
     section = FineTuneSection if raw.has("model.path") else _model_section(raw, task)
-    schema = with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
-    recipe: Any = raw.check(schema, keep_unset=keep_unset)
-    if not raw.run:  # the recipe in a run folder was accepted when the run began
-        problems = [*task.problems(recipe), *without_effect(recipe.training)]
-        if problems:
-            said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
-            raise ConfigError("\n".join(said))
-    return raw, recipe
+    return with_section(with_section(task.Recipe, "model", section), "training", TrainingOptions)
 
 
 def _model_section(raw: RawRecipe, task: TaskVerbs) -> type[Options]:
@@ -125,6 +155,7 @@ class FineTuneSection(Options):
     attention_dropout: float | None = None
     head_dropout: float | None = None
     features: FeaturesSection | None = None
+    lora: LoraSection | None = None
 
     @property
     def name(self) -> str:
@@ -139,7 +170,7 @@ class FineTuneSection(Options):
 
     def changes(self) -> dict[str, Any]:
         """The options that differ from the folder's configuration."""
-        return self.model_dump(exclude={"path", "features"}, exclude_none=True)
+        return self.model_dump(exclude={"path", "features", "lora"}, exclude_none=True)
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
@@ -170,6 +201,8 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
     """The model of a folder, with the options that [model] changes."""
     _check_numbers(section.changes())
     folder_of(section.path)  # says that it is missing, before anything else is said of it
+    if section.features and section.lora:
+        raise ConfigError("[model.lora] cannot stand beside [model.features]: leave one out.")
     if section.features is None:
         return read_model(section.path, section.changes())
     options = section.features.model_dump()
@@ -234,14 +267,35 @@ class TrainingPlan:
         """The SHA-256 of each file of data."""
         return {name: hash_of(name) for name in self.recipe.data.files()}
 
+    @property
+    def lora(self) -> LoraSection | None:
+        """The adapters that the recipe asks for."""
+        section = self.recipe.model
+        return section.lora if isinstance(section, FineTuneSection) else None
+
+    def publish(self, folder: Path) -> None:
+        """Write model/ of a run, which is `folder`, and adapter/ where the model has adapters."""
+        save(self.task, folder)
+        if self.lora is not None:
+            publish_adapter(self.task, self.lora, self.recipe.model.path, folder.parent)
+
+    def is_published(self, folder: Path) -> bool:
+        """Whether model/ of a run, which is `folder`, and what stands beside it are complete."""
+        return _is_published(self.task, folder) and is_published(self.lora, folder.parent)
+
     def identity(self) -> dict[str, Any]:
         """What may not change between a run and its resumption."""
         recipe, checksums = self.recorded or (self.recipe, self.checksums)
         return {
-            "recipe": recipe.model_dump(mode="json", exclude={"training", "seed", "name"}),
+            "recipe": recipe.model_dump(mode="json", exclude=OWN_TABLES),
             "data": dict(checksums),
             "tokenizer": self.task.tokenizer.fingerprint(),
         }
+
+    def defaults(self) -> dict[str, Any]:
+        """What `identity` has for options that an earlier version did not have."""
+        found = defaults_of(self.recipe)
+        return {"recipe": {name: found[name] for name in found if name not in OWN_TABLES}}
 
 
 def build_tokenizer(recipe: Any) -> Tokenizer:
@@ -257,7 +311,7 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
             "A model with random weights needs a new tokenizer: describe it in [tokenizer], or "
             "fine-tune the model of a folder: [model] path."
         )
-    return Tokenizer.load(folder_of(recipe.model.path))
+    return Tokenizer.load(open_folder(recipe.model.path).tokenizer_path)
 
 
 def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
@@ -278,6 +332,7 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
         raise ConfigError(f"[model] {type(model).__name__} cannot learn the task {recipe.task}.")
     model = model.to(device())
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    adapt(made.task, made.lora, model)
     for note in made.task.notes():
         warnings.warn(note, stacklevel=3)
     return made
@@ -287,46 +342,90 @@ def plan(recipe: Any, tokenizer: Tokenizer | None = None) -> TrainingPlan:
 
 
 def train(
-    path: str | Path,
+    recipe: str | Path | None = None,
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
     show: Show | Progress = "auto",
-) -> tuple[Path, Result]:
-    """Train by a recipe in a new run folder (runs/NAME); the folder and the result.
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Run:
+    """Train by a recipe, or by options in Python, in a new run folder.
 
     A run folder holds recipe.toml (the resolved recipe), model/, checkpoints/, metrics.jsonl and,
     when it is finished, report.html.
 
-    overrides: `dotted.name=value`, as on the command line.  out: another folder.
-    show: the progress: "auto", "bar", "lines", "none" or a `regard.training.progress.Progress`.
+        train("recipes/demo.toml", epochs=3)
+        train(task="classification", model="a folder or a name", train=dataframe, epochs=3)
+
+    Args:
+        recipe: a TOML file; None: the options say everything.
+        overrides: `dotted.name=value`, as on the command line.
+        out: the folder of the run; None: runs/NAME, and runs/NAME-2 where options in Python find a
+            run there.
+        show: the progress: "auto", "bar", "lines", "none" or a `regard.training.progress.Progress`.
+        callbacks: are told what happens; see `regard.training.Callback`.
+        options: the options of a recipe: sections as mappings, or single options by name. `train`,
+            `valid` and `test` are files, or data in memory (see `regard.data.in_memory.rows`),
+            which are written into the run folder; `valid` may be a share of the training data.
 
     Raises:
         ConfigError: the recipe is wrong, or the folder holds a run already.
         DataError: a file of data is missing or malformed.
         Others as `regard.training.train`.
     """
-    raw, recipe = open_recipe(path, overrides)
-    folder = Path(out) if out else Path("runs") / name_of_run(path, recipe)
+    check_show(show)
+    check_callbacks(callbacks)
+    raw = keywords.recipe_of(recipe, overrides, options)
+    schema = schema_of(raw)
+    raw = keywords.with_options_in_sections(raw, schema)
+    name = checked_recipe(
+        keywords.with_placeholder_paths(raw, schema)
+    ).name  # before anything is written
+    folder = _new_folder(raw, name, out)
+    with keywords.data_in_files(raw, schema, folder) as raw:
+        checked = checked_recipe(raw)
+        with raw.locating(type(checked)):
+            made = plan(checked)
+            _check_new(folder)  # reading data takes long: another process may have been quicker
+            folder.mkdir(parents=True, exist_ok=True)
+            made.task.tokenizer.save(folder / "model")
+            about = record(checked.seed, made.checksums) | {"notes": made.task.notes()}
+            write(folder / "recipe.toml", checked, about)
+    with raw.locating(type(checked)):
+        return Run(folder, _train(training.train, made, folder, show, callbacks))
+
+
+def _new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
+    """The folder of a new run; `name` is that of its recipe.
+
+    Raises:
+        ConfigError: there is a run already; the recipe's file or `name` cannot be a folder's.
+    """
+    if out is not None:
+        if not is_path(out):
+            raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+        folder = Path(out)
+        for parent in (folder, *folder.parents):
+            if parent.exists() and not parent.is_dir():
+                raise ConfigError(f"{folder} cannot be a folder: {parent} is a file.")
+    else:
+        folder = Path("runs") / name_of_run(raw.path or raw.text_at("task"), name)
+        if raw.keywords and raw.path is None:
+            others = (folder.with_name(f"{folder.name}-{n}") for n in count(2))
+            return next(one for one in (folder, *islice(others, 10_000)) if not one.exists())
     _check_new(folder)
-    with raw.locating(type(recipe)):
-        made = plan(recipe)
-        _check_new(folder)  # reading the data takes long: another process may have been quicker
-        folder.mkdir(parents=True, exist_ok=True)
-        made.task.tokenizer.save(folder / "model")
-        about = record(recipe.seed, made.checksums) | {"notes": made.task.notes()}
-        write(folder / "recipe.toml", recipe, about)
-        return folder, _train(training.train, made, folder, show)
+    return folder
 
 
-def name_of_run(path: str | Path, recipe: Recipe) -> str:
+def name_of_run(path: str | Path, name: str) -> str:
     """The name that a recipe gives its run: `name`, or that of its file.
 
     Raises:
         ConfigError: the file's name cannot be a folder's.
     """
     try:
-        return plain_name(recipe.name or Path(path).stem)
+        return plain_name(name or Path(path).stem)
     except ValueError as error:
         raise ConfigError(f"{path}: the name of this file {error}. Or set `name` in it.") from None
 
@@ -335,12 +434,16 @@ def _check_new(folder: Path) -> None:
     if (folder / "recipe.toml").exists():
         raise ConfigError(
             f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
-            "another folder with --out."
+            "another folder (`out`, --out)."
         )
 
 
 def resume(
-    folder: str | Path, *, data_root: str | Path | None = None, show: Show | Progress = "auto"
+    folder: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    show: Show | Progress = "auto",
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
@@ -348,21 +451,24 @@ def resume(
 
     data_root: the folder of the data, if it has moved. Each file that recipe.toml records is
         searched there by the end of its path, and must have the recorded checksum.
-    show: as in `train`.
+    show, callbacks: as in `train`.
 
     Raises:
         CheckpointError: the folder is not a run, or its files are damaged.
         DataError: files of data are missing or, under `data_root`, differ; all are named.
         ConfigError: the recipe or the tokenizer has changed.
     """
+    check_show(show)
+    check_callbacks(callbacks)
     folder = Path(folder)
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)):
         made = _plan_of_run(folder, raw, recipe, data_root)
-        verb = partial(training.resume, published=partial(_is_published, made.task))
-        return _train(verb, made, folder, show)
+        published, defaults = made.is_published, made.defaults()
+        verb = partial(training.resume, published=published, defaults=defaults)
+        return _train(verb, made, folder, show, callbacks)
 
 
 def _plan_of_run(
@@ -373,12 +479,16 @@ def _plan_of_run(
         raw.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
     )
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
+    gone = missing_files(recorded)
+    if data_root is None and gone and (folder / keywords.FOLDER).is_dir():
+        data_root = folder  # which holds data that were in memory, and has moved
     if data_root is not None:
         made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer)
         return replace(made, recorded=(recipe, recorded))
-    if gone := missing_files(recorded):
+    if gone:
         problem = f"the data of this run is no longer there: {', '.join(gone)}."
         hint = f"If it has moved, say where to: regard resume {folder} --data-root DIR"
+        hint += f", or regard.resume({str(folder)!r}, data_root=DIR)."
         raise DataError(folder, None, problem, hint)
     return plan(recipe, tokenizer)
 
@@ -396,21 +506,30 @@ def _is_published(task: TaskVerbs, folder: Path) -> bool:
 
 
 def _train(
-    verb: Callable[..., Result], made: TrainingPlan, folder: Path, show: Show | Progress
+    verb: Callable[..., Result],
+    made: TrainingPlan,
+    folder: Path,
+    show: Show | Progress,
+    callbacks: Sequence[Callback],
 ) -> Result:
     """Train or resume, and write the report unless it exists."""
     finished = (folder / RESULT).exists()
+    if show == "auto" and in_notebook():
+        show = notebook = NotebookProgress()
+        callbacks = (*callbacks, notebook)
     result = verb(
         made.task,
         made.recipe.training,
         folder,
         seed=made.recipe.seed,
         identity=made.identity(),
-        save=lambda model, folder: save(made.task, folder),
+        save=lambda model, folder: made.publish(folder),
         show=show,
+        callbacks=callbacks,
     )
     if not (folder / REPORT).exists():
         if finished:  # the task holds the weights before the training
+            made.task.model = merged(made.task.model)
             load_weights(made.task.model, load(folder).model.state_dict())
             made.task.model.eval()
         write_report(folder, made.task, made.recipe, result)

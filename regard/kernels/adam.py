@@ -37,12 +37,12 @@ def adam(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
     """See `ops.adam`; low-precision copies are written too."""
-    alike: dict[int, list[AdamUpdate]] = {}
+    by_step: dict[int, list[AdamUpdate]] = {}
     for one in updates:
         one.step.add_(1)
-        alike.setdefault(int(one.step), []).append(one)
-    for step, some in alike.items():
-        _update(some, step, scale, betas, eps)
+        by_step.setdefault(int(one.step), []).append(one)
+    for step, group in by_step.items():
+        _update(group, step, scale, betas, eps)
 
 
 def _update(
@@ -50,27 +50,27 @@ def _update(
 ) -> None:
     first, second = betas
     table = (ParameterStruct * len(updates))()
-    for line, one in zip(table, updates, strict=True):
+    for row, one in zip(table, updates, strict=True):
         real, shape = torch.float32, one.parameter.shape
-        line.values = address("parameter", one.parameter, real, shape)
-        line.grads = address("gradient", one.gradient, real, shape)
-        line.means = address("exp_avg", one.exp_avg, real, shape)
-        line.squares = address("exp_avg_sq", one.exp_avg_sq, real, shape)
-        line.copy = optional_address("copy", one.copy, torch.bfloat16, shape)
-        line.count, line.keep, line.pull = one.parameter.numel(), one.decay_factor, one.l2
-        line.rate = one.learning_rate / (1 - first**step)
+        row.values = address("parameter", one.parameter, real, shape)
+        row.grads = address("gradient", one.gradient, real, shape)
+        row.means = address("exp_avg", one.exp_avg, real, shape)
+        row.squares = address("exp_avg_sq", one.exp_avg_sq, real, shape)
+        row.copy = optional_address("copy", one.copy, torch.bfloat16, shape)
+        row.count, row.decay_factor, row.l2 = one.parameter.numel(), one.decay_factor, one.l2
+        row.learning_rate = one.learning_rate / (1 - first**step)
     job = _job(table)
-    job.grad_scale, job.first, job.second, job.eps = scale, first, second, eps
-    job.lacking = (1 - second**step) ** -0.5
+    job.grad_scale, job.beta1, job.beta2, job.eps = scale, first, second, eps
+    job.root_scale = (1 - second**step) ** -0.5
     _run("regard_adam", job)
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """See `ops.gradient_norm`; the same for any number of threads."""
     table = (ParameterStruct * len(gradients))()
-    for line, gradient in zip(table, gradients, strict=True):
-        line.grads = address("gradient", gradient, torch.float32, gradient.shape)
-        line.count = gradient.numel()
+    for row, gradient in zip(table, gradients, strict=True):
+        row.grads = address("gradient", gradient, torch.float32, gradient.shape)
+        row.count = gradient.numel()
     job = _job(table)
     sums = np.zeros(job.count)
     job.sums = sums.ctypes.data
@@ -79,10 +79,10 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _job(table: ctypes.Array[ParameterStruct]) -> AdamStruct:
-    numbers = [(i, at) for i, line in enumerate(table) for at in range(0, line.count, PIECE)]
+    numbers = [(i, at) for i, row in enumerate(table) for at in range(0, row.count, PIECE)]
     pieces = np.array(numbers, np.int64).reshape(-1, 2)
     job = AdamStruct(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
-    job.kept = table, pieces  # for as long as the job lives
+    job.owned = table, pieces  # keeps their memory alive
     return job
 
 

@@ -40,14 +40,14 @@ KINDS = (("-march=native",), ("-mcpu=native",), ())
 MORE_FLAGS = "REGARD_CXXFLAGS"  # further flags, such as those of a sanitizer
 SECONDS = 300  # for a compiler that hangs
 
-ROOM = 4 << 20  # bytes that a folder must have left
+FREE_BYTES = 4 << 20  # that the disk of a folder must have
 UNFINISHED = "build-"
 SUM = hashlib.sha256
 
 TOLD = "compiling kernels for this processor: once, for some seconds"
 SLOWER = (
-    "Without compiled kernels, decoding and encoding are slower, since models keep their wide "
-    "weights whatever `weights` says, and so is training: norms, dropout, activations, attention "
+    "Without compiled kernels, decoding and encoding are slower (quantized weights save memory, "
+    "but are slower than float32 ones), and so is training: norms, dropout, activations, attention "
     "and LSTMs in bfloat16, and Adam."
 )
 INSTALL = (
@@ -142,18 +142,25 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
                 code = made.read_bytes()
                 made.write_bytes(code + _checksum(target.name, code))
                 made.chmod(0o644)
-                os.replace(made, target)  # whole or not at all, also when others build
+                os.replace(made, target)  # atomic, also when others build
                 return target
-    lines = said.strip().splitlines()
-    telling = [line for line in lines if re.search("error|fail", line, re.IGNORECASE)]
-    raise BuildError(f"{' '.join(command)} failed: {(telling or lines)[0]:.200}")
+    raise BuildError(f"{' '.join(command)} failed: {_error_in(said):.200}")
+
+
+def _error_in(output: str) -> str:
+    """The first line of a compiler's output that reports an error; paths may contain such words."""
+    lines = output.strip().splitlines()
+    for pattern in (r"\berror\b\s*:", "error|fail"):
+        if found := [line for line in lines if re.search(pattern, line, re.IGNORECASE)]:
+            return found[0]
+    return lines[0]
 
 
 def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
     """The name of a build: a hash of the sources, the flags, the compiler and the processor."""
     text = [path.read_bytes() for path in sorted(FOLDER.iterdir())]
-    asked = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
-    return SUM(repr((text, FLAGS, kinds, asked, _processor())).encode()).hexdigest()[:20]
+    variables = os.environ.get("CXX", ""), os.environ.get(MORE_FLAGS, "")
+    return SUM(repr((text, FLAGS, kinds, variables, _processor())).encode()).hexdigest()[:20]
 
 
 def _checksum(name: str, code: bytes) -> bytes:
@@ -253,7 +260,7 @@ def _processor() -> str:
 
 
 def _cache() -> Path:
-    """Where what is built is kept, if it can be."""
+    """The folder for compiled libraries, if it can be used."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(root, "regard", "kernels")
 
@@ -273,7 +280,7 @@ def _problem(folder: Path) -> str:
         return f"{folder} cannot be written to"
     if not _executes(folder):
         return f"programs may not run from {folder}"
-    return "" if shutil.disk_usage(folder).free >= ROOM else f"the disk of {folder} is full"
+    return "" if shutil.disk_usage(folder).free >= FREE_BYTES else f"the disk of {folder} is full"
 
 
 def _executes(folder: Path) -> bool:

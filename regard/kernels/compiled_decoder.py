@@ -35,7 +35,7 @@ from regard.models.wrappers import GeneratorAround
 from regard.ops import TopKTokens
 from regard.state import State
 
-MOST = 512  # tokens of all sequences that pass a program together: what they make stays in caches
+MAX_TOKENS = 512  # of all sequences in one call, so that the registers stay in the cache
 
 
 class CompiledGenerator(GeneratorAround):
@@ -43,6 +43,8 @@ class CompiledGenerator(GeneratorAround):
 
     Keys and values are float16: as precise as the rest, and half as much to read.
     """
+
+    model: Any  # a module, too
 
     def __init__(self, model: Any):
         super().__init__(model)
@@ -87,13 +89,11 @@ class CompiledGenerator(GeneratorAround):
         return self.model.forward(ids) if hidden is None else Output(hidden)
 
     def whole_texts(self, ids: Tensor) -> Tensor | None:
-        """(B, T) -> (B, T, D), some rows after the other, so that what they make stays in caches;
-        None where there is no program.
-        """
+        """(B, T) -> (B, T, D), at most `MAX_TOKENS` in one call; None where there is no program."""
         if not ids.numel():
             return None
         parts = []
-        for part in ids.split(max(1, MOST // ids.size(1))):
+        for part in ids.split(max(1, MAX_TOKENS // ids.size(1))):
             state = self.empty(part.size(0))
             if type(state) is not KeyValueCache:
                 return None
@@ -107,11 +107,11 @@ class CompiledGenerator(GeneratorAround):
     def _in_parts(
         self, program: Program, tokens: Tensor, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (R, T, D), some tokens after the other, and the next state."""
+        """Hidden states (R, T, D), by slices of the tokens, and the next state."""
         library, parts = build.kernels(), []
         cache.consume()
         cache = cache.reserve(tokens.size(1))
-        for part in tokens.split(max(1, MOST // max(1, tokens.size(0))), dim=1):
+        for part in tokens.split(max(1, MAX_TOKENS // max(1, tokens.size(0))), dim=1):
             parts.append(program.step(library, part.contiguous(), cache, None))
             cache = cache.advance(part.size(1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1), cache
@@ -119,11 +119,11 @@ class CompiledGenerator(GeneratorAround):
     # ---- steps
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
-        """See `Generator`; many tokens are read some after the other."""
+        """See `Generator`; more than `MAX_TOKENS` are read in several calls."""
         rows, count = tokens.shape
-        if rows * count > MOST and count > 1:
+        if rows * count > MAX_TOKENS and count > 1:
             parts = []
-            for part in tokens.split(max(1, MOST // rows), dim=1):
+            for part in tokens.split(max(1, MAX_TOKENS // rows), dim=1):
                 scores, state = self.step(part.contiguous(), state)
                 parts.append(scores)
             return torch.cat(parts, 1), state
@@ -137,8 +137,8 @@ class CompiledGenerator(GeneratorAround):
     def search(self, tokens: Tensor, state: State, plan: SearchPlan) -> SearchResults | None:
         """See `Generator`."""
         cache, source = _memories(state)
-        few = 0 < tokens.numel() * plan.size <= MOST
-        if not few or source is None or source.sharing > 1 or cache.longest:
+        fits = 0 < tokens.numel() * plan.size <= MAX_TOKENS
+        if not fits or source is None or source.sharing > 1 or cache.longest:
             return None
         program = self._program(tokens, state) if self._takes(tokens, cache, source) else None
         if program is None:
@@ -237,9 +237,9 @@ class CompiledGenerator(GeneratorAround):
 
     def _cache_agrees(self, program: Program, tokens: Tensor, *, gives: bool) -> bool:
         """Whether a program leaves the keys, and gives the states, of the model's own code."""
-        few, begun = tokens[:, :4].contiguous(), self.empty(tokens.size(0))
-        expected = self.model.forward(few, begun.copy())
-        found, after = self._in_parts(program, few, begun)
+        first, begun = tokens[:, :4].contiguous(), self.empty(tokens.size(0))
+        expected = self.model.forward(first, begun.copy())
+        found, after = self._in_parts(program, first, begun)
         end = slice(after.longest)
         keys = agree(after.keys[..., end, :].float(), expected.state.keys[..., end, :].float())
         return keys and (not gives or agree(found, expected.hidden))
@@ -293,8 +293,8 @@ def _tensors(state: State) -> Iterator[Tensor]:
 
 
 def _is_plain(part: Tensor, rows: int) -> bool:
-    laid = part.dim() in (2, 3) and part.size(0) == rows and part.stride(-1) == 1
-    return laid and is_cpu_strided(part) and not part.requires_grad
+    fits = part.dim() in (2, 3) and part.size(0) == rows and part.stride(-1) == 1
+    return fits and is_cpu_strided(part) and not part.requires_grad
 
 
 def _changed(state: State, change: Callable[[Tensor], Tensor]) -> State:

@@ -23,47 +23,51 @@ LAST = Layer(-1)
 
 def compiled_encoder(model: Any) -> Encoder:
     """An encoder around a quantized model."""
-    return CausalEncoder(model) if isinstance(model, LanguageModel) else CompiledEncoder(model)
+    causal = isinstance(model, LanguageModel)
+    return CausalEncoder(model) if causal else CompiledEncoder(model)
 
 
 class CausalEncoder(EncoderAround):
     """Around a language model, in which each token sees those before it."""
 
-    def encode(self, batch: Sequences, rows: TokenSubset = ALL) -> Tensor:
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         """See `Encoder`."""
         hidden = None
         if batch.layout is None and batch.segments is None:
             hidden = CompiledGenerator(self.model).whole_texts(batch.ids)
-        return self.model.encode(batch, rows) if hidden is None else rows.of(hidden)
+        return self.model.encode(batch, tokens) if hidden is None else tokens.of(hidden)
 
 
 class CompiledEncoder(EncoderAround):
     """Around a model in which each token sees its whole text; what stands at padding is zero."""
 
-    places = 4096  # the kernels themselves keep together what stays in caches
-
     def __init__(self, model: Any):
         super().__init__(model)
         self.texts = CompiledTexts(model, "states")
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    @property
+    def tokens_per_pass(self) -> int:  # type: ignore[override]
+        """More than of the model: the kernels themselves keep together what stays in caches."""
+        return 4096
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`."""
-        found = self.texts.each(batch) if rows is ALL else None
+        found = self.texts.each(batch) if tokens is ALL else None
         if found is None:
-            yield from self.model.states(batch, rows)
+            yield from self.model.states(batch, tokens)
             return
         flat, states = found
         for one in states:
             yield flat.padded(one)
 
-    def encode(self, batch: Sequences, rows: TokenSubset = ALL) -> Tensor:
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         """See `Encoder`."""
         found = None
-        if rows is ALL:
+        if tokens is ALL:
             found = self.texts.last(batch)
-        elif isinstance(rows, FirstTokens):
+        elif isinstance(tokens, FirstTokens):
             found = self.texts.first(batch)
-        return self.model.encode(batch, rows) if found is None else found
+        return self.model.encode(batch, tokens) if found is None else found
 
     def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
         """See `Encoder`."""

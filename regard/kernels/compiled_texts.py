@@ -1,7 +1,7 @@
-"""Hidden states of texts that lie end to end, without padding, in one compiled call.
+"""Hidden states of texts without padding, one after the other, in one compiled call.
 
-Each token sees its whole text and nothing else, and a text's states do not depend on the texts
-beside it.
+Each token attends to its whole text and to nothing else; the states of a text do not depend on the
+other texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.data.batches import Sequences
 from regard.kernels import build
 from regard.kernels.arguments import address, contiguous, is_cpu_strided, optional_address
 from regard.kernels.lowering import IDS, SEGMENTS, Lowering
-from regard.kernels.op_list import LINES, TABLE, Op, OpList
+from regard.kernels.op_list import EMBEDDING, TABLE, Op, OpList
 from regard.kernels.products import threads_for
 from regard.kernels.program import Program
 from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
@@ -36,26 +36,26 @@ class TextProgram(Program):
         ]
 
     def takes(self, flat: Flat) -> bool:
-        """Whether the tables have a row for everything that these texts ask for."""
+        """Whether the tables have a row for every id, segment and position of these texts."""
         if flat.longest > self.end:
             return False
-        for asked, limit in zip((flat.ids, flat.segments), self.limits, strict=True):
-            if asked is not None and len(asked):
-                least, most = asked.aminmax()
-                if least < 0 or most >= limit:
+        for ids, limit in zip((flat.ids, flat.segments), self.limits, strict=True):
+            if ids is not None and len(ids):
+                low, high = ids.aminmax()
+                if low < 0 or high >= limit:
                     return False
         return True
 
     def encode(self, library: Any, flat: Flat, hidden: Tensor | None = None) -> Tensor:
         """States (N, D) of texts, from those that the first block reads where they are given."""
         width = self.width
-        shape, whole = (flat.count, width), (flat.count,)
+        shape, count = (flat.count, width), (flat.count,)
         out = torch.empty(shape) if hidden is None else contiguous(hidden.clone())
         if flat.count:
             library.regard_encode(
                 *(self._address, address("hidden", out, torch.float32, shape), flat.count),
-                optional_address("ids", flat.ids, torch.int64, whole),
-                optional_address("segments", flat.segments, torch.int64, whole),
+                optional_address("ids", flat.ids, torch.int64, count),
+                optional_address("segments", flat.segments, torch.int64, count),
                 address("starts", flat.starts, torch.int64, flat.starts.shape),
                 *(flat.starts.numel() - 1, threads_for(flat.count * self._work)),
             )
@@ -63,18 +63,18 @@ class TextProgram(Program):
 
 
 def _looks_up(op: Op, which: int) -> bool:
-    return op.kind in (LINES, TABLE) and op.heads == which
+    return op.kind in (EMBEDDING, TABLE) and op.heads == which
 
 
 def _rows(op: Op) -> int:
     if op.table is not None:
         return op.table.size(0)
     assert op.matrix is not None
-    return op.matrix.lines
+    return op.matrix.out_features
 
 
 class Flat:
-    """Texts end to end: ids and segments (N,), and where each begins, and the end, (B + 1,)."""
+    """Texts without padding: ids and segments (N,); where each begins, and the end, (B + 1,)."""
 
     def __init__(self, batch: Sequences):
         self.keep = batch.keep
@@ -169,9 +169,9 @@ class CompiledTexts:
         def arguments(tracing: LeafTracer) -> list[Any]:
             names = ("tokens", "lengths", "segments", "layout")
             ids, lengths, segments, layout = (tracing.symbol(name) for name in names)
-            kept = segments if has_segments else None
-            batch = Sequences(ids, lengths, kept, layout=layout)  # type: ignore[arg-type]
-            return [batch, tracing.symbol("rows")] if part == "first" else [batch]
+            given = segments if has_segments else None
+            batch = Sequences(ids, lengths, given, layout=layout)  # type: ignore[arg-type]
+            return [batch, tracing.symbol("subset")] if part == "first" else [batch]
 
         graph = tracer(self.method, arguments).graph_of(self.model)
         result, given = _ends(graph, part)

@@ -1,4 +1,4 @@
-"""From the graph of a model's method to a list of operations that the kernels run.
+"""From the graph of a method to a list of operations.
 
 Each node of the graph has a value: a register of the program, or a symbol such as a mask, of which
 only its identity matters. `LEAVES` says what each layer becomes.
@@ -23,29 +23,29 @@ from regard.data.layout import ALL
 from regard.kernels.op_list import (
     ABSENT,
     ADD,
-    AFTER,
-    BEFORE,
-    COUNTED,
+    CELL,
+    CONCAT,
     CROSS,
-    FIRST,
+    EMBEDDING,
+    FIRST_TOKEN,
     GRU_CELL,
-    JOINED,
     LINEAR,
-    LINES,
     LSTM_CELL,
     LSTM_HIDDEN,
     NORM,
-    PLACES,
+    POSITIONS,
+    READ_STATE,
     RNN_CELL,
-    SCALED,
+    SCALE,
     SELF,
-    SELF_FIRST,
-    STATE,
+    SELF_FIRST_TOKEN,
     TABLE,
+    TOKEN_POSITIONS,
+    WRITE_STATE,
     Op,
     OpList,
-    in_few_registers,
-    with_sums_joined,
+    allocate_registers,
+    fuse_additions,
 )
 from regard.kernels.tracer import CannotCompile, where_of
 from regard.layers.dropout import Dropout
@@ -70,6 +70,8 @@ from regard.layers.recurrent import LSTMStep
 from regard.ops import KeyMask, UnpaddedMask
 from regard.state import State
 
+NOT_QUANTIZED = "the weights of a matrix product must be quantized"
+OTHER_SOURCE = "cross-attention must read the source of the state"
 IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
@@ -102,13 +104,13 @@ class Symbol:
     parts: tuple[Any, ...] = ()
 
 
-CACHE, SOURCE, TOKENS, ROWS = (Symbol(name) for name in ("cache", "source", "tokens", "rows"))
+CACHE, SOURCE, TOKENS, SUBSET = (Symbol(name) for name in ("cache", "source", "tokens", "subset"))
 SEGMENT_IDS, LAYOUT, LENGTHS = Symbol("segments"), Symbol("layout"), Symbol("lengths")
 COUNT = Symbol("size", (TOKENS, 1))
 MASK, ADVANCED = Symbol("mask", (CACHE,)), Symbol("advanced")
 SOURCE_MASK, NOTHING = Symbol("mask", (SOURCE,)), Symbol("nothing")
 INPUTS = {
-    symbol.name: symbol for symbol in (CACHE, SOURCE, TOKENS, ROWS, SEGMENT_IDS, LAYOUT, LENGTHS)
+    symbol.name: symbol for symbol in (CACHE, SOURCE, TOKENS, SUBSET, SEGMENT_IDS, LAYOUT, LENGTHS)
 }
 
 
@@ -160,7 +162,7 @@ class Lowering:
     def finished(self, result: Any) -> OpList:
         """All operations; `result` is what goes out."""
         last = self.register(result)
-        return in_few_registers(with_sums_joined(self.ops, last), self.widths, last)
+        return allocate_registers(fuse_additions(self.ops, last), self.widths, last)
 
     def step(self, graph: fx.Graph, state: State) -> OpList:
         """The operations of a method that reads tokens behind a state: scores, or hidden states.
@@ -173,12 +175,12 @@ class Lowering:
             found = found.values["hidden"], found.values["state"]
         result, after = found
         if not _follows(after, state):
-            raise CannotCompile("the next state is of another kind")
+            raise CannotCompile("the next state must be the advanced cache, or of the same class")
         kept = list(registers_of(after))
         if len(kept) != self.parts:
-            raise CannotCompile("the next state has other parts")
+            raise CannotCompile("the next state must have as many tensors as the state before")
         for number, part in enumerate(kept):
-            self.write(AFTER, self.width(part), part, layer=number)
+            self.write(WRITE_STATE, self.width(part), part, layer=number)
         if kept:  # the state is stored before the last product
             last = self.register(result)
             end = next(op for op in self.ops if op.target == last)
@@ -200,7 +202,7 @@ class Lowering:
             module = self.modules[str(node.target)]
             lower = LEAVES.get(type(module))
             if lower is None:
-                raise CannotCompile(f"{type(module).__name__} has no compiled form")
+                raise CannotCompile(f"the layer {type(module).__name__} has no compiled form")
             return lower(self, module, *arguments, **options)
         if isinstance(node.target, type) and is_dataclass(node.target):
             symbolic = bool(node.all_input_nodes)
@@ -209,7 +211,7 @@ class Lowering:
         name: Any = node.target
         if name not in table:
             known = name if isinstance(name, str) else getattr(name, "__name__", name)
-            raise CannotCompile(f"`{known}` has no compiled form")
+            raise CannotCompile(f"the function `{known}` has no compiled form")
         return table[name](self, *arguments, **options)
 
     def _input(self, node: fx.Node) -> Any:
@@ -222,7 +224,7 @@ class Lowering:
         count = shape[1] if len(shape) == 3 else 1
         found = []
         for _ in range(count):
-            found.append(self.write(BEFORE, shape[-1], layer=self.parts))
+            found.append(self.write(READ_STATE, shape[-1], layer=self.parts))
             self.parts += 1
         return found if len(shape) == 3 else found[0]
 
@@ -248,9 +250,9 @@ class Lowering:
     def register(self, value: Any, width: int | None = None) -> int:
         """Where hidden states are, of this width."""
         if not isinstance(value, Register):
-            raise CannotCompile("something that is no hidden state is read")
+            raise CannotCompile("an operation reads something that is not a hidden state")
         if width not in (None, self.widths[value.number]):
-            raise CannotCompile("hidden states of different widths meet")
+            raise CannotCompile("an operation reads hidden states of different widths")
         return value.number
 
     def width(self, value: Any) -> int:
@@ -268,9 +270,9 @@ class Lowering:
         op = None if at is None else self.ops[at]
         read = any(number in one.reads for one in self.ops)
         if at is None or op is None or (op.kind, op.activation) != (LINEAR, 0) or read:
-            raise CannotCompile("something else than a product is changed")
+            raise CannotCompile("activations and biases must follow a product that is read once")
         if "bias" in details and op.bias is not None:
-            raise CannotCompile("a product has two biases")
+            raise CannotCompile("a matrix product has two biases")
         self.ops[at] = replace(op, **details)
         return value
 
@@ -284,13 +286,13 @@ class Lowering:
     def scaled(self, one: Any, number: Any) -> Register:
         """A product with a number."""
         if not isinstance(number, int | float):
-            raise CannotCompile("something that is no number is multiplied with")
-        return self.write(SCALED, self.width(one), one, number=float(number))
+            raise CannotCompile("hidden states can be multiplied by a number alone")
+        return self.write(SCALE, self.width(one), one, number=float(number))
 
     def product(self, matrix: Any, bias: Tensor | None, x: Any, activation: int = 0) -> Register:
         """With a quantized matrix."""
         if not isinstance(matrix, QuantizedMatrix):
-            raise CannotCompile("a matrix that is not quantized")
+            raise CannotCompile(NOT_QUANTIZED)
         rows, columns = matrix.shape
         self.register(x, columns)
         return self.write(LINEAR, rows, x, activation=activation, matrix=matrix, bias=bias)
@@ -298,14 +300,14 @@ class Lowering:
     def linear(self, layer: Any, x: Any, activation: int = 0) -> Register:
         """By a quantized layer."""
         if not isinstance(layer, QuantizedLinear):
-            raise CannotCompile("a matrix that is not quantized")
+            raise CannotCompile(NOT_QUANTIZED)
         return self.product(layer.matrix, layer.bias, x, activation)
 
     def norm(self, layer: nn.LayerNorm, hidden: Any) -> Register:
         """Of a sub-layer's input, or of its sum with the output."""
         width = self.width(hidden)
         if layer.normalized_shape != (width,) or layer.weight is None:
-            raise CannotCompile("a norm of another kind")
+            raise CannotCompile("the norm must be over the last dimension, with a weight")
         parts = dict(gain=layer.weight, bias=layer.bias)
         return self.write(NORM, width, hidden, number=layer.eps, **parts)
 
@@ -315,11 +317,11 @@ class Lowering:
         """Heads that read, and their output."""
         score = layer.score
         if type(score) is not Dot or not layer.heads:
-            raise CannotCompile("a score of another kind, or no heads")
+            raise CannotCompile("attention must have dot-product scores and at least one head")
         heads, head_dim = layer.heads, layer.head_dim
         scale = head_dim**-0.5 if score.scale is None else score.scale
         if scale <= 0:
-            raise CannotCompile("a scale below zero")
+            raise CannotCompile("the scale of the attention scores must be above 0")
         sizes = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
         context = self.write(kind, heads * head_dim, projected, layer=layer_number, **sizes)
         return self.linear(layer.output, context)
@@ -327,14 +329,16 @@ class Lowering:
     def first_of(self, hidden: Any) -> Register:
         """The first token of each text."""
         number = self.register(hidden)
-        known = (op.target for op in self.ops if (op.kind, op.source) == (FIRST, number))
+        known = (op.target for op in self.ops if (op.kind, op.source) == (FIRST_TOKEN, number))
         target = next(known, None)
-        return self.write(FIRST, self.width(hidden), hidden) if target is None else Register(target)
+        if target is not None:
+            return Register(target)
+        return self.write(FIRST_TOKEN, self.width(hidden), hidden)
 
     def state(self, kind: int, width: int, gates: Any, before: Any = None) -> Register:
         """What a cell makes of its gates."""
         other = {} if before is None else {"other": self.register(before)}
-        return self.write(STATE, width, gates, activation=kind, **other)
+        return self.write(CELL, width, gates, activation=kind, **other)
 
     def lstm(self, gates: Any, cell: Any) -> tuple[Register, Register]:
         """The next hidden state and cell."""
@@ -355,28 +359,30 @@ def _self_attention(
     *,
     bias: Any = None,
     cache: Any = None,
-    rows: Any = ALL,
+    tokens: Any = ALL,
 ) -> Register:
     if bias is not None:
-        raise CannotCompile("a bias of scores")
+        raise CannotCompile("attention with a score bias has no compiled form")
     if cache is None and mask != WHOLE_TEXTS:
-        raise CannotCompile("another mask than that of whole texts")
-    if cache is None and rows == ROWS:
+        raise CannotCompile("attention without a cache must have the padding mask of the batch")
+    if cache is None and tokens == SUBSET:
         return _first_attention(lowering, layer, hidden)
     number = 0
     if cache is not None:
         if mask != MASK or not _is_part(cache, "layer", CACHE):
-            raise CannotCompile("a mask or a cache of its own")
+            raise CannotCompile(
+                "attention must use the cache of the state, with `state.mask(count)`"
+            )
         number = cache.parts[1]
-    if rows is not ALL:
-        raise CannotCompile("some tokens behind a cache")
+    if tokens is not ALL:
+        raise CannotCompile("attention with a cache must compute all tokens")
     return lowering.attention(SELF, layer, lowering.linear(layer.query_key_value, hidden), number)
 
 
 def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
     projection, width = layer.query_key_value, layer.heads * layer.head_dim
     if not isinstance(projection, QuantizedLinear):
-        raise CannotCompile("a matrix that is not quantized")
+        raise CannotCompile(NOT_QUANTIZED)
     if width % PANEL:  # the matrix cannot be sliced
         whole = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
         return lowering.first_of(whole)
@@ -387,7 +393,7 @@ def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> R
 
     query = slice_of(0, width, lowering.first_of(hidden))
     both = slice_of(width, 3 * width, hidden)
-    return lowering.attention(SELF_FIRST, layer, query, 0, other=both.number)
+    return lowering.attention(SELF_FIRST_TOKEN, layer, query, 0, other=both.number)
 
 
 def _cross_attention(
@@ -395,17 +401,17 @@ def _cross_attention(
 ) -> Register:
     key = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
     if not _is_part(key, "layer", SOURCE):
-        raise CannotCompile("a memory of its own")
+        raise CannotCompile(OTHER_SOURCE)
     number = key.parts[1]
     read = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
     if memory.values != read | {"mask": SOURCE_MASK}:
-        raise CannotCompile("a memory of its own")
+        raise CannotCompile(OTHER_SOURCE)
     return lowering.attention(CROSS, layer, lowering.linear(layer.query, hidden), number)
 
 
 def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Register:
     if layer.activation not in ACTIVATION:
-        raise CannotCompile("an activation without a compiled form")
+        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
     inner = lowering.linear(layer.inner, hidden, ACTIVATION[layer.activation])
     return lowering.linear(layer.outer, inner)
 
@@ -414,9 +420,10 @@ def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
     # Without segments all tokens belong to the first: the kernels look up 0.
     kinds = {TOKENS: IDS, SEGMENT_IDS: SEGMENTS, Symbol("zeros", (TOKENS,)): SEGMENTS}
     if ids not in kinds:
-        raise CannotCompile("other ids than those of the tokens")
+        raise CannotCompile("an embedding must look up the ids of the batch, or its segments")
     if isinstance(layer, QuantizedEmbedding):
-        return lowering.write(LINES, layer.matrix.columns, matrix=layer.matrix, heads=kinds[ids])
+        matrix = layer.matrix
+        return lowering.write(EMBEDDING, matrix.in_features, matrix=matrix, heads=kinds[ids])
     table = readable_table(layer.weight)
     return lowering.write(TABLE, table.size(1), table=table, heads=kinds[ids])
 
@@ -425,13 +432,15 @@ def _positions(lowering: Lowering, layer: Any, *given: Any, method: str) -> Regi
     batch = given[0]
     whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
     if method == "of" and not whole or method == "after" and given != (CACHE, COUNT):
-        raise CannotCompile("positions of other tokens")
+        raise CannotCompile("positions must be those of the tokens of the batch")
     table = readable_table(table_of(layer))
     if not isinstance(layer, RobertaPositions):
-        return lowering.write(PLACES, table.size(1), table=table)
+        return lowering.write(POSITIONS, table.size(1), table=table)
     if method != "of":
-        raise CannotCompile("positions that depend on all ids, behind a cache")
-    return lowering.write(COUNTED, table.size(1), table=table, heads=IDS, layer=layer.pad)
+        raise CannotCompile(
+            "positions that are counted from the padding ids have no compiled form with a cache"
+        )
+    return lowering.write(TOKEN_POSITIONS, table.size(1), table=table, heads=IDS, layer=layer.pad)
 
 
 def _recurrent(
@@ -459,17 +468,19 @@ def _lstm_step(
 
 
 def _looking(
-    lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, tap: Any
+    lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, capture: Any
 ) -> Any:
     score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
     if source != SOURCE or type(score) is not Dot:
-        raise CannotCompile("a memory of its own, or a score of another kind")
+        raise CannotCompile(
+            "cross-attention must read the source of the state, with dot-product scores"
+        )
     return Symbol("look", (score.scale,))
 
 
 def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
     if not isinstance(look, Symbol) or look.name != "look":
-        raise CannotCompile("a function that is not known")
+        raise CannotCompile("a call of something that is neither a layer nor a known function")
     width, scale = lowering.width(hidden), look.parts[0]
     number = width**-0.5 if scale is None else scale
     return lowering.write(CROSS, width, hidden, heads=1, head_dim=width, number=number)
@@ -507,7 +518,9 @@ def _cache_method(name: str, result: Any) -> Callable[..., Any]:
 
     def method(lowering: Lowering, cache: Any, count: Any) -> Any:
         if cache != CACHE or count != COUNT:
-            raise CannotCompile(f"`{name}` for other tokens than those that are read")
+            raise CannotCompile(
+                f"`{name}` of the cache must be called with the number of tokens of the batch"
+            )
         return result
 
     return method
@@ -515,7 +528,7 @@ def _cache_method(name: str, result: Any) -> Callable[..., Any]:
 
 def _layer(lowering: Lowering, of: Any, number: Any, heads: object = None) -> Symbol:
     if of not in (CACHE, SOURCE) or not isinstance(number, int):
-        raise CannotCompile("a layer of something else than a cache")
+        raise CannotCompile("`layer` must be that of the cache or the source, with a number")
     return Symbol("layer", (of, number))
 
 
@@ -529,7 +542,7 @@ def _item(lowering: Lowering, of: Any, index: Any) -> Any:
     """One of several values; of the parts of a recurrent state one layer's, (R, L, D)."""
     if isinstance(index, tuple):
         if len(index) != 2 or index[0] != slice(None) or not isinstance(of, list | Symbol):
-            raise CannotCompile("some rows, or something else than one layer")
+            raise CannotCompile("a state may be indexed by one layer alone, as in `[:, layer]`")
         index = index[1]
     if of is NOTHING:
         return of
@@ -537,7 +550,7 @@ def _item(lowering: Lowering, of: Any, index: Any) -> Any:
         return Symbol(of.name, (*of.parts, index))
     if isinstance(of, Register):  # one token a row
         if index != 0:
-            raise CannotCompile("some tokens, or some numbers of a hidden state")
+            raise CannotCompile("hidden states may not be sliced")
         return of
     return of[index]
 
@@ -550,14 +563,14 @@ def _same(lowering: Lowering, value: Any, *details: Any, **more: Any) -> Any:
 def _unbind(lowering: Lowering, value: Any, dim: int = 0) -> Any:
     if isinstance(value, list):
         if dim != 1:
-            raise CannotCompile("a state in other pieces than those of layers")
+            raise CannotCompile("a state may be unbound along the layers alone, dimension 1")
         return value
     return [value]
 
 
 def _stack(lowering: Lowering, values: Any, dim: int = 0) -> Any:
     if dim != 1:
-        raise CannotCompile("hidden states that are stacked in another dimension")
+        raise CannotCompile("hidden states may be stacked along dimension 1 alone")
     if NOTHING in values:
         return NOTHING
     return list(values) if len(values) > 1 else values[0]  # one layer, or one token
@@ -565,15 +578,15 @@ def _stack(lowering: Lowering, values: Any, dim: int = 0) -> Any:
 
 def _cat(lowering: Lowering, values: Any, dim: int = 0) -> Register:
     if dim not in (1, -1) or len(values) != 2:
-        raise CannotCompile("hidden states that are joined in another way")
+        raise CannotCompile("two hidden states may be concatenated, along their last dimension")
     one, other = values
     width = lowering.width(one) + lowering.width(other)
-    return lowering.write(JOINED, width, one, other=lowering.register(other))
+    return lowering.write(CONCAT, width, one, other=lowering.register(other))
 
 
-def _tokens_of(lowering: Lowering, rows: Any, hidden: Any) -> Register:
-    if rows != ROWS:
-        raise CannotCompile("other tokens than those that are wanted")
+def _tokens_of(lowering: Lowering, tokens: Any, hidden: Any) -> Register:
+    if tokens != SUBSET:
+        raise CannotCompile("other hidden states than those of the subset of tokens are selected")
     return lowering.first_of(hidden)
 
 
@@ -638,7 +651,7 @@ def readable_table(table: Tensor) -> Tensor:
         CannotCompile: they cannot.
     """
     if table.dtype != torch.float32 or not table.is_contiguous():
-        raise CannotCompile("a table of other numbers than float32")
+        raise CannotCompile("a table of embeddings or positions must be contiguous, in float32")
     return table
 
 

@@ -19,14 +19,14 @@ HALVES = ("inputs", "d_gates")  # in bfloat16; all others are float32
 def available() -> bool:
     """Whether there are kernels for this processor."""
     library = build.kernels()
-    return library is not None and bool(library.regard_lstm_there())
+    return library is not None and bool(library.regard_lstm_available())
 
 
 @dataclass(frozen=True)
 class LSTMOutput:
     """What a layer leaves: `hiddens` (B, T, D), `cells` (B, T, D), squashed `gates` (B, T, 4D).
 
-    Where no gradient will be asked for there are no gates, and `cells` are the last, (B, 1, D).
+    Where no gradient is needed there are no gates, and `cells` are the last, (B, 1, D).
     """
 
     hiddens: Tensor
@@ -87,7 +87,7 @@ def backward(
 def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> None:
     """`like` is (B, T, 4D); there are gates if `keep`."""
     library = build.kernels()
-    if library is None or not library.regard_lstm_there():
+    if library is None or not library.regard_lstm_available():
         raise RegardError("There are no compiled kernels for LSTMs on this processor.")
     absent = {"d_hidden"} if keep else {"gates"}  # these may be
     lain = {
@@ -100,8 +100,8 @@ def _call(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> N
         key: address(key, x, torch.bfloat16 if key in HALVES else torch.float32, shapes[key])
         for key, x in lain.items()
     }
-    rows, steps, lines = like.shape
-    arguments = LstmLayerStruct(rows, steps, lines // 4, **addresses)
+    rows, steps, gate_rows = like.shape
+    arguments = LstmLayerStruct(rows, steps, gate_rows // 4, **addresses)
     getattr(library, name)(ctypes.byref(arguments), torch.get_num_threads())
 
 
@@ -109,13 +109,13 @@ def _shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
     """Of each tensor that lstm.h names, where one is (B, T, 4D)."""
     if like.dim() != 3 or like.size(2) % 4 or not like.size(1):
         raise RegardError(f"`inputs` must be (B, T, 4D), T > 0, but is {tuple(like.shape)}.")
-    rows, steps, lines = like.shape
-    width = lines // 4
-    every, one, gates = (rows, steps, width), (rows, width), (rows, steps, lines)
+    rows, steps, gate_rows = like.shape
+    width = gate_rows // 4
+    every, one, gates = (rows, steps, width), (rows, width), (rows, steps, gate_rows)
     return {
-        "weight": (lines, width),
+        "weight": (gate_rows, width),
         "inputs": gates,
-        "bias": (lines,),
+        "bias": (gate_rows,),
         "hidden": one,
         "cell": one,
         "gates": gates,
@@ -126,5 +126,5 @@ def _shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
         "d_cell": one,
         "d_hidden": one,
         "d_gates": gates,
-        "d_bias": (lines,),
+        "d_bias": (gate_rows,),
     }

@@ -1,8 +1,7 @@
-"""Memory for what is read from end to end at every step, on pages as large as there are: weights,
-and what a decoder remembers.
+"""Memory on large pages for tensors that every decoding step reads: weights and caches.
 
-The processor looks up the address of each page that it reads. Of the usual 4 KB there are so many
-that a sweep over all weights waits for that; of 2 MB there are few.
+The processor translates the address of each page that it reads. Pages of the usual 4 KB are so many
+that reading all weights waits for the translations; pages of 2 MB are few.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import torch
 from torch import Tensor
 
 PAGE = 2 << 20  # bytes of a large page
-BLOCK = 32 << 20  # bytes that are reserved at once; those that nobody writes to take no memory
+BLOCK = 32 << 20  # bytes that are reserved at once; only pages that are written to take memory
 ALIGNMENT = 64
-LEAST = 4 << 20  # bytes for which pages of their own are asked
+SMALLEST = 4 << 20  # bytes from which zeros are on large pages
 
 
 @dataclass
 class _Block:
     """Reserved memory, of which the first bytes are in use. Tensors in it keep it alive."""
 
-    room: mmap.mmap
+    memory: mmap.mmap
     used: int
 
 
@@ -38,40 +37,39 @@ def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     block = _block_with(size) if size else None
     if block is None:
         return torch.empty(tuple(shape), dtype=dtype)
-    place = torch.frombuffer(block.room, dtype=torch.uint8, count=size, offset=block.used)
+    tensor = torch.frombuffer(block.memory, dtype=torch.uint8, count=size, offset=block.used)
     block.used += size + -size % ALIGNMENT
-    return place.view(dtype).view(tuple(shape))
+    return tensor.view(dtype).view(tuple(shape))
 
 
 def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of the type of `like`, on its device; where they are many, the system makes them at the
-    first write nearby."""
+    """See `ops.zeros`; of large tensors the system zeroes a page at its first write."""
     size = prod(shape) * like.element_size()
-    if like.device.type != "cpu" or size < LEAST:
+    if like.device.type != "cpu" or size < SMALLEST:
         return like.new_zeros(shape)
     try:
         block = _reserve(size + PAGE)
     except (AttributeError, OSError):
         return like.new_zeros(shape)
-    place = torch.frombuffer(block.room, dtype=torch.uint8, count=size, offset=block.used)
-    place[::PAGE] = 0  # several threads that write to a new page first wait for each other
-    return place.view(like.dtype).view(shape)
+    tensor = torch.frombuffer(block.memory, dtype=torch.uint8, count=size, offset=block.used)
+    tensor[::PAGE] = 0  # threads that write to a new page at the same time wait for each other
+    return tensor.view(like.dtype).view(shape)
 
 
 def _block_with(size: int) -> _Block | None:
-    """A block with so much left, the last one if it has."""
+    """A block with `size` bytes left: the last one, if it has them, or a new one."""
     global _last
-    if _last is None or len(_last.room) - _last.used < size:
+    if _last is None or len(_last.memory) - _last.used < size:
         try:
             _last = _reserve(max(size, BLOCK) + PAGE)
-        except (AttributeError, OSError):  # another system, or one that has no such pages
+        except (AttributeError, OSError):  # the system has no such pages
             return None
     return _last
 
 
 def _reserve(size: int) -> _Block:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    room = mmap.mmap(-1, size, flags=flags)
-    room.madvise(mmap.MADV_HUGEPAGE)
-    address = torch.frombuffer(room, dtype=torch.uint8).data_ptr()
-    return _Block(room, -address % PAGE)
+    memory = mmap.mmap(-1, size, flags=flags)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    return _Block(memory, -address % PAGE)

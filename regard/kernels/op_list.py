@@ -1,4 +1,4 @@
-"""Operations that the kernels run one after the other, on numbered registers."""
+"""Operations over numbered registers, in the order in which the kernels run them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from regard.kernels.tracer import CannotCompile
 from regard.layers.quantized import QuantizedMatrix
 
 # The numbers that programs.h gives them.
-NORM, LINEAR, SELF, CROSS, ADD, LINES, TABLE, PLACES, SCALED = range(9)
-COUNTED, FIRST, SELF_FIRST, BEFORE, AFTER, JOINED, STATE, KEEP = range(9, 17)
-RNN_CELL, GRU_CELL, LSTM_CELL, LSTM_HIDDEN = range(4)  # of STATE, as cells.h has them
+NORM, LINEAR, SELF, CROSS, ADD, EMBEDDING, TABLE, POSITIONS, SCALE = range(9)
+TOKEN_POSITIONS, FIRST_TOKEN, SELF_FIRST_TOKEN = range(9, 12)
+READ_STATE, WRITE_STATE, CONCAT, CELL, CACHE_ONLY = range(12, 17)
+RNN_CELL, GRU_CELL, LSTM_CELL, LSTM_HIDDEN = range(4)  # of CELL, as cells.h has them
 ABSENT = -1
 
 
@@ -59,13 +60,13 @@ class OpList:
         """
         at = [number for number, op in enumerate(self.ops) if op.kind == SELF]
         if not at:
-            raise CannotCompile("nothing that reads a cache")
-        last = replace(self.ops[at[-1]], kind=KEEP)
+            raise CannotCompile("a model without self-attention has no cache to fill")
+        last = replace(self.ops[at[-1]], kind=CACHE_ONLY)
         return OpList([*self.ops[: at[-1]], last], self.widths)
 
 
-def with_sums_joined(ops: list[Op], last: int) -> list[Op]:
-    """Sums that follow a product directly become part of it."""
+def fuse_additions(ops: list[Op], last: int) -> list[Op]:
+    """Additions that follow a product directly become part of it."""
     found: list[Op] = []
     for at, op in enumerate(ops):
         before = found[-1] if found else None
@@ -85,15 +86,15 @@ def with_sums_joined(ops: list[Op], last: int) -> list[Op]:
     return found
 
 
-def in_few_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
-    """Registers that nothing reads any more are written again; the result is in the first.
+def allocate_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
+    """Reuse registers that are not read any more; the result is in the first.
 
     Raises:
         CannotCompile: the last product still reads what came in, or there is nothing.
     """
     end = ops[-1] if ops else None
     if end is None or end.target != last or (end.kind != ADD and 0 in end.reads):
-        raise CannotCompile("a result that is not the last operation")
+        raise CannotCompile("the result must be that of the last layer")
     final = {read: at for at, op in enumerate(ops) for read in op.reads}
     here, packed = {ABSENT: ABSENT, 0: 0}, [widths[last]]
     free: dict[int, list[int]] = {}  # by width

@@ -26,11 +26,20 @@ from regard.kernels import (
 from regard.kernels.arguments import is_cpu_strided
 from regard.kernels.compiled_decoder import CompiledGenerator
 from regard.kernels.compiled_encoder import compiled_encoder
-from regard.kernels.training import Attending
+from regard.kernels.training import AttentionCall
 from regard.layers import panels
 from regard.layers.linear import linear_no_grad, weight_gradient
 from regard.models import wrappers
-from regard.ops import ALL_KEYS, NO_DROP, Drop, KeyMask, RecurrentWeights, autocast_dtype, cast
+from regard.ops import (
+    ALL_KEYS,
+    NO_DROP,
+    Drop,
+    KeyMask,
+    RecurrentWeights,
+    autocast_dtype,
+    autocasts_to_bfloat16,
+    cast,
+)
 
 # ------------------------------------------------------------------------------ attention
 
@@ -74,27 +83,27 @@ def _packed_attention(
 
 def _attending(
     query: Tensor, key: Tensor, mask: KeyMask, scale: float | None, drop: Drop
-) -> Attending:
+) -> AttentionCall:
     """The arguments of one call for heads (B, H, T, K) and (B, H, S, K)."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     if (rows := mask.unpadded) is not None:
-        return Attending(None, rows.causal, scale, drop, (rows.queries, rows.keys))
+        return AttentionCall(None, rows.causal, scale, drop, (rows.queries, rows.keys))
     grid = None if mask.is_causal else mask.grid
     if grid is not None:
         grid = grid.expand(*query.shape[:3], key.size(2))
         if grid.stride(-1) != 1:
             grid = grid.contiguous()
-    return Attending(grid, mask.is_causal, scale, drop)
+    return AttentionCall(grid, mask.is_causal, scale, drop)
 
 
 class _Attention(torch.autograd.Function):
     """Queries (B, H, T, K), keys and values (B, H, S, K) -> (B, H, T, K)."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> Tensor:
-        context, norms = training.attend(query, key, value, asked)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        context, norms = training.attend(query, key, value, call)
         ctx.save_for_backward(query, key, value, context, norms)
-        ctx.asked = asked
+        ctx.call = call
         return context
 
     @staticmethod
@@ -102,7 +111,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *heads, norms = ctx.saved_tensors
         found = [torch.empty_like(x.transpose(1, 2)).transpose(1, 2) for x in heads[:3]]
-        training.attend_back(grads[0], heads, norms, ctx.asked, found)
+        training.attend_back(grads[0], heads, norms, ctx.call, found)
         return *found, None
 
 
@@ -110,10 +119,10 @@ class _PackedAttention(torch.autograd.Function):
     """The same with one gradient: (B, T, 3, H, K) -> (B, H, T, K)."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, asked: Attending) -> Tensor:
-        context, norms = training.attend(*ops.unstack_qkv(projected), asked)
+    def forward(ctx: Any, projected: Tensor, call: AttentionCall) -> Tensor:
+        context, norms = training.attend(*ops.unstack_qkv(projected), call)
         ctx.save_for_backward(projected, context, norms)
-        ctx.asked = asked
+        ctx.call = call
         return context
 
     @staticmethod
@@ -122,7 +131,7 @@ class _PackedAttention(torch.autograd.Function):
         projected, context, norms = ctx.saved_tensors
         found = torch.empty_like(projected)
         heads = (*ops.unstack_qkv(projected), context)
-        training.attend_back(grads[0], heads, norms, ctx.asked, ops.unstack_qkv(found))
+        training.attend_back(grads[0], heads, norms, ctx.call, ops.unstack_qkv(found))
         return found, None
 
 
@@ -287,11 +296,11 @@ class _LSTMStep(torch.autograd.Function):
 
 
 def _reads_sequence(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
-    """Whether autocast asks for bfloat16 where everything is float32 on the CPU."""
+    """Whether autocast computes in bfloat16, and everything is float32 on the CPU."""
     tensors = x, hidden, cell, weights.input, weights.recurrent
     plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in tensors)
     several = x.size(1) > 1 and weights.recurrent_bias is None
-    return plain and several and autocast_dtype(x) == torch.bfloat16 and lstm.available()
+    return plain and several and autocasts_to_bfloat16(x) and lstm.available()
 
 
 def _lstm(

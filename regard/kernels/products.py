@@ -11,30 +11,30 @@ from regard.kernels.arguments import address, contiguous, is_cpu_strided, option
 from regard.layers.panels import GROUP, PANEL, Panels
 
 WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that products.h gives them
-A_THREADS_WORK = 100_000  # multiplications of one row that pay for a further thread
-AT_ONCE = 12  # rows that are multiplied while the matrix comes from memory
+WORK_PER_THREAD = 100_000  # multiplications of one row from which a further thread pays
+AT_ONCE = 12  # rows for which the matrix is read once
 
 
 def threads_for(work: int, rows: int = 1) -> int:
-    """How many threads should share so many multiplications, which are those of so many rows."""
-    return max(1, min(torch.get_num_threads(), work // min(rows, AT_ONCE) // A_THREADS_WORK))
+    """The number of threads for `work` multiplications, which are those of `rows` rows."""
+    return max(1, min(torch.get_num_threads(), work // min(rows, AT_ONCE) // WORK_PER_THREAD))
 
 
 def quantized_linear(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> Tensor:
-    """See `panels.quantized_linear`; a row gives the same bits alone and among others."""
+    """See `panels.quantized_linear`; that of a row is bit-identical alone and in any batch."""
     x = contiguous(x)
-    lines, columns = matrix.shape
+    out_features, in_features = matrix.shape
     size = x.shape[:-1]
-    out = x.new_empty(*size, lines)
-    rows = x.numel() // columns
+    out = x.new_empty(*size, out_features)
+    rows = x.numel() // in_features
     numbers = (
         *packed_matrix(*matrix),
-        optional_address("bias", bias, torch.float32, (lines,)),
+        optional_address("bias", bias, torch.float32, (out_features,)),
     )
     if rows:
         build.library().regard_linear(
-            *(*numbers, address("x", x, torch.float32, (*size, columns)), rows),
-            *(address("out", out, torch.float32, (*size, lines)),),
+            *(*numbers, address("x", x, torch.float32, (*size, in_features)), rows),
+            *(address("out", out, torch.float32, (*size, out_features)),),
             threads_for(rows * matrix.packed.numel(), rows),
         )
     return out
@@ -43,22 +43,28 @@ def quantized_linear(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> T
 def packed_matrix(
     packed: Tensor, scale: Tensor | None, shape: tuple[int, int]
 ) -> tuple[int, int, int, int, int | None]:
-    """A matrix (N, K) in panels as kernels take it: type, N, K, and where numbers and scales lie.
+    """A matrix (N, K) in panels as kernels take it: type, N, K, addresses of numbers and scales.
 
     Raises:
         RegardError: `packed` and `scale` are not those of a matrix of this shape.
     """
-    lines, columns = shape
+    out_features, in_features = shape
     if packed.dtype not in WEIGHTS:
         raise RegardError(f"`packed` must be uint8 or bfloat16, but is {packed.dtype}.")
     side = 4 if packed.dtype is torch.uint8 else 2
-    panels = -(-lines // PANEL), -(-columns // GROUP) * GROUP // side, PANEL, side
+    panels = -(-out_features // PANEL), -(-in_features // GROUP) * GROUP // side, PANEL, side
     data = address("packed", packed, packed.dtype, panels)
     if side == 4:
-        return 0, lines, columns, data, address("scale", scale, torch.float32, (lines,))
+        return (
+            0,
+            out_features,
+            in_features,
+            data,
+            address("scale", scale, torch.float32, (out_features,)),
+        )
     if scale is not None:
         raise RegardError("`scale` must be None where the weights are bfloat16.")
-    return 1, lines, columns, data, None
+    return 1, out_features, in_features, data, None
 
 
 def fits(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> bool:

@@ -23,13 +23,13 @@ from regard.kernels.arguments import (
 from regard.kernels.beams import search
 from regard.kernels.op_list import (
     ABSENT,
-    AFTER,
-    COUNTED,
+    EMBEDDING,
     LINEAR,
-    LINES,
     NORM,
-    PLACES,
+    POSITIONS,
     TABLE,
+    TOKEN_POSITIONS,
+    WRITE_STATE,
     Op,
     OpList,
 )
@@ -57,20 +57,20 @@ class Program:
         ops, widths = listed.ops, listed.widths
         for op in ops:
             _check(op, widths)
-        self._kept = [tensor.detach() for op in ops for tensor in _read(op)]
+        self._tensors = [tensor.detach() for op in ops for tensor in _read(op)]
         self.width = widths[0]  # of what comes out
         self.end = min(map(_positions, ops), default=sys.maxsize)
         self._matrices = [_matrix(op) for op in ops]
         self._ops = (signatures.OpStruct * len(ops))(*map(_op, ops, self._matrices))
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
         linears = [op.matrix for op in ops if op.kind == LINEAR and op.matrix is not None]
-        self._parts = sum(op.kind == AFTER for op in ops)  # of a recurrent state
+        self._parts = sum(op.kind == WRITE_STATE for op in ops)  # of a recurrent state
         self._program = signatures.ProgramStruct(
             ctypes.addressof(self._ops),
             len(ops),
             ctypes.addressof(self._widths),
             len(widths),
-            max((matrix.columns for matrix in linears), default=0),
+            max((matrix.in_features for matrix in linears), default=0),
         )
         self._address = ctypes.addressof(self._program)
         self._tuners: dict[Any, ThreadTuner] = {}
@@ -108,8 +108,8 @@ class Program:
         count: int,
         parts: Any = None,
     ) -> TopKTokens | None:
-        """The `count` most probable words after each of the tokens (R, 1), as `ops.topk` finds
-        them among the scores, but nobody stores those. None where that cannot be done.
+        """The `count` most probable tokens after each of the tokens (R, 1), as by `ops.topk`, but
+        without storing the logits. None where that cannot be done.
 
         Raises:
             IndexError: there is no such token.
@@ -119,14 +119,14 @@ class Program:
             return None
         rows = tokens.size(0)
         shape = rows, count
-        words, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
+        best, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
         given = (address("tokens", tokens, torch.int64, (rows, 1)),)
-        found = count, raw_address(words), raw_address(log_probs)
+        found = count, raw_address(best), raw_address(log_probs)
         run = library.regard_run_topk
         wrong = self._call(run, (rows, 1), given, found, cache, source, parts)
         if wrong > 0:
             raise IndexError(NO_TOKEN)
-        return None if wrong else TopKTokens(words, log_probs, self.width)
+        return None if wrong else TopKTokens(best, log_probs, self.width)
 
     def search(
         self,
@@ -197,14 +197,14 @@ class Program:
         tuner = self._tuners.get(key)
         if tuner is None:
             tuner = self._tuners[key] = ThreadTuner()
-        return tuner.timed(threads, lambda some: run(*arguments, some), size=rows * count)
+        return tuner.timed(threads, lambda n: run(*arguments, n), size=rows * count)
 
 
 def _positions(op: Op) -> int:
-    """How many an operation has."""
-    if op.table is None or op.kind not in (PLACES, COUNTED):
+    """How many positions the table of an operation has."""
+    if op.table is None or op.kind not in (POSITIONS, TOKEN_POSITIONS):
         return sys.maxsize
-    return len(op.table) - (op.layer + 1 if op.kind == COUNTED else 0)
+    return len(op.table) - (op.layer + 1 if op.kind == TOKEN_POSITIONS else 0)
 
 
 def readable(state: KeyValueCache | SourceMemory) -> bool:
@@ -249,16 +249,16 @@ def _check(op: Op, widths: list[int]) -> None:
     """Raises CannotCompile: an operation reads or writes other numbers than its registers hold."""
     known = range(len(widths))
     if not all(at in known for at in (op.target, *(r for r in op.reads if r != ABSENT))):
-        raise CannotCompile("a register that is not there")
+        raise CannotCompile("an operation reads a register that does not exist")
     target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
     numbers: tuple[Any, ...]
     if op.kind == LINEAR and op.matrix is not None:
         numbers = op.matrix.shape == (target, source), (op.bias, target)
     elif op.kind == NORM:
         numbers = target == source, (op.gain, target), (op.bias, target)
-    elif op.kind == LINES and op.matrix is not None:
-        numbers = (op.matrix.columns == target,)
-    elif op.kind in (TABLE, PLACES, COUNTED) and op.table is not None:
+    elif op.kind == EMBEDDING and op.matrix is not None:
+        numbers = (op.matrix.in_features == target,)
+    elif op.kind in (TABLE, POSITIONS, TOKEN_POSITIONS) and op.table is not None:
         numbers = (op.table.dim() == 2 and op.table.size(1) == target,)
     else:
         return
@@ -266,7 +266,7 @@ def _check(op: Op, widths: list[int]) -> None:
         if isinstance(one, tuple) and one[0] is not None:
             one = one[0].shape == (one[1],)
         if not one:
-            raise CannotCompile("weights of another size than the hidden states")
+            raise CannotCompile("the shape of a weight does not fit the width of the hidden states")
 
 
 def _read(op: Op) -> list[Tensor]:
@@ -277,7 +277,7 @@ def _read(op: Op) -> list[Tensor]:
     """
     numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
     if not all(is_cpu_strided(tensor) and is_contiguous(tensor) for tensor in numbers):
-        raise CannotCompile("numbers of another type")
+        raise CannotCompile("weights must be contiguous, in float32, on a CPU")
     if op.matrix is not None:
         numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
     return numbers
@@ -287,7 +287,7 @@ def _matrix(op: Op) -> signatures.MatrixStruct | None:
     matrix = op.matrix
     if matrix is None:
         return None
-    bias = optional_address("bias", op.bias, torch.float32, (matrix.lines,))
+    bias = optional_address("bias", op.bias, torch.float32, (matrix.out_features,))
     return signatures.MatrixStruct(*packed_matrix(matrix.weight, matrix.scale, matrix.shape), bias)
 
 

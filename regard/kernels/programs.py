@@ -1,4 +1,4 @@
-"""The compiled forms of a model's methods, kept beside the model."""
+"""The compiled methods of a model, kept beside the model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.capture import listening
-from regard.attention.head_gates import gating
+from regard.attention.head_gates import captured_or_gated
 from regard.kernels import build
 from regard.kernels.lowering import LEAVES, PAIRS
 from regard.kernels.program import Program
@@ -109,8 +108,7 @@ def wants_results_alone(model: nn.Module) -> bool:
     """Whether nothing but results is wanted of a model: no gradients, no capture, no gates."""
     return (
         not model.training
-        and listening.get() is None
-        and gating.get() is None
+        and not captured_or_gated()
         and not torch.is_autocast_enabled("cpu")
         and build.kernels() is not None
     )

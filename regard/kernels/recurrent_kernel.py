@@ -1,4 +1,4 @@
-"""A recurrent layer with a quantized matrix by the compiled kernels: see cpp/recurrent.h."""
+"""A quantized recurrent layer by the compiled kernels: see cpp/recurrent.h."""
 
 from __future__ import annotations
 

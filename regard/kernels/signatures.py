@@ -32,7 +32,7 @@ class OpStruct(ctypes.Structure):
 
     _fields_ = [
         *_fields_of(int32, "kind target source other layer heads head_dim activation"),
-        *(("number", float32), ("lines", int32)),
+        *(("number", float32), ("rows", int32)),
         *_fields_of(pointer, "matrix gain bias table"),
     ]
 
@@ -42,20 +42,20 @@ class MemoryStruct(ctypes.Structure):
 
     _fields_ = [
         *_fields_of(pointer, "keys values"),
-        *_fields_of(int64, "numbers line layer head position"),
+        *_fields_of(int64, "dtype slot_stride layer_stride head_stride position_stride"),
         ("lengths", pointer),
         *_fields_of(int64, "sharing longest"),
         ("origin", pointer),
-        *_fields_of(int64, "origin_row origin_position"),
-        *_fields_of(int64, "rows lines layers heads positions width"),
+        *_fields_of(int64, "origin_row_stride origin_position_stride"),
+        *_fields_of(int64, "rows slots layers heads positions width"),
     ]
 
 
 class PartStruct(ctypes.Structure):
     """A tensor of a recurrent state: where it is read, where the next is written (programs.h)."""
 
-    _fields_ = [("before", pointer), ("before_step", int64)]
-    _fields_ += [("after", pointer), ("after_step", int64)]
+    _fields_ = [("before", pointer), ("before_stride", int64)]
+    _fields_ += [("after", pointer), ("after_stride", int64)]
 
 
 class ProgramStruct(ctypes.Structure):
@@ -69,10 +69,10 @@ class BeamsStruct(ctypes.Structure):
     """The options and the results of a beam search (beams.h)."""
 
     _fields_ = [
-        *_fields_of(int64, "sentences size wanted count stopping bits first_bits most"),
-        *_fields_of(int64, "n_ends n_never normalized forced"),
-        *_fields_of(pointer, "ends never limits now soon last"),
-        *_fields_of(int64, "work threads a_threads_work"),
+        *_fields_of(int64, "sentences size wanted count stopping bits first_bits max_tokens"),
+        *_fields_of(int64, "n_ends n_forbidden normalized forced"),
+        *_fields_of(pointer, "ends forbidden limits penalties bound_penalties limit_penalties"),
+        *_fields_of(int64, "work threads work_per_thread"),
         *_fields_of(pointer, "counts scores log_probs ended lengths tokens"),
     ]
 
@@ -116,21 +116,24 @@ class SumsStruct(ctypes.Structure):
 class EntropyStruct(ctypes.Structure):
     """Cross-entropy (loss.h)."""
 
-    _fields_ = [*_fields_of(pointer, "scores targets losses"), *_fields_of(int64, "rows words")]
-    _fields_ += [("smoothing", float64)]
+    _fields_ = [
+        *_fields_of(pointer, "logits targets losses"),
+        *_fields_of(int64, "rows vocab_size"),
+        ("smoothing", float64),
+    ]
 
 
 class LstmStepStruct(ctypes.Structure):
-    """One step of an LSTM's cell (lstm_step.h)."""
+    """One step of an LSTM (lstm_step.h)."""
 
     _fields_ = [
-        *(*_fields_of(pointer, "sums more"), ("step", int64)),
-        *_fields_of(pointer, "before gates hidden after d_hidden d_after d_sums d_before"),
+        *(*_fields_of(pointer, "below recurrent"), ("below_stride", int64)),
+        *_fields_of(pointer, "cell gates hidden next_cell d_hidden d_next_cell d_gates d_cell"),
         *_fields_of(int64, "rows width"),
     ]
 
 
-class PlaceStruct(ctypes.Structure):
+class HeadsStruct(ctypes.Structure):
     """Address and strides of the heads (B, H, T, K) (attention_autograd.h)."""
 
     _fields_ = [("data", pointer), *_fields_of(int64, "row position head")]
@@ -140,10 +143,10 @@ class AttentionStruct(ctypes.Structure):
     """Attention and its backward pass (attention_autograd.h)."""
 
     _fields_ = [
-        *_fields_of(PlaceStruct, "query key value context"),
-        *_fields_of(PlaceStruct, "context_grad query_grad key_grad value_grad"),
-        ("allowed", pointer),
-        *_fields_of(int64, "allowed_row allowed_head allowed_query"),
+        *_fields_of(HeadsStruct, "query key value context"),
+        *_fields_of(HeadsStruct, "context_grad query_grad key_grad value_grad"),
+        ("mask", pointer),
+        *_fields_of(int64, "mask_row mask_head mask_query"),
         ("norms", pointer),
         *_fields_of(int64, "rows heads queries keys width causal"),
         ("drop", DropStruct),
@@ -159,7 +162,7 @@ class ParameterStruct(ctypes.Structure):
     _fields_ = [
         *_fields_of(pointer, "values grads means squares copy"),
         ("count", int64),
-        *_fields_of(float32, "keep pull rate unused"),
+        *_fields_of(float32, "decay_factor l2 learning_rate unused"),
     ]
 
 
@@ -168,7 +171,7 @@ class AdamStruct(ctypes.Structure):
 
     _fields_ = [
         *(*_fields_of(pointer, "parameters pieces"), ("count", int64)),
-        *_fields_of(float32, "grad_scale first second lacking eps unused"),
+        *_fields_of(float32, "grad_scale beta1 beta2 root_scale eps unused"),
         ("sums", pointer),
     ]
 
@@ -194,13 +197,13 @@ STRUCTURES: tuple[type[ctypes.Structure], ...] = (
         SumsStruct,
         EntropyStruct,
         LstmStepStruct,
-        PlaceStruct,
+        HeadsStruct,
         AttentionStruct,
     ),
     *(ParameterStruct, AdamStruct, LstmLayerStruct),
 )
 
-_matrix = [int64, int64, int64, pointer, pointer]  # type, lines, columns, data, scale
+_matrix = [int64, int64, int64, pointer, pointer]  # type, rows, columns, data, scale
 _memories = [int64, int64, pointer, pointer, pointer]  # rows, tokens, cache, source, parts
 _typed_call = [int64, int64, pointer]  # the type, threads, a structure
 
@@ -227,7 +230,7 @@ FUNCTIONS: dict[str, list[Any]] = {
     **dict.fromkeys(["regard_adam", "regard_add_squares"], [int64, pointer]),
     **dict.fromkeys(["regard_lstm_forward", "regard_lstm_backward"], [pointer, int64]),
 }
-FLAGS = ("regard_check", "regard_attention_is_fast", "regard_lstm_there")  # no arguments
+FLAGS = ("regard_check", "regard_attention_is_fast", "regard_lstm_available")  # no arguments
 
 
 def declare(library: ctypes.CDLL) -> None:

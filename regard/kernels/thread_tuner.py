@@ -1,4 +1,4 @@
-"""Whether threads that share a call help it: not on a busy machine, where they wait for each other.
+"""The number of threads of a call, fewer on a busy machine.
 
 A call of a millisecond ends when its last thread ends, and a thread whose core is taken by another
 program ends later than the call would have taken on one thread.

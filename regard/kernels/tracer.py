@@ -42,8 +42,8 @@ class CannotCompile(Exception):
         self.reason = reason
 
 
-class HiddenStates(fx.Proxy):
-    """A symbol that can be unbound: into the layers of a state, or into one token."""
+class UnbindableProxy(fx.Proxy):
+    """A proxy whose `unbind` has a known length: the layers of a state, or one token."""
 
     def unbind(self, dim: int = 0) -> list[fx.Proxy]:
         """See `torch.unbind`."""
@@ -79,16 +79,17 @@ class LeafTracer(fx.Tracer):
         """The graph of the method.
 
         Raises:
-            CannotCompile: its path depends on values, or it needs what symbols do not have.
+            CannotCompile: its control flow depends on values, or it uses an operation that proxies
+                do not have.
         """
         try:
             with _lock:
                 return self.trace(model)
         except CannotCompile:
             raise
-        except Exception as error:  # whatever a model does with symbols
+        except Exception as error:  # whatever a model does with proxies
             reason = str(error).strip().split("\n")[0] or type(error).__name__
-            raise CannotCompile(reason, _place_in(error.__traceback__)) from error
+            raise CannotCompile(reason, _line_in(error.__traceback__)) from error
 
     def symbol(self, name: str) -> fx.Proxy:
         """An input of the graph."""
@@ -144,7 +145,7 @@ class LeafTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """See `fx.Tracer`."""
-        return HiddenStates(node, self)
+        return UnbindableProxy(node, self)
 
     def create_node(self, kind: str, *details: Any, **more: Any) -> fx.Node:
         """See `fx.Tracer`; each node knows the line that made it."""
@@ -189,7 +190,9 @@ def state_symbols(tracer: LeafTracer, state: State) -> Any:
             return part
         if isinstance(value, State):
             return replace(value, **{name: symbols(one) for name, one in value.parts().items()})
-        raise CannotCompile(f"a state holds {type(value).__name__}")
+        raise CannotCompile(
+            f"a state with a field of type {type(value).__name__} has no compiled form"
+        )
 
     return symbols(state)
 
@@ -215,7 +218,7 @@ def _line_of(frame: FrameType | None) -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _place_in(traceback: TracebackType | None) -> str:
+def _line_in(traceback: TracebackType | None) -> str:
     found = ""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

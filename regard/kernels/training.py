@@ -1,8 +1,7 @@
-"""What a training does besides its matrix products, by the compiled kernels: see cpp/training.h.
+"""The elementwise operations of training by the compiled kernels: see cpp/training.h.
 
-Nothing here has a gradient of its own: the layers' autograd functions call these for both passes.
-Each function asks for tensors that `fit`, which tells whether there are kernels for them; where
-there are none, the layers compute the same by torch.
+Nothing here has a gradient of its own: autograd functions call these in both passes. The arguments
+of each function must `fit`; for others the definitions in `regard.ops` compute the same.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from regard.kernels.signatures import (
     DropStruct,
     EntropyStruct,
     GeluStruct,
+    HeadsStruct,
     LstmStepStruct,
-    PlaceStruct,
     SumsStruct,
 )
 from regard.ops import Drop, SequenceOffsets
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
-TOGETHER = 64  # rows of one partial sum, as in training.h
-A_THREADS_NUMBERS = 1 << 14  # numbers that pay for a further thread
-A_THREADS_PRODUCTS = 1 << 19  # multiplications
+GROUP_ROWS = 64  # rows of one partial sum, as in training.h
+NUMBERS_PER_THREAD = 1 << 14  # from which a further thread pays
+PRODUCTS_PER_THREAD = 1 << 19  # multiplications from which one pays
 
 
 def fit(*tensors: Tensor) -> bool:
@@ -53,8 +52,8 @@ def fit(*tensors: Tensor) -> bool:
     one = tensors[0]
     if not one.is_cpu or torch.compiler.is_compiling():
         return False
-    alike = all(is_cpu_strided(t, one.dtype) for t in tensors)
-    return alike and one.dtype in NUMBERS and one.numel() > 0 and build.available()
+    same = all(is_cpu_strided(t, one.dtype) for t in tensors)
+    return same and one.dtype in NUMBERS and one.numel() > 0 and build.available()
 
 
 def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
@@ -64,8 +63,8 @@ def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
     out = torch.empty_like(x)
     width = x.size(-1) if x.dim() else 1
     if x.numel():
-        places = (address(name, y, x.dtype, x.shape) for name, y in (("x", x), ("out", out)))
-        job = DroppingStruct(*places, x.numel() // width, width, _drop(seed, threshold))
+        addresses = (address(name, y, x.dtype, x.shape) for name, y in (("x", x), ("out", out)))
+        job = DroppingStruct(*addresses, x.numel() // width, width, _drop(seed, threshold))
         _run("regard_drop", x, job)
     return out
 
@@ -114,7 +113,7 @@ def add_norm_back(
     out, kind, shape = torch.empty_like(hidden), hidden.dtype, hidden.shape
     # Where nothing is dropped, the two gradients are one.
     update_grad = torch.empty_like(update) if dropping else out
-    parts = -(-hidden.numel() // width // TOGETHER)
+    parts = -(-hidden.numel() // width // GROUP_ROWS)
     sums, found = torch.empty(parts, 2, width), torch.empty(2, width)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
     job.out, job.grad = address("out", out, kind, shape), address("grad", grad, kind, shape)
@@ -153,55 +152,55 @@ def gelu(x: Tensor, grad: Tensor | None = None, *, tanh: bool) -> Tensor:
     return out
 
 
-def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """The losses (n,) of scores (n, V), in float64; the scores become their gradient.
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """The losses (n,) of logits (n, V), in float64; the gradient overwrites the logits.
 
     Raises:
         IndexError: there is no such target.
-        RegardError: there is not one target, int64, for each row of scores.
+        RegardError: there is not one target, int64, for each row of logits.
     """
-    _check_numbers("scores", scores)
-    rows, words = checked_shape("scores", scores)
+    _check_numbers("logits", logits)
+    rows, vocab_size = checked_shape("logits", logits)
     if targets.dtype is torch.int64 and targets.is_cpu:
         targets = contiguous(targets)
     losses = torch.empty(rows, dtype=torch.float64)
     job = EntropyStruct(
-        address("scores", scores, scores.dtype, (rows, words)),
+        address("logits", logits, logits.dtype, (rows, vocab_size)),
         address("targets", targets, torch.int64, (rows,)),
-        *(address("losses", losses, torch.float64, (rows,)), rows, words, smoothing),
+        *(address("losses", losses, torch.float64, (rows,)), rows, vocab_size, smoothing),
     )
-    if _run("regard_entropy", scores, job):
-        least, most = map(int, targets.aminmax())
-        raise IndexError(f"targets are {least} to {most}, but must be 0 to {words - 1}")
+    if _run("regard_entropy", logits, job):
+        low, high = map(int, targets.aminmax())
+        raise IndexError(f"targets are {low} to {high}, but must be 0 to {vocab_size - 1}")
     return losses
 
 
-def lstm_step(sums: Tensor, more: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden state and cell (B, D) after a step whose gates are sums + more, (B, 4D), and those.
+def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden state and cell (B, D) after a step, and its gates (B, 4D): see `ops.lstm_step`.
 
-    All are float32; rows of `sums` may be one and the same.
+    All are float32; the rows of `below` may be the same memory.
     """
-    more, cell = contiguous(more), contiguous(cell)
+    recurrent, cell = contiguous(recurrent), contiguous(cell)
     rows, width = checked_shape("cell", cell)
     one, gate, real = (rows, width), (rows, 4 * width), torch.float32
-    if sums.dim() == 2 and sums.stride(1) != 1:
-        sums = contiguous(sums)
+    if below.dim() == 2 and below.stride(1) != 1:
+        below = contiguous(below)
     gates, hidden, after = cell.new_empty(gate), torch.empty_like(cell), torch.empty_like(cell)
     job = LstmStepStruct(
-        *(row_strided_address("sums", sums, real, gate), address("more", more, real, gate)),
-        sums.stride(0),
+        *(row_strided_address("below", below, real, gate),),
+        *(address("recurrent", recurrent, real, gate), below.stride(0)),
         *(address("cell", cell, real, one), address("gates", gates, real, gate)),
         *(address("hidden", hidden, real, one), address("after", after, real, one)),
         *(None, None, None, None, rows, width),
     )
-    _run_float("regard_lstm_step", more, job)
+    _run_float("regard_lstm_step", recurrent, job)
     return hidden, after, gates
 
 
 def lstm_step_back(
     grads: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the sums (B, 4D) and of the cell before, from those of both results."""
+    """The gradients of the gates (B, 4D) and of the cell before, from those of both results."""
     d_hidden, d_after, gates, cell, after = map(contiguous, (*grads, gates, cell, after))
     rows, width = checked_shape("after", after)
     one, gate, real = (rows, width), (rows, 4 * width), torch.float32
@@ -221,7 +220,7 @@ def sum_rows(x: Tensor) -> Tensor:
     _check_numbers("x", x)
     rows, width = checked_shape("x", x)
     x = contiguous(x)
-    groups = -(-rows // TOGETHER)
+    groups = -(-rows // GROUP_ROWS)
     parts, out = torch.empty(groups, width), torch.empty(width)
     job = SumsStruct(
         address("x", x, x.dtype, (rows, width)),
@@ -234,13 +233,13 @@ def sum_rows(x: Tensor) -> Tensor:
 
 def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether `attend` takes these heads, (B, H, T, K) and (B, H, S, K): bfloat16 on the CPU."""
-    alike = key.shape == value.shape and query.shape[:2] == key.shape[:2]
+    same = key.shape == value.shape and query.shape[:2] == key.shape[:2]
     side_by_side = all(x.stride(-1) == 1 for x in (query, key, value))
     return (
         query.dtype == torch.bfloat16
         and fit(query, key, value)
         and query.dim() == 4
-        and alike
+        and same
         and side_by_side
         and query.size(-1) == key.size(-1)
         and key.numel() > 0
@@ -249,25 +248,25 @@ def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Attending:
-    """What attention is asked for beside heads: `allowed` (B, H, T, S) boolean, by expansion.
+class AttentionCall:
+    """The arguments of attention beside heads: `mask` (B, H, T, S) boolean, by expansion.
 
-    extents: of queries and of keys, where rows lie end to end (1, H, N, K).
+    offsets: of queries and of keys, for sequences without padding (1, H, N, K).
     """
 
-    allowed: Tensor | None
+    mask: Tensor | None
     causal: bool
     scale: float
     drop: Drop
-    extents: tuple[SequenceOffsets, SequenceOffsets] | None = None
+    offsets: tuple[SequenceOffsets, SequenceOffsets] | None = None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, asked: Attending) -> tuple[Tensor, Tensor]:
-    """The context (B, H, T, K), whose heads lie side by side, and what `attend_back` wants."""
+def attend(query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """The context (B, H, T, K) and the logarithms of the softmax's sums, for `attend_back`."""
     rows, heads, queries, width = _head_sizes(query, key)[:4]
     context = query.new_empty(rows, queries, heads, width).transpose(1, 2)
     norms = torch.empty(rows, heads, queries)
-    job = _attention((query, key, value, context), norms, asked)
+    job = _attention((query, key, value, context), norms, call)
     _start("regard_attend", query, job)
     return context, norms
 
@@ -276,17 +275,17 @@ def attend_back(
     grad: Tensor,
     heads: Sequence[Tensor],
     norms: Tensor,
-    asked: Attending,
+    call: AttentionCall,
     out: Sequence[Tensor],
 ) -> None:
     """Write the gradients of query, key and value into `out`; `heads` are these and the context."""
     grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-    job = _attention(heads, norms, asked)
-    job.context_grad = _place("grad", grad, heads[0].shape)
+    job = _attention(heads, norms, call)
+    job.context_grad = _heads("grad", grad, heads[0].shape)
     for name, x, like in zip(("query", "key", "value"), out, heads, strict=False):
         if 0 in x.stride():
             raise RegardError(f"The gradient of `{name}` must have memory for each of its numbers.")
-        setattr(job, f"{name}_grad", _place(f"{name}_grad", x, like.shape))
+        setattr(job, f"{name}_grad", _heads(f"{name}_grad", x, like.shape))
     _start("regard_attend_back", grad, job)
 
 
@@ -305,37 +304,37 @@ def _head_sizes(query: Tensor, key: Tensor) -> tuple[int, int, int, int, int]:
     )
 
 
-def _place(name: str, x: Tensor, shape: Sequence[int]) -> PlaceStruct:
-    """Heads (B, H, T, K), the last side by side."""
+def _heads(name: str, x: Tensor, shape: Sequence[int]) -> HeadsStruct:
+    """Heads (B, H, T, K), contiguous in the last dimension."""
     data = row_strided_address(name, x, torch.bfloat16, shape)
     row, head, position, _ = x.stride()
-    return PlaceStruct(data, row, position, head)
+    return HeadsStruct(data, row, position, head)
 
 
-def _attention(heads: Sequence[Tensor], norms: Tensor, asked: Attending) -> AttentionStruct:
+def _attention(heads: Sequence[Tensor], norms: Tensor, call: AttentionCall) -> AttentionStruct:
     query, key, value, context = heads
-    rows, several, queries, width, keys = _head_sizes(query, key)
-    sizes = (rows, several, queries, width), (rows, several, keys, width)
+    rows, n_heads, queries, width, keys = _head_sizes(query, key)
+    sizes = (rows, n_heads, queries, width), (rows, n_heads, keys, width)
     job = AttentionStruct(
-        *(_place("query", query, sizes[0]), _place("key", key, sizes[1])),
-        *(_place("value", value, sizes[1]), _place("context", context, sizes[0])),
+        *(_heads("query", query, sizes[0]), _heads("key", key, sizes[1])),
+        *(_heads("value", value, sizes[1]), _heads("context", context, sizes[0])),
     )
-    if asked.allowed is not None:
-        grid = rows, several, queries, keys
-        job.allowed = row_strided_address("allowed", asked.allowed, torch.bool, grid)
-        job.allowed_row, job.allowed_head, job.allowed_query, _ = asked.allowed.stride()
-    job.norms = address("norms", norms, torch.float32, (rows, several, queries))
-    job.causal, job.scale, job.drop = asked.causal, asked.scale, _drop(*asked.drop)
-    job.rows, job.heads, job.queries, job.width, job.keys = rows, several, queries, width, keys
-    if asked.extents is not None:
-        _end_to_end(job, *asked.extents, alone=rows == 1 and asked.allowed is None)
+    if call.mask is not None:
+        grid = rows, n_heads, queries, keys
+        job.mask = row_strided_address("mask", call.mask, torch.bool, grid)
+        job.mask_row, job.mask_head, job.mask_query, _ = call.mask.stride()
+    job.norms = address("norms", norms, torch.float32, (rows, n_heads, queries))
+    job.causal, job.scale, job.drop = call.causal, call.scale, _drop(*call.drop)
+    job.rows, job.heads, job.queries, job.width, job.keys = rows, n_heads, queries, width, keys
+    if call.offsets is not None:
+        _set_offsets(job, *call.offsets, alone=rows == 1 and call.mask is None)
     return job
 
 
-def _end_to_end(
+def _set_offsets(
     job: AttentionStruct, queries: SequenceOffsets, keys: SequenceOffsets, *, alone: bool
 ) -> None:
-    """Rows lie end to end in the only row of the heads."""
+    """Sequences without padding, in the only row of the heads."""
     shape = queries.starts.shape
     if not alone or len(shape) != 1 or not shape[0]:
         raise argument_error("starts", queries.starts, torch.int64, (job.rows + 1,), "contiguous")
@@ -346,7 +345,7 @@ def _end_to_end(
 
 
 def _start(name: str, query: Tensor, job: AttentionStruct) -> None:
-    threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // A_THREADS_PRODUCTS))
+    threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // PRODUCTS_PER_THREAD))
     getattr(build.library(), name)(threads, ctypes.byref(job))
 
 
@@ -360,4 +359,4 @@ def _run_float(name: str, x: Tensor, job: ctypes.Structure) -> None:
 
 
 def _threads(x: Tensor) -> int:
-    return max(1, min(torch.get_num_threads(), x.numel() // A_THREADS_NUMBERS))
+    return max(1, min(torch.get_num_threads(), x.numel() // NUMBERS_PER_THREAD))

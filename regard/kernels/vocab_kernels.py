@@ -1,4 +1,4 @@
-"""Both ends of a decoder: rows of an embedding, and how probable tokens are."""
+"""Embedding lookup, output layer and losses by the kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.kernels.products import packed_matrix, threads_for
 from regard.layers.panels import Panels, check_range
 from regard.ops import TopKTokens
 
-A_SCORES_WORK = 40  # multiplications that take as long as a score's part of the log-sum-exp
+WORK_PER_LOGIT = 40  # multiplications that take as long as one term of the log-sum-exp
 
 
 def reads_rows(ids: Tensor, matrix: Panels) -> bool:
@@ -43,7 +43,7 @@ def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
         address("token", token, torch.int64, (rows,)),
         address("log_prob", log_prob, torch.float32, (rows,)),
-        threads_for(rows * vocab_size * A_SCORES_WORK),
+        threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
     return token, log_prob
 
@@ -67,7 +67,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
         address("targets", targets, torch.int64, (rows,)),
         address("found", found, torch.float64, (rows,)),
-        threads_for(rows * vocab_size * A_SCORES_WORK),
+        threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
     if missing:
         check_range("targets", targets, vocab_size)
@@ -88,7 +88,7 @@ def topk(logits: Tensor, count: int) -> TopKTokens:
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size, count),
         address("tokens", tokens, torch.int64, (rows, count)),
         address("log_probs", log_probs, torch.float32, (rows, count)),
-        threads_for(rows * vocab_size * A_SCORES_WORK),
+        threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
     return TopKTokens(tokens, log_probs, vocab_size)
 

@@ -1,4 +1,4 @@
-"""Matrix products at the speed that the processor has.
+"""Linear layers, by oneDNN on CPUs.
 
 For float32 on a CPU torch asks MKL, which holds back on processors that are not Intel's. oneDNN,
 which every torch for x86 carries too, does not: one core of an AMD EPYC (Zen 5) computes
@@ -16,17 +16,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import ops
-from regard.ops import autocast_dtype, cast
+from regard.ops import autocast_dtype, autocasts_to_bfloat16, cast, operation
 
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
+@operation
 def linear_no_grad(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b of one type, (..., K) and (N, K) -> (..., N); for use where no graph is made."""
-    if _takes_onednn(x) and x.numel() and not ops.is_disabled("linear.onednn"):
-        # It would read a strided bias as if it were contiguous.
-        bias = None if bias is None else bias.contiguous()
-        return _onednn(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
 
@@ -42,12 +39,22 @@ class Linear(nn.Linear):
         return SharedWeightMatmul(self.weight)
 
 
-# ------------------------------------------------------------- implementations of ops.linear
+# ----------------------------------------- implementations of linear_no_grad and ops.linear
 
 
 def _takes_onednn(x: Tensor) -> bool:
     plain = x.dtype == torch.float32 and x.device.type == "cpu"
     return plain and _onednn is not None and not torch.compiler.is_compiling()
+
+
+def _takes_onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    return _takes_onednn(x) and x.numel() > 0
+
+
+def _onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # oneDNN would read a strided bias as if it were contiguous.
+    bias = None if bias is None else bias.contiguous()
+    return _onednn(x, weight, bias, "none", [], "")
 
 
 def _in_float32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
@@ -63,12 +70,10 @@ def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether autocast on a CPU turns this product of float32 weights into one of bfloat16."""
     return (
-        x.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and weight.dtype == torch.float32
+        weight.dtype == torch.float32
         and x.dtype in (torch.float32, torch.bfloat16)
-        and torch.is_autocast_enabled("cpu")
-        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and not torch.compiler.is_compiling()
+        and autocasts_to_bfloat16(x)
     )
 
 
@@ -107,9 +112,10 @@ class _Linear(torch.autograd.Function):
 
 def weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The gradient of a weight from those of outputs and the inputs: (M, N), (M, K) -> (N, K)."""
-    return (linear_no_grad(grad.t(), x.t()) if _takes_onednn(x) else grad.t() @ x).to(dtype)
+    return linear_no_grad(grad.t(), x.t()).to(dtype)
 
 
+ops.register(linear_no_grad, "onednn", _onednn_product, when=_takes_onednn_product)
 ops.register(ops.linear, "bfloat16", _in_bfloat16, when=_under_autocast)
 ops.register(ops.linear, "onednn", _by_onednn, when=_in_float32)
 
@@ -129,14 +135,14 @@ class SharedWeightMatmul:
         self.dtype = weight.dtype
         self.inputs: list[Tensor] = []
         self.grads: list[Tensor] = []
-        self.token = _Open.apply(weight, self)
+        self.token = _SharedWeight.apply(weight, self)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, K) -> (B, N)"""
-        return _Use.apply(x, self.token, self)
+        return _SharedProduct.apply(x, self.token, self)
 
     def gradient(self) -> Tensor | None:
-        """That of the weight, from what the steps have left; None where no step was used."""
+        """That of the weight, from the records of the steps; None where no step was used."""
         if not self.grads:
             return None
         grads, inputs = torch.cat(self.grads), torch.cat(self.inputs)  # (T * B, N), (T * B, K)
@@ -144,8 +150,8 @@ class SharedWeightMatmul:
         return linear_no_grad(grads.t(), inputs.t()).to(self.dtype)
 
 
-class _Open(torch.autograd.Function):
-    """Its backward runs when those of all steps have: their common input is its output."""
+class _SharedWeight(torch.autograd.Function):
+    """Gives the steps a common input, so that its backward runs after those of all steps."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, loop: SharedWeightMatmul) -> Tensor:
@@ -153,11 +159,14 @@ class _Open(torch.autograd.Function):
         return weight.new_empty(0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
         return ctx.loop.gradient(), None
 
 
-class _Use(torch.autograd.Function):
+class _SharedProduct(torch.autograd.Function):
+    """The product of one step, which records its input and gradient for `_SharedWeight`."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, token: Tensor, loop: SharedWeightMatmul) -> Tensor:
         ctx.loop, ctx.dtype = loop, x.dtype
@@ -166,12 +175,17 @@ class _Use(torch.autograd.Function):
         return linear_no_grad(x, loop.weight).to(ctx.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         loop = ctx.loop
         grad = grads[0].to(loop.weight.dtype)
-        if ctx.needs_input_grad[1]:
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        if needs_weight:
             loop.inputs.append(ctx.saved_tensors[0])
             loop.grads.append(grad)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        return linear_no_grad(grad, loop.weight.t()).to(ctx.dtype), None, None
+        return (
+            linear_no_grad(grad, loop.weight.t()).to(ctx.dtype) if needs_x else None,
+            # Empty; with it a second derivative of the weight raises an error, and is not zero.
+            loop.token.detach() if needs_weight else None,
+            None,
+        )

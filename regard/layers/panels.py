@@ -2,8 +2,9 @@
 
     W[n] ~ scale[n] * q[n]          with 8-bit integers q and a scale for each row, or bfloat16
 
-A matrix lies in panels of 16 rows, as compiled kernels read it: see `pack`. What it is multiplied
-with is quantized too: to bfloat16, or to 8 bits in groups of 64 numbers that share a scale.
+A matrix is stored in panels of 16 rows, as compiled kernels read it: see `pack`. What it is
+multiplied with is quantized too: to bfloat16, or to 8 bits in groups of 64 numbers that share a
+scale. The definitions here give the numbers of the compiled kernels, up to the order of rounding.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from regard import ops
 from regard.errors import RegardError
 from regard.ops import operation
 
-PANEL = 16  # rows of a matrix that lie together
+PANEL = 16  # rows of a matrix that are stored together
 GROUP = 64  # numbers of an input that share a scale
 SMALLEST = 1e-30  # a group whose numbers are all smaller becomes zeros
 OFFSET = 128  # 8-bit weights are stored without sign
+SLICE = 1 << 22  # weights that `quantized_linear` holds as float32 at once: 16 MB
 
 
 class Panels(NamedTuple):
@@ -36,7 +38,7 @@ def pack(weight: Tensor) -> Tensor:
     """A matrix of int8 or bfloat16 in panels: (N, K) -> (N / 16, K / side, 16, side)."""
     side = 4 if weight.dtype == torch.int8 else 2
     full = F.pad(weight, (0, -weight.size(1) % GROUP, 0, -weight.size(0) % PANEL)).contiguous()
-    if full.storage_offset() % side:  # as it lies in a file
+    if full.storage_offset() % side:  # a slice of a file
         full = full.clone()
     words = full.view(torch.int32).unflatten(0, (-1, PANEL))  # `side` numbers that stay together
     # (P, 16, K / side) -> (P, K / side, 16, side)
@@ -44,16 +46,16 @@ def pack(weight: Tensor) -> Tensor:
     return packed.view(torch.uint8).bitwise_xor_(OFFSET) if side == 4 else packed
 
 
-def unpack(packed: Tensor, lines: int, columns: int) -> Tensor:
-    """The inverse of `pack`, as float32."""
-    plain = packed.transpose(1, 2).flatten(2).flatten(0, 1)[:lines, :columns]
+def unpack(packed: Tensor, rows: int, columns: int) -> Tensor:
+    """The inverse of `pack`, as float32; without scales."""
+    plain = packed.transpose(1, 2).flatten(2).flatten(0, 1)[:rows, :columns]
     return _signed(plain)
 
 
 def rows_of(packed: Tensor, ids: Tensor, columns: int) -> Tensor:
-    """Some lines of a packed matrix, as float32: (...,) -> (..., K)"""
-    lines = packed[ids // PANEL, :, ids % PANEL]  # (..., K / side, side)
-    return _signed(lines.flatten(-2)[..., :columns])
+    """Rows of a packed matrix, as float32, without scales; reads no others: (...,) -> (..., K)"""
+    rows = packed[ids // PANEL, :, ids % PANEL]  # (..., K / side, side)
+    return _signed(rows.flatten(-2)[..., :columns])
 
 
 def _signed(numbers: Tensor) -> Tensor:
@@ -64,26 +66,44 @@ def _signed(numbers: Tensor) -> Tensor:
 def quantized_linear(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> Tensor:
     """q(x) W^T + b: (..., K) -> (..., N), q quantizing x as the matrix is; see `round_to_8_bits`.
 
+    W becomes float32 slice by slice, because the whole of it would take four times the memory of
+    8-bit weights.
+
     Raises:
         RegardError: x is on another device than the matrix.
     """
     check_device("x", x, matrix.packed)
-    weight = unpack(matrix.packed, *matrix.shape).to(x.dtype)
+    (rows, columns), rounded = matrix.shape, _rounded(x, matrix)
+    panels = max(1, SLICE // (PANEL * max(1, columns)))
+    parts = [
+        ops.linear(rounded, unpack(part, rows - i * panels * PANEL, columns).to(x.dtype))
+        for i, part in enumerate(matrix.packed.split(panels))
+    ]
+    return _scaled(torch.cat(parts, -1), matrix, bias)
+
+
+def _rounded(x: Tensor, matrix: Panels) -> Tensor:
+    """x quantized as the matrix is, in its own type again."""
     if matrix.scale is None:
-        return F.linear(x.to(torch.bfloat16).to(x.dtype), weight, bias)
-    near = round_to_8_bits(x)
-    if x.requires_grad:  # rounding has a gradient of zero, but what is rounded has that of x
-        near = x + (near - x).detach()
-    found = F.linear(near, weight) * matrix.scale.to(x.dtype)
-    return found if bias is None else found + bias
+        return x.to(torch.bfloat16).to(x.dtype)
+    rounded = round_to_8_bits(x)
+    # Rounding has a gradient of zero; this passes that of the rounded numbers on to x.
+    return x + (rounded - x).detach() if x.requires_grad else rounded
+
+
+def _scaled(product: Tensor, matrix: Panels, bias: Tensor | None) -> Tensor:
+    """Products with the quantized numbers become those with the matrix, and the bias is added."""
+    if matrix.scale is not None:
+        product = product * matrix.scale.to(product.dtype)
+    return product if bias is None else product + bias
 
 
 def round_to_8_bits(x: Tensor) -> Tensor:
     """x with 8 bits a number, in groups of 64 that share a scale: the group's maximum / 127."""
     groups = F.pad(x, (0, -x.size(-1) % GROUP)).unflatten(-1, (-1, GROUP))
-    most = groups.abs().amax(-1, keepdim=True)
-    inverse = torch.where(most < SMALLEST, 0.0, 127.0 / most)
-    numbers = (groups * inverse).round() * (most / 127.0)  # NaN and infinity give NaN
+    maximum = groups.abs().amax(-1, keepdim=True)
+    inverse = torch.where(maximum < SMALLEST, 0.0, 127.0 / maximum)
+    numbers = (groups * inverse).round() * (maximum / 127.0)  # NaN and infinity give NaN
     return numbers.flatten(-2)[..., : x.size(-1)]
 
 
@@ -118,9 +138,12 @@ def quantized_recurrence(
         Every hidden state (B, T, D), the last one and the last cell.
     """
     check_recurrence(below, hidden, cell)
+    check_device("hidden", hidden, matrix.packed)
+    weight = unpack(matrix.packed, *matrix.shape).to(hidden.dtype)
     states = []
     for column in below.unbind(1):
-        recurrent = quantized_linear(hidden, matrix, bias)
+        product = ops.linear(_rounded(hidden, matrix), weight)
+        recurrent = _scaled(product, matrix, bias)
         match below.size(2) // hidden.size(1):
             case 1:
                 hidden = ops.rnn_step(column, recurrent)
@@ -147,7 +170,7 @@ def check_recurrence(below: Tensor, hidden: Tensor, cell: Tensor) -> None:
 
 
 def check_device(name: str, x: Tensor, packed: Tensor) -> None:
-    """Raises RegardError: x is elsewhere than a matrix, which torch does not always notice."""
+    """Raises RegardError: x and the matrix are on different devices."""
     if x.device != packed.device:
         raise RegardError(f"`{name}` is on {x.device}, but the matrix is on {packed.device}.")
 
@@ -156,6 +179,6 @@ def check_range(name: str, numbers: Tensor, end: int) -> None:
     """Raises IndexError: some numbers on the CPU are not from 0 to before `end`."""
     if not numbers.is_cpu or not numbers.numel():
         return
-    least, most = map(int, numbers.aminmax())
-    if least < 0 or most >= end:
-        raise IndexError(f"`{name}` must be from 0 to {end - 1}, but are from {least} to {most}.")
+    low, high = map(int, numbers.aminmax())
+    if low < 0 or high >= end:
+        raise IndexError(f"`{name}` must be from 0 to {end - 1}, but are from {low} to {high}.")

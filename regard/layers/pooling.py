@@ -1,4 +1,4 @@
-"""Pooling: from the hidden states of a text's tokens to one vector.
+"""From the hidden states of a text's tokens to one vector.
 
 Texts are unpadded, one after the other: states (N, D) of all tokens, and lengths (B,) of the texts.
 """

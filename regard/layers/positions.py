@@ -1,4 +1,4 @@
-"""How a model without recurrence knows the order of its input."""
+"""Sinusoidal and learned position embeddings."""
 
 from __future__ import annotations
 
@@ -105,11 +105,15 @@ class SinusoidalPositions(PositionTable):
 
 
 class LearnedPositions(PositionTable):
-    """A learned vector for each of the first `max_length` positions (GPT, BERT)."""
+    """A learned vector for each of the first `max_length` positions (GPT, BERT).
 
-    def __init__(self, max_length: int, d_model: int):
+    offset: the row of the table with the first position.
+    """
+
+    def __init__(self, max_length: int, d_model: int, offset: int = 0):
         super().__init__()
-        self.vectors = nn.Embedding(max_length, d_model)
+        self.max_length, self.offset = max_length, offset
+        self.vectors = nn.Embedding(offset + max_length, d_model)
 
     def forward(self, count: int, start: int = 0) -> Tensor:
         """Vectors of `count` positions from `start`: (T, D).
@@ -118,7 +122,8 @@ class LearnedPositions(PositionTable):
             ValueError: a position lies beyond the table.
         """
         self._check(start + count)
-        return self.vectors.weight[start : start + count]
+        first = self.offset + start
+        return self.vectors.weight[first : first + count]
 
     def at(self, positions: Tensor, end: int) -> Tensor:
         """Vectors of positions that differ between sequences: (B, T) -> (B, T, D).
@@ -126,37 +131,36 @@ class LearnedPositions(PositionTable):
         Raises:
             ValueError: a position lies beyond the table.
         """
-        if end > self.vectors.num_embeddings:
+        if end > self.max_length:
             self._check(int(positions.max()) + 1 if positions.numel() else 0)
-        return self.vectors(positions)
+        return self.vectors(positions + self.offset if self.offset else positions)
 
     def _check(self, end: int) -> None:
-        if end > self.vectors.num_embeddings:
+        if end > self.max_length:
             raise ValueError(
                 f"The input reaches position {end}, but this model has learned only "
-                f"{self.vectors.num_embeddings} positions. Shorten the input."
+                f"{self.max_length} positions. Shorten the input."
             )
 
 
 class RobertaPositions(LearnedPositions):
-    """Positions of tokens alone (RoBERTa): the first is `pad + 1`, and all padding has `pad`."""
+    """Learned positions as RoBERTa counts them: row `pad + 1` of the table is that of the first
+    token, and every padding id, even between tokens, has row `pad` and is not counted.
+
+    `of` takes padding ids from the batch. `forward`, `at` and `after` are for tokens alone.
+    """
 
     def __init__(self, max_length: int, d_model: int, pad: int):
-        super().__init__(max_length + pad + 1, d_model)
-        self.max_length, self.pad = max_length, pad
+        super().__init__(max_length, d_model, offset=pad + 1)
+        self.pad = pad
 
     def of(self, batch: Sequences) -> Tensor:
-        """Vectors of the tokens of a batch, (B, T, D), or without padding (1, N, D). Padding ids
-        inside a sequence are not counted.
+        """Vectors of the tokens of a batch, (B, T, D), or without padding (1, N, D).
 
         Raises:
             ValueError: a sequence is longer than the model has positions for.
         """
-        if batch.width > self.max_length:
-            raise ValueError(
-                f"The input reaches position {batch.width}, but this model has learned only "
-                f"{self.max_length} positions. Shorten the input."
-            )
+        self._check(batch.width)
         ids = batch.pad(batch.ids)
         if batch.layout is not None:  # `pad` fills up with zeros, which may be an id
             ids = ids.masked_fill(~batch.keep, self.pad)

@@ -1,6 +1,6 @@
-"""Layers whose weights are quantized: 8-bit integers with a scale for each line, or bfloat16.
+"""Layers whose weights are quantized: 8-bit integers with a scale for each row, or bfloat16.
 
-They stand in the places of the wide ones, are called alike, and learn nothing.
+They replace the layers of a float32 model and are called in the same way; they cannot be trained.
 
     W[n] ~ scale[n] * q[n],   q[n] = round(W[n] / scale[n]),   scale[n] = max |W[n]| / 127
 """
@@ -36,19 +36,20 @@ Weights = Literal["int8", "bfloat16"]
 
 @dataclass
 class Stored:
-    """A matrix as a file has it: `numbers` (N, K) int8 with a `scale` (N,) each line, or bfloat16.
+    """A matrix as a file has it: `numbers` (N, K) int8 with a `scale` (N,) each row, or bfloat16.
 
-    It hangs on the parameter that it stands for, `parameter.stored`; `used` when a layer has it.
+    It is an attribute of the parameter that it replaces, `parameter.stored`; `used` when a layer
+    has it.
     """
 
     numbers: Tensor
     scale: Tensor | None
     used: bool = False
 
-    def wide(self) -> Tensor:
+    def dequantized(self) -> Tensor:
         """The matrix as float32."""
-        wide = self.numbers.float()
-        return wide if self.scale is None else wide * self.scale[:, None]
+        numbers = self.numbers.float()
+        return numbers if self.scale is None else numbers * self.scale[:, None]
 
 
 def quantize_matrix(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
@@ -59,16 +60,16 @@ def quantize_matrix(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | Non
         return stored.numbers, stored.scale
     if kind == "bfloat16":
         return weight.detach().to(torch.bfloat16), None
-    wide = weight.detach().float()
-    scale = wide.abs().amax(1) / 127
-    return (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
+    numbers = weight.detach().float()
+    scale = numbers.abs().amax(1) / 127
+    return (numbers / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
 
 
 def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
     """A matrix (N, K) in panels, and its scales (N,).
 
-    Some rows after the other are quantized and packed, and what was read of a file is given back:
-    so little more memory is needed than for the panels.
+    Slices of rows are quantized and packed one after the other, and pages of a file are dropped
+    after reading, so that this needs little more memory than the panels.
     """
     rows, columns = weight.shape
     step = max(PANEL, SLICE_BYTES // max(1, 4 * columns) // PANEL * PANEL)
@@ -98,14 +99,14 @@ def _packed(weight: Tensor, kind: Weights) -> tuple[Tensor, Tensor | None]:
 
 
 class QuantizedMatrix(nn.Module):
-    """A matrix (N, K), `weight` in panels as kernels read it; `scale` (N,) where it is 8-bit."""
+    """A matrix (N, K): `weight` in panels as kernels read it; `scale` (N,) where it is 8-bit."""
 
     weight: Tensor
     scale: Tensor | None
 
     def __init__(self, weight: Tensor, kind: Weights):
         super().__init__()
-        self.lines, self.columns = weight.shape
+        self.out_features, self.in_features = weight.shape
         packed, scale = _packed(weight, kind)
         self.register_buffer("weight", packed)
         self.register_buffer("scale", scale)
@@ -113,7 +114,7 @@ class QuantizedMatrix(nn.Module):
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K)"""
-        return self.lines, self.columns
+        return self.out_features, self.in_features
 
     @property
     def panels(self) -> Panels:
@@ -121,24 +122,24 @@ class QuantizedMatrix(nn.Module):
         return Panels(self.weight, self.scale, self.shape)
 
     def part(self, first: int, end: int) -> QuantizedMatrix:
-        """Some of its lines, on the same memory; both numbers must be multiples of 16."""
+        """Rows `first` to before `end`, in the same memory; both must be multiples of 16."""
         part = copy(self)
         scale = None if self.scale is None else self.scale[first:end]
         part._buffers = {"weight": self.weight[first // PANEL : end // PANEL], "scale": scale}
-        part.lines = end - first
+        part.out_features = end - first
         return part
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`model.float()` and its like move the matrix, but leave it quantized."""
         kind = self.weight.dtype
-        self.weight = self.weight.view(torch.uint8)  # which is no number that they convert
+        self.weight = self.weight.view(torch.uint8)  # they do not convert integers
         super()._apply(fn, recurse)
         self.weight = self.weight.view(kind)
         self.scale = None if self.scale is None else self.scale.float()
         return self
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Lines of the matrix as float32: (...,) -> (..., K)"""
+        """Rows of the matrix as float32, an embedding lookup: (...,) -> (..., K)"""
         return quantized_rows(ids, self.panels)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -150,7 +151,7 @@ class QuantizedMatrix(nn.Module):
 
 
 class QuantizedLinear(nn.Module):
-    """`Linear`."""
+    """`Linear` with a quantized weight."""
 
     bias: Tensor | None
 
@@ -171,7 +172,7 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedRecurrent(nn.Module):
-    """`RecurrentLayer`."""
+    """`RecurrentLayer` with quantized weights."""
 
     empty = RecurrentLayer.empty
 
@@ -189,7 +190,7 @@ class QuantizedRecurrent(nn.Module):
 
 
 class QuantizedEmbedding(nn.Module):
-    """`nn.Embedding`."""
+    """`nn.Embedding` with a quantized weight; a lookup dequantizes the rows that it reads."""
 
     def __init__(self, matrix: QuantizedMatrix):
         super().__init__()
@@ -206,7 +207,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 class QuantizedSoftmax(nn.Module):
-    """`Softmax`. `matrix` may be that of an embedding."""
+    """`Softmax` with a quantized weight; `matrix` may be that of an embedding."""
 
     bias: Tensor | None
 
@@ -226,16 +227,14 @@ class QuantizedSoftmax(nn.Module):
         """Sum of the cross-entropies in nats, and how many targets counted; see `Softmax.loss`."""
         hidden, targets = counting(hidden, targets, count)
         if not smoothing:
-            return summed_loss(hidden, targets, self.logits, self.matrix.lines), targets.numel()
+            vocab_size = self.matrix.out_features
+            return summed_loss(hidden, targets, self.logits, vocab_size), targets.numel()
         total = hidden.new_zeros((), dtype=torch.float64)
-        step = max(SLICE // self.matrix.lines, 64)
+        step = max(SLICE // self.matrix.out_features, 64)
         for start in range(0, targets.numel(), step):
             part = slice(start, start + step)
             logits = self.logits(hidden[part]).float()
             total += F.cross_entropy(
-                logits,
-                targets[part],
-                label_smoothing=smoothing,
-                reduction="sum",
+                logits, targets[part], label_smoothing=smoothing, reduction="sum"
             )
         return total.to(torch.float32), targets.numel()

@@ -1,12 +1,13 @@
-"""Recurrent layers: what a cell computes, how it is swept over a sequence, how layers are stacked.
+"""Recurrent layers: one layer over a sequence, a step of it, and stacks of layers.
 
     RNN   h = tanh(W x + U h + b)                                     (Elman 1990)
     GRU   h = (1 - z) * n + z * h,  n = tanh(W x + r * (U h + c))     (Cho et al. 2014)
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
-The equations are `ops.rnn`, `ops.gru` and `ops.lstm`. Over a sequence torch's own kernels compute
-them (oneDNN's for an LSTM on a CPU, cuDNN's on a GPU): in float32 no loop in Python outruns them.
-Gates lie side by side in torch's order, so that published weights fit.
+The equations are in regard/ops.py: `ops.rnn_step`, `ops.gru_step` and `ops.lstm_step` for a step,
+`ops.rnn`, `ops.gru` and `ops.lstm` for a sequence. Torch's kernels compute sequences (oneDNN for an
+LSTM on a CPU, cuDNN on a GPU); in float32 they are faster than a loop in Python. The gates are
+stacked in torch's order, so that published weights fit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.layers.dropout import Dropout
-from regard.ops import RecurrentWeights
+from regard.ops import RecurrentWeights, autocasts_to_bfloat16
 from regard.state import Cells
 
 LSTMOutput = tuple[
@@ -31,7 +32,7 @@ LSTMOutput = tuple[
 
 
 class RecurrentLayer(nn.Module, ABC):
-    """One layer. A kind of cell is a subclass: how many gates, and how a sequence is swept."""
+    """One layer; each kind of cell is a subclass."""
 
     gates = 1
     has_cell = False
@@ -272,7 +273,7 @@ def _gru(x: Tensor, hidden: Tensor, weights: RecurrentWeights) -> tuple[Tensor, 
 def _lstm(
     x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
 ) -> tuple[Tensor, Tensor, Tensor]:
-    supported = not _is_bfloat16(x) or _has_bfloat16_lstm()
+    supported = not autocasts_to_bfloat16(x) or _has_bfloat16_lstm()
     if not supported:
         x, hidden, cell = x.float(), hidden.float(), cell.float()
     with nullcontext() if supported else torch.autocast("cpu", enabled=False):
@@ -285,12 +286,6 @@ def _lstm(
 def _several_steps(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
     # oneDNN's kernel first rearranges the weights: 650 wide that takes 7 ms, one step 0.2 ms.
     return x.size(1) > 1 or x.device.type != "cpu"
-
-
-def _is_bfloat16(x: Tensor) -> bool:
-    """Whether autocast on a CPU asks for bfloat16."""
-    on = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return on and torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
 @cache

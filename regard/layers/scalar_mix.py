@@ -1,11 +1,11 @@
-"""Which hidden states of an encoder make a feature: one layer, a sum, several side by side, a mix.
+"""A feature from the hidden states of an encoder: one layer, a sum, a concatenation, a scalar mix.
 
     choice = choice_of("concat-last-4")
     feature = choice(encoder.states(texts))       (B, T, 4 D), and no other layer is kept
 
-Layers are counted as BERT's paper does (section 5.3, table 7): 0 is what the embeddings give, 1 to
-L are the layers on top of them. A choice reads the states one after the other as they are computed,
-and stops the encoder where no later layer is wanted.
+Layers are numbered as in BERT's paper (section 5.3, table 7): 0 are the embeddings, 1 to L the
+layers above them. A choice reads the hidden states one by one as they are computed, and stops
+the encoder after the last layer that it needs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ States = Iterator[Tensor]
 
 
 class Choice(Protocol):
-    """From the states of all layers, each (B, T, D), to one feature."""
+    """Makes one feature (B, T, D') of the hidden states of all layers, each (B, T, D)."""
 
     def __call__(self, states: States) -> Tensor: ...
 
     def width(self, d_model: int) -> int:
-        """Of the feature, where a layer is `d_model` wide."""
+        """D', the width of the feature, for layers of width `d_model`."""
         ...
 
 

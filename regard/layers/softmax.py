@@ -1,15 +1,15 @@
-"""From hidden states to tokens: logits to decode with, and a loss that never holds them all.
+"""The output layer: logits for decoding, and a loss that never stores all logits.
 
 A batch of 4,096 tokens and a vocabulary of 50,000 make 800 MB of logits and as much again of
 gradients. The implementation of `ops.cross_entropy` here goes through the tokens in slices and
 computes, while a slice's logits exist, both its loss and its gradients; so memory is one slice, and
 the backward pass is a multiplication. Where the tokens are so few that the gradient of their logits
-is smaller than the gradients of the parameters, it is kept instead of them.
+is smaller than the gradients of the parameters, it is stored instead of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,16 +21,16 @@ from regard.data.batches import IGNORE
 from regard.layers.linear import linear_no_grad, weight_gradient
 from regard.ops import at_least_float32, autocast_dtype, cast
 
-SLICE = 2**21  # logits that exist at one moment: 8 MB in float32, which a CPU's cache holds
-WORTH = 128  # rows of them that pay for reading the weight, where no gradient is asked for
+SLICE = 2**21  # logits of a slice: 8 MB in float32, which fit into a CPU's cache
+MIN_ROWS = 128  # of a slice without gradients: fewer do not pay for reading the weight
 SLICES = {"cuda": 2**26}  # 256 MB: products large enough to keep a GPU busy
 # In training, 16 MB in bfloat16: each slice also passes over the weight's gradient, so that all of
-# this takes 0.6 times as long as with slices of 2**21 (700 tokens, 10,000 words, 650 wide).
-LEARNED = 2**23
+# this takes 0.6 times as long as with slices of 2**21 (700 tokens, V = 10,000, D = 650).
+TRAINING_SLICE = 2**23
 
 
 class Softmax(nn.Module):
-    """log p(word) = log softmax(W h + b), with W shared with an embedding where it is given."""
+    """log p(token) = log softmax(W h + b), with W shared with an embedding where it is given."""
 
     def __init__(self, d_model: int, vocab_size: int, *, tied: nn.Embedding | None, bias: bool):
         super().__init__()
@@ -56,10 +56,10 @@ class Softmax(nn.Module):
 
         Args:
             hidden: (N, D).
-            targets: (N,) word ids; -100 does not count.
-            smoothing: share e of the target's probability spread evenly over all words
+            targets: (N,) token ids; -100 does not count.
+            smoothing: share e of the target's probability spread evenly over all tokens
                 (Szegedy et al. 2016, section 7): (1 - e) * -log p(target) + e * mean(-log p).
-            count: how many targets count, where that is known: then nobody waits for the device.
+            count: how many targets count, where that is known: then nothing waits for the device.
         """
         hidden, targets = counting(hidden, targets, count)
         total = ops.cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
@@ -67,17 +67,17 @@ class Softmax(nn.Module):
 
 
 def counting(hidden: Tensor, targets: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
-    """The hidden states (N, D) and targets (N,) that count, `count` of them; None: look."""
-    kept = targets != IGNORE
-    count = int(kept.sum()) if count is None else count
+    """The hidden states (N, D) and targets (N,) that count; `count` is their number, if known."""
+    counts = targets != IGNORE
+    count = int(counts.sum()) if count is None else count
     if count == targets.numel():
         return hidden, targets
-    places = torch.nonzero_static(kept, size=count)[:, 0]
-    return hidden.index_select(0, places), targets[places]
+    index = torch.nonzero_static(counts, size=count)[:, 0]
+    return hidden.index_select(0, index), targets[index]
 
 
 def slice_on(device: torch.device) -> int:
-    """How many logits exist at one moment on a device."""
+    """How many logits a slice has on a device."""
     return SLICES.get(device.type, SLICE)
 
 
@@ -86,7 +86,7 @@ def summed_loss(
 ) -> Tensor:
     """The sum of -log p(target), slice by slice and without a gradient: (N, D) and (N,) -> ()."""
     total = hidden.new_zeros((), dtype=torch.float64)
-    rows = max(slice_on(hidden.device) // vocab_size, WORTH)
+    rows = max(slice_on(hidden.device) // vocab_size, MIN_ROWS)
     for start in range(0, targets.numel(), rows):
         part = slice(start, start + rows)
         total += ops.negative_log_likelihood(logits(hidden[part]), targets[part]).sum()
@@ -121,14 +121,14 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         ctx.learning = learning and any(ctx.needs_input_grad)
         ctx.dtypes = hidden.dtype, weight.dtype
         # To pass over the weight's gradient pays from about D/2 tokens on.
-        slice_size = SLICES.get(weight.device.type, LEARNED)
+        slice_size = SLICES.get(weight.device.type, TRAINING_SLICE)
         rows = max(slice_size // weight.size(0), weight.size(1) // 2, 1)
         total = hidden.new_zeros((), dtype=torch.float64)
         # The gradient of few logits is smaller than that of the weight, and scaled with less work.
-        ctx.few = 0 < hidden.size(0) <= min(rows, weight.size(1))
+        ctx.stores_logits_gradient = 0 < hidden.size(0) <= min(rows, weight.size(1))
         gradients = None
-        if ctx.learning and not ctx.few:
-            gradients = _Gradients(hidden, weight, bias)
+        if ctx.learning and not ctx.stores_logits_gradient:
+            gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad)
         for start in range(0, hidden.size(0), rows):
             part = slice(start, start + rows)
             inputs = hidden[part].to(dtype)
@@ -140,17 +140,17 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             elif ctx.learning:
                 ctx.save_for_backward(inputs, copies[0], grad.to(dtype))
         if gradients is not None:
-            ctx.save_for_backward(*gradients.found())
+            ctx.save_for_backward(gradients.hidden, gradients.weight, gradients.bias)
         return total.to(at_least_float32(hidden.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        found = _of_few if ctx.few else _of_many
+        found = _from_logits_gradient if ctx.stores_logits_gradient else _from_sums
         return *found(ctx, grads[0]), None, None, None
 
 
-def _of_few(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+def _from_logits_gradient(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
     """From the gradient of the logits of the only slice."""
     part, weight, grad = ctx.saved_tensors
     hidden_dtype, dtype = ctx.dtypes
@@ -162,37 +162,36 @@ def _of_few(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _of_many(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-    """From the gradients that all slices have left."""
-    hidden, weight, bias = ctx.saved_tensors
-    # The bias's place is empty, not missing, where the head has none.
-    return (
-        hidden * scale.to(hidden.dtype),
-        weight * scale,
-        bias * scale if bias.numel() else None,
-    )
+def _from_sums(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    """From the sums of the gradients of all slices."""
+    return tuple(None if one is None else one * scale.to(one.dtype) for one in ctx.saved_tensors)
 
 
 class _Gradients:
-    """Gradients gathered slice by slice; those of the parameters in their own precision."""
+    """Gradients summed slice by slice; those of the parameters in their own precision.
 
-    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None):
-        self.hidden = torch.empty_like(hidden)
-        self.weight = torch.empty_like(weight) if hidden.size(0) else torch.zeros_like(weight)
-        self.bias = weight.new_zeros(0) if bias is None else torch.zeros_like(bias)
+    needed: whether those of hidden, weight and bias are; the others are None and not computed.
+    """
+
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, needed: Sequence[bool]):
+        # The first slice writes the gradient of the weight; without tokens there is none.
+        allocate = torch.empty_like if hidden.size(0) else torch.zeros_like
+        self.hidden = torch.empty_like(hidden) if needed[0] else None
+        self.weight = allocate(weight) if needed[1] else None
+        self.bias = torch.zeros_like(bias) if bias is not None and needed[2] else None
 
     def add(self, part: slice, inputs: Tensor, weight: Tensor, grad: Tensor) -> None:
         """`grad` is d loss / d logits of one slice, (n, V)."""
-        self.hidden[part] = linear_no_grad(grad, weight.t())
-        if part.start:
-            self.weight += linear_no_grad(grad.t(), inputs.t())
-        else:  # the first slice spares a pass over zeros
-            self.weight.copy_(linear_no_grad(grad.t(), inputs.t()))
-        if self.bias.numel():
+        if self.hidden is not None:
+            self.hidden[part] = linear_no_grad(grad, weight.t())
+        if self.weight is not None:
+            product = linear_no_grad(grad.t(), inputs.t())  # (V, n) and (n, D) -> (V, D)
+            if part.start:
+                self.weight += product
+            else:
+                self.weight.copy_(product)
+        if self.bias is not None:
             self.bias += grad.to(at_least_float32(grad.dtype)).sum(0)
-
-    def found(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.hidden, self.weight, self.bias
 
 
 ops.register(ops.cross_entropy, "sliced", _in_slices)

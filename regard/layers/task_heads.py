@@ -1,6 +1,6 @@
-"""From hidden states to answers: what fine-tuning puts on top of an encoder.
+"""The heads of fine-tuning: classes, tags, spans, masked tokens.
 
-    scores = W drop(a(U drop(h)))        at every token, or at the one place that sums up a text
+    scores = W drop(a(U drop(h)))        at every token, or at the token that represents a text
 
 Families differ in where they read, whether there is an inner layer (BERT's pooler is one) and where
 they drop; so these are the parts of one head.
@@ -9,8 +9,10 @@ they drop; so these are the parts of one head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
@@ -32,9 +34,27 @@ def first_token(hidden: Tensor, batch: Sequences) -> Tensor:
     return batch.first(hidden)
 
 
-def last_token(hidden: Tensor, batch: Sequences) -> Tensor:
-    """The last token of each sequence, GPT's [EXTRACT]: (B, T, D) or (1, N, D) -> (B, D)."""
-    return batch.last(hidden)
+@dataclass(frozen=True)
+class LastToken:
+    """The last token of each sequence, GPT's [EXTRACT]: (B, T, D) or (1, N, D) -> (B, D).
+
+    skip: tokens with this id at the end are passed over, as `transformers` passes over the padding
+        of classifiers even where a text itself ends in it; None: there are none.
+    """
+
+    skip: int | None = None
+
+    def __call__(self, hidden: Tensor, batch: Sequences) -> Tensor:
+        if self.skip is None:
+            return batch.last(hidden)
+        counted = (batch.pad(batch.ids) != self.skip) & batch.keep  # (B, T)
+        last = (counted * torch.arange(batch.width, device=hidden.device)).argmax(1)  # (B,)
+        if batch.layout is not None:
+            return hidden[0, batch.layout.offsets.starts[: len(batch)] + last]
+        return hidden[torch.arange(len(batch), device=hidden.device), last]
+
+
+last_token = LastToken()
 
 
 def mean_of_tokens(hidden: Tensor, batch: Sequences) -> Tensor:

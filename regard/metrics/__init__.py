@@ -26,37 +26,21 @@ METRICS = {
     "squad2": "squad:SQuAD2",
 }
 
-_PUBLIC = {
-    "Accuracy": "labels:Accuracy",
-    "BLEU": "text:BLEU",
-    "CHRF": "text:CHRF",
-    "EntityF1": "entities:EntityF1",
-    "EntityScore": "entities:EntityScore",
-    "F1": "labels:F1",
-    "MacroF1": "labels:MacroF1",
-    "Matthews": "labels:Matthews",
-    "Metric": "score:Metric",
-    "Pearson": "correlation:Pearson",
-    "Perplexity": "perplexity:Perplexity",
-    "PerplexityMeter": "perplexity:PerplexityMeter",
-    "Protocol": "perplexity:Protocol",
-    "SQuAD": "squad:SQuAD",
-    "SQuAD2": "squad:SQuAD2",
-    "Score": "score:Score",
-    "Span": "tags:Span",
-    "Spearman": "correlation:Spearman",
-    "SquadScore": "squad:SquadScore",
-    "bleu": "text:bleu",
-    "chrf": "text:chrf",
-    "convert_tags": "tags:convert",
-    "cross_entropy": "distributions:cross_entropy",
-    "entropy": "distributions:entropy",
-    "jensen_shannon": "distributions:jensen_shannon",
-    "kl_divergence": "distributions:kl_divergence",
-    "spans": "tags:spans",
-}
-
-__all__ = sorted([*_PUBLIC, "METRICS", "metric_class"])
+_names, __getattr__ = names_of(
+    __name__,
+    {
+        "correlation": "Pearson Spearman",
+        "distributions": "cross_entropy entropy jensen_shannon kl_divergence",
+        "entities": "EntityF1 EntityScore",
+        "labels": "Accuracy F1 MacroF1 Matthews",
+        "perplexity": "Perplexity PerplexityMeter Protocol",
+        "score": "Metric Score",
+        "squad": "SQuAD SQuAD2 SquadScore",
+        "tags": "Span convert_tags spans",
+        "text": "BLEU CHRF bleu chrf",
+    },
+)
+__all__ = sorted([*_names, "METRICS", "metric_class"])
 
 
 def metric_class(name: str) -> Any:
@@ -66,6 +50,3 @@ def metric_class(name: str) -> Any:
         ConfigError: there is no such metric; the nearest one is offered.
     """
     return entry(METRICS, name, "metric", __name__)
-
-
-__getattr__ = names_of(__name__, _PUBLIC)

@@ -114,8 +114,9 @@ class _Confusion:
 class F1(_Confusion):
     """2 P R / (P + R) of one label, with its precision P and recall R; MRPC's and QQP's is "1".
 
-    labels: all that there are, where it is known; others are then refused, and a positive label
-    that does not occur scores 0.  Without them it is refused: it may be misspelt.
+    labels: all labels, where they are known: any other label raises an error, and F1 is 0 if
+        `positive` never occurs. None: `result` raises an error if `positive` never occurs, since
+        it may be misspelled.
     """
 
     def __init__(self, positive: Hashable, labels: Sequence[Hashable] | None = None):
@@ -145,8 +146,8 @@ class F1(_Confusion):
 class MacroF1(_Confusion):
     """The mean of every label's F1.
 
-    labels: all that there are, where it is known: others are then refused, and one that occurs
-    nowhere scores 0.  Without them the mean is over all that are predicted or targets.
+    labels: all labels, where they are known: any other label raises an error, and the F1 of a
+        label that never occurs is 0. None: the mean is over the labels that occur.
     """
 
     def result(self) -> Score:

@@ -1,4 +1,4 @@
-"""A number together with how it was measured."""
+"""A score with the signature of how it was measured."""
 
 from __future__ import annotations
 

@@ -133,10 +133,7 @@ class SQuAD2:
         self._given: list[tuple[float, bool, bool, float, float]] = []
 
     def add(
-        self,
-        predictions: Sequence[str],
-        answers: Answers,
-        no_answer: Sequence[float] | None = None,
+        self, predictions: Sequence[str], answers: Answers, no_answer: Sequence[float] | None = None
     ) -> None:
         """The predicted answers, for each question its right ones or none, and for each, where
         thresholds shall be tried, how likely it has none; the larger, the likelier.
@@ -165,10 +162,10 @@ class SQuAD2:
         Raises:
             RegardError: as `add`; a question has no prediction or no score.
         """
-        _refuse_missing(answers, predictions, "prediction")
+        _check_complete(answers, predictions, "prediction")
         names = list(answers)
         if no_answer is not None:
-            _refuse_missing(answers, no_answer, "score for no answer")
+            _check_complete(answers, no_answer, "score for no answer")
             # Of equal scores, the best threshold depends on the order, officially the file's.
             names = [name for name in no_answer if name in answers]
         self.add(
@@ -253,7 +250,7 @@ def _check(at: int, prediction: str, answers: Sequence[str]) -> None:
         raise RegardError(f"The answers of question {at} must be a list, but are {answers!r}.")
 
 
-def _refuse_missing(answers: Mapping[str, object], given: Mapping[str, object], what: str) -> None:
+def _check_complete(answers: Mapping[str, object], given: Mapping[str, object], what: str) -> None:
     missing = [name for name in answers if name not in given]
     if missing:
         shown = ", ".join([*missing[:3], *(["…"] if len(missing) > 3 else [])])

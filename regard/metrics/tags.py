@@ -102,7 +102,7 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
     return found
 
 
-def convert(tags: Sequence[str], scheme: str) -> list[str]:
+def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
     """The same entities in another scheme, whatever scheme `tags` are in.
 
     A classifier of words learns IOB2 or IOBES more easily than IOB1, where the first word's tag

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from regard.models.protocols import Model
 
 # name -> module:Class; the class has a `Config` and, where sizes are published, a table `SIZES`
-MODELS = {
+MODELS: dict[str, Any] = {
     "recurrent": "regard.models.recurrent:RecurrentLanguageModel",
     "seq2seq": "regard.models.seq2seq:Seq2Seq",
     "transformer": "regard.models.transformer:Transformer",
@@ -60,8 +60,8 @@ def is_encoder(kind: type) -> bool:
 def name_of(model: nn.Module | Model) -> str:
     """The name of a model, or of the encoder under heads, in the table of models."""
     kind = type(_body(model))
-    place = f"{kind.__module__}:{kind.__name__}"
-    return next(name for name, entry in MODELS.items() if entry == place)
+    location = f"{kind.__module__}:{kind.__name__}"
+    return next(name for name, entry in MODELS.items() if entry in (location, kind))
 
 
 def size_of(model: nn.Module | Model) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import padding_of
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
@@ -35,7 +34,7 @@ from regard.layers.task_heads import (
     first_token,
 )
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.init import init_weights, no_head
+from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -43,9 +42,10 @@ from regard.text.templates import Template
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The defaults are the base model. `head_dropout` None means `dropout`.
+    """The defaults are the base model.
 
-    `pruned` are heads that were taken away, as `regard.prune_heads` leaves them.
+    head_dropout: of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
+    pruned: heads that were removed, as `regard.prune_heads` leaves them.
     """
 
     vocab_size: Size
@@ -76,9 +76,9 @@ SIZES = {
 }
 
 _PARAMETERS = (
-    "Devlin et al. 2019, section 3.1, rounded; with the 30,522 uncased pieces the encoder and its "
+    "Devlin et al. 2019, section 3.1, rounded; with the 30,522 uncased tokens the encoder and its "
     "pooler have 109,482,240 and 335,141,888. The multilingual cased model is said to have 110M "
-    "too, but with its 119,547 pieces it has 177,853,440"
+    "too, but with its 119,547 tokens it has 177,853,440"
 )
 _SMALL = "Turc et al. 2019, who count the head over masked words too"
 PUBLISHED = {
@@ -104,9 +104,9 @@ class BertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = norm()
 
-    def forward(self, hidden: Tensor, mask: KeyMask, rows: TokenSubset = ALL) -> Tensor:
-        attended = self.attention(hidden, mask, rows=rows)
-        hidden = self.attention_norm(rows.of(hidden), attended)
+    def forward(self, hidden: Tensor, mask: KeyMask, tokens: TokenSubset = ALL) -> Tensor:
+        attended = self.attention(hidden, mask, tokens=tokens)
+        hidden = self.attention_norm(tokens.of(hidden), attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
 
@@ -147,16 +147,16 @@ class Bert(nn.Module, Encoder):
         """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
         return Output(self.encode(batch))
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
-        mask = padding_of(batch)
+        mask = batch.padding_mask()
         for block in self.blocks[:-1]:
             hidden = block(hidden, mask)
             yield hidden
-        for block in self.blocks[-1:]:  # the last layer computes no other rows
-            yield block(hidden, mask, rows)
+        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+            yield block(hidden, mask, tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position + segment (figure 2 of the paper), (B, T, D) or (1, N, D)."""
@@ -194,7 +194,7 @@ class Bert(nn.Module, Encoder):
             case "span":
                 made = ClassificationHead(width, 2, pooling=every_token)
             case _:
-                raise no_head(self, kind)
+                raise no_head(self, kind, ("pooler", "masked_lm", "next_sentence", *TASK_HEADS))
         return init_weights(made, config.init_range)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Checks of a model's configuration: by the types of its fields, and against the weights.
+"""Checks a configuration by the types of its fields and against the weights.
 
 config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
 """

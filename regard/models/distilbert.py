@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import padding_of
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
@@ -32,7 +31,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.bert import softmax_over
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
-from regard.models.init import init_weights, no_head
+from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -72,7 +71,7 @@ PUBLISHED = {
     "base": {
         "parameters": (
             66e6,
-            "Sanh et al. 2019, table 3, in millions; with the 30,522 uncased pieces of BERT the "
+            "Sanh et al. 2019, table 3, in millions; with the 30,522 uncased tokens of BERT the "
             "encoder has 66,362,880",
         )
     }
@@ -91,9 +90,9 @@ class DistilBertBlock(nn.Module):
         self.feed = FeedForward(config.d_model, config.d_ff, activation=config.activation)
         self.feed_norm = AddNorm(config.d_model, eps=NORM_EPS, dropout=config.dropout)
 
-    def forward(self, hidden: Tensor, mask: KeyMask, rows: TokenSubset = ALL) -> Tensor:
-        attended = self.attention(hidden, mask, rows=rows)
-        hidden = self.attention_norm(rows.of(hidden), attended)
+    def forward(self, hidden: Tensor, mask: KeyMask, tokens: TokenSubset = ALL) -> Tensor:
+        attended = self.attention(hidden, mask, tokens=tokens)
+        hidden = self.attention_norm(tokens.of(hidden), attended)
         return self.feed_norm(hidden, self.feed(hidden))
 
 
@@ -129,16 +128,16 @@ class DistilBert(nn.Module, Encoder):
         """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
         return Output(self.encode(batch))
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
-        mask = padding_of(batch)
+        mask = batch.padding_mask()
         for block in self.blocks[:-1]:
             hidden = block(hidden, mask)
             yield hidden
-        for block in self.blocks[-1:]:  # the last layer computes no other rows
-            yield block(hidden, mask, rows)
+        for block in self.blocks[-1:]:  # the last layer computes no other tokens
+            yield block(hidden, mask, tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position, (B, T, D) or (1, N, D)."""
@@ -170,7 +169,7 @@ class DistilBert(nn.Module, Encoder):
                     width, 2, pooling=every_token, dropout=config.span_dropout
                 )
             case _:
-                raise no_head(self, kind)
+                raise no_head(self, kind, ("masked_lm", *TASK_HEADS))
         return init_weights(made, config.init_range)
 
     @staticmethod

@@ -23,7 +23,7 @@ from regard.layers.scalar_mix import Choice, ScalarMix, choice_of
 from regard.layers.task_heads import ClassificationHead, every_token, mean_of_tokens
 from regard.models.check_config import config_of
 from regard.models.config import Probability, Size, TokenId
-from regard.models.init import init_weights, no_head
+from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 
 INIT = 0.02  # the head's matrix starts normal with this deviation, as those of encoders
@@ -124,17 +124,17 @@ class Features(nn.Module, Encoder):
         """Hidden states (B, T, D) of all tokens."""
         return Output(self.encode(batch))
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """The features, and what the biLSTM gives."""
         feature = self.choice(self.encoder.states(batch))
         yield feature
-        yield rows.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
+        yield tokens.of(self.recurrent(self.dropout(feature), batch.lengths)[0])
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of one of the kinds in `regard.models.encoder_with_heads.HEADS`.
 
         Raises:
-            ConfigError: there is no head of that kind.
+            ConfigError: this family has no head of that kind.
         """
         width, dropout = self.config.d_model, self.config.dropout
         match kind:
@@ -145,7 +145,7 @@ class Features(nn.Module, Encoder):
             case "span":
                 made = ClassificationHead(width, 2, pooling=every_token, dropout=dropout)
             case _:
-                raise no_head(self, kind)
+                raise no_head(self, kind, TASK_HEADS)
         return init_weights(made, INIT)
 
     def template(self, tokenizer: Any) -> Any:

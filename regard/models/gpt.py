@@ -3,8 +3,8 @@
     ids -> embed + positions -> L x [masked self-attention, feed-forward] -> hidden -> softmax
 
 The decoder of the Transformer without cross-attention, with learned positions and gelu; a layer
-norm follows each sub-layer. It predicts the next piece of a text. It is an encoder too: the hidden
-state of the last piece sums up all before it, and heads on top answer about the text (section 3.2).
+norm follows each sub-layer. It predicts the next token of a text. It is an encoder too: the hidden
+state of the last token sums up all before it, and heads on top answer about the text (section 3.2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
-from regard.attention.masks import causal_of
 from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
@@ -26,9 +25,9 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.positions import LearnedPositions
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import ClassificationHead, every_token, last_token
+from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.init import init_weights, no_head
+from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, LanguageModel, Output, States
 from regard.ops import KeyMask, autocast_dtype
 from regard.text.templates import Template
@@ -42,8 +41,8 @@ class GPTConfig:
 
     output: whether the words are predicted with the embedding itself (tied), with a matrix of its
         own, or not at all, in a model that is an encoder alone.
-    choice_dropout, choice_activation: of the head that compares answers.
-    pad, bos, eos: None where the vocabulary has no such piece.
+    choice_dropout, choice_activation: of the "multiple_choice" head.
+    pad, bos, eos: None where the vocabulary has no such token.
     pruned: heads that were taken away, as `regard.prune_heads` leaves them.
     """
 
@@ -75,7 +74,7 @@ class GPTConfig:
 SIZES = {"base": dict(d_model=768, heads=12, layers=12, max_length=512)}
 
 _PARAMETERS = (
-    "Radford et al. 2019, section 2.3 with table 2, rounded; with the 40,478 pieces they are "
+    "Radford et al. 2019, section 2.3 with table 2, rounded; with the 40,478 tokens they are "
     "116,534,784"
 )
 PUBLISHED = {"base": {"parameters": (117e6, _PARAMETERS)}}
@@ -101,10 +100,10 @@ class GPTBlock(nn.Module):
         mask: KeyMask,
         *,
         cache: LayerCache | None = None,
-        rows: TokenSubset = ALL,
+        tokens: TokenSubset = ALL,
     ) -> Tensor:
-        attended = self.attention(hidden, mask, cache=cache, rows=rows)
-        hidden = self.attention_norm(rows.of(hidden) + self.dropout(attended))
+        attended = self.attention(hidden, mask, cache=cache, tokens=tokens)
+        hidden = self.attention_norm(tokens.of(hidden) + self.dropout(attended))
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
@@ -141,16 +140,16 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
 
     # ---- an encoder
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
-        mask = causal_of(batch)
+        mask = batch.causal_mask()
         *inner, last = self.blocks
         for block in inner:
             hidden = block(hidden, mask)
             yield hidden
-        yield last(hidden, mask, rows=rows)
+        yield last(hidden, mask, tokens=tokens)
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position, (B, T, D) or (1, N, D). A segment is a token id, whose embedding is
@@ -230,7 +229,8 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
         made: nn.Module
         match kind:
             case "classes":
-                made = ClassificationHead(width, outputs, pooling=last_token, bias=False)
+                pooling = LastToken(skip=config.pad)
+                made = ClassificationHead(width, outputs, pooling=pooling, bias=False)
             case "tags":
                 made = ClassificationHead(
                     width, outputs, pooling=every_token, dropout=self.tags_dropout
@@ -240,20 +240,20 @@ class GPT(nn.Module, LanguageModel[KeyValueCache], Encoder):
             case "multiple_choice":
                 made = ChoiceHead(width, config.choice_activation, config.choice_dropout)
             case _:
-                raise no_head(self, kind)
+                raise no_head(self, kind, TASK_HEADS)
         return init_weights(made, config.init_range)
 
     @property
     def tags_dropout(self) -> float:
-        """Of the head that tags words; the published GPT has none."""
+        """The dropout of a "tags" head; the published GPT has no such head."""
         return self.config.dropout
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
         """start A extract, and start A delimiter B extract (section 3.3).
 
-        They are the pieces in the roles bos, sep and cls. A tokenizer that has not all of them, as
-        the published ones, puts nothing around texts, as its own library does.
+        They are the tokens with the roles bos, sep and cls. A tokenizer without one of them, as the
+        published ones are, adds no special tokens, as in its own library.
         """
         marks = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
         if None in marks:
@@ -274,10 +274,10 @@ class ChoiceHead(ClassificationHead):
 
 
 class NoLMHead(nn.Module):
-    """In the place of an output over words, where there is none."""
+    """Instead of a language modeling head, where there is none."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Refuses."""
+        """Raise an error: there are no weights for it."""
         raise ConfigError(
             "This model has no output over words: its weights came without one, and they are not "
             "tied to the embedding. It can encode texts, but not continue them."
@@ -286,5 +286,5 @@ class NoLMHead(nn.Module):
     def loss(
         self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0, count: int | None = None
     ) -> tuple[Tensor, int]:
-        """Refuses."""
+        """Raise an error: there are no weights for it."""
         raise AssertionError(self.logits(hidden))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from regard.attention.attend import SCALED
 from regard.attention.cache import KeyValueCache
-from regard.attention.masks import causal_of
 from regard.attention.multihead import LayerCache, SelfAttention
 from regard.attention.pruning import Pruned
 from regard.attention.scores import Dot
@@ -35,6 +34,8 @@ class GPT2Config:
     """The defaults are the smallest model.
 
     d_ff: None means four times `d_model`.
+    head_dropout: of the "tags" head; None: 0.1. The "classes" and "span" heads have no dropout,
+        and `choice_dropout` is that of the "multiple_choice" head.
     scaled: scores are divided by sqrt(d_k); scaled_by_layer: and by the number of the layer.
     The others are those of `GPTConfig`.
     """
@@ -49,7 +50,7 @@ class GPT2Config:
     dropout: Probability = 0.1  # behind each sub-layer
     embedding_dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
-    head_dropout: Probability | None = None  # of the head that tags words; None: 0.1
+    head_dropout: Probability | None = None
     choice_dropout: Probability = 0.1
     choice_activation: Activation | None = None
     norm_eps: Epsilon = 1e-5
@@ -79,7 +80,7 @@ SIZES = {
 def _printed(parameters: float, exact: int) -> dict[str, tuple[float, str]]:
     source = (
         "Radford et al. 2019, table 2; its four figures are those of a vocabulary of 40,478 "
-        "pieces, which was GPT's. With GPT-2's own 50,257 pieces the parameters are "
+        "tokens, which was GPT's. With GPT-2's own 50,257 tokens the parameters are "
         f"{exact:,}"
     )
     return {"parameters": (parameters, source)}
@@ -117,10 +118,10 @@ class GPT2Block(nn.Module):
         mask: KeyMask,
         *,
         cache: LayerCache | None = None,
-        rows: TokenSubset = ALL,
+        tokens: TokenSubset = ALL,
     ) -> Tensor:
-        attended = self.attention(self.attention_norm(hidden), mask, cache=cache, rows=rows)
-        hidden = rows.of(hidden) + self.dropout(attended)
+        attended = self.attention(self.attention_norm(hidden), mask, cache=cache, tokens=tokens)
+        hidden = tokens.of(hidden) + self.dropout(attended)
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
@@ -149,16 +150,16 @@ class GPT2(GPT):
             nn.init.normal_(block.attention.output.weight, std=deviation)
             nn.init.normal_(block.feed.outer.weight, std=deviation)
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """See `Encoder`; the last one is behind the last norm."""
         hidden = self.embed(batch)
         yield hidden
-        mask = causal_of(batch)
+        mask = batch.causal_mask()
         *inner, last = self.blocks
         for block in inner:
             hidden = block(hidden, mask)
             yield hidden
-        yield self.norm(last(hidden, mask, rows=rows))
+        yield self.norm(last(hidden, mask, tokens=tokens))
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """Hidden states (B, T, D) of ids behind a state, and the next state."""
@@ -167,5 +168,5 @@ class GPT2(GPT):
 
     @property
     def tags_dropout(self) -> float:
-        """Of the head that tags words."""
+        """See `GPT.tags_dropout`."""
         return 0.1 if self.config.head_dropout is None else self.config.head_dropout

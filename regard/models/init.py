@@ -1,10 +1,15 @@
-"""What the constructors of several models share."""
+"""Initialization of weights, and the error for a missing head."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import nn
 
 from regard.errors import ConfigError
+from regard.suggest import nearest
+
+TASK_HEADS = ("classes", "tags", "span", "multiple_choice")  # the heads that every encoder has
 
 
 def init_weights(module: nn.Module, std: float) -> nn.Module:
@@ -17,6 +22,6 @@ def init_weights(module: nn.Module, std: float) -> nn.Module:
     return module
 
 
-def no_head(encoder: nn.Module, kind: str) -> ConfigError:
-    """For a head that a family does not have."""
-    return ConfigError(f"{type(encoder).__name__} has no head {kind!r}.")
+def no_head(encoder: nn.Module, kind: str, known: Sequence[str]) -> ConfigError:
+    """The error for a head that a family does not have; `known` are those that it has."""
+    return ConfigError(f"{type(encoder).__name__} has no head {kind!r}. {nearest(kind, known)}")

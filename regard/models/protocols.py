@@ -31,7 +31,9 @@ from regard.state import State
 from regard.text.templates import Template
 
 S = TypeVar("S", bound=State)  # what a generator carries from step to step
-States = Iterator[Tensor]
+States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
+# Makes one tensor (B, T, D') of the hidden states of all layers, such as those of the last layer or
+# the sum of the last four: see regard/layers/scalar_mix.py.
 Choice = Callable[[States], Tensor]
 
 
@@ -107,7 +109,8 @@ class Model(ABC):
 
     continues: whether the source of a generation is a prompt to be continued, so that it counts for
         `max_length` and for repetitions, and not something to be answered.
-    places: tokens of a padded batch that pass at once on a CPU.
+    tokens_per_pass: tokens of a batch, padding included, that its encoder computes in one pass on a
+        CPU.
     unpadded: whether it reads batches without padding.
     """
 
@@ -115,7 +118,7 @@ class Model(ABC):
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     training: bool = False  # as of every `nn.Module`
     continues: bool = False
-    places: int = 1024
+    tokens_per_pass: int = 1024
     unpadded: bool = False
     SIZES: dict[str, Any] = {}  # noqa: RUF012  # name of a published size -> its options
     # size -> quantity -> the printed figure, where it stands and why ours differs
@@ -249,12 +252,12 @@ class Encoder(Model):
         return 1
 
     @abstractmethod
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """Hidden states of the embeddings, then of each layer: L + 1 times (B, T, D), or (1, N, D)
         of an unpadded batch.
 
         Args:
-            rows: the tokens whose hidden states the last layer computes.
+            tokens: those whose hidden states the last layer computes.
         """
 
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
@@ -263,14 +266,14 @@ class Encoder(Model):
         """
         return batch
 
-    def encode(self, batch: Sequences, rows: TokenSubset = ALL) -> Tensor:
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
-        for hidden in self.states(batch, rows):  # noqa: B007
+        for hidden in self.states(batch, tokens):  # noqa: B007
             pass
         return hidden
 
     def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
-        """What is chosen of all layers for the tokens of a padded batch, end to end, (N, D)."""
+        """`choice` of the hidden states of a padded batch, for its N tokens end to end: (N, D)."""
         return choice(self.states(batch))[batch.keep]
 
     @abstractmethod
@@ -283,4 +286,4 @@ class Encoder(Model):
 
     @abstractmethod
     def template(self, tokenizer: Any) -> Template:
-        """How texts become rows, where the tokenizer's file does not say it."""
+        """The template of its input, where the tokenizer's file does not say it."""

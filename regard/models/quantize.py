@@ -2,9 +2,11 @@
 
 prepare(model, dtype="int8")
 
-Quantized layers take the places of the others, and nothing else changes: the verbs of decoding,
-every method, attention capture, head gating. What decodes and encodes with compiled calls stands
-around such a model: see `regard.models.wrappers`.
+Quantized layers replace the others, and nothing else changes: every decoding method, attention
+capture and head gating work as before. Without compiled kernels the layers compute by their
+definitions in plain PyTorch (`regard.layers.panels`), with the same results up to the order of
+rounding. Whole steps in one compiled call are wrappers around the model: see
+`regard.models.wrappers`.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ def prepare(model: nn.Module, dtype: Weights = "int8") -> nn.Module:
     dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
     layers, of the output and of an embedding that is tied to it are quantized; what is small
     (norms, biases, positions) becomes float32. The outputs are the same up to rounding, but the
-    model cannot be trained any more, be pruned, or be saved as other libraries publish it. Where
-    there are no kernels it keeps its float32 weights, and a warning says so.
+    model cannot be trained any more, be pruned, or be saved as other libraries publish it. Without
+    compiled kernels a quantized model takes less memory than the float32 one, but is slower, and a
+    warning says so.
 
     On a GPU "bfloat16" is torch's own: see `halved`.
 
@@ -57,14 +60,12 @@ def prepare(model: nn.Module, dtype: Weights = "int8") -> nn.Module:
             f"{dtype} weights are for the CPU, but the model is on "
             f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, quantize="bfloat16".'
         )
-    if not ops.load_kernels():
-        if kernel_package() is None:
-            warnings.warn(
-                f"{type(model).__name__} keeps its float32 weights: this installation has no "
-                "compiled kernels, without which quantized ones are slower",
-                stacklevel=2,
-            )
-        return model.eval().requires_grad_(False)
+    if not ops.load_kernels() and kernel_package() is None:  # where compiling fails, that warns
+        warnings.warn(
+            f"{type(model).__name__} is quantized, but this installation has no compiled kernels: "
+            "quantized weights save memory, but are slower than float32 ones",
+            stacklevel=2,
+        )
     return quantize_layers(model, dtype)
 
 
@@ -100,7 +101,7 @@ def halved(model: nn.Module) -> nn.Module:
 
 
 def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
-    """Quantized layers in the places of the others, in place; the rest becomes float32."""
+    """Replace layers by quantized ones, in place; the rest becomes float32."""
     tied: dict[int, QuantizedMatrix] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
@@ -112,7 +113,11 @@ def quantize_layers(model: nn.Module, dtype: Weights) -> nn.Module:
 def _replace(
     parent: nn.Module, dtype: Weights, tied: dict[int, QuantizedMatrix], shared: set[int]
 ) -> None:
-    """Replace child modules, innermost first; `tied` are matrices that several share."""
+    """Replace child modules, innermost first.
+
+    shared: the ids of the weights of softmaxes; an embedding with such a weight is quantized too.
+    tied: the matrices made of these weights, which embeddings and softmaxes share.
+    """
     for name, child in list(parent.named_children()):
         _replace(child, dtype, tied, shared)
         new: nn.Module | None = None

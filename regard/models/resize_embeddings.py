@@ -1,4 +1,4 @@
-"""A model for a larger vocabulary: the same weights, and new rows for the new pieces."""
+"""A model for a larger vocabulary: the same weights, and new rows for the new tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def with_vocabulary(
 
     New rows are drawn as all rows were when the model began.
 
-    ids: the options of the configuration that name pieces (bos, pad), where they change.
+    ids: the options of the configuration that name tokens (bos, pad), where they change.
     """
     size = max(vocab_size, model.config.vocab_size)
     kind: Any = type(model.encoder)

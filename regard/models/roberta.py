@@ -1,9 +1,9 @@
 """RoBERTa: "A Robustly Optimized BERT Pretraining Approach" (Liu et al. 2019).
 
-BERT trained longer, on more text and bytes instead of pieces of words, without the question whether
-one text follows another. So the network is BERT's but for three things: texts have no segments,
-positions are counted from the padding id on, and the class of a text is read from its first token
-through a layer that fine-tuning begins anew, for there is no trained pooler.
+BERT trained longer and on more text, with byte-level BPE instead of WordPiece and without
+next-sentence prediction. The network is BERT's with three differences: there are no segments,
+positions are counted from `pad + 1`, and classification reads the first token through a dense layer
+that fine-tuning initializes, since there is no trained pooler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.layers.positions import RobertaPositions
 from regard.layers.task_heads import ClassificationHead, DenseActivation, MaskedLMHead, first_token
 from regard.models.bert import Bert, BertConfig, softmax_over
 from regard.models.config import Epsilon, Size, TokenId
-from regard.models.init import init_weights, no_head
+from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.text.templates import Template
 
 
@@ -25,7 +25,7 @@ from regard.text.templates import Template
 class RobertaConfig(BertConfig):
     """The defaults are the base model. There are `pad + 1` vectors of positions that no token has.
 
-    `head_dropout` is that of classes and tags; choices are dropped with `dropout`.
+    head_dropout: of the heads "classes" and "tags"; the head "multiple_choice" has `dropout`.
     """
 
     segments: Size = 1
@@ -39,7 +39,7 @@ SIZES = {
 }
 
 _PARAMETERS = (
-    "the released models' own page, rounded; with 50,265 pieces the encoder and its pooler have "
+    "the released models' own page, rounded; with 50,265 tokens the encoder and its pooler have "
     "124,645,632 and 355,359,744"
 )
 PUBLISHED = {
@@ -89,7 +89,7 @@ class Roberta(Bert):
                     width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
                 )
             case "next_sentence":
-                raise no_head(self, kind)
+                raise no_head(self, kind, ("pooler", "masked_lm", *TASK_HEADS))
             case _:
                 return super().new_head(kind, outputs)
         return init_weights(made, config.init_range)

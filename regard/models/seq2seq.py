@@ -100,7 +100,7 @@ class AttentionDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.score = score
         self.combine = Linear(2 * width, width, bias=False)
-        self.tap, self.look, self.cell = CapturePoint("cross"), CrossAttentionStep(), LSTMStep()
+        self.capture, self.look, self.cell = CapturePoint("cross"), CrossAttentionStep(), LSTMStep()
         for linear in (self.words, *gates):
             for parameter in linear.parameters():
                 nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
@@ -119,7 +119,7 @@ class AttentionDecoder(nn.Module):
         shifts = [linear.bias.expand(rows, -1) for linear in self.gates[1:]]
         products = [linear.repeated() for linear in self.gates]
         combine = self.combine.repeated()
-        look = self.look(state.source, self.score, self.tap)
+        look = self.look(state.source, self.score, self.capture)
         hiddens, cells = list(state.cells.hidden.unbind(1)), list(state.cells.cell.unbind(1))
         outputs = []
         for word in words:

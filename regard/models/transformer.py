@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.masks import causal_of, keys_of, padding_of
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Pruned, cut_heads
 from regard.data.batches import Sequences
@@ -170,14 +169,14 @@ class Transformer(nn.Module, EncoderDecoder[TransformerState]):
     def forward(self, source: Sequences, target: Sequences) -> Output:
         """See `EncoderDecoder`."""
         memory, hidden = self.encode(source), self.embed(target)
-        mask, keys = causal_of(target), keys_of(source, target)
+        mask, keys = target.causal_mask(), source.padding_mask(queries=target)
         for block in self.decoder:
             hidden = block(hidden, mask, block.cross.read(memory, keys))
         return Output(self.finish_decoder(hidden))
 
     def encode(self, source: Sequences) -> Tensor:
         """What the decoder reads, (B, S, D), or (1, N, D) of an unpadded batch."""
-        hidden, mask = self.embed(source), padding_of(source)
+        hidden, mask = self.embed(source), source.padding_mask()
         for block in self.encoder:
             hidden = block(hidden, mask)
         return self.finish_encoder(hidden)

@@ -1,22 +1,35 @@
-"""Generators and encoders around a model, which do some of it faster and leave it as it is.
+"""Generators and encoders that wrap a model and compute parts of it faster.
 
 Code that decodes or encodes asks `generator(model)` or `encoder(model)`. Where something faster is
 registered that takes the model, such as the compiled kernels, this is a wrapper, which is kept
-beside the model; else it is the model itself.
+beside the model; else it is the model itself. A wrapper has all that the protocols promise: what it
+does not do itself is the model's.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.models.protocols import Encoder, Generator, Output, S, SearchPlan, SearchResults, States
+from regard.models.protocols import (
+    Choice,
+    Encoder,
+    Generator,
+    Head,
+    Model,
+    S,
+    SearchPlan,
+    SearchResults,
+    States,
+)
 from regard.ops import TopKTokens, operation
 from regard.text.templates import Template
+
+M = TypeVar("M", bound=Model)
 
 
 @operation
@@ -38,10 +51,45 @@ def unwrapped(model: object) -> Any:
     return model
 
 
-class Around:
-    """What every wrapper has: the mode is the model's."""
+class Around(Generic[M]):
+    """What every wrapper has: all of `Model`, as of the model."""
 
-    model: Any
+    def __init__(self, model: M):
+        self.model = model
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """As `forward` of the model."""
+        return self.model(*args, **named)
+
+    @property
+    def config(self) -> Any:
+        """As of the model."""
+        return self.model.config
+
+    @property
+    def continues(self) -> bool:
+        """As of the model."""
+        return self.model.continues
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """As of the model."""
+        return self.model.tokens_per_pass
+
+    @property
+    def unpadded(self) -> bool:
+        """As of the model."""
+        return self.model.unpadded
+
+    @property
+    def SIZES(self) -> dict[str, Any]:
+        """As of the model."""
+        return self.model.SIZES
+
+    @property
+    def PUBLISHED(self) -> dict[str, Any]:
+        """As of the model."""
+        return self.model.PUBLISHED
 
     @property
     def training(self) -> bool:
@@ -53,17 +101,19 @@ class Around:
         self.model.train(mode)
         return self
 
+    @property
+    def repeated_blocks(self) -> list[nn.Module]:
+        """As of the model."""
+        return self.model.repeated_blocks
 
-class GeneratorAround(Around, Generator[S]):  # type: ignore[override]
+
+class GeneratorAround(Around[Generator[S]], Generator[S]):  # type: ignore[override]
     """A generator around another, which does some of it faster; the rest is the other's."""
 
-    def __init__(self, model: Any):
-        self.model = model
-        self.config, self.head, self.continues = model.config, model.head, model.continues
-
-    def __call__(self, *arguments: Any) -> Output:
-        """As `forward` of the model."""
-        return self.model(*arguments)
+    @property
+    def head(self) -> Head:  # type: ignore[override]
+        """As of the model."""
+        return self.model.head
 
     @property
     def first_token(self) -> int:
@@ -95,26 +145,39 @@ class GeneratorAround(Around, Generator[S]):  # type: ignore[override]
         return self.model.search(tokens, state, plan)
 
 
-class EncoderAround(Around, Encoder):  # type: ignore[override]
+class EncoderAround(Around[Encoder], Encoder):  # type: ignore[override]
     """An encoder around another, which does some of it faster; the rest is the other's."""
 
-    def __init__(self, model: Any):
-        self.model = model
-        self.config, self.embedding, self.pooled = model.config, model.embedding, model.pooled
-        self.continues = model.continues
+    @property
+    def embedding(self) -> Any:  # type: ignore[override]
+        """As of the model."""
+        return self.model.embedding
+
+    @property
+    def pooled(self) -> tuple[str, ...]:  # type: ignore[override]
+        """As of the model."""
+        return self.model.pooled
 
     @property
     def segment_types(self) -> int:
         """As of the model."""
         return self.model.segment_types
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         """As of the model."""
-        return self.model.states(batch, rows)
+        return self.model.states(batch, tokens)
 
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
         """As of the model."""
         return self.model.complete(batch, tokenizer)
+
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
+        """As of the model."""
+        return self.model.encode(batch, tokens)
+
+    def chosen(self, batch: Sequences, choice: Choice) -> Tensor:
+        """As of the model."""
+        return self.model.chosen(batch, choice)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """As of the model."""

@@ -6,17 +6,22 @@ training loop trains one. A new task is one file and one line.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from regard.errors import ConfigError
 from regard.lazy import entry
+from regard.models import MODELS
 
 # name -> module:Class
-TASKS = {
+TASKS: dict[str, Any] = {
     "translation": "regard.tasks.translation:Translation",
     "language-modeling": "regard.tasks.language_modeling:LanguageModeling",
     "embedding": "regard.tasks.embedding:Embedding",
     "classification": "regard.tasks.classification:Classification",
+    "multi-label-classification": "regard.tasks.multi_label:MultiLabel",
     "regression": "regard.tasks.regression:Regression",
+    "multi-regression": "regard.tasks.multi_regression:MultiRegression",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
     "fill-mask": "regard.tasks.fill_mask:FillMask",
     "next-sentence": "regard.tasks.next_sentence:NextSentence",
@@ -32,3 +37,36 @@ def task_class(name: str) -> Any:
         ConfigError: no task has this name; the nearest one is offered.
     """
     return entry(TASKS, name, "task")
+
+
+def register(name: str, kind: type) -> None:
+    """Make a model or a task of one's own known by a name, in this process.
+
+    It can then be named in recipes and in `regard.train`, and folders that hold it can be opened.
+    A process that opens such a folder must register it before. Registering a class again, as a
+    notebook does when a cell runs twice, replaces it.
+
+    Args:
+        kind: a subclass of `regard.models.protocols.Model` with a dataclass `Config`, or of
+            `TaskVerbs`.
+
+    Raises:
+        ConfigError: the class is neither, or another class has this name.
+    """
+    from regard.models.protocols import Model
+    from regard.tasks.verbs import TaskVerbs
+
+    if not isinstance(kind, type) or not issubclass(kind, Model | TaskVerbs):
+        raise ConfigError(
+            f"{kind!r:.80} cannot be registered: it must be a class that inherits Model (or "
+            "LanguageModel, Encoder, EncoderDecoder) or TaskVerbs."
+        )
+    if issubclass(kind, Model) and not dataclasses.is_dataclass(getattr(kind, "Config", None)):
+        raise ConfigError(f"{kind.__name__} cannot be registered: its `Config` is no dataclass.")
+    table = MODELS if issubclass(kind, Model) else TASKS
+    before = table.get(name)
+    if before is not None and getattr(before, "__qualname__", "") != kind.__qualname__:
+        raise ConfigError(f"The name {name!r} is taken: choose another one for {kind.__name__}.")
+    if issubclass(kind, TaskVerbs):
+        kind.name = name
+    table[name] = kind

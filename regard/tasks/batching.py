@@ -8,25 +8,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 
 from regard import decoding
-from regard.attention.capture import listening
-from regard.attention.head_gates import gating
+from regard.attention.head_gates import captured_or_gated
 from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import NotNumbers, evaluating
-from regard.errors import TextError
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import unwrapped
 from regard.tasks.finite_checks import not_finite_error
-from regard.tasks.inputs import checked_texts
+from regard.tasks.inputs import checked_texts, too_long_error
 
 Made = TypeVar("Made")
 TooLong = Literal["error", "truncate"]
@@ -99,7 +97,7 @@ MIN_PADDING = 16  # tokens below which a batch stays padded
 
 def saves_padding(*batches: Sequences) -> bool:
     """Whether it is worth it to remove the padding of one of these."""
-    if listening.get() is not None or gating.get() is not None:
+    if captured_or_gated():
         return False
     if any(one.lengths.device.type != "cpu" or not one.ids.numel() for one in batches):
         return False
@@ -113,33 +111,30 @@ def encode_texts(texts: Sequence[str], column: FieldEncoder, too_long: TooLong) 
     Raises:
         RegardError: a text is longer than `column.max_length` and `too_long` is "error".
     """
-    rows = column.encode_many(checked_texts(texts))
-    long = column.over_limit(rows)
+    encoded = column.encode_many(checked_texts(texts))
+    long = column.over_limit(encoded)
     if long and too_long == "error":
-        count = len(rows[long[0]])
-        problem = f"has {count} tokens, but this model reads at most {column.max_length}."
-        hint = "Shorten it, or cut its end with too_long='truncate'."
-        raise TextError(long[0], problem, hint)
+        raise too_long_error(long[0], len(encoded[long[0]]), column.max_length)
     for i in long:
-        rows[i] = column.truncated(rows[i])
-    return TokenArray.of(rows)
+        encoded[i] = column.truncated(encoded[i])
+    return TokenArray.of(encoded)
 
 
 def over_limit(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
     """The indices of texts longer than `column.max_length`, and the tokens of each."""
-    rows = column.encode_many(checked_texts(texts))
-    return {i: len(rows[i]) for i in column.over_limit(rows)}
+    encoded = column.encode_many(checked_texts(texts))
+    return {i: len(encoded[i]) for i in column.over_limit(encoded)}
 
 
 @torch.no_grad()
-def decode_in_order(model: Generator, rows: TokenArray, method: Any) -> list[list[Hypothesis]]:
-    """The hypotheses of each row, which do not depend on the other rows.
+def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[list[Hypothesis]]:
+    """The hypotheses of each source; they do not depend on the other sources.
 
     Raises:
-        NonFiniteScores: scores for a row are infinite or NaN.
+        NonFiniteScores: scores for a source are infinite or NaN.
     """
-    found: list[list[Hypothesis]] = [[] for _ in range(len(rows))]
-    if not len(rows):
+    found: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
+    if not len(sources):
         return found
     device = device_of(model)
     width = method.size if isinstance(method, Beam) else 1
@@ -147,7 +142,7 @@ def decode_in_order(model: Generator, rows: TokenArray, method: Any) -> list[lis
     concurrent = CONCURRENT if searches and _quantized(model) else 1
     budget = max(1, TOKENS_AT_ONCE.get(device.type, ELSEWHERE) // (width * concurrent))
     pads = (model.config.pad,)
-    batches = sorted_batches((rows,), pads, max_tokens=budget, make=lambda sources: sources)
+    batches = sorted_batches((sources,), pads, max_tokens=budget, make=lambda batch: batch)
     if concurrent > 1:
         batches = replace(batches, indices=smaller_at_the_end(batches.indices, concurrent))
 
@@ -162,31 +157,31 @@ def decode_in_order(model: Generator, rows: TokenArray, method: Any) -> list[lis
                 for number, hypotheses in zip(numbers, answers, strict=True):
                     found[number] = hypotheses
         except NotNumbers:
-            _raise_for_row(decode, rows, sorted(batches.indices[done].tolist()), *pads)
+            _raise_for_source(decode, sources, sorted(batches.indices[done].tolist()), *pads)
             raise
     return found
 
 
-def _raise_for_row(
+def _raise_for_source(
     decode: Callable[[Sequences], BatchHypotheses],
-    rows: TokenArray,
+    sources: TokenArray,
     numbers: Sequence[int],
     pad: int | None,
 ) -> None:
-    """Decode rows one by one until the scores of one are infinite or NaN.
+    """Decode sources one by one until the scores of one are infinite or NaN.
 
     Raises:
-        NonFiniteScores: for that row.
+        NonFiniteScores: for that source.
     """
     for number in numbers:
         try:
-            decode(rows.padded(np.array([number]), pad))
+            decode(sources.padded(np.array([number]), pad))
         except NotNumbers:
             raise not_finite_error(number, "scores") from None
 
 
 def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[np.ndarray]:
-    """The same rows in the same order, in smaller batches at the end, so that batches that are
+    """The same sources in the same order, in smaller batches at the end, so that batches that are
     decoded concurrently end at about the same time.
     """
     left = np.concatenate(batches[-2 * concurrent :])
@@ -201,8 +196,8 @@ def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[n
 
 def _quantized(model: Generator) -> bool:
     """Whether a step may be a compiled call, during which Python can do other things."""
-    parts = cast(torch.nn.Module, model).modules()
-    return any(isinstance(part, QuantizedLinear) for part in parts)
+    module: torch.nn.Module = unwrapped(model)
+    return any(isinstance(part, QuantizedLinear) for part in module.modules())
 
 
 def _decoded(

@@ -6,19 +6,23 @@ that head is kept, otherwise alphabetical.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.batches import moved
-from regard.errors import DataError
+from regard.data.encoder_inputs import Truncation
+from regard.errors import ConfigError, DataError
 from regard.metrics import Score
+from regard.metrics.class_report import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import AuxiliaryLM, EncoderTask, Part, headed, labelled
 from regard.tasks.pair_order import BothOrders
@@ -27,11 +31,10 @@ from regard.tasks.texts import (
     TextMetrics,
     TextObjective,
     TextRecipe,
-    pictured_text,
     text_example,
+    text_options,
     text_parts,
     text_problems,
-    text_samples,
     texts_and_targets,
 )
 from regard.tasks.transformations import transformed
@@ -46,6 +49,9 @@ class ClassificationObjective(TextObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    class_weights: Literal["", "balanced"] | dict[str, Annotated[float, Field(ge=0)]] = ""
+    """Weights of the labels in the training loss: "balanced", the inverse of their frequency, or by
+    name, 1 for others. They are scaled so that their mean over the training examples is 1."""
 
 
 class ClassificationRecipe(TextRecipe):
@@ -60,14 +66,6 @@ class LabelPrediction(Prediction):
 
     label: str
     probabilities: dict[str, float]
-
-    @property
-    def result(self) -> str:
-        """The label."""
-        return self.label
-
-    def __str__(self) -> str:
-        return self.label
 
 
 class Classification(EncoderTask):
@@ -94,14 +92,17 @@ class Classification(EncoderTask):
         metrics: Sequence[str] = (),
         both_orders: bool = False,
         max_length: int | None = None,
+        truncation: Truncation = "longest_first",
     ):
-        super().__init__(model, tokenizer, max_length=max_length)
+        super().__init__(model, tokenizer, max_length=max_length, truncation=truncation)
         self.labels, self.label_smoothing = tuple(labels), label_smoothing
         self._index = {label: i for i, label in enumerate(self.labels)}
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics), labels=self.labels)
-        self.goal = (self.metrics.keys()[0], "max")
+        self.metric_names = (*self.metrics.keys(), "loss")
+        self.goal = (self.metric_names[0], "max")
+        self.class_weights: Tensor | None = None  # (O,), in training alone
         if both_orders:
-            self.order = BothOrders(self.pieces.template)
+            self.order = BothOrders(self.input_format.template)
 
     @classmethod
     def from_recipe(
@@ -113,34 +114,25 @@ class Classification(EncoderTask):
             ConfigError: the model is not an encoder, or options do not fit together.
             DataError: the data has fewer than two labels, or a label that is not known.
         """
-        data, source = recipe.data, headed(model)
+        source = headed(model)
         model, labels, remarks = labelled(source, cls.head, labels_of(recipe))
         model, tokenizer = transformed(model, tokenizer, source)
-        task = cls(
-            model,
-            tokenizer,
-            labels=labels,
-            label_smoothing=recipe.objective.label_smoothing,
-            glue=data.glue,
-            metrics=recipe.evaluation.metrics,
-            both_orders=recipe.objective.both_orders,
-            max_length=data.max_length,
-        )
+        smoothing = recipe.objective.label_smoothing
+        options = text_options(recipe)
+        task = cls(model, tokenizer, labels=labels, label_smoothing=smoothing, **options)
         task.remarks = remarks
         task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         task.parts = text_parts(task, recipe, task.target)
+        chosen, targets = recipe.objective.class_weights, task.parts.train.targets
+        task.class_weights = class_weights(chosen, task.labels, targets)
         return task
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from super().problems(recipe)
-        yield from text_problems(recipe, METRICS)
+        return text_problems(recipe, METRICS)
 
-    @classmethod
-    def example(cls, recipe: Any, words: int) -> Any:
-        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
-        return text_example(recipe, super().example(recipe, words * (1 + recipe.data.pairs)))
+    example = staticmethod(text_example)
 
     def target(self, label: str, file: str, line: int) -> int:
         """The index of a label that stands in this line of a file.
@@ -159,18 +151,20 @@ class Classification(EncoderTask):
         scores: (B, O).  targets: (N,), of all examples.
         """
         wanted = moved(targets[batch.numbers.cpu()], scores.device)
-        smoothing = self.label_smoothing if self.model.training else 0.0
-        total = F.cross_entropy(scores, wanted, reduction="sum", label_smoothing=smoothing)
+        learning = self.model.training
+        weights = None if self.class_weights is None or not learning else self.class_weights
+        total = F.cross_entropy(
+            scores,
+            wanted,
+            weight=None if weights is None else moved(weights, scores.device),
+            reduction="sum",
+            label_smoothing=self.label_smoothing if learning else 0.0,
+        )
         return total, len(batch)
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics, the goal first, and the loss."""
-        return (*self.metrics.keys(), "loss")
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The metrics on the validation data, and the cross-entropy."""
-        scores = self.text_scores(valid.rows)
+        scores = self.text_scores(valid.inputs)
         values = self.metrics.values(self._named(scores.argmax(-1)), self._named(valid.targets))
         return {**values, "loss": float(F.cross_entropy(scores, valid.targets))}
 
@@ -191,20 +185,20 @@ class Classification(EncoderTask):
         scores = self.text_scores(self.encoded(texts, "truncate"))
         return self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
 
+    def class_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
+        """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""
+        texts, targets = texts_and_targets(rows, self.target)
+        self.warn_if_truncated(texts)
+        scores = self.text_scores(self.encoded(texts, "truncate"))
+        return ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)
+
     def _named(self, indices: Tensor) -> list[str]:
         return [self.labels[i] for i in indices.tolist()]
-
-    def samples(self, recipe: ClassificationRecipe) -> list[tuple[str, str, str]]:
-        """The first validation rows: (text, predicted label, label)."""
-        return text_samples(self, recipe.data)
-
-    def attention_inputs(self, sample: Sequence[str]) -> list[tuple[str, ...]] | None:
-        """See `pictured_text`."""
-        return pictured_text(self, sample)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
         options = {**self.metrics.settings(), "both_orders": isinstance(self.order, BothOrders)}
+        options["truncation"] = self.input_format.truncation
         return {**super().settings(), **options, "labels": list(self.labels)}
 
     def published(self) -> dict[str, Any]:
@@ -216,6 +210,34 @@ class Classification(EncoderTask):
         }
 
 
+def class_weights(
+    chosen: str | Mapping[str, float], labels: Sequence[str], targets: Tensor
+) -> Tensor | None:
+    """The weights (O,) of the labels, with the mean 1 over the targets (N,); None where all are 1.
+
+    "balanced" is N / (O' n) for a label with n of the N targets, O' being the labels that occur, as
+    in scikit-learn.
+
+    Raises:
+        ConfigError: a weight is of no label, or no target has a weight above 0.
+    """
+    if not chosen:
+        return None
+    counts = torch.bincount(targets, minlength=len(labels)).double()
+    if isinstance(chosen, str):
+        weights = torch.where(counts > 0, 1 / counts.clamp(min=1), 0.0)
+    else:
+        for name in chosen:
+            if name not in labels:
+                hint = nearest(name, labels)
+                raise ConfigError(f"[objective] `class_weights` has no label {name!r}. {hint}")
+        weights = torch.tensor([chosen.get(label, 1.0) for label in labels], dtype=torch.double)
+    mean = (weights * counts).sum() / counts.sum()
+    if not mean > 0:
+        raise ConfigError("[objective] `class_weights` are 0 for every training example.")
+    return (weights / mean).float()
+
+
 def labels_of(recipe: ClassificationRecipe) -> list[str]:
     """The labels of the training rows, in alphabetical order.
 
@@ -223,7 +245,7 @@ def labels_of(recipe: ClassificationRecipe) -> list[str]:
         DataError: there are fewer than two.
     """
     data = recipe.data
-    rows = data.records("train")
+    rows = data.read(data.train, "train")  # of which `valid` may be a share
     labels = sorted({row[-1] for row in rows})
     if len(labels) < 2:
         where = f"task {data.glue}" if data.glue else f"column {data.columns[-1]}"

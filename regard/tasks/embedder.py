@@ -1,4 +1,4 @@
-"""Texts to vectors: the hidden states of an encoder, pooled by text, by word or not at all.
+"""Vectors of texts, words and tokens from an encoder.
 
 task.embed(texts)                                        (N, D), a vector per text
 task.embed(texts, layers="concat-last-4", per="word")    for each text the vectors of its words
@@ -11,7 +11,7 @@ is tokenized in another thread.
 
 from __future__ import annotations
 
-import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -30,9 +30,10 @@ from regard.layers.pooling import KINDS, Pooling
 from regard.layers.scalar_mix import Choice, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
+from regard.tasks import inputs
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import as_list, checked_text, iterate, text_or_words
+from regard.tasks.verbs import TaskVerbs
 from regard.text.templates import EncoderInput
 from regard.text.word_spans import word_spans
 
@@ -63,8 +64,17 @@ class TextEncoder:
     """An encoder, how texts become its input, and how the vector of a text is pooled."""
 
     encoder: Encoder
-    pieces: InputFormat
+    input_format: InputFormat
     pooling: Pooling = Pooling()
+
+
+@dataclass(frozen=True)
+class TextMatch:
+    """A text that was found: its index among those searched, its cosine, and the text."""
+
+    index: int
+    score: float
+    text: str
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -80,7 +90,7 @@ class EmbedOptions(TypedDict, total=False):
     per: what a vector represents: "text" (the default), "word", or "token" (special ones, too).
     normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
     precision: "bfloat16" for the matrix products; vectors are float32 in either case.
-    batch_tokens: tokens in a batch, padding included.
+    max_tokens_per_batch: tokens in a batch, padding included.
     """
 
     layers: str | int | Choice
@@ -88,57 +98,94 @@ class EmbedOptions(TypedDict, total=False):
     per: Per
     normalize: bool | None
     precision: Precision
-    batch_tokens: int | None
+    max_tokens_per_batch: int | None
 
 
-def embed(
-    source: TextEncoder, texts: Any, too_long: TooLong, **options: Unpack[EmbedOptions]
-) -> Any:
-    """Vectors of texts in float32.
+class EmbedsTexts(TaskVerbs, ABC):
+    """A task whose model gives vectors of texts."""
 
-    Args:
-        texts: a list of strings, or one; with per="word" also lists of words. The words of a string
-            are those of `regard.text.word_spans`.
-        too_long: what happens to texts longer than the model reads.
-        options: see `EmbedOptions`.
+    @abstractmethod
+    def text_encoder(self) -> TextEncoder:
+        """The encoder, and how it pools a text."""
 
-    Returns:
-        (N, D) for texts; for words and tokens a list of `Vectors`, (words, D) or (tokens, D). For
-        one text (D,), or its `Vectors`.
+    def embed(
+        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """Vectors of texts in float32.
 
-    Raises:
-        ConfigError: the model has no such layers, or there is no such pooling.
-        RegardError: a text is longer than the model reads and `too_long` is "error".
-    """
-    embedder = Embedder.of(source, **options)
-    one = isinstance(texts, str)
-    found = list(embedder.chunks([texts] if one else as_list(texts), too_long))
-    if one:
-        return found[0][0]
-    if not isinstance(embedder.unit, TextVectors):
-        return list(chain.from_iterable(found))
-    return np.concatenate(found) if found else np.zeros((0, embedder.width), np.float32)
+        Args:
+            texts: a list of strings, or one; with per="word" also lists of words. The words of a
+                string are those of `regard.text.word_spans`.
+            too_long: what happens to texts longer than the model reads.
+            options: see `EmbedOptions`.
 
+        Returns:
+            (N, D) for texts; for words and tokens a list of `Vectors`, (words, D) or (tokens, D).
+            For one text (D,), or its `Vectors`.
 
-def embed_stream(
-    source: TextEncoder, texts: Iterable[Any], too_long: TooLong, **options: Unpack[EmbedOptions]
-) -> Iterator[np.ndarray]:
-    """The vectors of any number of texts, in order, in constant memory; options as of `embed`."""
-    return chain.from_iterable(Embedder.of(source, **options).chunks(iterate(texts), too_long))
+        Raises:
+            ConfigError: the model has no such layers, or there is no such pooling.
+            RegardError: a text is longer than the model reads and `too_long` is "error".
+        """
+        embedder = Embedder.of(self.text_encoder(), **options)
+        one = isinstance(texts, str)
+        found = list(embedder.chunks([texts] if one else inputs.as_list(texts), too_long))
+        if one:
+            return found[0][0]
+        if not isinstance(embedder.unit, TextVectors):
+            return list(chain.from_iterable(found))
+        return np.concatenate(found) if found else np.zeros((0, embedder.width), np.float32)
 
+    def embed_stream(
+        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Iterator[np.ndarray]:
+        """The vectors of any number of texts, in order, in constant memory; see `embed`."""
+        embedder = Embedder.of(self.text_encoder(), **options)
+        return chain.from_iterable(embedder.chunks(inputs.iterate(texts), too_long))
 
-def similarity(
-    source: TextEncoder, a: Any, b: Any, too_long: TooLong, **options: Unpack[EmbedOptions]
-) -> Any:
-    """The cosines of texts: a number for two texts, (len(a), len(b)) for lists.
+    def similarity(
+        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """The cosines of texts: a number for two texts, (len(a), len(b)) for lists.
 
-    options: as of `embed`; vectors are always normalized.
-    """
-    sides = [[side] if isinstance(side, str) else as_list(side) for side in (a, b)]
-    options = {**options, "normalize": True}
-    first, second = (embed(source, side, too_long, **options) for side in sides)
-    cosines = first @ second.T
-    return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
+        options: as of `embed`; vectors are always normalized.
+        """
+        sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
+        options = {**options, "normalize": True}
+        first, second = (self.embed(side, too_long=too_long, **options) for side in sides)
+        cosines = first @ second.T
+        return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
+
+    def search(
+        self,
+        query: str,
+        texts: Any,
+        k: int = 10,
+        *,
+        too_long: TooLong = "error",
+        **options: Unpack[EmbedOptions],
+    ) -> list[TextMatch]:
+        """The `k` texts whose vectors have the largest cosines with that of the query, best first.
+
+        Of equal cosines the earlier text comes first. Fewer texts than `k` are all returned.
+
+        Args:
+            query: a text.
+            texts: a list of texts.
+            options: as of `embed`; vectors are always normalized.
+
+        Raises:
+            ConfigError: `query` is not a text, `k` is below 1, or the model has no such layers.
+            RegardError: an item is not a text, or is longer than the model reads.
+        """
+        if not isinstance(query, str):
+            raise ConfigError(f"`query` must be a text, but is {query!r:.80}.")
+        if not isinstance(k, int) or k < 1:
+            raise ConfigError(f"`k` must be a whole number of 1 or more, but is {k!r:.80}.")
+        given = inputs.as_list(texts)
+        cosines = self.similarity([query], given, too_long=too_long, **options)[0]  # (N,)
+        best = np.argsort(-cosines, kind="stable")[:k]
+        return [TextMatch(index, float(cosines[index]), given[index]) for index in best.tolist()]
 
 
 # ---------------------------------------------------------------------- what a vector represents
@@ -154,7 +201,7 @@ class EncodedTexts:
     subwords each has (`sizes`).
     """
 
-    rows: list[EncoderInput]
+    inputs: list[EncoderInput]
     labels: Sequence[Sequence[str]] = ()
     sizes: Sequence[Sequence[int]] = ()
 
@@ -166,11 +213,13 @@ class TextVectors:
     pooling: Pooling
     chunk = 1024
 
-    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
-        return EncodedTexts(pieces.encode([(as_text(text, i),) for i, text in enumerate(texts)]))
+    def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+        return EncodedTexts(
+            input_format.encode([(as_text(text, i),) for i, text in enumerate(texts)])
+        )
 
-    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
-        return EncodedTexts([pieces.truncate(row) for row in encoded.rows])
+    def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
+        return EncodedTexts([input_format.truncate(item) for item in encoded.inputs])
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Tensor:
         return self.pooling.unpadded(states, sizes)
@@ -183,13 +232,17 @@ class TokenVectors:
     normalize: bool
     chunk = 128
 
-    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
-        rows = pieces.encode([(as_text(text, i),) for i, text in enumerate(texts)])
-        return EncodedTexts(rows, [list(map(pieces.tokenizer.token, row.ids)) for row in rows])
+    def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+        inputs = input_format.encode([(as_text(text, i),) for i, text in enumerate(texts)])
+        return EncodedTexts(
+            inputs, [list(map(input_format.tokenizer.token, item.ids)) for item in inputs]
+        )
 
-    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
-        rows = [pieces.truncate(row) for row in encoded.rows]
-        return EncodedTexts(rows, [list(map(pieces.tokenizer.token, row.ids)) for row in rows])
+    def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
+        inputs = [input_format.truncate(item) for item in encoded.inputs]
+        return EncodedTexts(
+            inputs, [list(map(input_format.tokenizer.token, item.ids)) for item in inputs]
+        )
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Sequence[Tensor]:
         if self.normalize:
@@ -211,26 +264,26 @@ class WordVectors:
     normalize: bool
     chunk = 128
 
-    def encode(self, pieces: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
+    def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
         words = [as_words(text, i) for i, text in enumerate(texts)]
-        found = pieces.encode_words(words)
-        rows = [_with_template(list(chain.from_iterable(word)), pieces) for word in found]
-        return EncodedTexts(rows, words, [list(map(len, word)) for word in found])
+        found = input_format.encode_words(words)
+        inputs = [_with_template(list(chain.from_iterable(word)), input_format) for word in found]
+        return EncodedTexts(inputs, words, [list(map(len, word)) for word in found])
 
-    def truncated(self, encoded: EncodedTexts, pieces: InputFormat) -> EncodedTexts:
-        rows, labels, sizes = [], [], []
-        for row, words, counts in zip(encoded.rows, encoded.labels, encoded.sizes, strict=True):
-            whole = _words_within_limit(row, counts, pieces)
-            ids = row.ids[row.starts[0] :][: sum(counts[:whole])]
-            rows.append(row if whole == len(counts) else _with_template(ids, pieces))
+    def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
+        inputs, labels, sizes = [], [], []
+        for item, words, counts in zip(encoded.inputs, encoded.labels, encoded.sizes, strict=True):
+            whole = _words_within_limit(item, counts, input_format)
+            ids = item.ids[item.starts[0] :][: sum(counts[:whole])]
+            inputs.append(item if whole == len(counts) else _with_template(ids, input_format))
             labels.append(words[:whole])
             sizes.append(counts[:whole])
-        return EncodedTexts(rows, labels, sizes)
+        return EncodedTexts(inputs, labels, sizes)
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Sequence[Tensor]:
-        texts = zip(states.split(sizes.tolist()), encoded.rows, encoded.sizes, strict=True)
+        texts = zip(states.split(sizes.tolist()), encoded.inputs, encoded.sizes, strict=True)
         subwords = torch.cat(
-            [of_text[row.starts[0] :][: sum(counts)] for of_text, row, counts in texts]
+            [of_text[item.starts[0] :][: sum(counts)] for of_text, item, counts in texts]
         )  # (P, D): without the special tokens
         counts = torch.tensor(list(chain.from_iterable(encoded.sizes)), device=states.device)
         found = WORD_POOLINGS[self.pooling](subwords, counts) if len(counts) else subwords
@@ -241,7 +294,7 @@ class WordVectors:
 
 def as_words(given: Any, index: int) -> list[str]:
     """The words of a string, split as for tagging; or the given words."""
-    text = text_or_words(given, index)
+    text = inputs.text_or_words(given, index)
     if isinstance(text, str):
         return [text[start:stop] for start, stop in word_spans(text)]
     return text
@@ -249,20 +302,20 @@ def as_words(given: Any, index: int) -> list[str]:
 
 def as_text(given: Any, index: int) -> str:
     """A text that a user gives, checked to be a string."""
-    return checked_text(given, index, f"Give texts as strings, but this is {given!r:.80}.")
+    return inputs.checked_text(given, index, f"Give texts as strings, but this is {given!r:.80}.")
 
 
-def _with_template(ids: list[int], pieces: InputFormat) -> EncoderInput:
+def _with_template(ids: list[int], input_format: InputFormat) -> EncoderInput:
     """The subwords of words with the special tokens around them; never an empty input."""
-    row = pieces.template.apply([ids])
-    return row if row.ids else pieces.encode([("",)])[0]
+    item = input_format.template.apply([ids])
+    return item if item.ids else input_format.encode([("",)])[0]
 
 
-def _words_within_limit(row: EncoderInput, sizes: Sequence[int], pieces: InputFormat) -> int:
+def _words_within_limit(item: EncoderInput, sizes: Sequence[int], input_format: InputFormat) -> int:
     """How many whole words of an input the model reads."""
-    if pieces.max_length is None or len(row) <= pieces.max_length:
+    if input_format.max_length is None or len(item) <= input_format.max_length:
         return len(sizes)
-    capacity = pieces.max_length - pieces.template.special_count(1)
+    capacity = input_format.max_length - input_format.template.special_count(1)
     return sum(end <= capacity for end in accumulate(sizes))
 
 
@@ -309,7 +362,7 @@ class Embedder:
     """
 
     encoder: Encoder
-    pieces: InputFormat
+    input_format: InputFormat
     choice: Choice
     unit: TextVectors | WordVectors | TokenVectors
     precision: Precision
@@ -320,19 +373,22 @@ class Embedder:
         """The embedder of these options; see `EmbedOptions`.
 
         Raises:
-            ConfigError: an option has an unknown value.
+            ConfigError: there is no such option, or it has an unknown value.
         """
+        known = EmbedOptions.__annotations__
+        if unknown := next((name for name in options if name not in known), None):
+            raise ConfigError(f"`embed` has no option {unknown!r}. {nearest(unknown, known)}")
         precision = options.get("precision", "float32")
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
         pooling, normalize = options.get("pooling"), options.get("normalize")
         return cls(
             source.encoder,
-            source.pieces,
+            source.input_format,
             choice_of(options.get("layers", "last")),
             unit_of(options.get("per", "text"), pooling, normalize, source.pooling),
             precision,
-            options.get("batch_tokens") or batch_budget(source.encoder),
+            options.get("max_tokens_per_batch") or batch_budget(source.encoder),
         )
 
     @property
@@ -354,15 +410,13 @@ class Embedder:
         done = truncated = 0
         for encoded, long in self.encoded_chunks(texts):
             if long and too_long == "error":
-                raise too_long_error(encoded.rows[long[0]], done + long[0], self.pieces)
+                first = long[0]
+                count = len(encoded.inputs[first])
+                raise inputs.too_long_error(done + first, count, self.input_format.max_length)
             yield self.vectors(encoded, done)
-            done, truncated = done + len(encoded.rows), truncated + len(long)
+            done, truncated = done + len(encoded.inputs), truncated + len(long)
         if truncated:
-            warnings.warn(
-                f"{truncated:,} of {done:,} texts were cut to {self.pieces.max_length:,} tokens, "
-                "which is what this model reads",
-                stacklevel=3,
-            )
+            inputs.warn_of_truncation(truncated, done, "texts", self.input_format.max_length)
 
     def encoded_chunks(self, texts: Iterable[Any]) -> Iterator[tuple[EncodedTexts, list[int]]]:
         """Chunks of texts as encoder inputs, and which texts of a chunk are too long.
@@ -378,7 +432,7 @@ class Embedder:
                 done += len(chunk)
                 if waiting is not None:
                     encoded = waiting.result()
-                    yield encoded, self.pieces.too_long(encoded.rows)
+                    yield encoded, self.input_format.too_long(encoded.inputs)
                 if coming is None:
                     return
                 waiting = coming
@@ -390,7 +444,7 @@ class Embedder:
             TextError: an item is not a text.
         """
         try:
-            return self.unit.encode(self.pieces, texts)
+            return self.unit.encode(self.input_format, texts)
         except TextError as error:
             raise error.moved(before) from None
 
@@ -400,9 +454,9 @@ class Embedder:
         Raises:
             TextError: vectors of a text are infinite or NaN; `before` texts came first.
         """
-        if self.pieces.too_long(encoded.rows):
-            encoded = self.unit.truncated(encoded, self.pieces)
-        count = len(encoded.rows)
+        if self.input_format.too_long(encoded.inputs):
+            encoded = self.unit.truncated(encoded, self.input_format)
+        count = len(encoded.inputs)
         if isinstance(self.unit, TextVectors):
             vectors = np.empty((count, self.width), np.float32)
             for numbers, found in self._computed(encoded):
@@ -422,26 +476,20 @@ class Embedder:
         """Batch by batch the indices of the texts, and what the unit makes of each."""
         device = device_of(self.encoder)
         bfloat16 = self.precision == "bfloat16"
-        batches = EncodedInputs.of(encoded.rows).longest_first(
-            self.pieces.pad, max_tokens=self.budget
+        batches = EncodedInputs.of(encoded.inputs).longest_first(
+            self.input_format.pad, max_tokens=self.budget
         )
         casting = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
         with torch.no_grad(), evaluating(self.encoder), casting:
             for batch in batches:
                 numbers = batch.numbers.tolist()
-                texts = self.encoder.complete(batch.texts, self.pieces.tokenizer).to(device)
+                texts = self.encoder.complete(batch.texts, self.input_format.tokenizer).to(device)
                 states = self.encoder.chosen(texts, self.choice).float()
                 sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
-                here = EncodedTexts([encoded.rows[i] for i in numbers], sizes=sizes)
+                here = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
                 yield numbers, self.unit.vectors(states, texts.lengths, here)
 
 
 def batch_budget(model: Model) -> int:
     """Tokens of a batch, padding included, for a model in evaluation."""
-    return model.places if device_of(model).type == "cpu" else ELSEWHERE
-
-
-def too_long_error(row: EncoderInput, index: int, pieces: InputFormat) -> TextError:
-    """The error for the text with this index, which is longer than the model reads."""
-    problem = f"has {len(row)} tokens, but this model reads at most {pieces.max_length}."
-    return TextError(index, problem, "Shorten it, or cut its end with too_long='truncate'.")
+    return model.tokens_per_pass if device_of(model).type == "cpu" else ELSEWHERE

@@ -33,11 +33,6 @@ class VectorPrediction(Prediction):
 
     vector: tuple[float, ...]
 
-    @property
-    def result(self) -> tuple[float, ...]:
-        """The vector."""
-        return self.vector
-
     def __str__(self) -> str:
         return " ".join(f"{number:.7g}" for number in self.vector)
 
@@ -60,11 +55,11 @@ class Embedding(EncoderTask):
         max_length: int | None = None,
     ):
         super().__init__(headed(model), tokenizer, max_length=max_length)
-        self.pooling = Pooling(tuple(kinds), normalize, self.pieces.max_length)
+        self.pooling = Pooling(tuple(kinds), normalize, self.input_format.max_length)
 
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
-        return TextEncoder(self.encoder, self.pieces, self.pooling)
+        return TextEncoder(self.encoder, self.input_format, self.pooling)
 
     def predict(self, texts: Any, *, too_long: TooLong = "error") -> np.ndarray:
         """The vectors of texts, (N, D), or of one text, (D,)."""
@@ -107,11 +102,7 @@ class Embedding(EncoderTask):
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
         pooling = self.pooling
-        return {
-            **super().settings(),
-            "kinds": list(pooling.kinds),
-            "normalize": pooling.normalize,
-        }
+        return {**super().settings(), "kinds": list(pooling.kinds), "normalize": pooling.normalize}
 
 
 def _number(row: Sequence[Any], file: str, line: int) -> float:

@@ -8,14 +8,12 @@ become its input (its template) and creates the head.
 from __future__ import annotations
 
 import math
-import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from regard.attention.capture import Labels, label, listening
 from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
-from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
+from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Truncation
 from regard.data.grouped_inputs import GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
@@ -33,64 +31,49 @@ from regard.models import is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
-from regard.recipe import Options, Recipe, RecipePath
+from regard.recipe import Recipe, RecipePath
 from regard.tasks.batching import Latest, TooLong, device_of, training_layout, watched
-from regard.tasks.embedder import (
-    EmbedOptions,
-    TextEncoder,
-    batch_budget,
-    embed,
-    embed_stream,
-    similarity,
-    too_long_error,
-)
+from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
-from regard.tasks.inputs import as_list, is_single, text_or_pair
+from regard.tasks.inputs import as_list, is_single, text_or_pair, too_long_error, warn_of_truncation
 from regard.tasks.pair_order import GivenOrder, PairOrder
 from regard.tasks.predictions import Prediction
-from regard.tasks.sections import TokenizerSection
-from regard.tasks.verbs import TaskVerbs
+from regard.tasks.sections import DataSection, Share, TokenizerSection
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
 PICTURED = 24  # words of a long text in a report's picture
-PARTS = ("train", "valid", "test")
+SAMPLES = 12  # rows that the report of a run shows
+SEPARATOR = " | "  # between the two texts of a pair there
 
 
-class RowsData(Options):
+class RowsData(DataSection):
     """[data] of tasks that read texts of any length, in windows."""
 
     train: RecipePath
-    valid: RecipePath | None = None
+    valid: RecipePath | Share | None = None
+    """A file, or a share of the training data."""
     test: RecipePath | None = None
     max_length: int = Field(default=128, ge=4)
-    """Tokens of one row, special tokens included; never more than the model reads."""
+    """Tokens of one example, special tokens included; never more than the model reads."""
     batch_size: int = Field(default=32, ge=1)
     max_tokens_per_batch: int = Field(default=16384, ge=1)
-    """Tokens in a batch, padding included; a batch of long rows has fewer than `batch_size`."""
-
-    @abstractmethod
-    def records(self, part: str) -> Any:
-        """The examples of "train", "valid" or "test"."""
+    """Tokens in a batch, padding included; a batch of long examples has fewer than `batch_size`."""
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""
 
-    def samples(self, count: int) -> list[Any]:
+    def samples(self, count: int = SAMPLES) -> list[Any]:
         """The first validation examples, or training examples where there are none."""
         return list(islice(self.records("train" if self.valid is None else "valid"), count))
-
-    def files(self) -> list[str]:
-        """The files of all parts."""
-        return [str(path) for part in PARTS if (path := getattr(self, part)) is not None]
 
 
 class EncoderData(RowsData):
     """[data] of tasks that read texts within the limit of the model."""
 
     too_long: Literal["error", "truncate", "skip"] = "truncate"
-    """What happens to rows beyond `max_length`; those that are cut or left out are counted."""
+    """What happens to examples beyond `max_length`; truncated and skipped ones are counted."""
 
 
 class MarkingTokenizer(TokenizerSection):
@@ -114,7 +97,7 @@ class EncoderRecipe(Recipe):
 class Part:
     """Encoded examples, their targets, and a report of what was read."""
 
-    rows: EncodedInputs | GroupedInputs
+    inputs: EncodedInputs | GroupedInputs
     targets: Any
     report: ReadReport
 
@@ -129,7 +112,7 @@ class Parts:
     seed: int
 
 
-class EncoderTask(TaskVerbs, ABC):
+class EncoderTask(EmbedsTexts):
     """A model that reads texts and predicts by one head, with its tokenizer.
 
     head: the kind of the head.  prediction_type: what it predicts for a text.
@@ -138,23 +121,36 @@ class EncoderTask(TaskVerbs, ABC):
     order: how pairs are read.
     aux_lm: a second objective, the prediction of the next token, where training has it.
     remarks: what the user should know of how the model was initialized.
+
+    Of tasks that are trained:
+    loss: from the head's scores, a batch and the targets of all examples, the sum of the batch's
+        losses, and the number of its items.
+    measured: the metrics on the validation data; raises NonFiniteScores.  metric_names: its keys.
     """
 
     model: EncoderWithHeads
-    pieces: InputFormat
+    input_format: InputFormat
     head: ClassVar[str]
     verbs: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
     columns: ClassVar[tuple[int, ...]] = (0, 1)
+    loss: Callable[[Tensor, Any, Any], tuple[Tensor, int]]
+    measured: Callable[[Part], dict[str, float]]
+    metric_names: tuple[str, ...]
 
     def __init__(
-        self, model: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
+        self,
+        model: EncoderWithHeads,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
     ):
         self.model = model
-        self.pieces = pieces_of(model, tokenizer, max_length)
-        self.tokenizer = tokenizer.with_template(self.pieces.template)
+        self.input_format = input_format_of(model, tokenizer, max_length, truncation)
+        self.tokenizer = tokenizer.with_template(self.input_format.template)
         self.order: PairOrder = GivenOrder()
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
@@ -196,25 +192,7 @@ class EncoderTask(TaskVerbs, ABC):
 
     def text_encoder(self) -> TextEncoder:
         """The encoder under the head, for vectors of texts."""
-        return TextEncoder(self.encoder, self.pieces)
-
-    def embed(
-        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
-        """Vectors of texts, (N, D), or of one text, (D,); see `regard.tasks.embedder.embed`."""
-        return embed(self.text_encoder(), texts, too_long, **options)
-
-    def embed_stream(
-        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Iterator[np.ndarray]:
-        """The vectors of any number of texts, in order, in constant memory."""
-        return embed_stream(self.text_encoder(), texts, too_long, **options)
-
-    def similarity(
-        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
-        """The cosines of texts: a number for two, (len(a), len(b)) for lists."""
-        return similarity(self.text_encoder(), a, b, too_long, **options)
+        return TextEncoder(self.encoder, self.input_format)
 
     # ---- scores of the head
 
@@ -238,20 +216,20 @@ class EncoderTask(TaskVerbs, ABC):
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
-        self, rows: EncodedInputs | GroupedInputs, texts: Sequence[int] | None = None
+        self, inputs: EncodedInputs | GroupedInputs, texts: Sequence[int] | None = None
     ) -> Iterator[tuple[Any, Tensor]]:
-        """Every row once, batch by batch: the rows, and the head's scores in float32.
+        """Every batch of the inputs, and the head's scores in float32.
 
-        texts: the index of the text of each row; None: row i is of text i.
+        texts: the index of the text of each input; None: input i is of text i.
 
         Raises:
             NonFiniteScores: scores of a text are infinite or NaN.
         """
-        if not len(rows):
+        if not len(inputs):
             return
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.encoder)
-            for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
+            for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=most)):
                 if listening.get() is not None:
                     label(self._labels(batch))
                 here = self.completed(batch)
@@ -263,20 +241,20 @@ class EncoderTask(TaskVerbs, ABC):
                 yield batch, scores
 
     def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
-        """(B,) bool: whether all scores (B, O) or (B, T, O) of a row are finite, padding aside."""
+        """(B,) bool: whether all scores of an input, (B, O) or (B, T, O), are finite."""
         finite = scores.isfinite().all(-1)
         return finite if finite.dim() == 1 else (finite | ~batch.texts.keep).all(1)
 
-    def text_scores(self, rows: EncodedInputs | GroupedInputs) -> Tensor:
-        """The scores of a head that reads a text as a whole, (N, O), in the order of the rows."""
-        found = torch.zeros(len(rows), self.model.heads[self.head].outputs)  # type: ignore
-        for batch, scores in self.passes(rows):
+    def text_scores(self, inputs: EncodedInputs | GroupedInputs) -> Tensor:
+        """The scores of a head that reads a text as a whole, (N, O), in the order of the inputs."""
+        found = torch.zeros(len(inputs), self.model.heads[self.head].outputs)  # type: ignore
+        for batch, scores in self.passes(inputs):
             found[batch.numbers] = scores
         return found
 
     def encode(self, texts: list[Any]) -> list[Any]:
         """Checked texts as encoder inputs, not truncated."""
-        return self.pieces.encode(texts)
+        return self.input_format.encode(texts)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs | GroupedInputs:
         """The examples of a list of texts or pairs of texts.
@@ -285,35 +263,31 @@ class EncoderTask(TaskVerbs, ABC):
             RegardError: a text is longer than the model reads and `too_long` is "error"; this is
                 not a list of texts.
         """
-        rows = self._encoded_once(self.checked(texts))
-        long = self.pieces.too_long(rows)
+        inputs = self._encoded_once(self.checked(texts))
+        long = self.input_format.too_long(inputs)
         if long and too_long == "error":
-            raise too_long_error(rows[long[0]], long[0], self.pieces)
-        return self.order.arrange([self.pieces.truncate(row) for row in rows])
+            raise too_long_error(long[0], len(inputs[long[0]]), self.input_format.max_length)
+        return self.order.arrange([self.input_format.truncate(one) for one in inputs])
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
-        rows = self._encoded_once(self.checked(texts))
-        return {i: len(rows[i]) for i in self.pieces.too_long(rows)}
+        inputs = self._encoded_once(self.checked(texts))
+        return {i: len(inputs[i]) for i in self.input_format.too_long(inputs)}
 
     def warn_if_truncated(self, texts: Sequence[Any]) -> None:
         """Warn of texts that are too long for the model."""
         if cut := self.over_limit(texts):
-            warnings.warn(
-                f"{len(cut):,} of {len(texts):,} rows were cut to {self.pieces.max_length:,} "
-                "tokens, which is what this model reads",
-                stacklevel=3,
-            )
+            warn_of_truncation(len(cut), len(texts), "examples", self.input_format.max_length)
 
     def _labels(self, batch: Any) -> Labels:
-        """The tokens of each row, for attention capture."""
+        """The tokens of each sequence, for attention capture."""
         lengths = batch.texts.lengths.tolist()
-        rows = zip(batch.texts.ids.tolist(), lengths, strict=True)
-        return [[self.tokenizer.label(i) for i in row[:length]] for row, length in rows]
+        sequences = zip(batch.texts.ids.tolist(), lengths, strict=True)
+        return [[self.tokenizer.label(i) for i in ids[:length]] for ids, length in sequences]
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        return {"max_length": self.pieces.max_length}
+        return {"max_length": self.input_format.max_length}
 
     # ---- training
 
@@ -328,27 +302,26 @@ class EncoderTask(TaskVerbs, ABC):
         if recipe.data.valid is None:
             for name in ("every", "patience"):
                 if getattr(recipe.training.validation, name):
-                    problem = "needs validation data. Name a file as `valid` in [data]"
+                    problem = "needs validation data. Name a file or a share as `valid` in [data]"
                     yield f"training.validation.{name}", f"{problem}, or leave it out."
 
     @classmethod
     def example(cls, recipe: Any, words: int) -> Any:
         """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
         data, words = recipe.data, min(words, recipe.data.max_length)
-        rows = max(1, min(data.batch_size, data.max_tokens_per_batch // words))
-        return InputBatch(Sequences.alike(rows, words), torch.arange(rows))
+        count = max(1, min(data.batch_size, data.max_tokens_per_batch // words))
+        return InputBatch(Sequences.dummy(count, words), torch.arange(count))
 
     def train_batches(self) -> EpochSampler:
-        """Batches without end: rows in random order where padding costs nothing, otherwise rows of
-        similar lengths together.
+        """Batches without end: examples in random order where padding costs nothing, otherwise
+        examples of similar lengths together.
         """
         parts = self._parts()
-        rows, tokens = parts.data.batch_size, parts.data.max_tokens_per_batch
         unpadded = self.model.encoder.unpadded and device_of(self.model).type == "cpu"
-        buckets = parts.train.rows.buckets(
-            self.pieces.pad,
-            batch_size=rows,
-            max_tokens=tokens,
+        buckets = parts.train.inputs.buckets(
+            self.input_format.pad,
+            batch_size=parts.data.batch_size,
+            max_tokens=parts.data.max_tokens_per_batch,
             seed=parts.seed,
             by_length=not unpadded,
         )
@@ -376,23 +349,6 @@ class EncoderTask(TaskVerbs, ABC):
             found["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
         return found, None
 
-    def loss(self, scores: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
-        """The sum of the losses of a batch, and the number of its items."""
-        raise NotImplementedError(f"{self.name} is not trained.")
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The keys of `measured`."""
-        raise NotImplementedError(f"{self.name} is not trained.")
-
-    def measured(self, valid: Part) -> dict[str, float]:
-        """The metrics on the validation data.
-
-        Raises:
-            NonFiniteScores: scores of an example are infinite or NaN.
-        """
-        raise NotImplementedError(f"{self.name} is not trained.")
-
     def validate(self) -> dict[str, float]:
         """The metrics on the validation data; empty where there is none.
 
@@ -410,6 +366,18 @@ class EncoderTask(TaskVerbs, ABC):
         """The examples of a file that a user names."""
         return read(files[0], tuple(columns) or self.columns)
 
+    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """The first validation rows, otherwise training rows: (text, prediction, target)."""
+        rows = recipe.data.samples()
+        found = self.predictions([row[:-1] for row in rows], too_long="truncate")
+        pairs = zip(rows, found, strict=True)
+        return [(SEPARATOR.join(row[:-1]), str(one), row[-1]) for row, one in pairs]
+
+    def attention_inputs(self, sample: Sequence[str]) -> Any:
+        """See `TaskVerbs`; None where the sample is longer than the model reads."""
+        pair = tuple(sample[0].split(SEPARATOR, 1))
+        return None if self.over_limit([pair]) else [pair]
+
     def test(self, recipe: Any) -> tuple[Sequence[Score], list[Any]]:
         """The scores on a recipe's test data, none where it names no such data; and no samples."""
         if recipe.data.test is None:
@@ -417,7 +385,7 @@ class EncoderTask(TaskVerbs, ABC):
         return self.evaluate(recipe.data.records("test")), []
 
     def notes(self) -> list[str]:
-        """Which rows of the data were left out or truncated, and remarks on the model."""
+        """Which examples of the data were left out or truncated, and remarks on the model."""
         parts = self._parts()
         reports = {"training data": parts.train.report}
         if parts.valid is not None:
@@ -461,7 +429,7 @@ class AuxiliaryLM:
 
     @staticmethod
     def count(texts: Sequences) -> int:
-        """The predicted tokens: all but the first of each row."""
+        """The predicted tokens: all but the first of each sequence."""
         return int((texts.lengths - 1).clamp(min=0).sum())
 
     def loss(
@@ -476,8 +444,11 @@ class AuxiliaryLM:
         return self.weight * total, counted
 
 
-def pieces_of(
-    model: EncoderWithHeads, tokenizer: Tokenizer, max_length: int | None = None
+def input_format_of(
+    model: EncoderWithHeads,
+    tokenizer: Tokenizer,
+    max_length: int | None = None,
+    truncation: Truncation = "longest_first",
 ) -> InputFormat:
     """How texts become the input of a model: by the template of the tokenizer's file, otherwise by
     the model's own; in one segment where the model does not distinguish segments.
@@ -489,7 +460,8 @@ def pieces_of(
     template = tokenizer.template or model.encoder.template(tokenizer)
     if template.segment_count > model.encoder.segment_types:
         template = template.unsegmented()
-    return InputFormat(tokenizer, template, min(limits, default=None), model.config.pad)
+    limit = min(limits, default=None)
+    return InputFormat(tokenizer, template, limit, model.config.pad, truncation)
 
 
 def labelled(
@@ -551,26 +523,26 @@ def beginning(text: str) -> str:
 
 
 def keep_short(
-    rows: list[EncoderInput],
+    inputs: list[EncoderInput],
     lines: Sequence[int],
-    pieces: InputFormat,
+    input_format: InputFormat,
     data: EncoderData,
     report: ReadReport,
 ) -> list[int]:
-    """Truncate rows in place as [data] says, and return the indices of those that are kept.
+    """Truncate inputs in place as [data] says, and return the indices of those that are kept.
 
     Raises:
-        DataError: a row is too long and that is an error.
+        DataError: an input is too long and that is an error.
     """
     skipped = set()
-    for i in pieces.too_long(rows):
+    for i in input_format.too_long(inputs):
         if data.too_long == "error":
-            problem = f"has {len(rows[i])} tokens, more than {pieces.max_length}."
+            problem = f"has {len(inputs[i])} tokens, more than {input_format.max_length}."
             hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], lines[i], problem, hint)
         done = "row left out" if data.too_long == "skip" else "truncated"
-        report.note(f"longer than {pieces.max_length} tokens, {done}", lines[i])
+        report.note(f"longer than {input_format.max_length} tokens, {done}", lines[i])
         if data.too_long == "skip":
             skipped.add(i)
-        rows[i] = pieces.truncate(rows[i])
-    return [i for i in range(len(rows)) if i not in skipped]
+        inputs[i] = input_format.truncate(inputs[i])
+    return [i for i in range(len(inputs)) if i not in skipped]

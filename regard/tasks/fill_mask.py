@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.data.encoder_inputs import EncodedInputs
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError, TextError
+from regard.errors import ConfigError, RegardError, TextError, check_at_least
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
@@ -37,7 +37,7 @@ class MaskCandidate:
     """A word for a mask: as text, as the vocabulary writes it, and its probability."""
 
     word: str
-    piece: str
+    token: str
     probability: float
 
 
@@ -51,14 +51,6 @@ class FilledText(Prediction):
 
     text: str
     masks: list[list[MaskCandidate]]
-
-    @property
-    def result(self) -> str:
-        """The text."""
-        return self.text
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class FillMask(EncoderTask):
@@ -79,7 +71,9 @@ class FillMask(EncoderTask):
                 'tokenizer_config.json ("mask_token"), or use the tokenizer of the model.'
             )
         self._mask = tokenizer.token(tokenizer.mask_id)
-        self.pieces = replace(self.pieces, tokenizer=_reading_masks(tokenizer, self._mask))
+        self.input_format = replace(
+            self.input_format, tokenizer=_reading_masks(tokenizer, self._mask)
+        )
         # Whether the mask includes the space before it, so that a word comes with its space.
         added = {token["id"]: token for token in tokenizer.to_json()["added_tokens"]}
         self._takes_space = bool(added.get(tokenizer.mask_id, {}).get("lstrip"))
@@ -127,7 +121,7 @@ class FillMask(EncoderTask):
         """
         if "next_sentence" not in self.model.heads:
             raise ConfigError("This model fills masks, but has no next-sentence head.")
-        task = NextSentence(self.model, self.tokenizer, max_length=self.pieces.max_length)
+        task = NextSentence(self.model, self.tokenizer, max_length=self.input_format.max_length)
         return task.follows(first, second, too_long=too_long)
 
     def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs:
@@ -141,7 +135,7 @@ class FillMask(EncoderTask):
         assert isinstance(found, EncodedInputs)
         for i, (text,) in enumerate(masked):
             if int((found.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
-                limit = self.pieces.max_length
+                limit = self.input_format.max_length
                 problem = f"is cut to {limit} tokens and loses a mask with its end."
                 raise TextError(i, problem, "Shorten it.")
         return found
@@ -160,8 +154,7 @@ class FillMask(EncoderTask):
     def _filled(
         self, texts: list[str], top: int, among: Sequence[str] | None, too_long: TooLong
     ) -> list[FilledText]:
-        if top < 1:
-            raise RegardError(f"`top` must be at least 1, but is {top}.")
+        check_at_least(1, top=top)
         allowed = self._in_vocabulary if among is None else self._only(among)
         count = min(top if among is None else len(among), int(allowed.sum()))
         masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]
@@ -181,7 +174,7 @@ class FillMask(EncoderTask):
         head: Any = self.model.heads[self.head]
         with torch.no_grad(), evaluating(self.model):
             most = batch_budget(self.encoder)
-            for batch in watched(rows.longest_first(self.pieces.pad, max_tokens=most)):
+            for batch in watched(rows.longest_first(self.input_format.pad, max_tokens=most)):
                 here = self.completed(batch)
                 masked = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
                 hidden = self.encoder.encode(here.texts)[masked]  # (M, D)
@@ -191,9 +184,9 @@ class FillMask(EncoderTask):
                 yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
 
     def _candidate(self, number: int, probability: float) -> MaskCandidate:
-        piece = self.tokenizer.token(number)
-        word = self.tokenizer.decode([number]).strip() or piece
-        return MaskCandidate(word, piece, probability)
+        token = self.tokenizer.token(number)
+        word = self.tokenizer.decode([number]).strip() or token
+        return MaskCandidate(word, token, probability)
 
     def _only(self, words: Sequence[str]) -> Tensor:
         """Which ids (V,) are those of the words.
@@ -227,9 +220,9 @@ class FillMask(EncoderTask):
         before, *rest = text.split(self._mask)
         for candidates, after in zip(masks, rest, strict=True):
             best = candidates[0]
-            continues = self.tokenizer.kind == "wordpiece" and best.piece.startswith(CONTINUES)
+            continues = self.tokenizer.kind == "wordpiece" and best.token.startswith(CONTINUES)
             word = best.word.removeprefix(CONTINUES) if continues else best.word
-            spaceless = self._takes_space and not best.piece.startswith("Ġ")
+            spaceless = self._takes_space and not best.token.startswith("Ġ")
             before = before.rstrip() if continues or spaceless else before
             before += word + after
         return before

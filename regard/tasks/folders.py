@@ -1,4 +1,4 @@
-"""A model's folder as a task that can be used, and a task as a folder that others open.
+"""A model folder as a task, and a task as a model folder.
 
 task = load("runs/demo")                        weights, tokenizer and task together
 save(task, "folder")                            as other libraries publish it, where they have it
@@ -7,6 +7,7 @@ quantize("runs/demo", "small", "int8")          weights in 8 bits: smaller, open
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -19,12 +20,16 @@ from torch import Tensor, nn
 
 import regard
 from regard import decoding, ops
+from regard.checkpoints.adapters import AdapterOptions, write_adapter
 from regard.checkpoints.model_folder import (
+    ADAPTED,
     CONFIG,
     GENERATION,
     OURS,
     ModelFolder,
     exported,
+    folder_of,
+    in_half_precision,
     model_section,
     open_folder,
     own_config,
@@ -34,6 +39,7 @@ from regard.checkpoints.quantized_checkpoint import quantized_tensors
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
+from regard.file_writing import write_text
 from regard.layers.quantized import QuantizedMatrix, Weights
 from regard.models import name_of
 from regard.models.quantize import check_dtype, prepare
@@ -88,6 +94,7 @@ def load(
     with folder.located(), releasing() if dtype else nullcontext():
         model = _model_on(folder, target).to(target).eval()
         task = _task_of(folder, model)
+        task.half_precision = folder.half_precision() if dtype is None else None
         if dtype is not None and (folder.dtype is None or target.type != "cpu"):
             prepare(model, dtype)
     return task
@@ -106,20 +113,20 @@ def _device_for(dtype: Weights | None, wanted: str | None) -> torch.device:
     """
     if wanted is None:
         return torch.device("cpu" if dtype == "int8" else device())
-    try:
-        found = torch.device(wanted)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).split("\n")[0]
-        raise ConfigError(
-            f'`device` must be like "cpu", "cuda" or "cuda:1", and be there: {wanted!r} is not. '
-            f"{said}"
-        ) from None
-    if dtype == "int8" and found.type != "cpu":
+    if dtype == "int8" and not wanted.startswith("cpu"):
         raise ConfigError(
             f'int8 weights are for the CPU, but `device` is {wanted!r}. Give device="cpu" or, with '
             'the folder that they come from, quantize="bfloat16".'
         )
+    try:
+        found = torch.device(wanted)
+        torch.empty(0, device=found).cpu()  # "meta" holds no numbers
+    except (RuntimeError, AssertionError, TypeError) as error:
+        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        raise ConfigError(
+            f"There is no device {wanted!r} here. torch {torch.__version__} finds: "
+            f"{', '.join(there)}."
+        ) from error
     return found
 
 
@@ -137,9 +144,18 @@ def _task_of(folder: ModelFolder, model: nn.Module) -> Any:
     task = task_class(name)
     check_task(name, model, settings, folder.path / CONFIG)
     settings = checked_settings(task, settings, folder.path / CONFIG)
-    if task.decodes and (folder.path / GENERATION).exists():
-        settings["method"] = decoding.load(folder.path, model)
+    if task.decodes and (method := _method_in(folder, model)) is not None:
+        settings["method"] = method
     return task(model, tokenizer, **settings)
+
+
+def _method_in(folder: ModelFolder, model: nn.Module) -> Any:
+    """How the files of a folder decode; None: they do not say it."""
+    if (folder.tokenizer_path / GENERATION).exists():
+        return decoding.load(folder.tokenizer_path, model)
+    if folder.config.get("model_type") == OURS:
+        return None
+    return decoding.load_from_model_config(folder.config, folder.path / CONFIG, model)
 
 
 def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]]:
@@ -172,7 +188,9 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
 def save(task: TaskVerbs, folder: str | Path) -> None:
     """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config.
 
-    Where `transformers` has the architecture, names and configuration are those it opens.
+    Where `transformers` has the architecture, names and configuration are those it opens. Weights
+    that were loaded in half precision are written so, unless they have changed to numbers that it
+    cannot hold.
 
     Raises:
         CheckpointError: the weights are quantized; `quantize` writes such folders.
@@ -184,9 +202,36 @@ def save(task: TaskVerbs, folder: str | Path) -> None:
             "such. Save it from the folder that it was loaded from, without `quantize`."
         )
     config, tensors = exported(model)
+    if (dtype := task.half_precision) is not None:
+        halved = in_half_precision(tensors, dtype)
+        tensors = tensors if halved is None else halved
     _write(task, folder, config, tensors, {})
     if isinstance(task, Embedding) and config["model_type"] != OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
+
+
+def save_adapter(
+    task: TaskVerbs, folder: str | Path, options: AdapterOptions, base: str | Path
+) -> None:
+    """Write the adapters of a task's model as a folder that `peft` opens, and `load`.
+
+    Beside the files of `peft` stand the tokenizer and regard.json, from which `load` knows the task
+    and its labels.
+
+    options: those with which the adapters were added.
+    base: the folder, or the name on the hub, of the model without them.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    folder = Path(folder)
+    local = folder_of(base).absolute() if Path(base).is_dir() else base
+    write_adapter(folder, task.model, options, str(local))
+    config = _config_of(task, exported(task.model)[0], {})
+    write_text(folder / ADAPTED, json.dumps(config, indent=2) + "\n")
+    task.tokenizer.save(folder, task.model.config.max_length)
+    if task.decodes:
+        _save_method(task, folder)
 
 
 def quantize(path: str | Path, out: str | Path, dtype: Weights = "int8") -> Path:
@@ -230,13 +275,25 @@ def _write(
     about: Mapping[str, Any],
 ) -> None:
     """The files of a task; `about` the model beside what its task says."""
+    config = _config_of(task, config, about)
+    write_model(folder, config, tensors, task.tokenizer, task.model.config.max_length)
+    if task.decodes:
+        _save_method(task, folder)
+
+
+def _config_of(
+    task: TaskVerbs, config: Mapping[str, Any], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """config.json of a task, from that of its model."""
     model = task.model
     section = model_section(model) if config["model_type"] == OURS else {"model": name_of(model)}
     section = {"version": regard.__version__, "task": task.name, **section, **about}
-    config = {**config, "regard": {**section, **task.settings()}, **task.published()}
-    write_model(folder, config, tensors, task.tokenizer, model.config.max_length)
-    if task.decodes:
-        decoding.save(task.method, folder, _ids_of(model.config), model.config.max_length)
+    return {**config, "regard": {**section, **task.settings()}, **task.published()}
+
+
+def _save_method(task: TaskVerbs, folder: Path) -> None:
+    config = task.model.config
+    decoding.save(task.method, folder, _ids_of(config), config.max_length)
 
 
 def _ids_of(config: Any) -> dict[str, int]:

@@ -6,6 +6,7 @@ head and `id2label` decide, and the section adds what they do not contain.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ TASK_OF = {
     "masked_lm": "fill-mask",
     "next_sentence": "next-sentence",
 }
-HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | {"regression": "classes"}
+OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
+HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
+PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def tasks_for(model: nn.Module) -> tuple[str, ...]:
@@ -39,8 +42,10 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
             return (*own, "embedding") if continues else ("embedding",)
         return own
     named = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
-    if "classes" in model.heads and model.outputs()["classes"] == 1:
-        named[named.index("classification")] = "regression"
+    if "classes" in model.heads:
+        *several, regression = OF_CLASSES
+        several = [regression, several[1]] if model.outputs()["classes"] == 1 else several
+        named = several + [task for task in named if task != "classification"]
     return (*named, "embedding")
 
 
@@ -111,42 +116,56 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     if kind is None:
         return "embedding", {}
     outputs = outputs_of(model.heads[kind])
-    if kind == "classes" and _is_number(config, outputs):
-        return "regression", {}
-    labels = {"labels": labels_of(config, outputs)} if kind in ("classes", "tags") else {}
-    return TASK_OF[kind], labels
+    task = _task_of_classes(config, outputs) if kind == "classes" else TASK_OF[kind]
+    named = kind in ("classes", "tags") and task != "regression"
+    return task, {"labels": labels_of(config, outputs)} if named else {}
 
 
 def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     """The names of labels in the order of the head's outputs; LABEL_0 and so on without names.
 
+    A name that several labels have gets the number of the label behind it, with a warning.
+
     Raises:
-        ConfigError: an output has no name, or two have one name.
+        ConfigError: an output has no name.
     """
     named = label_names(config)
     if not named:
         return [f"LABEL_{i}" for i in range(outputs)]
-    labels = [named.get(i) for i in range(outputs)]
-    if len(named) != outputs or None in labels or len(set(labels)) != outputs:
+    if list(named) != list(range(outputs)):
         raise ConfigError(
-            f"config.json: `id2label` must name each of the labels 0 to {outputs - 1} once, "
-            f"but is {named}."
+            f"config.json: `id2label` must name each of the labels 0 to {outputs - 1}, but is "
+            f"{named}."
         )
-    return [str(label) for label in labels]
+    labels = list(named.values())
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if not repeated:
+        return labels
+    distinct = [f"{one} ({i})" if one in repeated else one for i, one in named.items()]
+    if len(set(distinct)) < outputs:
+        raise ConfigError(f"config.json: `id2label` must name each label once, but is {named}.")
+    warnings.warn(
+        f"config.json: `id2label` has several labels {', '.join(repeated)}. They are told apart by "
+        f"their numbers: {', '.join(one for one in distinct if one not in labels)}.",
+        stacklevel=2,
+    )
+    return distinct
 
 
-def _is_number(config: Mapping[str, Any], outputs: int) -> bool:
+def _task_of_classes(config: Mapping[str, Any], outputs: int) -> str:
+    """The task of a head for classes or numbers, as `problem_type` has it."""
     problem = config.get("problem_type")
-    if problem not in (None, "regression", "single_label_classification"):
+    if problem not in (None, *PROBLEMS):
         raise ConfigError(
-            f"config.json: `problem_type` must be regression or single_label_classification, but "
-            f"is {problem!r}: no task here answers several labels at once."
+            f"config.json: `problem_type` must be {joined_with_or(PROBLEMS)}, but is {problem!r}."
         )
-    if problem == "regression" and outputs != 1:
-        raise ConfigError(f"Regression here gives one number, but this head gives {outputs}.")
+    if problem == "multi_label_classification":
+        return "multi-label-classification"
     if problem == "single_label_classification" and outputs == 1:
         raise ConfigError(
             "config.json: `problem_type` is single_label_classification, but the head has one "
             "answer, and a class is one of at least two. For a number it must be regression."
         )
-    return outputs == 1 and problem != "single_label_classification"
+    if outputs == 1:
+        return "regression"
+    return "multi-regression" if problem == "regression" else "classification"

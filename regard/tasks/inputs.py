@@ -6,10 +6,12 @@ give the number of the text.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from regard.data.encoder_inputs import Texts
+from regard.data.in_memory import is_table, text_rows
 from regard.errors import RegardError, TextError
 from regard.text.tokenizer import text_problem
 
@@ -40,12 +42,15 @@ def checked_texts(texts: Any) -> list[str]:
 
 
 def iterate(texts: Any) -> Iterator[Any]:
-    """An iterator over the texts.
+    """An iterator over the texts; of a table, its texts without a target.
 
     Raises:
+        ConfigError: the names of a table's columns do not say which of them are texts.
         RegardError: `texts` is a single str, whose letters would be read as texts, or it is a
             mapping or a set, or it is not iterable.
     """
+    if is_table(texts):
+        return iter(text_rows(texts))
     if not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
         try:
             return iter(texts)
@@ -108,6 +113,27 @@ def as_strings(given: Any) -> Sequence[Any] | None:
     except TypeError:
         return None
     return parts if all(isinstance(part, str) for part in parts) else None
+
+
+def too_long_error(
+    index: int,
+    count: int,
+    limit: int | None,
+    hint: str = "Shorten it, or cut its end with too_long='truncate'.",
+    what: str = "Text",
+) -> TextError:
+    """The error for a text of `count` tokens where the model reads at most `limit`."""
+    problem = f"has {count} tokens, but this model reads at most {limit}."
+    return TextError(index, problem, hint, what=what)
+
+
+def warn_of_truncation(cut: int, total: int, what: str, limit: int | None) -> None:
+    """Warn that `cut` of the texts were truncated to what the model reads.
+
+    what: how the message calls the texts, such as "sources".
+    """
+    said = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
+    warnings.warn(f"{said}, which is what this model reads", stacklevel=4)
 
 
 def _shown(given: Any) -> str:

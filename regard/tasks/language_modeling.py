@@ -11,53 +11,44 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, Self, Unpack
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from regard import decoding
 from regard.attention.capture import label, muted
-from regard.data import (
-    EpochSampler,
-    ParallelStreams,
-    RowReader,
-    Sequences,
-    ShuffledBlocks,
-    SlidingWindows,
-    StreamBatch,
-    TokenArray,
-    encode_texts,
-    read,
-)
-from regard.data.batches import Batches
+from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
+from regard.data.lm_streams import ParallelStreams, ShuffledBlocks, SlidingWindows
+from regard.data.readers import RowReader, read
+from regard.data.sampler import EpochData, EpochSampler
+from regard.data.token_arrays import TokenArray, encode_texts
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import IncrementalDetokenizer, Streaming
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score
 from regard.metrics.score import check_any
-from regard.models.protocols import Encoder, LanguageModel
-from regard.recipe import Options, Recipe, RecipePath
+from regard.models.protocols import Encoder, Generator, LanguageModel
+from regard.models.wrappers import unwrapped
+from regard.recipe import Options, RecipePath
 from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
-from regard.tasks.embedder import (
-    EmbedOptions,
-    TextEncoder,
-    batch_budget,
-    embed,
-    embed_stream,
-    similarity,
-)
+from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.prompts import fitted_prompts, prompt_capacity, warn_of_context_ends
-from regard.tasks.sections import DecodingSection, TokenizerSection
+from regard.tasks.sections import (
+    DataSection,
+    DecodingRecipe,
+    Share,
+    TokenizerSection,
+    starts_from_folder,
+)
 from regard.tasks.stateful_perplexity import stateful_likelihood
-from regard.tasks.verbs import TaskVerbs
 from regard.text import Tokenizer
 
 Unit = Literal["word", "token", "character", "byte"]
@@ -66,11 +57,14 @@ SAMPLED = 500  # texts, lines mostly, in which a tokenizer's losses are looked f
 VALID_STEPS = 256  # tokens of a stream at a time, where nothing is learned
 
 
-class TextData(Options):
+class TextData(DataSection):
     """[data]: running text, in batches of `batch_size` times `sequence_length` tokens."""
 
+    running_text: ClassVar[bool] = True
+
     train: RecipePath
-    valid: RecipePath
+    valid: RecipePath | Share
+    """A file, or a share: the end of the training text."""
     test: RecipePath | None = None
     format: Literal["lines", "text"] = "lines"
     """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
@@ -79,17 +73,13 @@ class TextData(Options):
     sequence_length: int = Field(default=20, ge=1)
     """Tokens of a stream at a time, or of a block."""
 
-    def records(self, part: str) -> RowReader:
-        """The lines of "train", "valid" or "test", or the text as a whole."""
-        return read(getattr(self, part), format=self.format)
+    def read(self, source: Any, part: str) -> RowReader:
+        """The lines of a file, or its text as a whole."""
+        return read(source, format=self.format)
 
     def texts(self) -> Iterator[str]:
         """The training text, from which a tokenizer learns."""
         return self.records("train").texts()
-
-    def files(self) -> list[str]:
-        """The files of all parts."""
-        return [str(path) for path in (self.train, self.valid, self.test) if path is not None]
 
 
 class PerplexitySection(Options):
@@ -105,26 +95,13 @@ class PerplexitySection(Options):
     and the first token of each has no context. (Validation in training never overlaps.)"""
 
 
-class LanguageModelingRecipe(Recipe):
+class LanguageModelingRecipe(DecodingRecipe):
     """A recipe's sections besides [model] and [training]."""
 
+    new_tokenizer: ClassVar[TokenizerSection] = TokenizerSection(kind="words")
+
     data: TextData
-    tokenizer: TokenizerSection | None = None
-    """Words, unless the recipe says otherwise or the model is started from a folder."""
-    decoding: DecodingSection = DecodingSection()
     evaluation: PerplexitySection = PerplexitySection()
-
-    @model_validator(mode="after")
-    def _words(self) -> Self:
-        if self.tokenizer is None and not starts_from_folder(self):
-            object.__setattr__(self, "tokenizer", TokenizerSection(kind="words"))
-        return self
-
-
-def starts_from_folder(recipe: Recipe) -> bool:
-    """Whether [model] names a folder whose weights the training starts from."""
-    section = dict(recipe).get("model")
-    return isinstance(section, Options) and "path" in type(section).model_fields
 
 
 @dataclass(frozen=True)
@@ -136,7 +113,7 @@ class TrainingText:
 
     train: TokenArray
     valid: TokenArray
-    batches: Batches
+    batches: EpochData
     batch_size: int
     notes: list[str]
 
@@ -167,7 +144,7 @@ def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:
     return ""
 
 
-class LanguageModeling(TaskVerbs):
+class LanguageModeling(EmbedsTexts):
     """A model that continues a text, with its tokenizer.
 
     format: the format of the training text, `lines` or `text` (see [data]); None: the model comes
@@ -198,6 +175,15 @@ class LanguageModeling(TaskVerbs):
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
         self.data: TrainingText | None = None
+        self.prefix_cache: PrefixCache | None = None
+
+    @property
+    def generator(self) -> Generator:
+        """See `TaskVerbs`; with a prefix cache where there is one of this model."""
+        cache = self.prefix_cache
+        if cache is not None and unwrapped(cache) is self.model:
+            return cache
+        return super().generator
 
     @property
     def context(self) -> int | None:
@@ -249,11 +235,12 @@ class LanguageModeling(TaskVerbs):
         task.protocol()  # raises an error for a window or a stride that is too long
         train = task.encode(data.records("train"))
         valid = task.encode(data.records("valid"))
-        for path, text in ((data.train, train), (data.valid, valid)):
+        valid_path = data.train if isinstance(data.valid, float) else data.valid
+        for path, text in ((data.train, train), (valid_path, valid)):
             _check_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
         size = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
         if limit is None:
-            batches: Batches = ParallelStreams(train, **size)
+            batches: EpochData = ParallelStreams(train, **size)
         else:
             batches = ShuffledBlocks(train, **size, seed=recipe.seed)
         notes: list[str] = []
@@ -350,8 +337,8 @@ class LanguageModeling(TaskVerbs):
     ) -> list[list[str]]:
         """The texts of the hypotheses of each prompt: the prompt and its continuation."""
         return [
-            self.tokenizer.decode_many([*row, *h.tokens] for h in several)
-            for row, several in zip(self._prompts(prompts), found, strict=True)
+            self.tokenizer.decode_many([*ids, *h.tokens] for h in several)
+            for ids, several in zip(self._prompts(prompts), found, strict=True)
         ]
 
     def hypotheses(
@@ -359,19 +346,19 @@ class LanguageModeling(TaskVerbs):
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first."""
         method, prompts = decoding.with_options(self.method, **options), checked_texts(prompts)
-        rows = fitted_prompts(self._prompts(prompts), self.context, too_long, options)
+        encoded = fitted_prompts(self._prompts(prompts), self.context, too_long, options)
         with muted():
-            found = decode_in_order(self.model, TokenArray.of(rows), method)
+            found = decode_in_order(self.generator, TokenArray.of(encoded), method)
         best = [one[0] for one in found]
-        warn_of_context_ends(rows, best, self.context, method)
-        self._capture([[*row, *one.tokens] for row, one in zip(rows, best, strict=True)])
+        warn_of_context_ends(encoded, best, self.context, method)
+        self._capture([[*ids, *one.tokens] for ids, one in zip(encoded, best, strict=True)])
         return found
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
         most = prompt_capacity(self.context, options)
-        rows = self._prompts(checked_texts(prompts))
-        return {i: len(row) for i, row in enumerate(rows) if most is not None and len(row) > most}
+        lengths = map(len, self._prompts(checked_texts(prompts)))
+        return {i: n for i, n in enumerate(lengths) if most is not None and n > most}
 
     def stream(
         self, prompt: str = "", *, too_long: TooLong = "error", **options: Any
@@ -379,35 +366,32 @@ class LanguageModeling(TaskVerbs):
         """The continuation of a prompt, in parts as tokens are generated."""
         method = decoding.with_options(self.method, **options)
         ids = self._prompts([checked_text(prompt, 0)])[0]
-        row = fitted_prompts([ids], self.context, too_long, options)[0]
-        if len(row) < len(ids):
-            warnings.warn(f"the prompt was cut to its last {len(row):,} tokens", stacklevel=2)
-        source = Sequences.of([row], self.model.config.pad).to(device_of(self.model))
+        fitted = fitted_prompts([ids], self.context, too_long, options)[0]
+        if len(fitted) < len(ids):
+            warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
+        source = Sequences.of([fitted], self.model.config.pad).to(device_of(self.model))
         steps = Streaming(self.generator, source, method)
         detokenizer = IncrementalDetokenizer(self.tokenizer, ids)
         yield from filter(None, (detokenizer.add(token) for _, token in steps))
         yield from filter(None, [detokenizer.rest()])
-        warn_of_context_ends([row], [one[0] for one in steps.results], self.context, method)
+        warn_of_context_ends([fitted], [one[0] for one in steps.results], self.context, method)
+
+    def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
+        """From now on compute prefixes that prompts share once; see `PrefixCache`.
+
+        Args:
+            budget_bytes: of keys and values that are stored at most.
+
+        Returns:
+            The cache, which counts what it saves; `task.prefix_cache = None` removes it.
+
+        Raises:
+            ConfigError: the model has no key/value cache, or the budget is below one byte.
+        """
+        self.prefix_cache = PrefixCache(self.model, budget_bytes)
+        return self.prefix_cache
 
     # ---- vectors
-
-    def embed(
-        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
-        """Vectors of texts, (N, D), or of one text, (D,); see `regard.tasks.embedder.embed`."""
-        return embed(self.text_encoder(), texts, too_long, **options)
-
-    def embed_stream(
-        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Iterator[np.ndarray]:
-        """The vectors of any number of texts, in order, in constant memory."""
-        return embed_stream(self.text_encoder(), texts, too_long, **options)
-
-    def similarity(
-        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
-        """The cosines of texts: a number for two, (len(a), len(b)) for lists."""
-        return similarity(self.text_encoder(), a, b, too_long, **options)
 
     def text_encoder(self) -> TextEncoder:
         """The model as an encoder of texts.
@@ -435,9 +419,7 @@ class LanguageModeling(TaskVerbs):
         Raises:
             ConfigError: a stride without a window, or beyond it.
         """
-        for name, given in (("window", window), ("stride", stride)):
-            if given is not None and given < 1:
-                raise ConfigError(f"`{name}` must be at least 1, but is {given}.")
+        check_at_least(1, window=window, stride=stride)
         window = window or self.window or self.context
         if self.context is not None and window is not None and window > self.context:
             raise ConfigError(
@@ -510,8 +492,8 @@ class LanguageModeling(TaskVerbs):
         most = 30
         if self.context is not None:  # half of it for the prompt at most
             most = max(1, min(30, self.context // 2))
-            rows = self.tokenizer.encode_many(prompts)
-            prompts = self.tokenizer.decode_many(row[: self.context - most] for row in rows)
+            encoded = self.tokenizer.encode_many(prompts)
+            prompts = self.tokenizer.decode_many(ids[: self.context - most] for ids in encoded)
         return list(zip(prompts, self.generate(prompts, max_tokens=most), strict=True))
 
     def encode(self, rows: RowReader) -> TokenArray:
@@ -543,13 +525,13 @@ class LanguageModeling(TaskVerbs):
         return total, count
 
     def _parts(
-        self, text: TokenArray, rows: int, window: int | None, stride: int | None
+        self, text: TokenArray, streams: int, window: int | None, stride: int | None
     ) -> Sequence[StreamBatch]:
-        """A text in windows; without a window in `rows` parallel streams."""
+        """A text in windows; without a window as `streams` parallel streams."""
         if window is None:
-            return ParallelStreams(text, batch_size=rows, sequence_length=VALID_STEPS)
-        rows = max(1, batch_budget(self.model) // window)
-        return SlidingWindows(text, window=window, stride=stride, batch_size=rows)
+            return ParallelStreams(text, batch_size=streams, sequence_length=VALID_STEPS)
+        batch_size = max(1, batch_budget(self.model) // window)
+        return SlidingWindows(text, window=window, stride=stride, batch_size=batch_size)
 
     # ---- prompts
 
@@ -559,8 +541,8 @@ class LanguageModeling(TaskVerbs):
         """
         template = self.tokenizer.template
         first = [number for number, _ in template.single[0]] if template else []
-        rows = self.tokenizer.encode_many(list(prompts))
-        return [[*first, *ids] or self._before() for ids in rows]
+        encoded = self.tokenizer.encode_many(list(prompts))
+        return [[*first, *ids] or self._before() for ids in encoded]
 
     def _before(self) -> list[int]:
         """What precedes any text for this model; empty where that is not known."""
@@ -584,13 +566,13 @@ class LanguageModeling(TaskVerbs):
             )
         return [self.tokenizer.eos_id]
 
-    def _capture(self, rows: list[list[int]]) -> None:
+    def _capture(self, texts: list[list[int]]) -> None:
         """One pass over prompts and continuations, where attention capture is on."""
-        rows = [row[: self.context] for row in rows]  # the last token may be one too many
-        words = [[self.tokenizer.label(i) for i in row] for row in rows]
-        if label(target=words):
+        texts = [ids[: self.context] for ids in texts]  # the last token may be one too many
+        tokens = [[self.tokenizer.label(i) for i in ids] for ids in texts]
+        if label(target=tokens):
             with torch.no_grad(), evaluating(self.model):
-                ids = Sequences.of(rows, self.model.config.pad).ids
+                ids = Sequences.of(texts, self.model.config.pad).ids
                 self.model(ids.to(device_of(self.model)))
 
     def _data(self) -> TrainingText:
@@ -599,15 +581,15 @@ class LanguageModeling(TaskVerbs):
         return self.data
 
 
-def _check_length(path: Any, predicted: int, rows: int) -> None:
-    """Raise DataError for a text too short for `rows` streams, or for one block."""
-    if predicted >= rows:
+def _check_length(path: Any, predicted: int, streams: int) -> None:
+    """Raise DataError for a text too short for `streams` streams, or for one block."""
+    if predicted >= streams:
         return
-    if rows == 1:
+    if streams == 1:
         raise DataError(path, None, "has one token at most: there is nothing to predict.")
     raise DataError(
         path,
         None,
-        f"has {predicted + 1} tokens, too few for {rows} parallel streams.",
+        f"has {predicted + 1} tokens, too few for {streams} parallel streams.",
         f"Give more text, or set `batch_size` of [data] to at most {max(1, predicted)}.",
     )

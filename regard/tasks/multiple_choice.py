@@ -1,9 +1,8 @@
 """Multiple choice: which of several answers to a question about a text is right.
 
-Each choice is a row of its own, [CLS] context [SEP] question choice [SEP] (Devlin et al. 2019,
+Each choice is an encoder input, [CLS] context [SEP] question choice [SEP] (Devlin et al. 2019,
 section 4.4), or start context question delimiter choice extract for causal models (Radford et al.
-2018, section 3.3). The head scores each row, and a softmax over the rows of a question compares
-them.
+2018, section 3.3). The head scores each input; the softmax is over the choices of a question.
 """
 
 from __future__ import annotations
@@ -28,40 +27,29 @@ from regard.metrics import Accuracy, Score
 from regard.models.gpt import GPT
 from regard.recipe import Options
 from regard.schema import parse_json
+from regard.tasks import encoding
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import (
-    AuxiliaryLM,
-    EncoderData,
-    EncoderRecipe,
-    EncoderTask,
-    Part,
-    Parts,
-    beginning,
-    headed,
-    no_columns,
-)
-from regard.tasks.inputs import as_list
+from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.predictions import Prediction
 from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
-SAMPLES = 12  # questions that a run's report shows
 SHOWN = 80  # characters of a context there
 ASSUMED_CHOICES = 4  # of a question, in estimates
 
 
-class ChoiceData(EncoderData):
+class ChoiceData(encoding.EncoderData):
     """[data]: files of DREAM or SWAG, or JSON lines; `batch_size` counts questions.
 
     What is too long loses the end of its context. Question and choice are truncated only where they
     alone are too long, which is reported separately.
     """
 
-    def records(self, part: str) -> RecordReader[ChoiceQuestion]:
-        """The questions of "train", "valid" or "test"."""
-        return read_choices(getattr(self, part))
+    def read(self, source: Any, part: str) -> RecordReader[ChoiceQuestion]:
+        """All examples of a file."""
+        return read_choices(source)
 
     def texts(self) -> Iterator[str]:
         """Contexts, questions and choices of the training data, from which a tokenizer learns."""
@@ -76,7 +64,7 @@ class ChoiceObjective(Options):
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
-class ChoiceRecipe(EncoderRecipe):
+class ChoiceRecipe(encoding.EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: ChoiceData
@@ -97,23 +85,20 @@ class ChoicePrediction(Prediction):
         """The choice."""
         return self.choice
 
-    def __str__(self) -> str:
-        return self.choice
-
 
 @dataclass(frozen=True)
-class ChoiceRows:
-    """The rows of one question, truncated.
+class EncodedChoices:
+    """The choices of one question as encoder inputs, truncated.
 
-    length: tokens of the longest row with the whole context.  without_context: and without it.
+    length: tokens of the longest with the whole context.  without_context: and without it.
     """
 
-    rows: list[EncoderInput]
+    inputs: list[EncoderInput]
     length: int
     without_context: int
 
 
-class MultipleChoice(EncoderTask):
+class MultipleChoice(encoding.EncoderTask):
     """The best of several answers."""
 
     name = "multiple-choice"
@@ -121,6 +106,7 @@ class MultipleChoice(EncoderTask):
     head = "multiple_choice"
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")
+    metric_names = ("accuracy", "loss")
 
     # ---- from a recipe
 
@@ -134,25 +120,25 @@ class MultipleChoice(EncoderTask):
             ConfigError: the model is not an encoder, or options do not fit together.
             DataError: a question is too long and that is an error; no question is left.
         """
-        data, source = recipe.data, headed(model)
+        data, source = recipe.data, encoding.headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(model, tokenizer, max_length=data.max_length)
-        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
+        task.aux_lm = encoding.AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         train = task._part(data.records("train"), data)
         valid = None if data.valid is None else task._part(data.records("valid"), data)
-        task.parts = Parts(train, valid, data, recipe.seed)
+        task.parts = encoding.Parts(train, valid, data, recipe.seed)
         return task
 
     @classmethod
     def example(cls, recipe: Any, words: int) -> GroupBatch:
-        """A batch of questions with full rows: for estimates."""
+        """A batch of questions whose choices all have `max_length` tokens: for estimates."""
         data, choices = recipe.data, ASSUMED_CHOICES
         most = data.max_tokens_per_batch // (choices * data.max_length)
         count = max(1, min(data.batch_size, most))
-        texts = Sequences.alike(choices * count, data.max_length)
+        texts = Sequences.dummy(choices * count, data.max_length)
         return GroupBatch(texts, torch.full((count,), choices), torch.arange(count))
 
-    def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> Part:
+    def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> encoding.Part:
         numbered = list(records.numbered())
         report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
         found = self.encode([one for _, one in numbered])
@@ -165,11 +151,11 @@ class MultipleChoice(EncoderTask):
         if not kept:
             raise DataError(records.name, None, f"no question is left. {report}.")
         targets = torch.tensor([numbered[i][1].answer for i in kept])
-        return Part(GroupedInputs.of([found[i].rows for i in kept]), targets, report)
+        return encoding.Part(GroupedInputs.of([found[i].inputs for i in kept]), targets, report)
 
-    def _keep(self, one: ChoiceRows, number: int, data: ChoiceData, report: ReadReport) -> bool:
+    def _keep(self, one: EncodedChoices, number: int, data: ChoiceData, report: ReadReport) -> bool:
         """Whether a question is kept; truncation and omission are noted in the report."""
-        limit = self.pieces.max_length
+        limit = self.input_format.max_length
         if limit is None or one.length <= limit:
             return True
         if data.too_long == "error":
@@ -183,40 +169,42 @@ class MultipleChoice(EncoderTask):
         report.note(f"longer than {limit} tokens, {cut} truncated", number)
         return True
 
-    # ---- rows
+    # ---- encoder inputs
 
-    def encode(self, texts: list[ChoiceQuestion]) -> list[ChoiceRows]:
-        """The rows of each question, their contexts truncated to what the rows hold."""
+    def encode(self, texts: list[ChoiceQuestion]) -> list[EncodedChoices]:
+        """The choices of each question, their contexts truncated to the limit of the model."""
         flat = [text.strip() for one in texts for text in (one.context, one.question, *one.choices)]
-        starting = iter(self.pieces.tokenizer.encode_many(flat))
-        # A text that follows another in one part of a row has a space before it.
+        starting = iter(self.input_format.tokenizer.encode_many(flat))
+        # A text that follows another in one part of an input has a space before it.
         spaced = [f" {text}" if text else "" for text in flat]
-        following = iter(self.pieces.tokenizer.encode_many(spaced))
+        following = iter(self.input_format.tokenizer.encode_many(spaced))
         counts = [2 + len(one.choices) for one in texts]
         return [
-            self._rows_of(list(islice(starting, n)), list(islice(following, n))) for n in counts
+            self._choices_of(list(islice(starting, n)), list(islice(following, n))) for n in counts
         ]
 
-    def _rows_of(self, starting: Sequence[list[int]], following: Sequence[list[int]]) -> ChoiceRows:
+    def _choices_of(
+        self, starting: Sequence[list[int]], following: Sequence[list[int]]
+    ) -> EncodedChoices:
         """From the ids of context, question and choices, as they start a part and as they follow
         another text.
         """
-        limit, special = self.pieces.max_length, self.pieces.template.special_count(2)
-        rows, longest = [], 0
+        limit, special = self.input_format.max_length, self.input_format.template.special_count(2)
+        inputs, longest = [], 0
         for choice in range(2, len(starting)):
             context, rest = starting[0], self._rest(starting, following, choice)
             length = sum(map(len, rest)) + special
             longest = max(longest, length)
             if limit is not None:
                 context = context[: max(0, limit - length)]
-            row = self.pieces.template.apply([context + rest[0], rest[1]])
-            rows.append(self.pieces.truncate(row))
-        return ChoiceRows(rows, longest + len(starting[0]), longest)
+            one = self.input_format.template.apply([context + rest[0], rest[1]])
+            inputs.append(self.input_format.truncate(one))
+        return EncodedChoices(inputs, longest + len(starting[0]), longest)
 
     def _rest(
         self, starting: Sequence[list[int]], following: Sequence[list[int]], choice: int
     ) -> tuple[list[int], list[int]]:
-        """What follows the context in the first part of a row, and the second part."""
+        """What follows the context in the first part of an input, and the second part."""
         context, question = starting[0], starting[1]
         if not context or not question:
             return question, starting[choice]
@@ -247,18 +235,13 @@ class MultipleChoice(EncoderTask):
         wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return F.cross_entropy(scores, wanted, reduction="sum"), len(batch)
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """Accuracy and cross-entropy."""
-        return ("accuracy", "loss")
-
-    def measured(self, valid: Part) -> dict[str, float]:
+    def measured(self, valid: encoding.Part) -> dict[str, float]:
         """Accuracy and cross-entropy on the validation data."""
         right, total = 0, 0.0
-        for batch, scores in self.passes(valid.rows):
+        for batch, scores in self.passes(valid.inputs):
             right += int((scores.argmax(-1) == valid.targets[batch.numbers]).sum())
             total += float(self.loss(scores, batch, valid.targets)[0])
-        count = len(valid.rows)
+        count = len(valid.inputs)
         return {"accuracy": right / count, "loss": total / count}
 
     # ---- predictions
@@ -278,9 +261,9 @@ class MultipleChoice(EncoderTask):
         checked = self.checked(questions)
         found = [ChoicePrediction(0, "", [])] * len(checked)
         for batch, scores in self.passes(self._encoded(checked, too_long)):
-            for number, row in zip(batch.numbers.tolist(), scores, strict=True):
+            for number, logits in zip(batch.numbers.tolist(), scores, strict=True):
                 choices = checked[number].choices
-                shares = row[: len(choices)].softmax(-1)
+                shares = logits[: len(choices)].softmax(-1)
                 best = int(shares.argmax())
                 found[number] = ChoicePrediction(best, choices[best], shares.tolist())
         return found
@@ -301,7 +284,7 @@ class MultipleChoice(EncoderTask):
 
     def over_limit(self, questions: Sequence[Any]) -> dict[int, int]:
         """The indices of questions longer than the model's limit, and the tokens of each."""
-        limit = self.pieces.max_length
+        limit = self.input_format.max_length
         lengths = [one.length for one in self._encoded_once(self.checked(questions))]
         return {i: length for i, length in enumerate(lengths) if limit and length > limit}
 
@@ -316,7 +299,7 @@ class MultipleChoice(EncoderTask):
 
     def samples(self, recipe: ChoiceRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (context and question, predicted answer, answer)."""
-        questions = recipe.data.samples(SAMPLES)
+        questions = recipe.data.samples()
         found = self.predictions(questions, too_long="truncate")
         return [
             (f"{one.context[:SHOWN]} | {one.question}", best.choice, _answer(one))
@@ -329,23 +312,22 @@ class MultipleChoice(EncoderTask):
     def attention_excerpt(self, recipe: ChoiceRecipe) -> tuple[str, str]:
         """The beginning of a context, and a question with a choice."""
         (one,) = recipe.data.samples(1)
-        return beginning(one.context), f"{one.question} {one.choices[0]}".strip()
+        return encoding.beginning(one.context), f"{one.question} {one.choices[0]}".strip()
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
     ) -> RecordReader[ChoiceQuestion]:
         """The questions of a file."""
-        no_columns(columns)
+        encoding.no_columns(columns)
         return read_choices(files[0])
 
     def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
-        found, limit = self._encoded_once(list(questions)), self.pieces.max_length
+        found, limit = self._encoded_once(list(questions)), self.input_format.max_length
         for i, one in enumerate(found):
             if too_long == "error" and limit is not None and one.length > limit:
-                problem = f"has {one.length} tokens, but this model reads at most {limit}."
                 hint = "Shorten its context, or cut the end with too_long='truncate'."
-                raise TextError(i, problem, hint, what="Question")
-        return GroupedInputs.of([one.rows for one in found])
+                raise too_long_error(i, one.length, limit, hint, "Question")
+        return GroupedInputs.of([one.inputs for one in found])
 
 
 def _questions(item: Any, index: int) -> list[ChoiceQuestion]:

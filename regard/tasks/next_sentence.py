@@ -24,11 +24,6 @@ class NextSentencePrediction(Prediction):
     follows: bool
     probability: float
 
-    @property
-    def result(self) -> bool:
-        """Whether it follows."""
-        return self.follows
-
     def __str__(self) -> str:
         return f"{'follows' if self.follows else 'does not follow'} ({self.probability:.4f})"
 

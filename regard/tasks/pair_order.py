@@ -1,4 +1,4 @@
-"""In which orders the two texts of a pair are read: one strategy each."""
+"""The orders in which the two texts of a pair are read."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from regard.text.templates import EncoderInput, Template
 class PairOrder(Protocol):
     """How pairs are read, and what the head reads of them."""
 
-    def arrange(self, rows: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
-        """Encoded texts as examples: row i is example i."""
-        ...
+    def arrange(self, inputs: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
+        """Encoded texts as examples: input i is example i."""
 
     def combine(self, read: Tensor, batch: Any) -> Tensor:
-        """From what the head reads of each row, (R, ...), to what it reads of each example."""
-        ...
+        """From what the head reads of each input, (N, ...), to what it reads of each example."""
 
 
 @dataclass(frozen=True)
 class GivenOrder:
     """Each pair is read once, as (a, b)."""
 
-    def arrange(self, rows: Sequence[EncoderInput]) -> EncodedInputs:
-        """One row per example."""
-        return EncodedInputs.of(rows)
+    def arrange(self, inputs: Sequence[EncoderInput]) -> EncodedInputs:
+        """One input per example."""
+        return EncodedInputs.of(inputs)
 
     def combine(self, read: Tensor, batch: Any) -> Tensor:
-        """The same: each row is an example."""
+        """The same: each input is an example."""
         return read
 
 
@@ -46,14 +44,14 @@ class BothOrders:
 
     template: Template
 
-    def arrange(self, rows: Sequence[EncoderInput]) -> GroupedInputs:
-        """Two rows per pair, one per single text."""
-        return GroupedInputs.of([self._orders(row) for row in rows])
+    def arrange(self, inputs: Sequence[EncoderInput]) -> GroupedInputs:
+        """Two inputs per pair, one per single text."""
+        return GroupedInputs.of([self._orders(one) for one in inputs])
 
     def combine(self, read: Tensor, batch: GroupBatch) -> Tensor:
-        """(R, D) -> (B, D)"""
+        """(N, D) -> (B, D)"""
         return batch.sum_by_example(read)
 
-    def _orders(self, row: EncoderInput) -> list[EncoderInput]:
-        texts = row.texts()
-        return [row] if len(texts) == 1 else [row, self.template.apply(texts[::-1])]
+    def _orders(self, one: EncoderInput) -> list[EncoderInput]:
+        texts = one.texts()
+        return [one] if len(texts) == 1 else [one, self.template.apply(texts[::-1])]

@@ -3,20 +3,19 @@
 str(prediction)         as a text: a label, tags, a number
 prediction.values()     all its fields by name, as values that JSON can contain
 
-A prediction is a frozen dataclass derived from `Prediction`; its task names the class as
-`prediction_type`.
+A prediction is a frozen dataclass derived from `Prediction`, whose first field is the result; its
+task names the class as `prediction_type`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
-class Prediction(ABC):
+class Prediction:
     """What a task predicts for one text.
 
     NAMES: field -> its key in `values`, where that differs.
@@ -24,13 +23,13 @@ class Prediction(ABC):
 
     NAMES: ClassVar[Mapping[str, str]] = {}
 
-    @abstractmethod
-    def __str__(self) -> str: ...
-
     @property
-    @abstractmethod
     def result(self) -> Any:
-        """What `predict` returns for the text."""
+        """What `predict` returns for the text: the first field."""
+        return getattr(self, fields(self)[0].name)
+
+    def __str__(self) -> str:
+        return str(self.result)
 
     def values(self) -> dict[str, Any]:
         """All fields as plain values."""

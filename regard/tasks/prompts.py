@@ -28,7 +28,7 @@ def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None
 
 
 def fitted_prompts(
-    rows: Sequence[list[int]], limit: int | None, too_long: TooLong, options: Mapping[str, Any]
+    prompts: Sequence[list[int]], limit: int | None, too_long: TooLong, options: Mapping[str, Any]
 ) -> list[list[int]]:
     """The ids of prompts; long ones lose their beginning.
 
@@ -37,22 +37,22 @@ def fitted_prompts(
     """
     capacity = prompt_capacity(limit, options)
     if limit is None or capacity is None:
-        return list(rows)
-    long = [i for i, row in enumerate(rows) if len(row) > capacity]
+        return list(prompts)
+    long = [i for i, ids in enumerate(prompts) if len(ids) > capacity]
     if long and too_long == "error":
         more = ""
         if capacity != limit:
             more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
         raise RegardError(
-            f"Prompt {long[0] + 1} has {len(rows[long[0]]):,} tokens{more}, but this model's "
+            f"Prompt {long[0] + 1} has {len(prompts[long[0]]):,} tokens{more}, but this model's "
             f"context is {limit:,}. Shorten the prompt, or cut its beginning with "
             "too_long='truncate'."
         )
-    return [row[-capacity:] for row in rows]
+    return [ids[-capacity:] for ids in prompts]
 
 
 def warn_of_context_ends(
-    rows: Sequence[list[int]], found: Sequence[Hypothesis], limit: int | None, method: Any
+    prompts: Sequence[list[int]], found: Sequence[Hypothesis], limit: int | None, method: Any
 ) -> None:
     """Warn of texts that stopped at the end of the context before anything else ended them."""
     if limit is None:
@@ -60,12 +60,12 @@ def warn_of_context_ends(
     most = method.max_tokens if isinstance(method.max_tokens, int) else limit + 1
     ends = [
         one
-        for row, one in zip(rows, found, strict=True)
-        if not one.finished and len(row) + len(one.tokens) > limit and len(one.tokens) < most
+        for ids, one in zip(prompts, found, strict=True)
+        if not one.finished and len(ids) + len(one.tokens) > limit and len(one.tokens) < most
     ]
     if ends:
         warnings.warn(
-            f"{len(ends):,} of {len(rows):,} texts stop where the model's context of {limit:,} "
+            f"{len(ends):,} of {len(prompts):,} texts stop where the model's context of {limit:,} "
             "tokens does",
             stacklevel=4,
         )

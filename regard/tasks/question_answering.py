@@ -28,17 +28,8 @@ from regard.errors import TextError
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
+from regard.tasks import encoding
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import (
-    EncoderRecipe,
-    EncoderTask,
-    Part,
-    Parts,
-    RowsData,
-    beginning,
-    headed,
-    no_columns,
-)
 from regard.tasks.inputs import as_list, as_strings, checked_text
 from regard.tasks.spans import (
     ALWAYS,
@@ -50,11 +41,10 @@ from regard.tasks.spans import (
 )
 from regard.text import Tokenizer
 
-SAMPLES = 12  # questions that a run's report shows
 CHUNK = 256  # windows, about, whose ids are held at once in evaluation
 
 
-class QuestionsData(RowsData):
+class QuestionsData(encoding.RowsData):
     """[data]: files in SQuAD's format."""
 
     max_length: int = Field(default=384, ge=16)
@@ -66,9 +56,9 @@ class QuestionsData(RowsData):
     misplaced: Literal["error", "skip", "move"] = "error"
     """What happens to answers that are not where their start says: see `read_squad`."""
 
-    def records(self, part: str) -> RecordReader[Question]:
-        """The questions of "train", "valid" or "test"."""
-        return read_squad(getattr(self, part), misplaced=self.misplaced)
+    def read(self, source: Any, part: str) -> RecordReader[Question]:
+        """All examples of a file."""
+        return read_squad(source, misplaced=self.misplaced)
 
     def texts(self) -> Iterator[str]:
         """Each training context once, and all questions, from which a tokenizer learns."""
@@ -91,14 +81,14 @@ class AnswersSection(Options):
     F1 on the validation data, and 0.5 where there are none."""
 
 
-class QuestionsRecipe(EncoderRecipe):
+class QuestionsRecipe(encoding.EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: QuestionsData
     answers: AnswersSection = AnswersSection()
 
 
-class QuestionAnswering(EncoderTask):
+class QuestionAnswering(encoding.EncoderTask):
     """The span of a context that answers a question.
 
     threshold: the probability of no answer above which a question gets none; 1: never.
@@ -112,6 +102,7 @@ class QuestionAnswering(EncoderTask):
     Recipe = QuestionsRecipe
     items = "windows"
     goal = ("f1", "max")
+    metric_names = ("f1", "exact")
 
     def __init__(
         self,
@@ -125,8 +116,8 @@ class QuestionAnswering(EncoderTask):
         threshold: float = ALWAYS,
     ):
         super().__init__(model, tokenizer, max_length=max_length or 384)
-        assert self.pieces.max_length is not None
-        capacity = self.pieces.max_length - self.pieces.template.special_count(2)
+        assert self.input_format.max_length is not None
+        capacity = self.input_format.max_length - self.input_format.template.special_count(2)
         self.overlap, self.question_tokens = overlap, min(question_tokens, capacity // 2)
         self.answer_tokens, self.threshold = answer_tokens, threshold
         self._tuned: dict[bytes, float] | None = None  # head weights -> best threshold
@@ -144,7 +135,7 @@ class QuestionAnswering(EncoderTask):
         """
         data, answers = recipe.data, recipe.answers
         task = cls(
-            headed(model).with_head(cls.head, 2),
+            encoding.headed(model).with_head(cls.head, 2),
             tokenizer,
             max_length=data.max_length,
             overlap=data.overlap,
@@ -153,7 +144,7 @@ class QuestionAnswering(EncoderTask):
         )
         train = task._train_part(data.records("train"))
         valid = None if data.valid is None else task._valid_part(data.records("valid"))
-        task.parts = Parts(train, valid, data, recipe.seed)
+        task.parts = encoding.Parts(train, valid, data, recipe.seed)
         if answers.threshold is not None:
             task.threshold = answers.threshold
         elif task._impossible:
@@ -166,7 +157,7 @@ class QuestionAnswering(EncoderTask):
         """A batch of full windows: for estimates."""
         return super().example(recipe, recipe.data.max_length)
 
-    def _train_part(self, records: RecordReader[Question]) -> Part:
+    def _train_part(self, records: RecordReader[Question]) -> encoding.Part:
         """All windows of all questions, each with the positions of the first and the last token of
         its answer.
 
@@ -179,7 +170,10 @@ class QuestionAnswering(EncoderTask):
         while several := list(islice(numbered, CHUNK)):
             lines, asked = [line for line, _ in several], [one for _, one in several]
             contexts = [encode(one.context) for one in asked]
-            wanted = [_span(one, context) for one, context in zip(asked, contexts, strict=True)]
+            wanted = [
+                context.token_span(*one.answers[0]) if one.answers else None
+                for one, context in zip(asked, contexts, strict=True)
+            ]
             self._impossible |= any(one.impossible for one in asked)
             self._note_cut(records.report, asked, lines)
             kept = [i for i, one in enumerate(asked) if one.impossible or wanted[i]]
@@ -190,14 +184,14 @@ class QuestionAnswering(EncoderTask):
             windows.append(found)
             positions.append(found.span_positions([wanted[i] for i in kept]))
         targets = torch.from_numpy(np.concatenate(positions))
-        return Part(concatenated([one.inputs for one in windows]), targets, records.report)
+        return encoding.Part(concatenated([one.inputs for one in windows]), targets, records.report)
 
-    def _valid_part(self, records: RecordReader[Question]) -> Part:
+    def _valid_part(self, records: RecordReader[Question]) -> encoding.Part:
         """The validation questions; their rows are encoded when they are needed."""
         numbered = list(records.numbered())
         questions = [one for _, one in numbered]
         self._note_cut(records.report, questions, [line for line, _ in numbered])
-        return Part(EncodedInputs.of([]), questions, records.report)
+        return encoding.Part(EncodedInputs.of([]), questions, records.report)
 
     def _note_cut(
         self, report: ReadReport, asked: Sequence[Question], lines: Sequence[int]
@@ -216,12 +210,7 @@ class QuestionAnswering(EncoderTask):
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
         return F.cross_entropy(inside, wanted, reduction="sum") / 2, len(batch)
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """F1 and exact match."""
-        return ("f1", "exact")
-
-    def measured(self, valid: Part) -> dict[str, float]:
+    def measured(self, valid: encoding.Part) -> dict[str, float]:
         """F1 and exact match in percent on the validation data."""
         questions: list[Question] = valid.targets
         found = list(self._answered(questions, "truncate"))
@@ -311,7 +300,7 @@ class QuestionAnswering(EncoderTask):
         self, questions: Sequence[Question]
     ) -> Iterator[tuple[list[Question], list[EncodedContext]]]:
         """Neighbouring questions with their contexts, which make about CHUNK windows."""
-        encode, step = self._context_encoder(), (self.pieces.max_length or 1) - self.overlap
+        encode, step = self._context_encoder(), (self.input_format.max_length or 1) - self.overlap
         chunk: list[Question] = []
         contexts: list[EncodedContext] = []
         windows = 0.0
@@ -352,7 +341,7 @@ class QuestionAnswering(EncoderTask):
         # Byte-level tokens include the space before a word; before the question there is none.
         ids = self.tokenizer.encode_many([one.question.lstrip() for one in questions])
         truncated = [own[: self.question_tokens] for own in ids]
-        return ContextWindows.of(truncated, contexts, self.pieces, self.overlap)
+        return ContextWindows.of(truncated, contexts, self.input_format, self.overlap)
 
     # ---- scores
 
@@ -373,7 +362,7 @@ class QuestionAnswering(EncoderTask):
 
     def samples(self, recipe: QuestionsRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (question, predicted answer, answer)."""
-        questions = recipe.data.samples(SAMPLES)
+        questions = recipe.data.samples()
         found = self._answered(questions, "truncate")
         return [
             (one.question, best.text, one.answers[0].text if one.answers else "")
@@ -386,21 +375,14 @@ class QuestionAnswering(EncoderTask):
     def attention_excerpt(self, recipe: QuestionsRecipe) -> tuple[str, str]:
         """A question and the beginning of its context."""
         (one,) = recipe.data.samples(1)
-        return one.question, beginning(one.context)
+        return one.question, encoding.beginning(one.context)
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str]
     ) -> RecordReader[Question]:
         """The questions of a file."""
-        no_columns(columns)
+        encoding.no_columns(columns)
         return read_squad(files[0])
-
-
-def _span(question: Question, context: EncodedContext) -> tuple[int, int] | None:
-    """The first and the last token of the first answer."""
-    if not question.answers:
-        return None
-    return context.token_span(*question.answers[0])
 
 
 def _question(index: int, pair: Any) -> Question:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.batches import moved
+from regard.data.encoder_inputs import Truncation
 from regard.errors import DataError
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -22,11 +23,10 @@ from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
     TextMetrics,
     TextRecipe,
-    pictured_text,
     text_example,
+    text_options,
     text_parts,
     text_problems,
-    text_samples,
     texts_and_targets,
 )
 from regard.tasks.transformations import transformed
@@ -40,11 +40,6 @@ class NumberPrediction(Prediction):
     """The number of a text or of a pair."""
 
     value: float
-
-    @property
-    def result(self) -> float:
-        """The number."""
-        return self.value
 
     def __str__(self) -> str:
         return f"{self.value:.7g}"
@@ -71,12 +66,14 @@ class Regression(EncoderTask):
         metrics: Sequence[str] = (),
         both_orders: bool = False,
         max_length: int | None = None,
+        truncation: Truncation = "longest_first",
     ):
-        super().__init__(model, tokenizer, max_length=max_length)
+        super().__init__(model, tokenizer, max_length=max_length, truncation=truncation)
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics))
-        self.goal = (self.metrics.keys()[0], "max")
+        self.metric_names = (*self.metrics.keys(), "loss")
+        self.goal = (self.metric_names[0], "max")
         if both_orders:
-            self.order = BothOrders(self.pieces.template)
+            self.order = BothOrders(self.input_format.template)
 
     @classmethod
     def from_recipe(cls, recipe: TextRecipe, model: nn.Module, tokenizer: Tokenizer) -> Regression:
@@ -88,14 +85,7 @@ class Regression(EncoderTask):
         """
         source = headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
-        task = cls(
-            model,
-            tokenizer,
-            glue=recipe.data.glue,
-            metrics=recipe.evaluation.metrics,
-            both_orders=recipe.objective.both_orders,
-            max_length=recipe.data.max_length,
-        )
+        task = cls(model, tokenizer, **text_options(recipe))
         task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         task.parts = text_parts(task, recipe, number_in)
         return task
@@ -103,13 +93,9 @@ class Regression(EncoderTask):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from super().problems(recipe)
-        yield from text_problems(recipe, METRICS)
+        return text_problems(recipe, METRICS)
 
-    @classmethod
-    def example(cls, recipe: Any, words: int) -> Any:
-        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
-        return text_example(recipe, super().example(recipe, words * (1 + recipe.data.pairs)))
+    example = staticmethod(text_example)
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the squared errors, and the number of examples.
@@ -119,14 +105,9 @@ class Regression(EncoderTask):
         wanted = moved(targets[batch.numbers.cpu()], scores.device)
         return F.mse_loss(scores[:, 0], wanted.to(scores), reduction="sum"), len(batch)
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics, the goal first, and the loss."""
-        return (*self.metrics.keys(), "loss")
-
     def measured(self, valid: Part) -> dict[str, float]:
         """The metrics on the validation data, and the mean squared error."""
-        scores = self.text_scores(valid.rows)[:, 0]
+        scores = self.text_scores(valid.inputs)[:, 0]
         values = self.metrics.values(scores.tolist(), valid.targets.tolist())
         return {**values, "loss": float(F.mse_loss(scores, valid.targets.to(scores)))}
 
@@ -144,27 +125,16 @@ class Regression(EncoderTask):
         scores = self.text_scores(self.encoded(texts, "truncate"))
         return self.metrics.scores(scores[:, 0].tolist(), targets.tolist())
 
-    def samples(self, recipe: TextRecipe) -> list[tuple[str, str, str]]:
-        """The first validation rows: (text, predicted number, number)."""
-        return text_samples(self, recipe.data)
-
-    def attention_inputs(self, sample: Sequence[str]) -> list[tuple[str, ...]] | None:
-        """See `pictured_text`."""
-        return pictured_text(self, sample)
-
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
         options = {**self.metrics.settings(), "both_orders": isinstance(self.order, BothOrders)}
+        options["truncation"] = self.input_format.truncation
         return {**super().settings(), **options}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""
         (name,) = self.model.labels or ("LABEL_0",)
-        return {
-            "id2label": {0: name},
-            "label2id": {name: 0},
-            "problem_type": "regression",
-        }
+        return {"id2label": {0: name}, "label2id": {name: 0}, "problem_type": "regression"}
 
 
 def number_in(text: str, file: str, line: int) -> float:

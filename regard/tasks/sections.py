@@ -3,18 +3,74 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+import numpy as np
+from pydantic import Field, field_validator, model_validator
 
 from regard import decoding
+from regard.data.splits import last_split, random_split
 from regard.decoding import option_types
 from regard.errors import ConfigError
-from regard.recipe import Options, RecipePath
+from regard.recipe import Options, Recipe, RecipePath
 from regard.suggest import nearest
 from regard.text import KINDS, Tokenizer
 from regard.text.training import train
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class DataSection(Options):
+    """[data]: what the sections of all tasks have in common.
+
+    `valid` may be a share of the training data, such as 0.1: so much of them is validation data.
+
+    running_text: whether a part is a text, not a table of examples.
+    several_files: whether a part is a list of files.
+    """
+
+    running_text: ClassVar[bool] = False
+    several_files: ClassVar[bool] = False
+
+    train: Any
+    valid: Any = None
+    test: Any = None
+    split_seed: int = Field(default=1, ge=0)
+    """Of `valid` as a share: which rows it takes, whatever the seed of the training."""
+
+    @abstractmethod
+    def read(self, source: Any, part: str) -> Any:
+        """All examples of a file, or of several: a reader.
+
+        part: "train", "valid" or "test", for which the file is named.
+        """
+
+    def records(self, part: str) -> Any:
+        """The examples of "train", "valid" or "test": a reader."""
+        if part == "test" or not isinstance(self.valid, float):
+            return self.read(getattr(self, part), part)
+        examples = self.read(self.train, "train")
+        chosen = self.split(examples)
+        return examples.only(chosen if part == "valid" else ~chosen)
+
+    def split(self, examples: Any) -> np.ndarray:
+        """Which of the training examples are validation data, (N,) bool."""
+        count = sum(1 for _ in examples.numbered())
+        if self.running_text:
+            return last_split(count, self.valid)
+        return random_split(count, self.valid, self.split_seed)
+
+    def parts(self) -> list[str]:
+        """The parts that are read from files of their own."""
+        parts = {part: getattr(self, part) for part in ("train", "valid", "test")}
+        return [part for part, files in parts.items() if files and not isinstance(files, float)]
+
+    def files(self) -> list[str]:
+        """The files of all parts."""
+        named = (getattr(self, part) for part in self.parts())
+        return [str(path) for one in named for path in (one if self.several_files else (one,))]
 
 
 class TokenizerSection(Options):
@@ -86,3 +142,28 @@ def differing(
     for name in names:
         if getattr(section, name) != type(section).model_fields[name].default:
             yield f"{where}.{name}", f"{why}, so it is without effect here. Leave it out."
+
+
+class DecodingRecipe(Recipe):
+    """What the recipes of tasks that generate texts have in common.
+
+    new_tokenizer: what is learned where neither [tokenizer] nor a folder says it.
+    """
+
+    new_tokenizer: ClassVar[TokenizerSection] = TokenizerSection()
+
+    tokenizer: TokenizerSection | None = None
+    """Where the model is started from a folder: that of the folder."""
+    decoding: DecodingSection = DecodingSection()
+
+    @model_validator(mode="after")
+    def _with_tokenizer(self) -> Self:
+        if self.tokenizer is None and not starts_from_folder(self):
+            object.__setattr__(self, "tokenizer", self.new_tokenizer)
+        return self
+
+
+def starts_from_folder(recipe: Recipe) -> bool:
+    """Whether [model] names a folder whose weights the training starts from."""
+    section = dict(recipe).get("model")
+    return isinstance(section, Options) and "path" in type(section).model_fields

@@ -1,4 +1,4 @@
-"""Sequences of a batch with the same prefix, as the choices of one question: it is computed once.
+"""Computes the prefix that the choices of a question share once.
 
 For causal models that cache keys and values: the hidden states of the prefix are the same in all
 those sequences.
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.capture import listening
-from regard.attention.head_gates import gating
+from regard.attention.head_gates import captured_or_gated
 from regard.data.batches import Sequences
 from regard.models.gpt import GPT
 from regard.models.wrappers import generator
@@ -60,8 +59,9 @@ def encode_with_shared_prefixes(model: GPT, texts: Sequences) -> Tensor | None:
 
     In training, and while attention capture or head gating is on, it is not.
     """
-    seen = listening.get() is not None or gating.get() is not None
-    if model.training or torch.is_grad_enabled() or seen or texts.segments is not None:
+    if model.training or torch.is_grad_enabled() or captured_or_gated():
+        return None
+    if texts.segments is not None:
         return None
     groups = prefix_groups(texts)
     if groups is None:

@@ -43,14 +43,6 @@ class SpanPrediction(Prediction):
     no_answer: float
     best: tuple[Passage, ...] = field(default=())
 
-    @property
-    def result(self) -> str:
-        """The answer."""
-        return self.text
-
-    def __str__(self) -> str:
-        return self.text
-
 
 def best_spans(
     scores: Tensor, first: Tensor, counts: Tensor, *, longest: int, most: int

@@ -26,29 +26,20 @@ from regard.data.token_arrays import ReadReport
 from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import Accuracy, EntityF1, Score
-from regard.metrics.tags import convert, spans
+from regard.metrics.tags import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.tasks import encoding
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import (
-    EncoderRecipe,
-    EncoderTask,
-    Part,
-    Parts,
-    RowsData,
-    headed,
-    labelled,
-)
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.word_spans import WordSpans
 
-SAMPLES = 12  # sentences that a run's report shows
 SCHEME = "IOB2"  # of the tags that are learned: none depends on what precedes its entity
 
 
-class TaggingData(RowsData):
+class TaggingData(encoding.RowsData):
     """[data]: files of columns, one word a line, or `.jsonl` with `words` and `tags`."""
 
     words: int = 0
@@ -59,16 +50,16 @@ class TaggingData(RowsData):
     """Tags are of entities, in IOB1, IOB2 or IOBES: learned as IOB2, scored by whole entities. If
     not (parts of speech), tags are learned as they are and scored word by word."""
 
-    def records(self, part: str) -> RecordReader[TaggedSentence]:
-        """The sentences of "train", "valid" or "test"."""
-        return read_conll(getattr(self, part), words=self.words, tags=self.tags)
+    def read(self, source: Any, part: str) -> RecordReader[TaggedSentence]:
+        """All examples of a file."""
+        return read_conll(source, words=self.words, tags=self.tags)
 
     def texts(self) -> Iterator[str]:
         """The training sentences, from which a tokenizer learns."""
         return (" ".join(words) for words, _ in self.records("train"))
 
 
-class TaggingRecipe(EncoderRecipe):
+class TaggingRecipe(encoding.EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: TaggingData
@@ -118,7 +109,7 @@ class TagsPrediction(Prediction):
         return " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
 
 
-class Tagging(EncoderTask):
+class Tagging(encoding.EncoderTask):
     """The tag of each word.
 
     labels: in the order of the head's scores.  entities: whether tags mark entities; None: where
@@ -143,7 +134,8 @@ class Tagging(EncoderTask):
         super().__init__(model, tokenizer, max_length=max_length)
         self.labels = tuple(labels)
         self.entities = _are_entity_tags(self.labels) if entities is None else entities
-        self.goal = ("f1" if self.entities else "accuracy", "max")
+        self.metric_names = ("f1", "precision", "recall") if self.entities else ("accuracy",)
+        self.goal = (self.metric_names[0], "max")
 
     # ---- from a recipe
 
@@ -170,7 +162,7 @@ class Tagging(EncoderTask):
         if len(train.labels) < 2:
             problem = f"has no tag but {train.labels[0]!r} in its column {data.tags}."
             raise DataError(train.report.files[0], None, problem, "Is it the right column?")
-        model, labels, remarks = labelled(headed(model), cls.head, train.labels)
+        model, labels, remarks = encoding.labelled(encoding.headed(model), cls.head, train.labels)
         task = cls(
             model, tokenizer, labels=labels, entities=data.entities, max_length=data.max_length
         )
@@ -178,12 +170,12 @@ class Tagging(EncoderTask):
         valid = None
         if data.valid is not None:
             valid = task._part(LearnedSentences.of(data.records("valid"), data.entities))
-        task.parts = Parts(task._part(train), valid, data, recipe.seed)
+        task.parts = encoding.Parts(task._part(train), valid, data, recipe.seed)
         return task
 
-    def _part(self, read: LearnedSentences) -> Part:
+    def _part(self, read: LearnedSentences) -> encoding.Part:
         """Encoded sentences with the indices of their tags; unknown tags have no loss."""
-        found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
+        found = WordWindows.of([words for words, _ in read.sentences], self.input_format)
         for number in found.truncated:
             read.report.note(self._cut_note, read.lines[number])
         known = {label: i for i, label in enumerate(self.labels)}
@@ -193,11 +185,11 @@ class Tagging(EncoderTask):
                     read.report.note(f"tag {tag!r}, which the training data lacks", line)
         numbers = (known.get(tag, IGNORE) for _, tags in read.sentences for tag in tags)
         targets = TagTargets(found.positions, found.arranged(numbers), read.sentences)
-        return Part(found.inputs, targets, read.report)
+        return encoding.Part(found.inputs, targets, read.report)
 
     @property
     def _cut_note(self) -> str:
-        return f"a word longer than {self.pieces.max_length} tokens, its end not read"
+        return f"a word longer than {self.input_format.max_length} tokens, its end not read"
 
     # ---- training
 
@@ -222,17 +214,12 @@ class Tagging(EncoderTask):
         value = F.cross_entropy(read.flatten(0, 1), wanted.flatten(), reduction="sum")
         return value, int(targets.positions.lengths[rows].sum())
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics of entities, or accuracy."""
-        return ("f1", "precision", "recall") if self.entities else ("accuracy",)
-
-    def measured(self, valid: Part) -> dict[str, float]:
+    def measured(self, valid: encoding.Part) -> dict[str, float]:
         """Entity F1, precision and recall on the validation data, or accuracy."""
         targets: TagTargets = valid.targets
-        rows: Any = valid.rows
+        inputs: Any = valid.inputs
         counts = [len(words) for words, _ in targets.sentences]
-        best = self._best(WordWindows(rows, targets.positions, ()), counts)[0]
+        best = self._best(WordWindows(inputs, targets.positions, ()), counts)[0]
         score = self._score(best, targets.sentences)
         if not self.entities:
             return {"accuracy": score.value}
@@ -272,7 +259,7 @@ class Tagging(EncoderTask):
         of them; a warning gives the number of texts with such words.
         """
         given = [WordSpans.of(text) for text in self.checked(texts)]
-        found = WordWindows.of([one.words for one in given], self.pieces)
+        found = WordWindows.of([one.words for one in given], self.input_format)
         if found.truncated:
             warnings.warn(
                 f"{len(found.truncated):,} of {len(given):,} texts have {self._cut_note}",
@@ -325,13 +312,13 @@ class Tagging(EncoderTask):
                 f"{rows.name} has tags that this model does not predict: {', '.join(unknown[:10])}",
                 stacklevel=2,
             )
-        found = WordWindows.of([words for words, _ in read.sentences], self.pieces)
+        found = WordWindows.of([words for words, _ in read.sentences], self.input_format)
         counts = [len(words) for words, _ in read.sentences]
         return [self._score(self._best(found, counts)[0], read.sentences)]
 
     def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (text, predicted tags, tags)."""
-        sentences = recipe.data.samples(SAMPLES)
+        sentences = recipe.data.samples()
         found = self.predictions([words for words, _ in sentences])
         return [
             (" ".join(words), " ".join(one.tags), " ".join(_learned(tags, self.entities)))
@@ -416,7 +403,7 @@ def at_positions(scores: Tensor, positions: Tensor) -> Tensor:
 
 
 def _learned(tags: Sequence[str], entities: bool) -> Sequence[str]:
-    return convert(tags, SCHEME) if entities else tags
+    return convert_tags(tags, SCHEME) if entities else tags
 
 
 def _are_entity_tags(labels: Sequence[str]) -> bool:

@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
 from regard.data import RowReader, read
 from regard.data.datasets.glue import GlueReader, read_glue
-from regard.data.encoder_inputs import InputBatch, Texts
+from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
+from regard.data.in_memory import column_names, known_columns
+from regard.data.splits import group_split, stratified_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.metrics import F1, METRICS, Metric, Score, metric_class
@@ -26,7 +29,6 @@ from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.encoding import (
-    PARTS,
     EncoderData,
     EncoderRecipe,
     EncoderTask,
@@ -36,8 +38,6 @@ from regard.tasks.encoding import (
 )
 from regard.tasks.sections import differing
 
-SAMPLES = 12  # rows that the report of a run shows
-SEPARATOR = " | "  # between the two texts of a pair there
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
 GLUE_FILES = {"train": "train", "valid": "dev"}
 
@@ -56,6 +56,13 @@ class TextsData(EncoderData):
     format: str | None = None
     """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
+    stratified: bool = False
+    """Where `valid` is a share: every label has this share of its rows in the validation data."""
+    group: int | str | None = None
+    """Where `valid` is a share: the column of what must not be on both sides, such as an author."""
+    truncation: Truncation = "longest_first"
+    """How two texts that are too long together are truncated: as `transformers` does by default, or
+    as BERT's own programs do ("bert")."""
     glue: str = ""
     """A task of GLUE (`regard.metrics.glue`): `train` and the others are then its files, or its
     folder."""
@@ -87,11 +94,13 @@ class TextsData(EncoderData):
         """Whether the examples are pairs of texts."""
         return self.glue not in ("", *SINGLE_TEXT) or len(self.columns) == 3
 
-    def records(self, part: str) -> RowReader:
-        """The rows of "train", "valid" or "test": one text or two, then the target."""
-        path = getattr(self, part)
+    def read(self, source: Any, part: str) -> RowReader:
+        """The rows of a file: one text or two, then the target."""
+        return self._columns_of(source, part, self.columns)
+
+    def _columns_of(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         if not self.glue:
-            return read(path, self.columns, format=self.format, header=self.header)
+            return read(path, columns, format=self.format, header=self.header)
         task, _, half = self.glue.partition("-")  # MNLI is validated on one of two halves
         name = self.test_part if part == "test" else GLUE_FILES[part]
         name += f"_{half}" if half and part != "train" else ""
@@ -101,9 +110,19 @@ class TextsData(EncoderData):
         """The training texts, from which a tokenizer learns."""
         return (text for row in self.records("train") for text in row[:-1])
 
+    def split(self, examples: RowReader) -> np.ndarray:
+        """Which of the training rows are validation data, (N,) bool."""
+        share: Any = self.valid
+        if self.stratified:
+            return stratified_split([row[-1] for row in examples], share, self.split_seed)
+        if self.group is not None:
+            rows = self._columns_of(self.train, "train", (self.group,))
+            return group_split([row[0] for row in rows], share, self.split_seed)
+        return super().split(examples)
+
     def files(self) -> list[str]:
         """The files of all parts."""
-        readers = [self.records(part) for part in PARTS if getattr(self, part) is not None]
+        readers = [self.read(getattr(self, part), part) for part in self.parts()]
         return [name for rows in readers for name in _files(rows)]
 
 
@@ -137,19 +156,38 @@ class TextRecipe(EncoderRecipe):
     evaluation: MetricsSection = MetricsSection()
 
 
+def text_options(recipe: TextRecipe) -> dict[str, Any]:
+    """The options that classification and regression take of a recipe."""
+    return {
+        "glue": recipe.data.glue,
+        "metrics": recipe.evaluation.metrics,
+        "both_orders": recipe.objective.both_orders,
+        "max_length": recipe.data.max_length,
+        "truncation": recipe.data.truncation,
+    }
+
+
 def text_problems(recipe: TextRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
     """Options of a recipe that have no effect or lack another option: (dotted name, problem).
 
     metrics: those that apply to the task.
     """
+    yield from EncoderTask.problems(recipe)
     data, names = recipe.data, recipe.evaluation.metrics
     if data.glue:
         why = "is of tables, and `glue` says what is read"
-        yield from differing(data, "data", ("format", "header"), why)
+        yield from differing(data, "data", ("format", "header", "group"), why)
         if wrong := metrics.glue_problem(data.glue):
             yield "data.glue", f"cannot be learned: {wrong}"
     if not (data.glue and data.test is not None):
         yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
+    if not isinstance(data.valid, float):
+        why = "is of `valid` as a share of the training data"
+        yield from differing(data, "data", ("stratified", "group", "split_seed"), why)
+    if data.stratified and data.group is not None:
+        yield "data.group", "cannot be combined with `stratified`. Leave one of them out."
+    if data.stratified and metrics.task != "classification":
+        yield "data.stratified", "needs labels, but the targets are numbers. Leave it out."
     if any(isinstance(one, str) for one in data.columns) and data.header is False:
         yield "data.header", "must not be false where `columns` are names: a header has them."
     if names and data.valid is None and data.test is None:
@@ -159,8 +197,9 @@ def text_problems(recipe: TextRecipe, metrics: TextMetrics) -> Iterator[tuple[st
             yield "evaluation.metrics", problem
 
 
-def text_example(recipe: TextRecipe, batch: InputBatch) -> InputBatch | GroupBatch:
+def text_example(recipe: TextRecipe, words: int) -> InputBatch | GroupBatch:
     """A batch for estimates, with each pair in both orders where the recipe asks for that."""
+    batch = EncoderTask.example(recipe, words * (1 + recipe.data.pairs))
     if not (recipe.data.pairs and recipe.objective.both_orders):
         return batch
     rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
@@ -188,8 +227,8 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
         texts.append(tuple(fields))
         targets.append(target(last, rows.file_of(0), line))
         lines.append(line)
-    encoded = task.pieces.encode(texts)
-    kept = keep_short(encoded, lines, task.pieces, data, report)
+    encoded = task.input_format.encode(texts)
+    kept = keep_short(encoded, lines, task.input_format, data, report)
     report.kept = len(kept)
     if not kept:
         raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
@@ -205,7 +244,9 @@ def texts_and_targets(
     Raises:
         DataError: a row has another number of fields, or its target is not valid.
     """
-    rows = rows if isinstance(rows, RowReader) else read(rows)
+    if not isinstance(rows, RowReader):
+        rows = list(rows) if isinstance(rows, Iterator) else rows
+        rows = read(rows, known_columns(rows) if column_names(rows) else ())
     texts, targets = [], []
     for line, row in rows.numbered():
         if len(row) not in (2, 3):
@@ -214,21 +255,6 @@ def texts_and_targets(
         texts.append(tuple(row[:-1]))
         targets.append(target(row[-1], rows.file_of(0), line))
     return texts, torch.tensor(targets)
-
-
-def text_samples(task: EncoderTask, data: TextsData) -> list[tuple[str, str, str]]:
-    """The first validation rows, otherwise training rows: (text, prediction, target)."""
-    rows = data.samples(SAMPLES)
-    found = task.predictions([row[:-1] for row in rows], too_long="truncate")
-    return [
-        (SEPARATOR.join(row[:-1]), str(one), row[-1]) for row, one in zip(rows, found, strict=True)
-    ]
-
-
-def pictured_text(task: EncoderTask, sample: Sequence[str]) -> list[tuple[str, ...]] | None:
-    """What to predict to see attention over a sample; None: it is longer than the model reads."""
-    pair = tuple(sample[0].split(SEPARATOR, 1))
-    return None if task.over_limit([pair]) else [pair]
 
 
 # --------------------------------------------------------------------------------- metrics

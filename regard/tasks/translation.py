@@ -6,11 +6,10 @@ answers.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,27 +18,17 @@ from torch import Tensor
 
 from regard import decoding
 from regard.attention.capture import label, muted
-from regard.data import (
-    IGNORE,
-    Buckets,
-    EncodedExamples,
-    EpochSampler,
-    FieldEncoder,
-    PairBatch,
-    RowReader,
-    Sequences,
-    TokenArray,
-    encode,
-    read,
-    read_parallel,
-    sorted_batches,
-)
+from regard.data.batches import IGNORE, PairBatch, Sequences
+from regard.data.bucketing import Buckets, sorted_batches
+from regard.data.readers import RowReader, read, read_parallel
+from regard.data.sampler import EpochSampler
+from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics import BLEU, CHRF, Score
 from regard.models.protocols import EncoderDecoder
-from regard.recipe import Options, Recipe, RecipePath
+from regard.recipe import Options, RecipePath
 from regard.tasks.batching import (
     TooLong,
     decode_in_order,
@@ -49,10 +38,11 @@ from regard.tasks.batching import (
     saves_padding,
 )
 from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.inputs import checked_texts
+from regard.tasks.inputs import checked_texts, warn_of_truncation
 from regard.tasks.sections import (
-    DecodingSection,
-    TokenizerSection,
+    DataSection,
+    DecodingRecipe,
+    Share,
     differing,
 )
 from regard.tasks.verbs import TaskVerbs
@@ -62,11 +52,14 @@ Files = tuple[RecipePath, ...]
 SAMPLES = 12  # rows that a run's report shows
 
 
-class TranslationData(Options):
+class TranslationData(DataSection):
     """[data]: two files of lines, or one table with `columns` for source and target."""
 
+    several_files: ClassVar[bool] = True
+
     train: Files
-    valid: Files
+    valid: Files | Share
+    """Files, or a share of the training data."""
     test: Files = ()
     columns: tuple[int | str, ...] = (0, 1)
     format: str | None = None
@@ -77,17 +70,13 @@ class TranslationData(Options):
     max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Tokens in the larger of a batch's two arrays, padding included."""
 
-    def records(self, part: str) -> RowReader:
-        """The pairs of "train", "valid" or "test"."""
-        return pairs_of(getattr(self, part), self.columns, self.format)
+    def read(self, source: Any, part: str) -> RowReader:
+        """The pairs of two files of lines, or of one table."""
+        return pairs_of(source, self.columns, self.format)
 
     def texts(self) -> Iterator[str]:
         """Both sides of the training pairs, from which a tokenizer learns."""
         return self.records("train").texts()
-
-    def files(self) -> list[str]:
-        """The files of all parts."""
-        return [str(path) for path in (*self.train, *self.valid, *self.test)]
 
 
 class TranslationObjective(Options):
@@ -105,13 +94,11 @@ class TranslationEvaluation(Options):
     """How many sentences validation translates; 0 means all."""
 
 
-class TranslationRecipe(Recipe):
+class TranslationRecipe(DecodingRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: TranslationData
-    tokenizer: TokenizerSection = TokenizerSection()
     objective: TranslationObjective = TranslationObjective()
-    decoding: DecodingSection = DecodingSection()
     evaluation: TranslationEvaluation = TranslationEvaluation()
 
 
@@ -140,6 +127,7 @@ def translation_loss(
     targets = ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
     if model.training and model.unpadded and saves_padding(source, target):
         source, target = source.unpadded(), target.unpadded()
+        assert target.layout is not None
         targets = target.layout.unpad(targets)
     hidden = model.forward(source, target).hidden.flatten(0, 1)
     return model.head.loss(hidden, targets.flatten(), smoothing, batch.count)
@@ -181,6 +169,7 @@ class Translation(TaskVerbs):
         yield from recipe.decoding.problems()
         data = recipe.data
         given = {name: getattr(data, name) for name in ("train", "valid", "test")}
+        given = {name: files for name, files in given.items() if not isinstance(files, float)}
         for name, files in given.items():
             if len(files) not in (1, 2) and (files or name != "test"):
                 problem = "must be two files of lines or one table, but is given"
@@ -332,11 +321,7 @@ class Translation(TaskVerbs):
         sources, references = fields_of(pairs)
         if cut := self.over_limit(sources):
             limit = self.model.config.max_length
-            warnings.warn(
-                f"{len(cut):,} of {len(sources):,} sources were cut to {limit:,} tokens, which is "
-                "what this model reads",
-                stacklevel=2,
-            )
+            warn_of_truncation(len(cut), len(sources), "sources", limit)
         translations = self.translate(sources, too_long="truncate", **options)
         return self.scores(translations, references), translations
 
@@ -375,12 +360,12 @@ class Translation(TaskVerbs):
 
     def _capture(self, sources: TokenArray, targets: list[list[int]]) -> None:
         """One pass over sources and translations, where attention capture is on."""
-        config, piece = self.model.config, self.tokenizer.label
+        config, text_of = self.model.config, self.tokenizer.label
         source = sources.padded(np.arange(len(sources)), config.pad)
         read = [[config.bos, *ids] for ids in targets]
         whole = [[config.bos, *ids, config.eos] for ids in targets]
-        words = [[piece(int(i)) for i in sources[row]] for row in range(len(sources))]
-        if label(words, [[piece(i) for i in row] for row in whole]):
+        words = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
+        if label(words, [[text_of(i) for i in row] for row in whole]):
             with torch.no_grad(), evaluating(self.model):
                 device = device_of(self.model)
                 self.model(source.to(device), Sequences.of(read, config.pad).to(device))

@@ -13,11 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.errors import ConfigError
+from regard.models import described
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
 from regard.schema import joined_with_or
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from regard.data.batches import Batches
@@ -35,6 +37,7 @@ METHODS = {
     "stream": "continues a text",
     "hypotheses": "searches for the most probable text",
     "lambada": "scores the prediction of last words",
+    "cache_prefixes": "caches the prefixes of prompts",
     "fill": "fills masks",
     "follows": "tells whether a text follows another",
     "tag": "tags the words of a text",
@@ -42,6 +45,7 @@ METHODS = {
     "predictions": "gives predictions with their probabilities",
     "embed": "gives the vector of a text",
     "embed_stream": "gives the vectors of texts",
+    "search": "finds the texts most similar to a text",
     "similarity": "compares the vectors of texts",
     "evaluate": "scores answers",
 }
@@ -64,9 +68,11 @@ class TaskVerbs:
     items: what its first loss counts.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
     aux_lm: a second objective, the prediction of the next token, where training has it.
-    pieces: how texts become encoder inputs; None where the task has no encoder.
+    input_format: how texts become encoder inputs; None where the task has no encoder.
     goal: the score that tells which weights are best, and "max" or "min".
     method: how texts are decoded.
+    half_precision: the type of half precision of the weights in the folder that the task was loaded
+        from, in which they are saved again; None for another type.
     """
 
     name: ClassVar[str]
@@ -76,7 +82,8 @@ class TaskVerbs:
     items: ClassVar[str] = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
     aux_lm: Any = None
-    pieces: InputFormat | None = None
+    input_format: InputFormat | None = None
+    half_precision: torch.dtype | None = None
     model: Any
     tokenizer: Tokenizer
     goal: tuple[str, str]
@@ -115,6 +122,15 @@ class TaskVerbs:
     def encoder(self) -> Encoder:
         """What encodes: the model, or something faster around it."""
         return encoder(self.model)
+
+    def __repr__(self) -> str:
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        size = f", {parameters:,} parameters" if parameters else ""
+        tokenizer = f"{self.tokenizer.kind}, {self.tokenizer.vocab_size:,} tokens"
+        return (
+            f"<{self.name}: {described(self.model)}{size}; tokenizer: {tokenizer}; "
+            f"commands: {', '.join(self.verbs)}>"
+        )
 
     def notes(self) -> list[str]:
         """What of the data was left out or truncated."""

@@ -34,18 +34,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "characters": ("regard.text.characters:train", {"split": "characters"}),
 }
 
-_NAMES = {
-    "Encoding": "regard.text.tokenizer",
-    "Preprocessing": "regard.text.normalize",
-    "Tokenizer": "regard.text.tokenizer",
-    "train": "regard.text.training",
-}
-
-__all__ = ["KINDS", "Encoding", "Preprocessing", "Tokenizer", "train"]
-
-
-__getattr__ = names_of("", _NAMES)
+_names, __getattr__ = names_of(
+    __name__, {"normalize": "Preprocessing", "tokenizer": "Encoding Tokenizer", "training": "train"}
+)
+__all__ = ["KINDS", *_names]
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_NAMES])
+    return sorted([*globals(), *_names])

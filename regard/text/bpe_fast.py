@@ -10,7 +10,6 @@ byte-bpe  words are bytes, the space before a word belongs to it (GPT-2): nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -18,17 +17,11 @@ from regard.errors import ConfigError
 from regard.text.bpe import END
 from regard.text.merges import Pair, SymbolCodes, bpe_trainer, code_with_suffix, learn_merges
 from regard.text.normalize import Preprocessing
-from regard.text.special_tokens import need_unknown, too_small
+from regard.text.special_tokens import TrainerInput
 
 
 def train(
-    texts: Iterable[str],
-    vocab_size: int,
-    special_tokens: list[str],
-    preprocessing: Preprocessing,
-    *,
-    min_frequency: int = 2,
-    alphabet_limit: int | None = None,
+    given: TrainerInput, *, min_frequency: int = 2, alphabet_limit: int | None = None
 ) -> Tokenizer:
     """Subwords of characters, with </w> at the end of a word. Decoding joins words by one space.
 
@@ -36,36 +29,26 @@ def train(
     alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
         character counts twice, with and without </w>
     """
-    preprocessing.check_split("whitespace", "punctuation")
-    unknown = need_unknown("bpe", special_tokens)
-    words, codes = map(preprocessing.splitter(), texts), SymbolCodes(suffix=END)
-    limits = vocab_size, special_tokens, min_frequency, alphabet_limit
-    coded, merges = learn_merges(words, codes, code_with_suffix, *limits)
-    vocab, decoded = _decode(coded, merges, codes, special_tokens)
+    given.preprocessing.check_split("whitespace", "punctuation")
+    unknown, codes = given.unknown(), SymbolCodes(suffix=END)
+    limits = given.vocab_size, given.special_tokens, min_frequency, alphabet_limit
+    coded, merges = learn_merges(given.words(), codes, code_with_suffix, *limits)
+    vocab, decoded = _decode(coded, merges, codes, given.special_tokens)
     model = models.BPE(vocab, decoded, unk_token=unknown, end_of_word_suffix=END)
-    return assemble(model, preprocessing, decoders.BPEDecoder(suffix=END))
+    return assemble(model, given.preprocessing, decoders.BPEDecoder(suffix=END))
 
 
-def train_bytes(
-    texts: Iterable[str],
-    vocab_size: int,
-    special_tokens: list[str],
-    preprocessing: Preprocessing,
-    *,
-    min_frequency: int = 2,
-) -> Tokenizer:
+def train_bytes(given: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
     """Subwords of bytes; words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
-    preprocessing.check_split("gpt2", "gpt2-prefix")
-    if vocab_size < 256 + len(special_tokens):
-        hint = "An alphabet of bytes cannot be smaller."
-        raise too_small(vocab_size, len(special_tokens), 256, hint)
-    fast = assemble(models.BPE(), preprocessing, decoders.ByteLevel())
+    given.preprocessing.check_split("gpt2", "gpt2-prefix")
+    if given.vocab_size < 256 + len(given.special_tokens):
+        raise given.too_small(256, "An alphabet of bytes cannot be smaller.")
+    fast = assemble(models.BPE(), given.preprocessing, decoders.ByteLevel())
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    fast.train_from_iterator(
-        texts, bpe_trainer(vocab_size, special_tokens, min_frequency, alphabet)
-    )
+    trainer = bpe_trainer(given.vocab_size, given.special_tokens, min_frequency, alphabet)
+    fast.train_from_iterator(given.texts, trainer)
     for left, right in json.loads(fast.to_str())["model"]["merges"]:
-        if left + right in special_tokens:
+        if left + right in given.special_tokens:
             raise ConfigError(
                 f"the special token {left + right!r} is also a frequent subword of the texts. "
                 "Choose a name that does not occur in them."

@@ -6,44 +6,34 @@ Also ELMo's characters, which are bytes with fixed numbers and need no vocabular
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer, decoders, models
 
-from regard.errors import ConfigError
+from regard.errors import check_at_least
 from regard.text.bpe_fast import assemble
-from regard.text.normalize import Preprocessing
-from regard.text.special_tokens import need_unknown, too_small
+from regard.text.special_tokens import TrainerInput
 from regard.text.word_level import frequent
 
 # ELMo (Peters et al. 2018): bytes are 0..255, then these; ids are one more, 0 is the padded word.
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 
 
-def train(
-    texts: Iterable[str],
-    vocab_size: int,
-    special_tokens: list[str],
-    preprocessing: Preprocessing,
-    *,
-    min_frequency: int = 1,
-) -> Tokenizer:
+def train(given: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
     """All characters seen at least `min_frequency` times, the most frequent first.
 
     Decoding gives the text itself, unless a character is unknown.
     """
-    preprocessing.check_split("characters")
-    unknown = need_unknown("characters", special_tokens)
-    normalizer = preprocessing.normalizer()
+    given.preprocessing.check_split("characters")
+    unknown, normalizer = given.unknown(), given.preprocessing.normalizer()
     counts: Counter[str] = Counter()
-    for text in texts:
+    for text in given.texts:
         counts.update(normalizer.normalize_str(text) if normalizer else text)
     alphabet = sum(count >= min_frequency for count in counts.values())
-    if len(special_tokens) + alphabet > vocab_size:
-        hint = "Or leave rare characters unknown: min_frequency=…"
-        raise too_small(vocab_size, len(special_tokens), alphabet, hint)
-    model = models.WordLevel(frequent(counts, vocab_size, special_tokens, min_frequency), unknown)
-    return assemble(model, preprocessing, decoders.Fuse())
+    if len(given.special_tokens) + alphabet > given.vocab_size:
+        raise given.too_small(alphabet, "Or leave rare characters unknown: min_frequency=…")
+    model = models.WordLevel(frequent(given, counts, min_frequency), unknown)
+    return assemble(model, given.preprocessing, decoders.Fuse())
 
 
 def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
@@ -54,8 +44,7 @@ def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
     Raises:
         ConfigError: `per_word` is below 3.
     """
-    if per_word < 3:
-        raise ConfigError(f"`per_word` must be at least 3, but is {per_word}.")
+    check_at_least(3, per_word=per_word)
     inner = [list(word.encode()[: per_word - 2]) for word in words]
     ids = []
     for word in [[BEGIN_SENTENCE], *inner, [END_SENTENCE]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from itertools import islice
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
 from regard.text.merges import Pair, SymbolCodes, code_with_suffix, join, learn_merges
 from regard.text.tokenizer import Tokenizer, text_problem
@@ -205,8 +205,7 @@ def encoding(
 def _check(words: Mapping[str, int], merges: int) -> None:
     if not words:
         raise ConfigError("`words` must hold at least one word, but is empty.")
-    if merges < 1:
-        raise ConfigError(f"`merges` must be at least 1, but is {merges}.")
+    check_at_least(1, merges=merges)
     for word in words:
         if problem := text_problem(word):
             raise RegardError(f"the word {word!r} cannot be used: {problem}")

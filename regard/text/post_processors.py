@@ -1,4 +1,4 @@
-"""Templates as tokenizer.json holds them: its post-processor, read and written."""
+"""Templates as post-processors of tokenizer.json, read and written."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError, RegardError
+from regard.text import vocab_files
 from regard.text.added_tokens import add_from_settings
 from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
@@ -45,15 +46,6 @@ from regard.text.tokenizer_classes import (
     family_of,
 )
 from regard.text.tokenizers_calls import check_growth, parse
-from regard.text.vocab_files import (
-    check_ids,
-    parse_json,
-    read_lines,
-    read_merges,
-    read_text,
-    read_vocab_json,
-    read_vocab_txt,
-)
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
@@ -99,11 +91,11 @@ def load(
     if is_model(path.name):
         raise conversion_error(path)
     if path.suffix == ".txt":
-        first = read_lines(path)[0]
+        first = vocab_files.read_lines(path)[0]
         return _roberta_text_vocab(path, merges) if first == "<s>" else _bert(path, lowercase)
     if path.suffix == ".json":
-        text = read_text(path)
-        content = parse_json(path, text)
+        text = vocab_files.read_text(path)
+        content = vocab_files.parse_json(path, text)
         if path.name == "tokenizer.json" or isinstance(content.get("model"), dict):
             return _tokenizer_json(path, text, content)  # in vocab.json "model" is a token
         return _bpe(path, merges)
@@ -157,9 +149,9 @@ def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, Added
     """
     model = content.get("model")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
-        check_ids(path, model["vocab"])
+        vocab_files.check_ids(path, model["vocab"])
     listed = added_tokens(path, content)
-    check_ids(path, {token.content: number for number, token in listed})
+    vocab_files.check_ids(path, {token.content: number for number, token in listed})
     check_growth(path, content)
     return listed
 
@@ -268,7 +260,7 @@ def _made(
         stated,
         roles,
         reads_special_tokens=not config.split_special_tokens,
-        sides=settings.sides(fast.padding),
+        sides=settings.sides(fast.padding, fast.truncation),
         clean_up_spaces=bool(config.clean_up_tokenization_spaces) and model != "BPE",
         max_length=settings.max_length,
     )
@@ -295,7 +287,7 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 
 def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
     """vocab.txt of BERT, with BERT's preprocessing and template."""
-    vocab, settings = read_vocab_txt(path), read_settings(path)
+    vocab, settings = vocab_files.read_vocab_txt(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
         # Some copies of the uncased vocabulary have the special tokens in lower case, too.
         if special not in vocab and special.lower() in vocab:
@@ -349,7 +341,7 @@ def _lowercases(path: Path, settings: TokenSettings, vocab: Mapping[str, int]) -
 
 def _bpe(path: Path, merges_path: Path | None) -> LoadedTokenizer:
     """vocab.json with its merges: characters with </w> (GPT) or bytes (GPT-2, RoBERTa)."""
-    vocab, settings = read_vocab_json(path), read_settings(path)
+    vocab, settings = vocab_files.read_vocab_json(path), read_settings(path)
     merges = _merges(path, merges_path, vocab)
     if any(token.endswith(END) and token != END for token in vocab):
         return _gpt(path, vocab, merges, settings)
@@ -365,7 +357,7 @@ def _merges(path: Path, merges_path: Path | None, vocab: dict[str, int]) -> list
     """The merges given, or beside the vocabulary, or rebuilt from the order of the ids."""
     beside = [p for name in MERGES_NAMES if (p := path.with_name(name)).is_file()]
     if merges_path or beside:
-        return read_merges(merges_path or beside[0], vocab)
+        return vocab_files.read_merges(merges_path or beside[0], vocab)
     try:
         return rebuild_merges(vocab, [*roles_of(vocab).values(), END_OF_TEXT, "\n" + END])
     except ValueError as error:
@@ -425,16 +417,18 @@ def _roberta_text_vocab(path: Path, merges_path: Path | None) -> LoadedTokenizer
         hint = "Give GPT-2's vocab.bpe (or merges.txt) in `merges`."
         raise DataError(path, None, "this vocabulary needs the merges it was made with.", hint)
     byte_of = _bytes_of_characters()
-    pairs = [line.split(" ") for line in read_lines(merges_path)[1:] if line.count(" ") == 1]
+    pairs = [
+        line.split(" ") for line in vocab_files.read_lines(merges_path)[1:] if line.count(" ") == 1
+    ]
     known = [*byte_of, *("".join(pair) for pair in pairs)]
     written = {_as_text(token, byte_of): token for token in known}
     vocab = _match_lines(path, written)
-    return _roberta(path, vocab, read_merges(merges_path, vocab), read_settings(path))
+    return _roberta(path, vocab, vocab_files.read_merges(merges_path, vocab), read_settings(path))
 
 
 def _match_lines(path: Path, written: Mapping[str, str]) -> dict[str, int]:
     """Token -> id for lines of tokens written as text; several lines may be one token."""
-    lines = read_lines(path)
+    lines = vocab_files.read_lines(path)
     special_tokens = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT}
     controls = iter("\0\1\2\3")
     vocab: dict[str, int] = {}

@@ -91,15 +91,9 @@ class AddedTokenSpec:
     def of(cls, fields: TokenFields, special: bool | None = None) -> AddedTokenSpec:
         """From the fields of a file. special: overrides their `special`."""
         is_special = bool(fields.special) if special is None else special
-        normal = fields.normalized
-        return cls(
-            fields.content,
-            fields.lstrip,
-            fields.rstrip,
-            fields.single_word,
-            not is_special if normal is None else normal,
-            is_special,
-        )
+        normal = not is_special if fields.normalized is None else fields.normalized
+        flags = fields.lstrip, fields.rstrip, fields.single_word, normal, is_special
+        return cls(fields.content, *flags)
 
     def made(self) -> AddedToken:
         """The token as an object of `tokenizers`."""
@@ -138,9 +132,10 @@ class TokenSettings:
         limit = self.config.model_max_length
         return None if limit is None or limit >= NO_LIMIT else int(limit)
 
-    def sides(self, padding: Any = None) -> dict[str, str]:
+    def sides(self, padding: Any = None, truncation: Any = None) -> dict[str, str]:
         """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""
         stated = {"padding_side": padding["direction"]} if padding else {}
+        stated |= {"truncation_side": truncation["direction"]} if truncation else {}
         given = self.config.model_extra or {}
         names = ("padding_side", "truncation_side")
         stated |= {name: given[name] for name in names if given.get(name) is not None}

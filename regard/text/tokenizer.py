@@ -1,4 +1,4 @@
-"""The Tokenizer class, for every kind: text -> ids and back."""
+"""The Tokenizer class, one for every kind: text -> ids and back."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from regard.errors import ConfigError, RegardError
 from regard.suggest import nearest
 from regard.text import KINDS
 from regard.text.normalize import Preprocessing
-from regard.text.special_tokens import roles_of
+from regard.text.special_tokens import TrainerInput, roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -56,7 +56,8 @@ def train(
         raise ConfigError(
             f"`vocab_size` must be above the {len(names)} special tokens, but is {vocab_size}."
         )
-    fast = learn(_checked(texts), vocab_size, names, preprocessing, **rest)
+    given = TrainerInput(kind, _checked(texts), vocab_size, names, preprocessing)
+    fast = learn(given, **rest)
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return Tokenizer(
         fast, kind, roles_of(names) | (roles or {}), reads_special_tokens=read_special_tokens

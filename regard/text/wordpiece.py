@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Corpus, Pair, SymbolCodes, code_with_prefix, learn_merges
 from regard.text.normalize import Preprocessing
-from regard.text.special_tokens import need_unknown, too_small
+from regard.text.special_tokens import TrainerInput
 
 PREFIX = "##"
 
@@ -57,10 +57,7 @@ class Match:
 
 
 def train(
-    texts: Iterable[str],
-    vocab_size: int,
-    special_tokens: list[str],
-    preprocessing: Preprocessing,
+    given: TrainerInput,
     *,
     min_frequency: int = 2,
     alphabet_limit: int | None = None,
@@ -73,43 +70,35 @@ def train(
         character counts twice, with and without ##
     max_word_length: a longer word is unknown as a whole (BERT: 100 characters)
     """
-    preprocessing.check_split("punctuation", "whitespace")
-    unknown = need_unknown("wordpiece", special_tokens)
-    words, codes = map(preprocessing.splitter(), texts), SymbolCodes(prefix=PREFIX)
-    limits = vocab_size, special_tokens, min_frequency, alphabet_limit
-    coded, _ = learn_merges(words, codes, code_with_prefix, *limits)
-    subwords = [*special_tokens, *map(codes.decode, coded)]
-    return longest_match_tokenizer(subwords, preprocessing, unknown, max_word_length)
+    given.preprocessing.check_split("punctuation", "whitespace")
+    unknown, codes = given.unknown(), SymbolCodes(prefix=PREFIX)
+    limits = given.vocab_size, given.special_tokens, min_frequency, alphabet_limit
+    coded, _ = learn_merges(given.words(), codes, code_with_prefix, *limits)
+    subwords = [*given.special_tokens, *map(codes.decode, coded)]
+    return longest_match_tokenizer(subwords, given.preprocessing, unknown, max_word_length)
 
 
 def train_likelihood(
-    texts: Iterable[str],
-    vocab_size: int,
-    special_tokens: list[str],
-    preprocessing: Preprocessing,
-    *,
-    min_frequency: int = 2,
-    max_word_length: int = 100,
+    given: TrainerInput, *, min_frequency: int = 2, max_word_length: int = 100
 ) -> Tokenizer:
     """Subwords by likelihood; min_frequency and max_word_length as in `train`.
 
     The score favours pairs that nearly always occur together, however rare: raise min_frequency on
     a large corpus, or the vocabulary fills with rare words.
     """
-    preprocessing.check_split("punctuation", "whitespace")
-    unknown = need_unknown("wordpiece-likelihood", special_tokens)
-    words: Counter[str] = Counter()
-    for split in map(preprocessing.splitter(), texts):
+    given.preprocessing.check_split("punctuation", "whitespace")
+    unknown, words = given.unknown(), Counter[str]()
+    for split in given.words():
         words.update(split)
     characters = sorted(set().union(*words))
-    subwords = dict.fromkeys([*special_tokens, *characters, *(PREFIX + c for c in characters)])
-    if len(subwords) > vocab_size:
-        hint = "Or clean the texts of rare characters."
-        raise too_small(vocab_size, len(special_tokens), 2 * len(characters), hint)
+    alphabet = [*characters, *(PREFIX + c for c in characters)]
+    subwords = dict.fromkeys([*given.special_tokens, *alphabet])
+    if len(subwords) > given.vocab_size:
+        raise given.too_small(len(alphabet), "Or clean the texts of rare characters.")
     merges = learn_by_likelihood(words, min_frequency)
-    while len(subwords) < vocab_size and (merge := next(merges, None)):
+    while len(subwords) < given.vocab_size and (merge := next(merges, None)):
         subwords[merge.symbol] = None
-    return longest_match_tokenizer(subwords, preprocessing, unknown, max_word_length)
+    return longest_match_tokenizer(subwords, given.preprocessing, unknown, max_word_length)
 
 
 def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterator[ScoredMerge]:

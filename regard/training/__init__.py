@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from regard.lazy import names_of
 
-_HOME = {
-    "CheckpointOptions": "options",
-    "OptimizerOptions": "options",
-    "ScheduleOptions": "options",
-    "TrainingOptions": "options",
-    "ValidationOptions": "options",
-    "Interrupted": "interrupt",
-    "NonFiniteError": "loop",
-    "Result": "loop",
-    "Task": "task",
-    "average": "averaging",
-    "resume": "run",
-    "train": "run",
-}
-__all__ = sorted(_HOME)
-
-
-__getattr__ = names_of(__name__, _HOME)
+__all__, __getattr__ = names_of(
+    __name__,
+    {
+        "averaging": "average",
+        "callbacks": "Callback Update",
+        "interrupt": "Interrupted",
+        "loggers": "MLflowLogger WandbLogger",
+        "loop": "NonFiniteError",
+        "options": "CheckpointOptions OptimizerOptions ScheduleOptions TrainingOptions "
+        "ValidationOptions",
+        "result": "Result",
+        "run": "resume train",
+        "task": "Task",
+    },
+)

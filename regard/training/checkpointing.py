@@ -1,4 +1,4 @@
-"""The folder of a run: what a checkpoint holds, when one is written and which ones are deleted.
+"""Checkpoints: what they hold, when they are written, which are deleted.
 
 runs/NAME/
   recipe.toml      written by the caller before the training starts
@@ -27,12 +27,12 @@ from regard import old_names
 from regard.checkpoints.store import FACTS, read_folder, write_folder
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import checked
+from regard.training.callbacks import Callback
 from regard.training.counters_and_rng import Counters
 from regard.training.options import CheckpointOptions
+from regard.training.result import RESULT
 
-RESULT = "result.json"
-RETRY = 60.0
-"""Seconds until a checkpoint that could not be written is tried again."""
+RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again
 Tables = dict[str, dict[str, Tensor]]
 _STEP = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _UNFINISHED = (  # the names of files while they are written
@@ -41,6 +41,8 @@ _UNFINISHED = (  # the names of files while they are written
     "model/.*.writing",
     "model/*/.*.writing",
     "model/tokenizer*.json.*.tmp",
+    "adapter/.*.writing",
+    "adapter/tokenizer*.json.*.tmp",
 )
 
 
@@ -184,9 +186,10 @@ class Checkpointer:
         counters: Counters,
         gather: Callable[[], tuple[Tables, Facts]],
         warn: Callable[[str], None],
+        callback: Callback,
     ):
         self.folder, self.options, self.counters = folder, options, counters
-        self.gather, self.warn = gather, warn
+        self.gather, self.warn, self.callback = gather, warn, callback
         self._saved_update: int | None = None
         self._saved_at = time.monotonic()
         self._failed_at: float | None = None
@@ -195,13 +198,15 @@ class Checkpointer:
         """The checkpoint of the present update exists already."""
         self._saved_update = self.counters.update
 
-    def save(self) -> None:
-        """Write a checkpoint now, whatever exists; then delete old ones."""
+    def save(self) -> Path:
+        """Write a checkpoint now, whatever exists; then delete old ones. Where it was written."""
         tensors, facts = self.gather()
-        write_folder(self.folder.new_path(self.counters.update), tensors, asdict(facts))
+        path = self.folder.new_path(self.counters.update)
+        write_folder(path, tensors, asdict(facts))
         self._saved_update, self._saved_at = self.counters.update, time.monotonic()
         self._failed_at = None
         self.prune()
+        return path
 
     def prune(self) -> None:
         """Delete the checkpoints that may go; the best one and those to average stay."""
@@ -211,16 +216,17 @@ class Checkpointer:
     def save_unless_saved(self) -> None:
         """Write a checkpoint of the present update unless there is one."""
         if self._saved_update != self.counters.update:
-            self.save()
+            self.callback.on_checkpoint(self.save())
 
     def try_to_save(self) -> bool:
         """As `save`, but a failure is a warning; whether it was written."""
         try:
-            self.save()
+            path = self.save()
         except (OSError, CheckpointError) as error:
             self._failed_at = time.monotonic()
             self.warn(f"{error} The training goes on; it is tried again in {RETRY:.0f} seconds.")
             return False
+        self.callback.on_checkpoint(path)
         return True
 
     def save_if_due(self) -> None:

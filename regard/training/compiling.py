@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.attention.capture import listening
-from regard.attention.head_gates import gating
+from regard.attention.head_gates import captured_or_gated
 from regard.errors import ConfigError
 from regard.training.activation_checkpointing import blocks_of, checkpointed, replaced
 
@@ -58,7 +57,7 @@ def compiled_blocks(
 @contextmanager
 def compiling(compiled: Sequence[CompiledBlock]) -> Iterator[None]:
     """Forward passes inside use the compiled blocks, unless capture or head gating is on."""
-    if not compiled or listening.get() is not None or gating.get() is not None:
+    if not compiled or captured_or_gated():
         yield
         return
     limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS * len(compiled))

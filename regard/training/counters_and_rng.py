@@ -1,4 +1,4 @@
-"""How far a training is, and the random generators: stored in a checkpoint and put back."""
+"""Counters and random number generators in a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,22 +17,16 @@ from torch import Tensor
 class Counters:
     """How far a training is. Every checkpoint holds them."""
 
-    update: int = 0
-    """Updates made."""
-    epoch_batches: int = 0
-    """Batches taken from the epoch of the last one."""
-    tokens: int = 0
-    """Items seen of the first loss: predicted tokens, or what the task counts."""
-    seconds: float = 0.0
-    """Time spent in updates: without validations and checkpoints."""
-    validated: int = 0
-    """The update of the last validation, and how many epochs were complete then."""
+    update: int = 0  # updates made
+    epoch_batches: int = 0  # batches taken from the epoch of the last one
+    tokens: int = 0  # items seen of the first loss: predicted tokens, or what the task counts
+    seconds: float = 0.0  # time spent in updates: without validations and checkpoints
+    validated: int = 0  # the update of the last validation, and how many epochs were complete then
     validated_epochs: int = 0
     best: float | None = None
     best_update: int = 0
     best_checkpoint: str = ""
-    stale: int = 0
-    """Validations since the best one."""
+    stale: int = 0  # validations since the best one
 
 
 class Meters:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.layers.linear import Linear
+from regard.models.adapters import adapted, insert_like
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled
 from regard.models.features import Features
 from regard.models.protocols import Generator
@@ -18,13 +20,19 @@ from regard.training.task import Task
 
 
 def twin(model: nn.Module, device: str) -> Any:
-    """A new model of the same configuration on a device; on "meta" its tensors have no numbers."""
+    """A new model of the same configuration on a device; on "meta" its tensors have no numbers.
+
+    It has adapters where the model has some.
+    """
     with torch.device(device):
+        made: Any
         if not isinstance(model, EncoderWithHeads):
-            return type(model)(model.config)
-        encoder: Any = type(model.encoder)
-        made = assembled(encoder(model.config), model.outputs())
-    made.labels = model.labels
+            made = type(model)(model.config)
+        else:
+            encoder: Any = type(model.encoder)
+            made = assembled(encoder(model.config), model.outputs())
+            made.labels = model.labels
+    insert_like(made, model)
     return made
 
 
@@ -37,10 +45,11 @@ def count(task: Task, batch: Any, *, checkpointing: bool = False) -> tuple[int, 
     counts, head = task.counts(batch), _vocabulary_head(task)
     task.model.train()
     with _without_targets(head, list(counts.values())[-1]):
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter, _frozen_products(task.model) as products:
             stored = stored_by(task.model, lambda: task.losses(batch.to("meta"), None), blocks)
-    # A backward pass costs two forward passes, but does not go through a frozen encoder.
-    flops = 3 * counter.get_total_flops() - 2 * _frozen_flops(task.model, batch)
+    # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
+    # does not go through a frozen encoder.
+    flops = 3 * counter.get_total_flops() - sum(products) - 2 * _frozen_flops(task.model, batch)
     return next(iter(counts.values())), flops, stored + (bytes_of(head) if head else 0)
 
 
@@ -72,6 +81,25 @@ def _without_targets(head: Any, tokens: int) -> Iterator[None]:
         yield
     finally:
         del head.loss
+
+
+@contextmanager
+def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
+    """The FLOPs of each product with a frozen matrix of a model with adapters, inside."""
+    found: list[int] = []
+    layers = model.modules() if adapted(model) else ()
+    hooks = [
+        layer.register_forward_hook(
+            lambda one, inputs, _: found.append(2 * inputs[0].numel() * one.out_features)
+        )
+        for layer in layers
+        if isinstance(layer, Linear) and not layer.weight.requires_grad
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _frozen_flops(model: nn.Module, batch: Any) -> int:

@@ -10,7 +10,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.ops import WeightCopies, weight_copies
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.averaging import average
+from regard.training.callbacks import Callback, Update
 from regard.training.checkpointing import Checkpointer, RunFolder
 from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
 from regard.training.counters_and_rng import Counters, isolated_rng
@@ -32,29 +32,10 @@ from regard.training.options import TrainingOptions
 from regard.training.precision import casting
 from regard.training.progress import Progress
 from regard.training.report import TrainingReport
+from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
 from regard.training.stop_conditions import epochs_done, fraction, reason_to_end
 from regard.training.task import Task
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a training ended; also in result.json, where a number that is not finite is null.
-
-    reason: the limit that ended it.  weights: which weights are in model/.
-    tokens: predicted tokens, or what else the task counts (examples).
-    seconds: spent in updates.  best: the best score of the goal, at `best_update`.
-    scores: those of the last validation.
-    """
-
-    reason: str
-    weights: str
-    update: int
-    tokens: int
-    seconds: float
-    best: float | None
-    best_update: int
-    scores: dict[str, float | None]
 
 
 class NonFiniteError(RegardError):
@@ -80,11 +61,13 @@ class Loop:
         publish: Callable[[Any, Path], None],
         progress: Progress,
         interruption: Interruption,
+        callback: Callback,
     ):
         if options.threads:
             torch.set_num_threads(options.threads)
         self.task, self.options, self.folder, self.identity = task, options, folder, identity
         self.publish, self.progress, self.interruption = publish, progress, interruption
+        self.callback = callback
         self.model: nn.Module = task.model
         self.parameters = list(trained(self.model).values())
         self.optimizer = optimizer(self.model, options.optimizer)
@@ -149,6 +132,7 @@ class Loop:
         if at.update % self.options.log_every == 0:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
+        self.callback.on_update(Update(at.update, self.epochs, self.learning_rate, self.norm))
 
     def fetch(self) -> list[Any]:
         """The batches of one update; the last update of an epoch may have fewer."""

@@ -1,4 +1,4 @@
-"""Memory that an update frees stays in the process for the next update.
+"""Keeps memory that an update frees for the next update.
 
 The C library of Linux gives large blocks back to the system at once and asks for them again, and
 the system clears each of their pages: for the gradient of an embedding of 30,522 x 384 that is

@@ -13,11 +13,9 @@ from regard.errors import CheckpointError, MissingExtra
 from regard.schema import Fields, checked, parse_json
 
 METRICS = "metrics.jsonl"
+# The fields that depend on the clock; all others repeat when a run is repeated. A task that counts
+# something else than tokens has a rate named after that.
 TIMING = ("seconds", "tokens_per_s", "mfu")
-"""The fields that depend on the clock; all others repeat when a run is repeated.
-
-A task that counts something else than tokens has a rate named after that.
-"""
 
 
 class Event(Fields):

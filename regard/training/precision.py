@@ -12,8 +12,7 @@ from regard.data.batches import Batches
 from regard.training.counters_and_rng import isolated_rng
 from regard.training.task import Task
 
-GAIN = 1.1
-"""bfloat16 must be faster by this factor, so that noise does not decide."""
+GAIN = 1.1  # bfloat16 must be faster by this factor, so that noise does not decide
 
 
 def casting(precision: str, device: torch.device) -> AbstractContextManager:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO, get_args, runtime_checkable
+
+from regard.errors import ConfigError
+from regard.schema import joined_with_or
 
 Show = Literal["auto", "bar", "lines", "none"]
 
@@ -38,6 +41,7 @@ class Status:
         )
 
 
+@runtime_checkable
 class Progress(Protocol):
     """`every` seconds the loop gives a status; `say` and `warn` show a message at once."""
 
@@ -105,8 +109,8 @@ class Lines:
 class Silent(Lines):
     """Shows warnings alone."""
 
-    def __init__(self) -> None:
-        super().__init__(every=float("inf"))
+    def __init__(self, every: float = float("inf")):
+        super().__init__(every)
 
     def say(self, message: str) -> None:
         pass
@@ -115,11 +119,23 @@ class Silent(Lines):
         print(f"Warning: {message}", file=self.out, flush=True)
 
 
+def check_show(show: Show | Progress) -> None:
+    """Check what `regard.train` is given, before anything is written.
+
+    Raises:
+        ConfigError: it is neither the name of a progress nor one.
+    """
+    if not isinstance(show, Progress) and show not in get_args(Show):
+        names = joined_with_or([f'"{name}"' for name in get_args(Show)])
+        raise ConfigError(f"`show` must be {names}, or a Progress, but is {show!r:.60}.")
+
+
 def progress(show: Show | Progress = "auto") -> Progress:
     """A bar when standard error is a terminal, lines when it is not, as "auto" chooses.
 
     Another `Progress` is returned as it is.
     """
+    check_show(show)
     if not isinstance(show, str):
         return show
     if show == "auto":

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.training.callbacks import Callback
 from regard.training.counters_and_rng import Counters, Meters
 from regard.training.metrics_log import MetricsLog
 from regard.training.progress import Progress, Status
@@ -28,8 +29,10 @@ class TrainingReport:
         items: str,
         counters: Counters,
         utilization: Utilization,
+        callback: Callback,
     ):
         self.metrics_log, self.progress, self.items = metrics_log, progress, items
+        self.callback = callback
         self.counters, self.utilization, self.meters = counters, utilization, Meters()
         self._seconds, self._items, self._tokens = counters.seconds, counters.tokens, 0
         self._began = counters.seconds  # tokens of batches are counted since then
@@ -55,7 +58,7 @@ class TrainingReport:
         event[f"{self.items}_per_s"] = (at.tokens - self._items) / seconds
         if (share := self.utilization.share(tokens - self._tokens, seconds)) is not None:
             event["mfu"] = share
-        self.metrics_log.write(at.update, event)
+        self._write(event)
         self.meters = Meters()
         self._seconds, self._items, self._tokens = at.seconds, at.tokens, tokens
 
@@ -77,7 +80,12 @@ class TrainingReport:
     def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
         """The scores of a validation, as a line of metrics.jsonl and as a message."""
         update = self.counters.update
-        self.metrics_log.write(update, {**extra, **{f"valid/{k}": v for k, v in scores.items()}})
+        self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
         told = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
         what = " of the averaged weights" if "average" in extra else ""
         self.progress.say(f"update {update:,}: validation{what}: {told or 'no scores'}")
+        self.callback.on_validation(update, scores)
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        self.metrics_log.write(self.counters.update, event)
+        self.callback.on_log(self.counters.update, event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -16,13 +16,14 @@ from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
-from regard.schema import read_json
-from regard.training.checkpointing import RESULT, Checkpoint, RunFolder, checked_checkpoint
+from regard.training.callbacks import Callback, Callbacks
+from regard.training.checkpointing import Checkpoint, RunFolder, checked_checkpoint
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop, Result
+from regard.training.loop import Loop
 from regard.training.malloc import keep_freed_blocks
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress, Show, progress
+from regard.training.result import Result, read_result
 from regard.training.task import Task
 from regard.training.training_state import checkpointer, restore, start_run
 
@@ -43,12 +44,14 @@ def train(
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
     show: Show | Progress = "auto",
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train `task.model` in a new run folder; afterwards it holds the published weights.
 
     identity: what must be the same when the run is resumed (recipe, checksums of data, tokenizer),
         as nested tables of plain values. The options and the seed are always part of it.
     save: writes the model's weights into model/: the best ones as they come, and the final ones.
+    callbacks: are told what happens; see `Callback`.
 
     Raises:
         NonFiniteError: a loss or a gradient became infinite or NaN.
@@ -66,7 +69,8 @@ def train(
             )
         run.remove_leftovers()
         now = _identity(identity, options, seed)
-        loop = Loop(task, options, run, now, save, shown, interruption)
+        told = Callbacks(callbacks)
+        loop = Loop(task, options, run, now, save, shown, interruption, told)
         start_run(loop, seed)
         return _finished(loop)
 
@@ -79,8 +83,10 @@ def resume(
     seed: int = 1,
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
+    defaults: Mapping[str, Any] | None = None,
     published: Callable[[Path], bool] = Path.is_dir,
     show: Show | Progress = "auto",
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
@@ -88,6 +94,7 @@ def resume(
     the result is returned, and nothing changes, unless its weights are missing in model/: these are
     then written from the checkpoints.
 
+    defaults: what `identity` has for options that did not exist when the run was started.
     published: whether a folder holds all that `save` writes.
 
     Raises:
@@ -102,12 +109,13 @@ def resume(
         newest = run.newest(shown.warn)
         checkpoint = checked_checkpoint(*newest) if newest else None
         if checkpoint:
-            _check_identity(checkpoint.facts.identity, now, run, shown)
+            _check_identity(checkpoint.facts.identity, now, run, shown, defaults or {})
         finished = read_result(run.path) if run.result.exists() else None
         if finished and published(run.model):
             shown.say(f"{run.path} is finished: there is nothing to resume.")
             return finished
-        loop = Loop(task, options, run, now, save, shown, interruption)
+        told = Callbacks(callbacks)
+        loop = Loop(task, options, run, now, save, shown, interruption, told)
         if finished:
             _publish_again(loop, checkpoint)
             return finished
@@ -117,21 +125,6 @@ def resume(
             shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
         return _finished(loop)
-
-
-def read_result(folder: Path) -> Result:
-    """What result.json of a finished run says.
-
-    Raises:
-        FileNotFoundError: the run is not finished.
-        CheckpointError: the file is damaged; the message names the field.
-    """
-
-    def damaged(message: str) -> CheckpointError:
-        hint = "If you remove the file, `regard resume` writes it again."
-        return CheckpointError(f"{message}\n{hint}")
-
-    return read_json(folder / RESULT, Result, error=damaged)
 
 
 def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
@@ -155,6 +148,7 @@ def _finished(loop: Loop) -> Result:
     keep_freed_blocks()
     result = loop.run()
     write_text(loop.folder.result, json.dumps(asdict(result), indent=1) + "\n")
+    loop.callback.on_end(result)
     return result
 
 
@@ -167,7 +161,11 @@ def _identity(
 
 
 def _check_identity(
-    stored: dict[str, Any], now: Mapping[str, Any], run: RunFolder, shown: Progress
+    stored: dict[str, Any],
+    now: Mapping[str, Any],
+    run: RunFolder,
+    shown: Progress,
+    defaults: Mapping[str, Any],
 ) -> None:
     """Compare what a run was started with and what it is resumed with.
 
@@ -185,7 +183,8 @@ def _check_identity(
             f"{run.path} was started by an earlier version of Regard: the result will be as good, "
             "but not equal in every bit."
         )
-    before["training"] = _filled(before["training"], asdict(TrainingOptions(updates=1)))
+    whole = {**defaults, "training": asdict(TrainingOptions(updates=1))}
+    before = _filled(before, whole)
     if changes := differences(before, now):
         raise ConfigError(
             "this run cannot be resumed, because what it was started with has changed:\n  "
@@ -196,7 +195,11 @@ def _check_identity(
 
 def _filled(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Options, with defaults for those that are missing; lists stand for tuples, as in JSON."""
-    inner = {k: _filled(v, defaults[k]) for k, v in options.items() if isinstance(v, dict)}
+    inner = {
+        name: _filled(value, defaults[name])
+        for name, value in options.items()
+        if isinstance(value, dict) and isinstance(defaults.get(name), Mapping)
+    }
     return json.loads(json.dumps({**defaults, **options, **inner}))
 
 

@@ -1,4 +1,4 @@
-"""How far a training is, and whether it is over."""
+"""When a training is finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training asks of a task."""
+"""The protocol of a task in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training as tensors and facts, and back, bit for bit.
+"""The state of a training as tensors and plain values, restored exactly.
 
 A checkpoint holds the weights, the optimizer's state, the carried state of a recurrent model, all
 random generators and the sums of losses that are not logged yet; the position in the data, the
@@ -37,7 +37,9 @@ def start_run(loop: Loop, seed: int) -> None:
 def checkpointer(loop: Loop) -> Checkpointer:
     """What writes the checkpoints of a training."""
     options, warn = loop.options.checkpoints, loop.progress.warn
-    return Checkpointer(loop.folder, options, loop.counters, lambda: gather(loop), warn)
+    return Checkpointer(
+        loop.folder, options, loop.counters, lambda: gather(loop), warn, loop.callback
+    )
 
 
 def gather(loop: Loop) -> tuple[Tables, Facts]:
@@ -104,7 +106,7 @@ def _report(loop: Loop, length: int) -> TrainingReport:
     tensorboard, update = loop.options.tensorboard, loop.counters.update
     log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, update=update)
     utilization = Utilization(loop.task, loop.device, loop.precision)
-    return TrainingReport(log, loop.progress, loop.items, loop.counters, utilization)
+    return TrainingReport(log, loop.progress, loop.items, loop.counters, utilization, loop.callback)
 
 
 def _grouped(memory: dict[str, Tensor]) -> Tables:

@@ -76,7 +76,7 @@ class Utilization:
         return tokens * per_token / seconds / self._rate
 
     def _flops_per_token(self) -> float | None:
-        shapes = tuple(tuple(t.shape) for t in _grids(self.batch))
+        shapes = tuple(tuple(t.shape) for t in grids_of(self.batch))
         if shapes and shapes not in self._counted and len(self._counted) < SHAPES:
             flops = self._flops()
             if flops is None:
@@ -96,23 +96,23 @@ class Utilization:
             return None
 
 
-def _grids(batch: Any) -> list[Tensor]:
+def grids_of(batch: Any) -> list[Tensor]:
     """The tensors of a batch that have a token at each position."""
     if isinstance(batch, Tensor):
         return [batch] if batch.dim() > 1 else []
     parts = [getattr(batch, f.name) for f in fields(batch)] if is_dataclass(batch) else []
-    return [grid for part in parts for grid in _grids(part)]
+    return [grid for part in parts for grid in grids_of(part)]
 
 
 def positions_in(batch: Any) -> int:
     """The positions of a batch, padding included."""
-    return sum(grid.numel() for grid in _grids(batch))
+    return sum(grid.numel() for grid in grids_of(batch))
 
 
 def tokens_in(batch: Any) -> int:
     """The positions of a batch without padding, where lengths say which positions are padding."""
     if isinstance(batch, Sequences):
-        return int(batch.lengths.sum()) * len(_grids(batch))
+        return int(batch.lengths.sum()) * len(grids_of(batch))
     if isinstance(batch, Tensor):
         return batch.numel() if batch.dim() > 1 else 0
     parts = [getattr(batch, f.name) for f in fields(batch)] if is_dataclass(batch) else []

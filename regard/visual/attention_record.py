@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint, Labels, label, listening
 from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
 from regard.models.protocols import Encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
-    from regard.models.protocols import Model
     from regard.visual.head_grid import HeadGrid
     from regard.visual.picture import Picture
 
@@ -34,22 +34,22 @@ class TaskWithModel(Protocol):
     """What pictures ask of a task: its model, and how its texts become inputs of an encoder."""
 
     model: Any
-    pieces: Any
+    input_format: Any
 
 
 class AttentionRecord:
-    """What was recorded: a listener of the taps of a model, or of a part of it."""
+    """What was recorded: a listener of the capture points of a model, or of a part of it."""
 
     def __init__(self, module: nn.Module):
         self.passes: list[ForwardPass] = []
         self._next, self._announced = ForwardPass(), False
         self._names = {
-            id(tap): name.removesuffix(".tap")
-            for name, tap in module.named_modules()
-            if isinstance(tap, CapturePoint)
+            id(point): name.removesuffix(".capture")
+            for name, point in module.named_modules()
+            if isinstance(point, CapturePoint)
         }
         self._heads = {
-            id(attention.tap): tuple(head + 1 for head in attention.kept)
+            id(attention.capture): tuple(head + 1 for head in attention.kept)
             for attention in module.modules()
             if isinstance(attention, SelfAttention | CrossAttention)
             and attention.kept != tuple(range(attention.heads))
@@ -57,24 +57,24 @@ class AttentionRecord:
         if not self._names:
             raise ConfigError(f"{type(module).__name__} has no attention: nothing can be shown.")
 
-    def wants(self, tap: CapturePoint) -> bool:
-        """Whether the tap is one of this model."""
-        return id(tap) in self._names
+    def wants(self, point: CapturePoint) -> bool:
+        """Whether the point is one of this model."""
+        return id(point) in self._names
 
-    def take(self, tap: CapturePoint, weights: Tensor) -> None:
+    def take(self, point: CapturePoint, weights: Tensor) -> None:
         """Record weights (B, H, T, S)."""
-        name = self._names[id(tap)]
-        if self._starts_pass(name, tap, weights):
+        name = self._names[id(point)]
+        if self._starts_pass(name, point, weights):
             self.start_pass()
-        attention = RecordedAttention(name, tap.kind, self._heads.get(id(tap), ()))
+        attention = RecordedAttention(name, point.kind, self._heads.get(id(point), ()))
         attention = self.passes[-1].attentions.setdefault(name, attention)
         attention.parts.append(weights.detach().float().cpu())
 
-    def _starts_pass(self, name: str, tap: CapturePoint, weights: Tensor) -> bool:
+    def _starts_pass(self, name: str, point: CapturePoint, weights: Tensor) -> bool:
         """Whether another pass began without a call of the model itself (`encode`, `scores`): its
         tokens were announced, or the first queries of a text come again."""
         known = bool(self.passes) and name in self.passes[-1].attentions
-        first = tap.kind != "cross" and weights.size(-1) == weights.size(-2)
+        first = point.kind != "cross" and weights.size(-1) == weights.size(-2)
         return not self.passes or self._announced or (known and first)
 
     def label(self, source: Labels | None, target: Labels | None) -> None:
@@ -142,23 +142,10 @@ def look(model: nn.Module | TaskWithModel) -> Iterator[AttentionRecord]:
         hook.remove()
 
 
-@contextmanager
-def evaluation_mode(model: Model | nn.Module) -> Iterator[None]:
-    """The model is in evaluation mode in the block, and nothing computes gradients."""
-    module = cast("nn.Module", model)
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        module.train(training)
-
-
 def run_encoder(
     model: nn.Module | TaskWithModel,
     texts: Sequence[str | Sequence[str]],
-    pieces: InputFormat | None = None,
+    input_format: InputFormat | None = None,
 ) -> None:
     """Run an encoder over texts in evaluation mode, so that their attention is recorded.
 
@@ -166,23 +153,25 @@ def run_encoder(
         run_encoder(model, ["The animal didn't cross the street because it was too tired."])
 
     Args:
-        model: a task on an encoder, or an encoder with `pieces`.
+        model: a task on an encoder, or an encoder with `input_format`.
         texts: texts or pairs of texts (a, b).
-        pieces: how texts become inputs, for a model without a task.
+        input_format: how texts become inputs, for a model without a task.
 
     Raises:
-        ConfigError: a text is longer than the model's limit, or `pieces` is missing.
+        ConfigError: a text is longer than the model's limit, or `input_format` is missing.
     """
-    module, pieces = as_encoder(model, pieces)
-    rows = pieces.encode([(text,) if isinstance(text, str) else tuple(text) for text in texts])
-    if long := pieces.too_long(rows):
+    module, input_format = as_encoder(model, input_format)
+    rows = input_format.encode(
+        [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    )
+    if long := input_format.too_long(rows):
         raise ConfigError(
             f"Text {long[0] + 1} has {len(rows[long[0]])} tokens, more than `max_length`, "
-            f"{pieces.max_length}. Shorten it."
+            f"{input_format.max_length}. Shorten it."
         )
-    label([[pieces.tokenizer.label(i) for i in row.ids] for row in rows])
-    batch = pieces.batch(rows).to(next(module.parameters()).device)
-    with evaluation_mode(module):
+    label([[input_format.tokenizer.label(i) for i in row.ids] for row in rows])
+    batch = input_format.batch(rows).to(next(module.parameters()).device)
+    with torch.no_grad(), evaluating(module):
         if isinstance(module, Encoder):
             module.encode(batch)
         else:
@@ -190,7 +179,7 @@ def run_encoder(
 
 
 def as_encoder(
-    model: nn.Module | TaskWithModel, pieces: InputFormat | None
+    model: nn.Module | TaskWithModel, input_format: InputFormat | None
 ) -> tuple[nn.Module, InputFormat]:
     """The model itself, and how its texts become inputs.
 
@@ -198,11 +187,11 @@ def as_encoder(
         ConfigError: neither the model nor the caller says it.
     """
     bare = isinstance(model, nn.Module)
-    given = pieces or (None if bare else cast("TaskWithModel", model).pieces)
+    given = input_format or (None if bare else cast("TaskWithModel", model).input_format)
     if given is None:
         raise ConfigError(
-            f"`pieces` must be given: {type(model).__name__} does not say how texts become rows. "
-            "Use regard.data.encoder_inputs.InputFormat(tokenizer, template, max_length, pad)."
+            f"{type(model).__name__} does not define its input format: pass `input_format`, "
+            "such as regard.data.encoder_inputs.InputFormat(tokenizer, template, max_length, pad)."
         )
     return _module_of(model), given
 

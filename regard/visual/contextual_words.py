@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.text import Tokenizer
-from regard.visual.attention_record import TaskWithModel, as_encoder, evaluation_mode
+from regard.visual.attention_record import TaskWithModel, as_encoder
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Illustration, Note
 from regard.visual.table import Table
@@ -30,7 +31,7 @@ def contextual_vectors(
     model: nn.Module | TaskWithModel,
     texts: Sequence[str],
     word: str,
-    pieces: InputFormat | None = None,
+    input_format: InputFormat | None = None,
 ) -> Illustration:
     """The cosines between the vectors of a word's occurrences, layer by layer.
 
@@ -38,10 +39,10 @@ def contextual_vectors(
     layer reads, with position and segment. The vector of several subwords is their mean.
 
     Args:
-        model: a task on an encoder, or an encoder with `pieces`.
+        model: a task on an encoder, or an encoder with `input_format`.
         texts: the word occurs in them at least twice, as a whole word in any case.
         word: without white space.
-        pieces: how texts become inputs, as for `run_encoder`.
+        input_format: how texts become inputs, as for `run_encoder`.
 
     Returns:
         A picture; `numbers` has "cosines" (L + 2, pairs) and the "pairs" of occurrences, from 1.
@@ -49,22 +50,22 @@ def contextual_vectors(
     Raises:
         ConfigError: the word occurs less than twice, or the model is no encoder.
     """
-    module, pieces = as_encoder(model, pieces)
+    module, input_format = as_encoder(model, input_format)
     encoder: Any = module.encoder if isinstance(module, EncoderWithHeads) else module
     if not isinstance(encoder, Encoder):
         raise ConfigError(f"{type(module).__name__} has no hidden states of a whole text to show.")
-    rows = pieces.encode([(text,) for text in texts])
+    rows = input_format.encode([(text,) for text in texts])
     found = [
         (number, tuple(rows[number].starts[0] + position for position in positions))
         for number, text in enumerate(texts)
-        for positions in occurrences(text, word, pieces.tokenizer)
+        for positions in occurrences(text, word, input_format.tokenizer)
     ]
     if len(found) < 2:
         raise ConfigError(
             f"{word!r} must occur at least twice in `texts`, but occurs {len(found)} times."
         )
-    batch = pieces.batch(rows).to(next(module.parameters()).device)
-    with evaluation_mode(module):
+    batch = input_format.batch(rows).to(next(module.parameters()).device)
+    with torch.no_grad(), evaluating(module):
         states = [encoder.embedding(batch.ids), *encoder.states(batch)]
     pairs = list(combinations(range(len(found)), 2))
     cosines = torch.stack([_cosines(hidden, found, pairs) for hidden in states])

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
 from rich.cells import cell_len
 from rich.text import Text
 
 from regard.data.batches import Sequences
 from regard.decoding.start import start
+from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
 from regard.visual import characters
-from regard.visual.attention_record import evaluation_mode
 from regard.visual.drawing import Drawing, Label, Rect, clip, text_width, visible
 from regard.visual.picture import Picture
 
@@ -109,7 +110,7 @@ def next_tokens(
     """
     ids = tokenizer.encode(text).ids
     prompt = Sequences.of([ids], model.config.pad) if ids else None
-    with evaluation_mode(model):
+    with torch.no_grad(), evaluating(model):
         state, first = start(model, prompt)
         scores, _ = model.step(first, state)
     probabilities = scores[0, -1].double().softmax(-1)

@@ -1,4 +1,4 @@
-"""What is recorded of the attentions of a forward pass."""
+"""The attention weights that were recorded in a forward pass."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from regard.text.special_tokens import looks_special
 from regard.visual.picture import Matrix
 
 Words = tuple[tuple[str, range], ...]  # each word and the indices of its subwords
@@ -31,7 +32,7 @@ def _starts(tokens: Sequence[str]) -> list[bool]:
     if any(token.endswith(GOES_ON) for token in tokens):
         return [True, *(not before.endswith(GOES_ON) for before, _ in pairs)]
     if any(token.endswith(ENDS) for token in tokens):
-        return [True, *(before.endswith(ENDS) or _is_special(before) for before, _ in pairs)]
+        return [True, *(before.endswith(ENDS) or looks_special(before) for before, _ in pairs)]
     if any(token.startswith(STARTS) for token in tokens):
         # Punctuation and special tokens are words, too.
         return [
@@ -46,10 +47,6 @@ def _starts(tokens: Sequence[str]) -> list[bool]:
 
 def _is_letter(character: str) -> bool:
     return character.isalnum() or character > "\x7f"  # bytes of byte-level tokens are letters
-
-
-def _is_special(token: str) -> bool:
-    return token[:1] + token[-1:] in ("<>", "[]")
 
 
 def _word(tokens: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from regard.errors import ConfigError
+from regard.text.special_tokens import looks_special
 from regard.visual.curves import Curves, Series
 from regard.visual.merge_subwords import CONTINUES, STARTS
 from regard.visual.picture import Illustration, PictureRow
@@ -36,7 +37,7 @@ def vocabulary_statistics(tokens: Iterable[str], title: str = "vocabulary") -> I
     known = list(tokens)
     if not known:
         raise ConfigError("`tokens` must hold at least one token, but is empty.")
-    texts = [token for token in known if not _is_reserved(token)]
+    texts = [token for token in known if not looks_special(token)]
     continues = _continuing(texts)
     groups = {
         "beginnings": [_bare(token) for token in texts if not continues(token)],
@@ -71,10 +72,6 @@ def script_of(text: str) -> str:
     if letters:
         return letters.pop() if len(letters) == 1 else "several"
     return "digits" if any(character.isdigit() for character in text) else "other signs"
-
-
-def _is_reserved(token: str) -> bool:
-    return len(token) > 2 and token[0] + token[-1] in ("[]", "<>")
 
 
 def _continuing(tokens: Sequence[str]) -> Callable[[str], bool]:

@@ -21,24 +21,24 @@ from regard.ops import KeyMask
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
 
-class Everybody:
-    """A listener that keeps what passes any tap."""
+class Recorder:
+    """A listener that keeps the weights of every capture point."""
 
     def __init__(self) -> None:
         self.taken: list[Tensor] = []
 
-    def wants(self, tap: CapturePoint) -> bool:
+    def wants(self, point: CapturePoint) -> bool:
         return True
 
-    def take(self, tap: CapturePoint, weights: Tensor) -> None:
+    def take(self, point: CapturePoint, weights: Tensor) -> None:
         self.taken.append(weights.detach())
 
     def label(self, source: object, target: object) -> None: ...
 
 
 @pytest.fixture
-def everybody():
-    listener = Everybody()
+def recorder():
+    listener = Recorder()
     token = listening.set(listener)
     yield listener
     listening.reset(token)
@@ -61,11 +61,11 @@ def formula(query, key, value, grid=None, bias=None, scale=None) -> Tensor:
     return torch.einsum("...ts,...sv->...tv", weights, value)
 
 
-def looked_at(function, *args, **options):
-    """The explicit path: somebody looks."""
-    token = listening.set(Everybody())
+def with_capture(function, *args, **options):
+    """The explicit path, on which weights are captured."""
+    token = listening.set(Recorder())
     try:
-        return function(*args, tap=CapturePoint("encoder"), **options)
+        return function(*args, capture=CapturePoint("encoder"), **options)
     finally:
         listening.reset(token)
 
@@ -101,9 +101,9 @@ LEADS = [(2, 3), (4,), (), (2, 2, 3), (0, 2)]
 )
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("grid", [False, True], ids=["", "mask"])
-@pytest.mark.parametrize("path", [attend, lambda *a, **k: looked_at(attend, *a, **k)],
-                         ids=["closed", "looking"])  # fmt: skip
-def test_both_paths_are_the_formula(path, grid, bias, dtype, atol, device):
+@pytest.mark.parametrize("path", [attend, lambda *a, **k: with_capture(attend, *a, **k)],
+                         ids=["no capture", "capture"])  # fmt: skip
+def test_attend_equals_its_formula_with_and_without_capture(path, grid, bias, dtype, atol, device):
     for lead, shape in itertools.product(LEADS, SHAPES):
         given, allowed, added = leaves(
             lead, *shape, dtype=dtype, device=device, grid=grid, bias=bias
@@ -122,18 +122,18 @@ def test_both_paths_are_the_formula(path, grid, bias, dtype, atol, device):
             torch.testing.assert_close(ours.double(), true, atol=2 * atol, rtol=atol, msg=where)
 
 
-def test_closed_runs_fused_and_looking_runs_explicit(monkeypatch):
+def test_the_fused_kernel_runs_unless_the_weights_are_needed(monkeypatch):
     fused = []
     real = F.scaled_dot_product_attention
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or real(*a, **k)
     )
     x = torch.randn(2, 2, 5, 4)
-    attend(x, x, x, tap=CapturePoint("encoder"))
+    attend(x, x, x, capture=CapturePoint("encoder"))
     assert len(fused) == 1
-    looked_at(attend, x, x, x)
+    with_capture(attend, x, x, x)
     assert len(fused) == 1
-    # What the fused kernel cannot honour takes the explicit path with nobody looking.
+    # What the fused kernel cannot honour takes the explicit path without a listener.
     attend(x, x, x, reweight=lambda weights: weights)
     attend(x, x, x, score=lambda q, k: q @ k.transpose(-2, -1))
     attend(x, x, x, dropout=0.5)
@@ -143,23 +143,23 @@ def test_closed_runs_fused_and_looking_runs_explicit(monkeypatch):
 
 
 @pytest.mark.parametrize("score, scale", [(Dot(), 0.5), (PLAIN, 1.0), (Dot(0.1), 0.1)])
-def test_a_scale_is_honoured_on_both_paths(score, scale):
+def test_the_scale_of_a_score_acts_with_and_without_capture(score, scale):
     q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     expected = formula(q, k, k, scale=scale).float()
     torch.testing.assert_close(attend(q, k, k, score=score), expected)
-    torch.testing.assert_close(looked_at(attend, q, k, k, score=score), expected)
+    torch.testing.assert_close(with_capture(attend, q, k, k, score=score), expected)
 
 
-def test_a_query_that_sees_nothing_gets_zeros_on_both_paths():
+def test_a_query_without_allowed_keys_gets_zeros():
     x = torch.randn(2, 2, 4, 8)
     grid = torch.ones(2, 1, 4, 4, dtype=torch.bool)
     grid[1, :, 2] = False
-    for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
+    for path in (attend, lambda *a, **k: with_capture(attend, *a, **k)):
         out = path(x, x, x, mask=KeyMask(grid))
         assert (out[1, :, 2] == 0).all() and (out[0] != 0).all() and (out[1, :, :2] != 0).all()
 
 
-def test_the_causal_shortcut_is_the_causal_grid():
+def test_the_causal_flag_equals_the_causal_grid():
     x = torch.randn(2, 2, 6, 4, dtype=torch.float64, requires_grad=True)
     shortcut = causal().resolve(6, 6)
     assert shortcut.is_causal
@@ -167,29 +167,29 @@ def test_the_causal_shortcut_is_the_causal_grid():
     bias = torch.randn(6, 6, dtype=torch.float64)
     for added in (None, bias):
         judge = formula(x, x, x, grid=grid, bias=added)
-        for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
+        for path in (attend, lambda *a, **k: with_capture(attend, *a, **k)):
             out = path(x, x, x, mask=shortcut, bias=added)
             torch.testing.assert_close(out, judge)
             torch.testing.assert_close(gradients(out, [x]), gradients(judge, [x]))
 
 
-def test_gradcheck_in_float64():
+def test_the_gradients_of_attend_pass_gradcheck():
     query, key, value, bias = (
         torch.randn(*shape, dtype=torch.float64, requires_grad=True)
         for shape in ((2, 1, 3, 3), (2, 1, 4, 3), (2, 1, 4, 2), (2, 1, 3, 4))
     )
     allowed = KeyMask(torch.rand(2, 1, 3, 4) < 0.6)
-    explicit = lambda q, k, v, b: looked_at(attend, q, k, v, mask=allowed, bias=b)  # noqa: E731
+    explicit = lambda q, k, v, b: with_capture(attend, q, k, v, mask=allowed, bias=b)  # noqa: E731
     fused = lambda q, k, v, b: attend(q, k, v, mask=allowed, bias=b)  # noqa: E731
     assert torch.autograd.gradcheck(explicit, (query, key, value, bias))
     assert torch.autograd.gradcheck(fused, (query, key, value, bias))
     assert torch.autograd.gradgradcheck(explicit, (query, key, value, bias))
 
 
-def test_dropout_repeats_under_a_seed_looking_or_not():
+def test_a_seed_repeats_dropout_with_and_without_capture():
     x = torch.randn(2, 2, 6, 4, requires_grad=True)
     results = []
-    for path in (attend, attend, lambda *a, **k: looked_at(attend, *a, **k)):
+    for path in (attend, attend, lambda *a, **k: with_capture(attend, *a, **k)):
         torch.manual_seed(3)
         out = path(x, x, x, dropout=0.4)
         results.append([out, *gradients(out, [x])])
@@ -198,25 +198,25 @@ def test_dropout_repeats_under_a_seed_looking_or_not():
     assert not torch.equal(results[0][0], attend(x, x, x, dropout=0.4))
 
 
-def test_dropout_leaves_the_expected_context_as_it_is():
+def test_the_mean_context_with_dropout_is_that_without():
     torch.manual_seed(0)
     x = torch.randn(1, 1, 5, 4)
     many = attend(*(t.expand(4000, 1, 5, 4) for t in (x, x, x)), dropout=0.3)
     torch.testing.assert_close(many.mean(0), attend(x, x, x)[0], atol=0.06, rtol=0)
 
 
-def test_weights_pass_before_dropout_and_after_the_reweighting(everybody):
+def test_captured_weights_are_those_before_dropout_and_after_reweight(recorder):
     x = torch.randn(2, 2, 5, 4)
-    attend(x, x, x, dropout=0.5, tap=CapturePoint("encoder"))
-    torch.testing.assert_close(everybody.taken[0].sum(-1), torch.ones(2, 2, 5))
-    attend(x, x, x, reweight=lambda weights: 2 * weights, tap=CapturePoint("encoder"))
-    torch.testing.assert_close(everybody.taken[1], 2 * everybody.taken[0])
+    attend(x, x, x, dropout=0.5, capture=CapturePoint("encoder"))
+    torch.testing.assert_close(recorder.taken[0].sum(-1), torch.ones(2, 2, 5))
+    attend(x, x, x, reweight=lambda weights: 2 * weights, capture=CapturePoint("encoder"))
+    torch.testing.assert_close(recorder.taken[1], 2 * recorder.taken[0])
 
 
-def test_a_grid_with_more_dimensions_than_the_scores_is_refused():
+def test_a_mask_with_more_dimensions_than_the_scores_raises_an_error():
     x = torch.randn(3, 5, 4)  # rows without a heads' dimension: the grid has one
-    allowed = padding(torch.tensor([5, 2, 1])).resolve(5, 5, rows=3)
-    for path in (attend, lambda *a, **k: looked_at(attend, *a, **k)):
+    allowed = padding(torch.tensor([5, 2, 1])).resolve(5, 5, sequences=3)
+    for path in (attend, lambda *a, **k: with_capture(attend, *a, **k)):
         with pytest.raises(ValueError, match="`mask`.*4.*`query`.*3"):
             path(x, x, x, mask=allowed)
         one_head = x[:, None]
@@ -224,7 +224,7 @@ def test_a_grid_with_more_dimensions_than_the_scores_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_softmax_of_short_floats_is_taken_in_float32(dtype):
+def test_the_softmax_of_16_bit_scores_is_computed_in_float32(dtype):
     scores = torch.linspace(-3, 3, 2000, dtype=torch.float32).to(dtype)[None]
     weights = ops.attention_weights(scores)
     judge = scores.double().softmax(-1)
@@ -235,7 +235,7 @@ def test_the_softmax_of_short_floats_is_taken_in_float32(dtype):
 # ---- scores -----------------------------------------------------------------------------------
 
 
-def test_scores_are_their_formulas_term_by_term():
+def test_general_additive_and_dot_scores_equal_their_formulas():
     q, k = torch.randn(2, 3, 4).double(), torch.randn(2, 5, 6).double()
     general, additive = General(4, 6).double(), Additive(4, 6, 7).double()
     ours = general(q, general.prepare(k)), additive(q, additive.prepare(k))
@@ -250,9 +250,9 @@ def test_scores_are_their_formulas_term_by_term():
 
 
 @pytest.mark.parametrize("score", [General(4, 6), Additive(4, 6, 7)])
-def test_learned_scores_take_a_heads_dimension_and_learn(score):
+def test_learned_scores_broadcast_over_heads_and_get_gradients(score):
     query, memory = torch.randn(2, 1, 3, 4), torch.randn(2, 5, 6)
-    allowed = padding(torch.tensor([5, 2])).resolve(3, 5, rows=2)
+    allowed = padding(torch.tensor([5, 2])).resolve(3, 5, sequences=2)
     key = score.prepare(memory)[:, None]
     out = attend(query, key, memory[:, None], score=score, mask=allowed)
     assert out.shape == (2, 1, 3, 6)
@@ -260,54 +260,54 @@ def test_learned_scores_take_a_heads_dimension_and_learn(score):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in score.parameters())
 
 
-# ---- the tap ----------------------------------------------------------------------------------
+# ---- capture points ---------------------------------------------------------------------------
 
 
-def test_a_closed_tap_records_nothing():
-    tap, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
-    assert not tap.open
-    attend(x, x, x, tap=tap)
-    tap(x)  # harmless: nobody listens
+def test_a_capture_point_without_listener_is_closed():
+    capture, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
+    assert not capture.is_wanted
+    attend(x, x, x, capture=capture)
+    capture(x)  # harmless: nobody listens
 
 
-def test_captured_weights_are_those_of_the_formula(everybody):
+def test_captured_weights_equal_the_formula(recorder):
     x = torch.randn(2, 2, 5, 4)
     grid = torch.ones(5, 5).tril().bool()
-    attend(x, x, x, mask=KeyMask(grid), tap=CapturePoint("decoder"))
+    attend(x, x, x, mask=KeyMask(grid), capture=CapturePoint("decoder"))
     scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
-    torch.testing.assert_close(everybody.taken[0], scores.softmax(-1))
+    torch.testing.assert_close(recorder.taken[0], scores.softmax(-1))
 
 
-def test_a_laid_tap_shows_another_layout(everybody):
+def test_a_reshaped_capture_passes_the_reshaped_weights(recorder):
     x = torch.randn(2, 3, 4, 4)
     laid = ReshapedCapture(CapturePoint("cross"), lambda weights: weights.flatten(0, 1)[:, None])
-    attend(x, x, x, tap=laid)
-    assert everybody.taken[0].shape == (6, 1, 4, 4)
+    attend(x, x, x, capture=laid)
+    assert recorder.taken[0].shape == (6, 1, 4, 4)
     with muted():
-        assert not laid.open
+        assert not laid.is_wanted
 
 
-def test_muted_closes_the_taps_inside(everybody):
-    tap, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
+def test_muted_closes_capture_points(recorder):
+    capture, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
     with muted():
-        assert not tap.open
-        attend(x, x, x, tap=tap)
-    assert tap.open and not everybody.taken
+        assert not capture.is_wanted
+        attend(x, x, x, capture=capture)
+    assert capture.is_wanted and not recorder.taken
 
 
-def test_two_threads_share_a_model_and_only_one_looks():
-    tap, x = CapturePoint("encoder"), torch.randn(2, 2, 5, 4)
+def test_capture_in_one_thread_records_nothing_of_another():
+    capture, x = CapturePoint("encoder"), torch.randn(2, 2, 5, 4)
     both, seen = threading.Barrier(2), {}
 
-    def work(name: str, looks: bool) -> None:
-        listener = Everybody()
-        if looks:
+    def work(name: str, captures: bool) -> None:
+        listener = Recorder()
+        if captures:
             listening.set(listener)
         both.wait(timeout=10)
         for _ in range(20):
-            attend(x, x, x, tap=tap)
+            attend(x, x, x, capture=capture)
         both.wait(timeout=10)
-        seen[name] = (tap.open, len(listener.taken))
+        seen[name] = (capture.is_wanted, len(listener.taken))
 
     threads = [threading.Thread(target=work, args=a) for a in (("one", True), ("two", False))]
     for thread in threads:
@@ -315,4 +315,4 @@ def test_two_threads_share_a_model_and_only_one_looks():
     for thread in threads:
         thread.join()
     assert seen == {"one": (True, 20), "two": (False, 0)}
-    assert not tap.open
+    assert not capture.is_wanted

@@ -74,7 +74,7 @@ def far(first: Tensor, second: Tensor) -> float:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_gates_are_the_formula_with_gradients(training):
+def test_gated_attention_and_its_gradients_equal_the_formula(training):
     ours = shaken(SelfAttention(12, 3, kind="encoder")).double().train(training)
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     mine, judge = (
@@ -89,7 +89,7 @@ def test_gates_are_the_formula_with_gradients(training):
     torch.testing.assert_close(mine.grad, judge.grad)
 
 
-def test_a_mask_acts_on_the_fast_path_as_on_the_explicit_one():
+def test_a_head_mask_acts_alike_with_and_without_capture():
     model = bert()
     with torch.no_grad(), regard.heads_masked(model, SOME):
         fast = model.encode(TEXTS)
@@ -102,7 +102,7 @@ def test_a_mask_acts_on_the_fast_path_as_on_the_explicit_one():
     assert not sites[2].weights.any()
 
 
-def test_a_mask_acts_under_dropout_of_weights():
+def test_a_head_mask_acts_under_attention_dropout():
     model = bert(attention_dropout=0.4).train()
     torch.manual_seed(0)
     with regard.heads_masked(model, {1: [2]}):
@@ -116,7 +116,7 @@ def test_a_mask_acts_under_dropout_of_weights():
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
-def test_each_kind_of_a_transformers_attention_can_be_masked(kind):
+def test_heads_of_each_kind_of_attention_can_be_masked(kind):
     model, target = transformer(), torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
     with torch.no_grad():
         plain = model(TEXTS, Sequences.full(target)).hidden
@@ -128,7 +128,7 @@ def test_each_kind_of_a_transformers_attention_can_be_masked(kind):
     assert (masked - plain).abs().max() > 1e-3
 
 
-def test_rows_that_share_a_memory_are_gated_row_by_row():
+def test_gates_act_on_a_shared_memory_as_on_copies_of_it():
     ours = shaken(CrossAttention(8, 2))
     hidden, memory = torch.randn(6, 3, 8), torch.randn(2, 4, 8)
     with regard.heads_masked(ours, {1: [2]}):
@@ -137,7 +137,7 @@ def test_rows_that_share_a_memory_are_gated_row_by_row():
     torch.testing.assert_close(shared, copies)
 
 
-def test_blocks_stand_in_one_another_and_end():
+def test_nested_head_masks_add_up_and_end_with_their_block():
     model = bert()
     with torch.no_grad():
         plain = model.encode(TEXTS)
@@ -151,7 +151,7 @@ def test_blocks_stand_in_one_another_and_end():
         assert torch.equal(model.encode(TEXTS), plain)
 
 
-def test_another_thread_and_another_model_see_nothing_of_a_mask():
+def test_a_head_mask_affects_only_its_model_and_thread():
     model, other, found = bert(), bert(), {}
     with torch.no_grad():
         plain = model.encode(TEXTS)
@@ -180,13 +180,13 @@ def test_another_thread_and_another_model_see_nothing_of_a_mask():
     ],
 )
 @pytest.mark.parametrize("verb", [regard.heads_masked, regard.prune_heads])
-def test_what_does_not_exist_is_refused_by_name(verb, heads, kind, said):
+def test_layers_heads_or_kinds_that_do_not_exist_raise_an_error(verb, heads, kind, said):
     with pytest.raises(ConfigError, match=said):
         block = verb(bert(), heads, kind)
         block.__enter__()
 
 
-def test_a_kind_must_be_named_where_there_are_several_and_gates_must_fit():
+def test_a_missing_kind_and_gates_of_a_wrong_shape_raise_an_error():
     with pytest.raises(ConfigError, match="`kind` must be given: Transformer has encoder, decoder"):
         attentions(transformer())
     with pytest.raises(ConfigError, match="Linear has no attention with several heads"):
@@ -198,7 +198,7 @@ def test_a_kind_must_be_named_where_there_are_several_and_gates_must_fit():
 # ------------------------------------------------------------------------------ importance
 
 
-def test_importance_is_the_mean_size_of_each_examples_derivative():
+def test_head_importance_is_the_mean_absolute_derivative_of_the_loss():
     model = bert().double()
 
     def losses(texts: Sequences) -> Tensor:
@@ -224,22 +224,26 @@ def test_importance_is_the_mean_size_of_each_examples_derivative():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_importance_counts_several_rows_of_an_example_together():
+def test_head_importance_takes_one_loss_for_each_example():
     model = bert()
 
     def losses(texts: Sequences) -> Tensor:
-        return model.encode(texts)[:, 0].sum(-1).view(2, 2).pow(2).sum(1)
+        return model.encode(texts)[:, 0].sum(-1).view(-1, 2).pow(2).sum(1)
 
-    four = TEXTS.select(torch.tensor([0, 1, 2, 0]))
+    four, total = TEXTS.select(torch.tensor([0, 1, 2, 0])), 0.0
     found = regard.head_importance(model, [four], losses, normalized=False)
-    assert found.isfinite().all() and found.min() > 0
+    for pair in ([0, 1], [2, 3]):
+        one = four.select(torch.tensor(pair))
+        total = total + regard.head_importance(model, [one], losses, normalized=False)
+    torch.testing.assert_close(found, total / 2)
+    assert found.min() > 0
     with pytest.raises(ConfigError, match=r"one loss for each example, \(B,\), but gives .* \(\)"):
         regard.head_importance(model, [four], lambda texts: losses(texts).sum())
     with pytest.raises(ConfigError, match="at least one example"):
         regard.head_importance(model, [], losses)
 
 
-def test_the_weakest_heads_are_named_from_one_and_pruned_ones_never():
+def test_weakest_numbers_heads_from_1_and_skips_pruned_ones():
     scores = torch.tensor([[0.5, math.nan, 0.1], [0.2, 0.3, 0.9]])
     assert weakest(scores, 3) == {1: [3], 2: [1, 2]}
     assert weakest(scores, 0) == {}
@@ -250,7 +254,7 @@ def test_the_weakest_heads_are_named_from_one_and_pruned_ones_never():
 # --------------------------------------------------------------------------------- pruning
 
 
-def test_a_pruned_model_is_the_masked_one_with_smaller_matrices():
+def test_a_pruned_model_equals_the_masked_one_with_smaller_matrices():
     model = bert()
     with torch.no_grad():
         with regard.heads_masked(model, SOME):
@@ -281,7 +285,7 @@ def test_heads_keep_their_numbers_when_others_are_pruned():
         regard.prune_heads(at_once, {1: [3]})
 
 
-def test_a_pruned_model_learns():
+def test_every_used_parameter_of_a_pruned_model_gets_a_gradient():
     model = bert().train()
     regard.prune_heads(model, SOME)
     model.encode(TEXTS).pow(2).sum().backward()
@@ -290,7 +294,7 @@ def test_a_pruned_model_learns():
         assert not used or parameter.grad is not None, name
 
 
-def test_a_pruned_transformer_decodes_step_by_step_as_it_reads_at_once():
+def test_steps_of_a_pruned_transformer_equal_its_full_pass():
     model, target = transformer(), torch.tensor([[1, 5, 6, 7], [1, 8, 9, 4], [1, 4, 4, 5]])
     pruned = transformer()
     regard.prune_heads(pruned, {1: [2]}, "encoder")
@@ -308,14 +312,14 @@ def test_a_pruned_transformer_decodes_step_by_step_as_it_reads_at_once():
         assert (hidden - masked).abs().max() < 1e-5
         state, _ = start(pruned, TEXTS)
         steps = []
-        for place in range(4):
-            scores, state = pruned.step(target[:, place : place + 1], state)
+        for position in range(4):
+            scores, state = pruned.step(target[:, position : position + 1], state)
             state = state.select(torch.arange(3))
             steps.append(scores)
     torch.testing.assert_close(torch.cat(steps, 1), pruned.head.logits(hidden))
 
 
-def test_a_pruned_gpt2_goes_on_step_by_step_and_is_published(tmp_path):
+def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path):
     from regard.models.gpt2 import GPT2, GPT2Config
 
     def gpt2() -> GPT2:
@@ -342,7 +346,7 @@ def test_a_pruned_gpt2_goes_on_step_by_step_and_is_published(tmp_path):
     assert pruned_heads(again) == pruned_heads(pruned)
 
 
-def test_what_is_no_model_with_a_configuration_is_not_pruned():
+def test_pruning_a_module_without_config_raises_an_error():
     with pytest.raises(ConfigError, match="its configuration has no field `pruned`"):
         regard.prune_heads(SelfAttention(8, 2, kind="encoder"), {1: [1]})
 
@@ -350,7 +354,7 @@ def test_what_is_no_model_with_a_configuration_is_not_pruned():
 # ----------------------------------------------------------------------------------- files
 
 
-def test_our_own_format_remembers_what_is_gone(tmp_path):
+def test_a_saved_config_restores_a_pruned_model(tmp_path):
     from dataclasses import asdict
 
     model = bert()
@@ -367,7 +371,7 @@ def test_our_own_format_remembers_what_is_gone(tmp_path):
         bert(pruned=[["encoder", 2, [7]]])
 
 
-def test_the_published_format_has_zeros_and_is_cut_again():
+def test_published_weights_of_pruned_heads_are_zero_and_pruned_again_when_read():
     model = EncoderWithHeads(bert(), {})
     regard.prune_heads(model, SOME)
     config, tensors = to_published(model)
@@ -384,7 +388,7 @@ def test_the_published_format_has_zeros_and_is_cut_again():
     assert attentions(model)[1].kept == (1, 3)
 
 
-def test_a_head_that_is_in_use_is_not_cut_because_of_a_stale_note():
+def test_a_list_of_pruned_heads_that_contradicts_the_weights_raises_an_error():
     config, tensors = to_published(EncoderWithHeads(bert(), {}))
     with pytest.raises(CheckpointError, match="head 2 of encoder layer 1 among the pruned ones"):
         from_published(config | {PRUNED: [["encoder", 1, [2]]]}, tensors)

@@ -104,13 +104,13 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize("mask, text", BY_HAND)
-def test_the_grid_is_the_one_written_by_hand(mask: Mask, text: str):
+def test_the_grid_of_a_mask_equals_the_one_written_by_hand(mask: Mask, text: str):
     assert torch.equal(mask.grid(6, 6)[0, 0], grid(text))
     assert mask.grid(6, 6).shape == (1, 1, 6, 6) and mask.grid(6, 6).dtype == torch.bool
 
 
 @pytest.mark.parametrize("mask, text", BY_HAND)
-def test_what_is_resolved_is_the_grid(mask: Mask, text: str):
+def test_a_resolved_mask_equals_the_grid_written_by_hand(mask: Mask, text: str):
     allowed = mask.resolve(6, 6)
     found = torch.ones(6, 6).bool() if allowed.grid is None else allowed.grid.expand(1, 1, 6, 6)
     assert torch.equal(found.reshape(6, 6), grid(text))
@@ -118,9 +118,9 @@ def test_what_is_resolved_is_the_grid(mask: Mask, text: str):
         assert torch.equal(grid(text), grid(CAUSAL))
 
 
-def test_what_is_trivial_costs_no_grid_and_what_is_causal_says_so():
+def test_masks_that_allow_all_need_no_grid_and_causal_masks_set_is_causal():
     assert everything().resolve(6, 6).grid is None
-    assert padding(torch.tensor([6, 7])).resolve(6, 6, rows=2).grid is None
+    assert padding(torch.tensor([6, 7])).resolve(6, 6, sequences=2).grid is None
     assert (padding(six) & everything()).resolve(6, 6).grid is None
     assert (causal() | everything()).resolve(6, 6).grid is None
     assert causal().resolve(6, 6).is_causal
@@ -133,29 +133,29 @@ def test_what_is_trivial_costs_no_grid_and_what_is_causal_says_so():
     assert not (causal() | window(1)).resolve(6, 6).is_causal
 
 
-def test_dimensions_that_do_not_matter_are_not_expanded():
+def test_resolved_grids_have_size_1_in_dimensions_that_do_not_matter():
     lengths = torch.tensor([6, 4, 1])
-    assert padding(lengths).resolve(6, 6, rows=3, heads=8).grid.shape == (3, 1, 1, 6)
-    assert causal().resolve(6, 6, rows=3, heads=8).grid.shape == (1, 1, 6, 6)
-    assert permuted.resolve(6, 6, rows=3, heads=8).grid.shape == (1, 1, 6, 6)
-    assert permuted.grid(6, 6, rows=3, heads=8).shape == (3, 8, 6, 6)
+    assert padding(lengths).resolve(6, 6, sequences=3, heads=8).grid.shape == (3, 1, 1, 6)
+    assert causal().resolve(6, 6, sequences=3, heads=8).grid.shape == (1, 1, 6, 6)
+    assert permuted.resolve(6, 6, sequences=3, heads=8).grid.shape == (1, 1, 6, 6)
+    assert permuted.grid(6, 6, sequences=3, heads=8).shape == (3, 8, 6, 6)
 
 
-def test_idle_names_the_queries_that_see_nothing():
+def test_idle_marks_queries_without_allowed_keys():
     assert permuted.resolve(6, 6).idle.flatten().tolist() == [True] + [False] * 5
     assert causal().resolve(6, 6).idle is None and everything().resolve(6, 6).idle is None
     assert (causal() & padding(four)).resolve(6, 6).idle is None
-    empty = padding(torch.tensor([2, 0])).resolve(1, 3, rows=2)
+    empty = padding(torch.tensor([2, 0])).resolve(1, 3, sequences=2)
     assert empty.idle.flatten().tolist() == [False, True]
 
 
-def test_rows_have_their_own_lengths():
-    found = padding(torch.tensor([0, 2, 3])).grid(2, 3, rows=3, heads=2)
+def test_padding_masks_each_sequence_by_its_length():
+    found = padding(torch.tensor([0, 2, 3])).grid(2, 3, sequences=3, heads=2)
     assert found.shape == (3, 2, 2, 3)
     for row, line in enumerate(("000", "110", "111")):
         assert torch.equal(found[row, 0], grid(f"{line} {line}"))
     assert torch.equal(found[:, 0], found[:, 1])
-    assert padding(torch.zeros(0, dtype=torch.long)).resolve(2, 3, rows=0).grid.shape == (
+    assert padding(torch.zeros(0, dtype=torch.long)).resolve(2, 3, sequences=0).grid.shape == (
         0,
         1,
         1,
@@ -163,7 +163,7 @@ def test_rows_have_their_own_lengths():
     )
 
 
-def test_queries_may_stand_anywhere():
+def test_causal_masks_follow_the_positions_of_the_queries():
     later = causal().grid(torch.tensor([3, 4]), 6)[0, 0]
     assert torch.equal(later, grid("111100 111110"))
     ragged = causal().grid(torch.tensor([[0, 1], [3, 4], [5, 6]]), 6)
@@ -179,10 +179,10 @@ def test_queries_may_stand_anywhere():
     assert torch.equal(moved[:, 0, 0], grid("101110 111110"))
 
 
-def test_a_grid_of_one_s_own_has_two_three_or_four_dimensions():
+def test_given_takes_grids_of_2_to_4_dimensions():
     made = torch.Generator().manual_seed(0)
     table = torch.rand(2, 3, 4, 5, generator=made) < 0.5
-    asked = dict(rows=2, heads=3)
+    asked = dict(sequences=2, heads=3)
     assert torch.equal(given(table).grid(4, 5, **asked), table)
     assert torch.equal(given(table[:, 0]).grid(4, 5, **asked), table[:, :1].expand(2, 3, 4, 5))
     assert torch.equal(given(table[0, 0]).grid(4, 5, **asked), table[:1, :1].expand(2, 3, 4, 5))
@@ -206,11 +206,11 @@ def test_a_grid_of_one_s_own_has_two_three_or_four_dimensions():
         # What would silently take another row's mask
         (
             lambda: padding(torch.tensor([3, 2])).resolve(3, 3),
-            r"`rows` must be 2, one for each of the lengths, but is 1",
+            r"`sequences` must be 2, one for each of the lengths, but is 1",
         ),
         (
-            lambda: given(torch.ones(2, 3, 3).bool()).resolve(3, 3, rows=4),
-            r"`grid` must cover all that is asked, but it has 2 rows.*asked are 4 rows",
+            lambda: given(torch.ones(2, 3, 3).bool()).resolve(3, 3, sequences=4),
+            r"`grid` must cover all that is asked, but it has 2 sequences.*asked are 4 sequences",
         ),
         (
             lambda: given(torch.ones(1, 2, 3, 3).bool()).resolve(3, 3, heads=4),
@@ -219,11 +219,11 @@ def test_a_grid_of_one_s_own_has_two_three_or_four_dimensions():
         (lambda: given(torch.ones(3, 3).bool()).resolve(3, 5), r"`grid` must cover .* 5 keys"),
         (lambda: given(torch.ones(3, 3).bool()).resolve(5, 3), r"`grid` must cover .* 5 queries"),
         (
-            lambda: causal().resolve(torch.zeros(2, 1).long(), 3, rows=3),
-            r"`rows` must be 2, as `queries` has, but is 3",
+            lambda: causal().resolve(torch.zeros(2, 1).long(), 3, sequences=3),
+            r"`sequences` must be 2, as `queries` has, but is 3",
         ),
     ],
 )
-def test_errors_say_what_to_do(ask, message):
+def test_wrong_mask_arguments_raise_errors(ask, message):
     with pytest.raises(ValueError, match=message):
         ask()

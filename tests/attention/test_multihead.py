@@ -26,19 +26,19 @@ from regard.attention.multihead import (
 )
 
 
-class Keep:
+class Recorder:
     def __init__(self):
         self.taken = []
 
-    def wants(self, tap):
+    def wants(self, point):
         return True
 
-    def take(self, tap, weights):
+    def take(self, point, weights):
         self.taken.append(weights)
 
 
-def looking(function):
-    listener = Keep()
+def with_capture(function):
+    listener = Recorder()
     token = listening.set(listener)
     try:
         return function(), listener.taken
@@ -57,20 +57,20 @@ def torchs(ours: SelfAttention, d_model: int) -> nn.MultiheadAttention:
     return theirs
 
 
-def test_self_attention_is_torchs():
+def test_self_attention_equals_that_of_torch():
     ours = SelfAttention(12, 3, kind="encoder")
     theirs = torchs(ours, 12)
     x, lengths = torch.randn(2, 5, 12), torch.tensor([5, 3])
-    allowed = (causal() & padding(lengths)).resolve(5, 5, rows=2)
+    allowed = (causal() & padding(lengths)).resolve(5, 5, sequences=2)
     blocked = ~allowed.grid.expand(2, 3, 5, 5).flatten(0, 1)
     judge, weights = theirs(x, x, x, attn_mask=blocked, average_attn_weights=False)
-    out, taken = looking(lambda: ours(x, allowed))
+    out, taken = with_capture(lambda: ours(x, allowed))
     torch.testing.assert_close(out, judge)
     torch.testing.assert_close(ours(x, allowed), judge)
     torch.testing.assert_close(taken[0], weights)
 
 
-def test_cross_attention_reads_a_memory_head_by_head():
+def test_cross_attention_equals_its_formula():
     ours = CrossAttention(6, 2)
     hidden, memory = torch.randn(2, 3, 6), torch.randn(2, 4, 6)
     out = ours(hidden, ours.read(memory))
@@ -83,15 +83,15 @@ def test_cross_attention_reads_a_memory_head_by_head():
     torch.testing.assert_close(out, torch.cat(context, -1) @ ours.output.weight.T)
 
 
-def test_rows_that_share_a_memory_equal_copies_of_it_and_are_shown_row_by_row():
+def test_cross_attention_to_a_shared_memory_equals_that_to_copies_of_it():
     ours = CrossAttention(6, 2)
     hidden, memory = torch.randn(6, 3, 6), torch.randn(2, 4, 6)
     lengths = torch.tensor([4, 2])
-    read = ours.read(memory, padding(lengths).resolve(1, 4, rows=2))
-    shared, seen = looking(lambda: ours(hidden, read))
+    read = ours.read(memory, padding(lengths).resolve(1, 4, sequences=2))
+    shared, seen = with_capture(lambda: ours(hidden, read))
     copies = [t.repeat_interleave(3, 0) for t in (read.key, read.value)]
-    mask = padding(lengths.repeat_interleave(3)).resolve(1, 4, rows=6)
-    copied, seen_copies = looking(lambda: ours(hidden, Memory(*copies, mask)))
+    mask = padding(lengths.repeat_interleave(3)).resolve(1, 4, sequences=6)
+    copied, seen_copies = with_capture(lambda: ours(hidden, Memory(*copies, mask)))
     torch.testing.assert_close(shared, copied)
     torch.testing.assert_close(ours(hidden, read), copied)
     assert seen[0].shape == (6, 2, 3, 4)
@@ -99,22 +99,21 @@ def test_rows_that_share_a_memory_equal_copies_of_it_and_are_shown_row_by_row():
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 3, 5), (2, 1, 1, 1), (4, 3, 0, 5), (0, 2, 3, 5)])
-def test_share_and_unshare_undo_each_other(shape):
+def test_unshare_inverts_share(shape):
     x = torch.randn(shape)
     memories = shape[0] // 2
     assert torch.equal(unshare(share(x, memories), shape[0]), x)
-    assert torch.equal(merge_heads(split_heads(torch.randn(2, 3, 8), 4)).new_ones(1), torch.ones(1))
     if memories:
         assert torch.equal(share(x, memories)[0, :, : shape[2]], x[0])
 
 
-def test_split_and_merge_undo_each_other():
+def test_merge_heads_inverts_split_heads():
     x = torch.randn(2, 3, 8)
     assert torch.equal(split_heads(x, 4)[1, 2, 0], x[1, 0, 4:6])
     assert torch.equal(merge_heads(split_heads(x, 4)), x)
 
 
-def test_self_attention_with_a_cache_is_the_full_pass():
+def test_self_attention_with_a_cache_equals_the_full_pass():
     ours = SelfAttention(8, 2, kind="decoder")
     x = torch.randn(2, 5, 8)
     full = ours(x, causal().resolve(5, 5))
@@ -128,7 +127,7 @@ def test_self_attention_with_a_cache_is_the_full_pass():
     torch.testing.assert_close(torch.cat(pieces, 1), full)
 
 
-def test_each_joined_part_starts_as_if_it_stood_alone():
+def test_each_part_of_a_packed_linear_is_initialized_as_if_alone():
     torch.manual_seed(0)
     bound = math.sqrt(6 / (64 + 64))
     for part in PackedLinear(64, 64, parts=3).weight.chunk(3):
@@ -136,7 +135,7 @@ def test_each_joined_part_starts_as_if_it_stood_alone():
         assert part.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
-def test_dropout_works_in_training_alone():
+def test_attention_dropout_acts_only_in_training():
     ours, x = SelfAttention(8, 2, kind="encoder", dropout=0.5), torch.randn(2, 5, 8)
     first, second = ours(x), ours(x)
     assert not torch.equal(first, second)
@@ -145,13 +144,13 @@ def test_dropout_works_in_training_alone():
 
 
 @pytest.mark.parametrize("heads", [0, 3, -2])
-def test_heads_must_divide_the_width(heads):
+def test_heads_that_do_not_divide_d_model_raise_an_error(heads):
     with pytest.raises(ValueError, match=f"`heads` must divide `d_model`, but they are {heads}"):
         SelfAttention(8, heads, kind="encoder")
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, 7])
-def test_a_dropout_beyond_a_probability_is_refused(dropout):
+def test_a_dropout_outside_0_to_1_raises_an_error(dropout):
     for make in (lambda: SelfAttention(8, 2, kind="encoder", dropout=dropout),
                  lambda: CrossAttention(8, 2, dropout=dropout)):  # fmt: skip
         with pytest.raises(ValueError, match=r"must be in \[0, 1\), but is"):
@@ -182,7 +181,7 @@ def checked_self(ours: SelfAttention, hidden: Float[Tensor, "B T D"]) -> Float[T
     return ours(hidden)
 
 
-def test_shapes_are_as_documented():
+def test_attention_functions_have_the_documented_shapes():
     for lead in ((2, 3), (5,), (2, 3, 4)):
         made = (torch.randn(*lead, 4, 6), torch.randn(*lead, 7, 6), torch.randn(*lead, 7, 3))
         checked_attend(*made)

@@ -33,7 +33,7 @@ def t5(bucket) -> tuple[SelfAttention, RelativeBias]:
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
-def test_t5_attention_is_that_of_transformers(is_decoder):
+def test_t5_attention_equals_that_of_transformers(is_decoder):
     transformers = pytest.importorskip("transformers")
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -66,7 +66,7 @@ def test_t5_attention_is_that_of_transformers(is_decoder):
     torch.testing.assert_close(grads, wanted)
 
 
-def test_t5_steps_with_a_cache_are_the_full_pass():
+def test_t5_steps_with_a_cache_equal_the_full_pass():
     attention, bias = t5(causal_bucket)
     x, keys = torch.randn(2, 9, D), torch.arange(9)
     full = attention(x, causal().resolve(9, 9), bias=bias(keys, keys))
@@ -81,7 +81,7 @@ def test_t5_steps_with_a_cache_are_the_full_pass():
     torch.testing.assert_close(torch.cat(steps, 1), full)
 
 
-def test_buckets_are_exact_then_wider_and_two_sided_for_encoders():
+def test_relative_position_buckets_equal_known_values():
     distances = torch.tensor([-3, 0, 1, 7, 8, 15, 16, 127, 128, 1000])
     assert causal_bucket(distances, 16).tolist()[:5] == [0, 0, 1, 7, 8]
     assert causal_bucket(distances, 16).tolist()[-3:] == [15, 15, 15]
@@ -113,7 +113,7 @@ def naive(layer: RelativeAttention, hidden: Tensor, memory: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("before", [0, 4])
-def test_transformer_xl_attention_is_its_formula(before):
+def test_transformer_xl_attention_equals_its_formula(before):
     torch.manual_seed(1)
     layer = RelativeAttention(D, HEADS).double()
     for bias in (layer.content_bias, layer.position_bias):
@@ -129,7 +129,7 @@ def test_transformer_xl_attention_is_its_formula(before):
     torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_a_memory_of_hidden_states_is_the_longer_segment_without_its_gradient():
+def test_a_memory_of_hidden_states_equals_a_longer_segment_without_gradient():
     torch.manual_seed(2)
     layer = RelativeAttention(D, HEADS).double()
     x = torch.randn(2, 9, D, dtype=torch.float64, requires_grad=True)

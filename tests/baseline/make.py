@@ -187,10 +187,10 @@ def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent).resolve()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as place:
-        os.chdir(place)
+    with tempfile.TemporaryDirectory() as workdir:
+        os.chdir(workdir)
         write_data()
-        expected: dict[str, Any] = {"root": Path(place).as_posix().split("/"), "answers": {}}
+        expected: dict[str, Any] = {"root": Path(workdir).as_posix().split("/"), "answers": {}}
         for family, endings in ENDINGS.items():
             for ending in endings:
                 export(family, ending)
@@ -227,9 +227,9 @@ def write_data() -> None:
 
 def export(family: str, ending: str) -> None:
     """A tiny random model with this head, as the library saves it."""
-    with tempfile.TemporaryDirectory() as place:
-        tiny_folders.folder(Path(place), family, ending)
-        save(regard.load(place, device="cpu"), f"exported/{family}-{ending}")
+    with tempfile.TemporaryDirectory() as folder:
+        tiny_folders.folder(Path(folder), family, ending)
+        save(regard.load(folder, device="cpu"), f"exported/{family}-{ending}")
 
 
 def run(name: str, recipe: str) -> None:

@@ -1,4 +1,4 @@
-"""Folders of an earlier version open and answer as they did; stopped runs go on to the same end."""
+"""Folders of an earlier version give the same answers; stopped runs resume to the same result."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import regard
+from regard import ops
 from regard.experiments.runs import resume
 
 HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ ANSWERS = EXPECTED["answers"]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def workdir(tmp_path_factory) -> Path:
     """The folders, as if they had been written here."""
     found = tmp_path_factory.mktemp("baseline")
     with tarfile.open(HERE / "folders.tar.xz") as archive:
@@ -49,38 +50,40 @@ def _move(run: Path, old: str, new: str) -> None:
         manifest.write_text(json.dumps(content))
 
 
-def same(found, expected) -> bool:
+def same(found, expected, rel: float) -> bool:
     """Equal, numbers up to rounding."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(
-            same(found[k], expected[k]) for k in expected
+            same(found[k], expected[k], rel) for k in expected
         )
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
+        return len(found) == len(expected) and all(
+            same(*pair, rel) for pair in zip(found, expected, strict=True)
+        )
     if isinstance(expected, float):
-        return found == pytest.approx(expected, rel=1e-3, abs=2e-4)
+        return found == pytest.approx(expected, rel=rel, abs=2e-4)
     return found == expected
 
 
 @pytest.mark.parametrize("folder", sorted(ANSWERS))
-def test_a_folder_of_an_earlier_version_answers_as_it_did(place, folder, monkeypatch, request):
-    if folder.startswith("quantized/"):  # where nothing is compiled they are read as float32
-        request.getfixturevalue("some_kernels")
-    monkeypatch.chdir(place)
+def test_a_folder_of_an_earlier_version_gives_its_predictions(workdir, folder, monkeypatch):
+    monkeypatch.chdir(workdir)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = make.answers(regard.load(folder, device="cpu"))
-    assert same(found, ANSWERS[folder])
+    # They were computed with kernels, which keep keys and values in float16 beside such weights.
+    other_types = folder.startswith("quantized/") and not ops.load_kernels()
+    assert same(found, ANSWERS[folder], rel=5e-3 if other_types else 1e-3)
 
 
 OTHER_DROPOUT = {"classification-distilbert"}
 
 
 @pytest.mark.parametrize("name", sorted(make.RECIPES))
-def test_a_run_that_an_earlier_version_stopped_ends_with_the_same_weights(
-    place, name, monkeypatch, capsys
+def test_a_run_stopped_by_an_earlier_version_ends_with_its_weights(
+    workdir, name, monkeypatch, capsys
 ):
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workdir)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         resume(f"stopped/{name}", show="none")

@@ -1,4 +1,4 @@
-"""Two checkouts compared: what fails, what is too slow, and what is measured."""
+"""Comparing two checkouts: failures, slowdowns, and the list of measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def measured(here, there, left_out=None):
     return Measured(work, seconds=seconds, memory=memory, left_out=left_out or {})
 
 
-def test_a_ratio_is_taken_in_each_round_and_the_median_is_judged():
+def test_the_median_of_the_ratios_decides_a_comparison():
     found = measured([1.0, 2.0, 4.0], [2.0, 2.0, 2.0])
     assert versus.ratios(found) == [2.0, 1.0, 0.5]
     assert not versus.failed(found, least=1.0)
@@ -32,14 +32,14 @@ def test_a_side_that_does_not_run_fails_the_comparison():
     assert "working tree failed: TypeError" in versus._row(found)
 
 
-def test_every_work_names_a_side_and_a_recipe_that_exist(tmp_path):
+def test_every_work_has_an_existing_side_and_recipe(tmp_path):
     for quick in (True, False):
         for _, _, amount, side, settings in Folders(tmp_path, quick).works():
             assert amount > 0 and hasattr(versus_sides, side)
             assert settings.get("recipe", next(iter(RECIPES))) in RECIPES
 
 
-def test_the_files_of_a_commit_are_its_own(tmp_path, monkeypatch):
+def test_a_checkout_has_the_files_of_its_commit(tmp_path, monkeypatch):
     def git(*words):
         subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
 
@@ -51,7 +51,7 @@ def test_the_files_of_a_commit_are_its_own(tmp_path, monkeypatch):
         git("add", "file")
         git("commit", "-qm", str(number))
     monkeypatch.setattr(versus, "ROOT", tmp_path)
-    place = versus.checkout("HEAD~1", tmp_path / "cache")
-    assert (place / "file").read_text() == "1"
+    path = versus.checkout("HEAD~1", tmp_path / "cache")
+    assert (path / "file").read_text() == "1"
     with pytest.raises(SystemExit, match="is not a commit of this repository"):
         versus.checkout("absent", tmp_path / "cache")

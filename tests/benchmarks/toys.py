@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Sleeps:
-    """A turn of so many seconds."""
+    """A condition whose turn sleeps for so many seconds."""
 
     def __init__(self, seconds: float, threads: int):
         self.seconds, self.turns, self.threads = seconds, 0, threads
@@ -26,7 +26,7 @@ class Sleeps:
 
 
 class Breaks:
-    """Fails in a turn."""
+    """A condition that fails in its turn."""
 
     def __init__(self, threads: int):
         pass
@@ -37,7 +37,7 @@ class Breaks:
 
 
 class Computes:
-    """Works for so many seconds of the processor; gives them."""
+    """A condition that uses so many seconds of CPU time and returns them."""
 
     def __init__(self, seconds: float, threads: int):
         self.seconds = seconds
@@ -51,14 +51,14 @@ class Computes:
 
 
 def write_large(folder: str) -> None:
-    """Holds 200 MB while it writes who it is."""
+    """Write this process's id while 200 MB are held."""
     held = bytearray(200 * 2**20)
     held[::4096] = b"x" * len(held[::4096])
     Path(folder, "writer").write_text(f"{os.getpid()} {len(held) >> 20}")
 
 
 class Opens:
-    """Opens what was written."""
+    """A condition that opens the written file."""
 
     def __init__(self, folder: str, threads: int):
         self.found = Path(folder, "writer").read_text()

@@ -1,4 +1,4 @@
-"""Names on the hub: what is asked for, what an error says, and that nothing else asks."""
+"""Names on the hub: the requests, the error messages, and no request for other paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPOSITORY = [
 
 @pytest.fixture
 def hosted(tmp_path, monkeypatch):
-    """A hub that has REPOSITORY, less what is in `absent`; gives the calls and that set."""
+    """A hub with REPOSITORY but without the files in `absent`; gives the calls and that set."""
     calls, absent = [], set()
     monkeypatch.chdir(tmp_path)
 
@@ -53,14 +53,14 @@ def downloaded(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_folder_is_as_it_is_and_nothing_is_asked(hosted, tmp_path):
+def test_resolve_returns_an_existing_folder_without_asking_the_hub(hosted, tmp_path):
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert resolve("org/name") == Path("org/name")
     assert resolve(tmp_path) == tmp_path
     assert hosted[0] == []
 
 
-def test_only_what_is_read_here_is_downloaded(hosted):
+def test_resolve_downloads_only_supported_files(hosted):
     folder = resolve("org/name")
     assert downloaded(folder) == [
         "1_Pooling/config.json", "config.json", "model-00001-of-00002.safetensors",
@@ -70,19 +70,19 @@ def test_only_what_is_read_here_is_downloaded(hosted):
     assert name == "org/name" and options["revision"] is None and not options["local_files_only"]
 
 
-def test_offline_may_be_asked_for_at_any_time(hosted, monkeypatch):
+def test_hf_hub_offline_forbids_downloads(hosted, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     resolve("org/name")
     assert hosted[0][0][1]["local_files_only"]
 
 
-def test_a_pickle_is_downloaded_where_there_is_nothing_safer(hosted):
+def test_a_pickle_is_downloaded_only_without_safetensors(hosted):
     hosted[1].update(("model.safetensors", "model-00001-of-00002.safetensors"))
     assert "pytorch_model.bin" in downloaded(resolve("org/name"))
 
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", COMMIT, "refs/pr/3"])
-def test_a_revision_stands_behind_an_at(hosted, revision):
+def test_a_name_with_an_at_sign_selects_a_revision(hosted, revision):
     resolve(Path(f"org/name.2-x@{revision}"))
     assert hosted[0][0][0] == "org/name.2-x"
     assert hosted[0][0][1]["revision"] == revision
@@ -91,7 +91,7 @@ def test_a_revision_stands_behind_an_at(hosted, revision):
 @pytest.mark.parametrize(
     "name", ["gpt2", "./org/name", "/org/name", "org/name/more", "org/na me", "../a", "org/", ""]
 )
-def test_what_is_neither_a_folder_nor_a_name_on_the_hub_is_not_asked_for(hosted, name):
+def test_names_that_cannot_be_on_the_hub_are_not_requested(hosted, name):
     if name:
         with pytest.raises(CheckpointError, match="no such folder.*ORG/NAME"):
             resolve(name)
@@ -100,7 +100,7 @@ def test_what_is_neither_a_folder_nor_a_name_on_the_hub_is_not_asked_for(hosted,
     assert hosted[0] == []
 
 
-def test_a_misspelled_folder_gets_the_nearest_name(hosted, tmp_path):
+def test_a_misspelled_folder_raises_an_error_with_the_nearest_name(hosted, tmp_path):
     (tmp_path / "runs" / "demo-lstm").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="Did you mean 'demo-lstm'"):
         resolve("runs/demo-lst")
@@ -127,7 +127,7 @@ def _answer(status):
         (lambda: OSError("disk full"), "could not be downloaded: OSError: disk full"),
     ],
 )
-def test_each_failure_is_told_by_the_name_of_the_model(hosted, monkeypatch, raised, said):
+def test_each_download_error_names_the_model_and_the_reason(hosted, monkeypatch, raised, said):
     def fail(*_, **__):
         raise raised()
 
@@ -136,7 +136,7 @@ def test_each_failure_is_told_by_the_name_of_the_model(hosted, monkeypatch, rais
         resolve("org/name@v9")
 
 
-def test_without_the_package_the_install_line_is_told(monkeypatch, tmp_path):
+def test_without_huggingface_hub_the_error_has_the_install_command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(RegardError, match="pip install huggingface_hub"):
@@ -147,7 +147,7 @@ def test_without_the_package_the_install_line_is_told(monkeypatch, tmp_path):
 
 
 def offline(cache: Path, name: str) -> subprocess.CompletedProcess[str]:
-    """`resolve` in a process whose cache this is, where every connection would fail."""
+    """`resolve` in a process with this cache, in which every connection fails."""
     code = (
         "import socket, sys; from regard.checkpoints.hub import resolve\n"
         "def refuse(*_): raise AssertionError('the network was touched')\n"
@@ -167,14 +167,14 @@ def offline(cache: Path, name: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
-def test_offline_the_cache_answers_and_the_network_is_not_touched(tmp_path, weights):
-    place = tmp_path / "hub" / "models--org--name"
-    folder = place / "snapshots" / COMMIT
+def test_offline_models_come_from_the_cache_without_network(tmp_path, weights):
+    cached = tmp_path / "hub" / "models--org--name"
+    folder = cached / "snapshots" / COMMIT
     folder.mkdir(parents=True)
     for name in ("config.json", weights):
         (folder / name).write_text(json.dumps({}))
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text(COMMIT)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(COMMIT)
     for name in ("org/name", f"org/name@{COMMIT}"):
         run = offline(tmp_path, name)
         assert run.stdout.strip() == str(folder), run.stderr
@@ -183,7 +183,7 @@ def test_offline_the_cache_answers_and_the_network_is_not_touched(tmp_path, weig
     assert "HF_HUB_OFFLINE" in run.stdout
 
 
-def test_nothing_else_in_the_library_can_reach_the_network():
+def test_only_the_hub_module_imports_network_packages():
     reach = {"huggingface_hub", "urllib", "http", "httpx", "requests", "socket", "ftplib"}
     for file in (ROOT / "regard").rglob("*.py"):
         if file == Path(hub.__file__):
@@ -195,7 +195,15 @@ def test_nothing_else_in_the_library_can_reach_the_network():
             assert not wrong, f"{file}:{node.lineno} imports {wrong}"
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "org/name@" + "c" * 5000, "a\0b", "\ud800"])
-def test_names_that_no_folder_can_have_raise_an_error(name):
-    with pytest.raises(CheckpointError):
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("x" * 5000, "xxx: File name too long"),
+        ("org/name@" + "c" * 5000, "org/name@ccc.*: File name too long"),
+        ("a\0b", "there is no such folder"),
+        ("\ud800", "there is no such folder"),
+    ],
+)
+def test_impossible_folder_names_raise_an_error(name, message):
+    with pytest.raises(CheckpointError, match=message):
         resolve(name, download=False)

@@ -32,15 +32,15 @@ def folder(tmp_path):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     config, tensors = to_published(model)
-    place = tmp_path / "model"
-    place.mkdir()
-    (place / "vocab.txt").write_text("\n".join(PIECES))
-    tokenizer = Tokenizer.load(place)
-    (place / "vocab.txt").unlink()
-    tokenizer.with_template(Bert.template(tokenizer)).save(place)
-    write_tensors(place / "model.safetensors", tensors)
-    (place / "config.json").write_text(json.dumps(config))
-    return place, model, tokenizer
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "vocab.txt").write_text("\n".join(PIECES))
+    tokenizer = Tokenizer.load(path)
+    (path / "vocab.txt").unlink()
+    tokenizer.with_template(Bert.template(tokenizer)).save(path)
+    write_tensors(path / "model.safetensors", tensors)
+    (path / "config.json").write_text(json.dumps(config))
+    return path, model, tokenizer
 
 
 def embedded(model, tokenizer, pooling):
@@ -54,29 +54,29 @@ def embedded(model, tokenizer, pooling):
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), COMBINED, TURNED])
-def test_sentence_transformers_opens_the_folder_and_embeds_equally(folder, kinds, normalize):
+def test_sentence_transformers_embeds_a_written_folder_equally(folder, kinds, normalize):
     theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
-    place, model, tokenizer = folder
+    path, model, tokenizer = folder
     pooling = Pooling(kinds, normalize, max_length=8)
-    write_sentence_transformers(place, pooling, 16)
-    opened = theirs.SentenceTransformer(str(place), device="cpu", local_files_only=True)
+    write_sentence_transformers(path, pooling, 16)
+    opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
     found = opened.encode(TEXTS, convert_to_tensor=True, show_progress_bar=False)
     ours = embedded(model, tokenizer, pooling)
     assert found.shape == ours.shape == (len(TEXTS), 16 * len(kinds))
     assert (found - ours).abs().max() < 1e-5
-    assert read_pooling(place) == pooling
+    assert read_pooling(path) == pooling
 
 
-def test_what_sentence_transformers_saves_is_read(folder, tmp_path):
+def test_the_pooling_of_a_folder_saved_by_sentence_transformers_is_read(folder, tmp_path):
     theirs = pytest.importorskip("sentence_transformers", reason="writes folders to be read")
-    place, model, tokenizer = folder
-    write_sentence_transformers(place, Pooling(TURNED, True, 8), 16)
-    opened = theirs.SentenceTransformer(str(place), device="cpu", local_files_only=True)
+    path, model, tokenizer = folder
+    write_sentence_transformers(path, Pooling(TURNED, True, 8), 16)
+    opened = theirs.SentenceTransformer(str(path), device="cpu", local_files_only=True)
     opened.save(str(tmp_path / "saved"))
     assert read_pooling(tmp_path / "saved") == Pooling(TURNED, True, 8)
 
 
-def test_padding_changes_no_pooling():
+def test_padding_does_not_change_pooled_vectors():
     hidden, pooling = torch.randn(2, 5, 3), Pooling(tuple(KINDS))
     texts = Sequences(torch.zeros(2, 5, dtype=torch.long), torch.tensor([5, 2]))
     alone = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]))
@@ -85,11 +85,11 @@ def test_padding_changes_no_pooling():
     assert torch.allclose(together, pooling(hidden[1:, :2], alone)[0], atol=1e-6)
 
 
-def test_a_plain_encoder_says_nothing_of_pooling(folder):
+def test_an_encoder_folder_without_modules_has_no_pooling(folder):
     assert read_pooling(folder[0]) is None
 
 
-def test_a_pooling_that_is_none_gets_the_nearest_name():
+def test_an_unknown_pooling_raises_an_error_with_the_nearest_name():
     with pytest.raises(ConfigError, match="no pooling 'means'. Did you mean 'mean'"):
         Pooling(("means",))
     with pytest.raises(ConfigError, match="at least one kind"):
@@ -148,7 +148,7 @@ def test_unsupported_fields_raise_an_error_that_names_them(tmp_path, file, chang
         read_pooling(tmp_path)
 
 
-def test_lower_case_is_fine_where_the_tokenizer_does_it(tmp_path):
+def test_do_lower_case_is_accepted_if_the_tokenizer_lowercases(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     write_sentence_transformers(tmp_path, Pooling(), 16)
     (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')

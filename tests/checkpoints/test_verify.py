@@ -1,4 +1,4 @@
-"""`regard verify`: both libraries agree on every architecture, and a difference is found."""
+"""`regard verify` passes on every architecture, and finds a difference in one number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.checkpoints.formats import LAYOUTS, layout_of
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.verify import verify
 from regard.cli import app
-from regard.errors import CheckpointError, MissingExtra
+from regard.errors import CheckpointError, ConfigError, MissingExtra
 
 transformers = pytest.importorskip("transformers", reason="what is compared with")
 
@@ -70,7 +70,7 @@ def made(tmp_path):
 
 
 @pytest.mark.parametrize(("model_type", "architecture"), list(architectures()))
-def test_both_libraries_agree_on_every_layer_and_head(made, model_type, architecture):
+def test_verify_compares_every_layer_and_head_with_transformers(made, model_type, architecture):
     report = verify(made(model_type, architecture), tolerance=1e-5)
     assert report.architecture == architecture
     assert report.equal, report.layers
@@ -92,7 +92,7 @@ def test_both_libraries_agree_on_every_layer_and_head(made, model_type, architec
     assert any("no texts were compared" in note for note in report.notes)  # it has no tokenizer
 
 
-def test_what_a_folder_holds_beside_their_architecture_is_told(made):
+def test_verify_notes_tensors_beyond_the_architecture(made):
     folder = made("bert", "BertForMaskedLM")
     weights = load_file(folder / "model.safetensors")
     extra = {
@@ -106,12 +106,39 @@ def test_what_a_folder_holds_beside_their_architecture_is_told(made):
     assert "BertForMaskedLM has no head pooler: not compared" in report.notes
 
 
+@pytest.mark.parametrize(
+    ("architecture", "head"),
+    [("BertForTokenClassification", "tags"), ("BertForQuestionAnswering", "span")],
+)
+def test_heads_are_compared_where_config_json_does_not_name_them(made, architecture, head):
+    folder = made("bert", architecture)
+    config = json.loads((folder / "config.json").read_text())
+    del config["architectures"], config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    report = verify(folder)
+    assert report.equal and report.architecture == architecture
+    assert f"head {head}" in [row.name for row in report.layers]
+    added = json.dumps({"model_type": "bert", "architectures": [architecture]})
+    assert f"config.json was completed for both: {added}" in report.notes
+
+
+@pytest.mark.parametrize("model_type", ["albert", "t5", "bart"])
+def test_a_model_type_that_is_not_known_here_is_named(made, model_type):
+    folder = made("bert", "BertModel")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type}))
+    with pytest.raises(
+        ConfigError, match=f"`model_type` is '{model_type}', and there is no such m"
+    ):
+        verify(folder)
+
+
 # ---- differences
 
 
 @pytest.fixture
 def disagreeing(made, monkeypatch):
-    """A folder of which we read one number of the second layer wrongly."""
+    """A folder in which our reader changes one number of the second layer."""
     from regard.checkpoints import verify as module
 
     folder, read = made("bert", "BertForTokenClassification"), module.read_model
@@ -126,7 +153,7 @@ def disagreeing(made, monkeypatch):
     return folder
 
 
-def test_a_difference_is_found_in_the_layer_where_it_arises(disagreeing):
+def test_verify_finds_the_layer_that_differs(disagreeing):
     report = verify(disagreeing)
     assert not report.equal
     by_name = {row.name: max(row.right, row.left) for row in report.layers}
@@ -136,7 +163,7 @@ def test_a_difference_is_found_in_the_layer_where_it_arises(disagreeing):
     assert verify(disagreeing, tolerance=0.1).equal
 
 
-def test_not_a_number_is_a_difference(made):
+def test_verify_reports_nan_as_a_difference(made):
     folder = made("bert", "BertModel")
     weights = load_file(folder / "model.safetensors")
     # Finite weights, but sums beyond float32 in both libraries, and inf - inf between them.
@@ -146,7 +173,7 @@ def test_not_a_number_is_a_difference(made):
     assert not report.equal and math.isnan(report.largest)
 
 
-def test_weights_that_are_not_numbers_raise_an_error_before_the_comparison(made):
+def test_nan_weights_raise_an_error_before_the_comparison(made):
     folder = made("bert", "BertModel")
     weights = load_file(folder / "model.safetensors")
     weights["encoder.layer.1.output.LayerNorm.bias"][3] = torch.nan
@@ -178,7 +205,7 @@ def with_tokenizer(folder, **options):
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def test_texts_go_through_both_tokenizers(made):
+def test_verify_compares_the_ids_of_both_tokenizers(made):
     folder = made("bert", "BertForNextSentencePrediction")
     with_tokenizer(folder)
     report = verify(folder)
@@ -188,8 +215,8 @@ def test_texts_go_through_both_tokenizers(made):
     ]  # fmt: skip
 
 
-def test_roberta_without_tokenizer_json(made):
-    """Whether <mask> takes the space before it is then told to the other library."""
+def test_verify_passes_the_space_of_the_roberta_mask_to_transformers(made):
+    """The other library is told whether <mask> takes the space before it."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     folder = made("roberta", "RobertaForMaskedLM", vocab_size=len(pieces) + 1)
     vocab = {piece: number for number, piece in enumerate([*pieces, "<mask>"])}
@@ -201,7 +228,7 @@ def test_roberta_without_tokenizer_json(made):
     assert any("<mask> takes the space before it" in note for note in report.notes)
 
 
-def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):
+def test_verify_reports_different_ids_and_segments(made, monkeypatch):
     from regard.text.templates import Template
 
     folder = made("bert", "BertModel")
@@ -219,13 +246,13 @@ def test_other_ids_and_other_segments_are_a_difference(made, monkeypatch):
 # ---- errors and the command line
 
 
-def test_without_transformers_the_install_line_is_told(monkeypatch, tmp_path):
+def test_without_transformers_verify_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"needs `transformers`.*regard\[verify\]"):
         verify(tmp_path)
 
 
-def test_an_architecture_that_nobody_else_has_raises_an_error(tmp_path):
+def test_verify_of_an_unpublished_architecture_raises_an_error(tmp_path):
     from regard.checkpoints.store import write_tensors
     from regard.models import model_class
 
@@ -239,7 +266,7 @@ def test_an_architecture_that_nobody_else_has_raises_an_error(tmp_path):
         "regard": {"model": "recurrent"},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="no published architecture"):
+    with pytest.raises(CheckpointError, match="no other library has this model .Recurrent"):
         verify(tmp_path)
 
 
@@ -249,7 +276,7 @@ def ran(*words):
     return CliRunner().invoke(app, ["verify", *map(str, words)])
 
 
-def test_the_verb_prints_a_table_and_json(made):
+def test_the_verify_command_prints_a_table_or_json(made):
     folder = made("gpt2", "GPT2LMHeadModel")
     told = ran(folder)
     assert told.exit_code == 0, told.output
@@ -261,7 +288,7 @@ def test_the_verb_prints_a_table_and_json(made):
     assert [row["name"] for row in facts["layers"]][-1] == "head lm"
 
 
-def test_the_verb_fails_where_there_is_a_difference(disagreeing):
+def test_the_verify_command_exits_with_2_if_layers_differ(disagreeing):
     told = ran(disagreeing)
     assert told.exit_code == 2
     assert "layer 2 differs by 1.0e-02, more than 0.0001" in told.stderr

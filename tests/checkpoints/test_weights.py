@@ -1,4 +1,4 @@
-"""Weights that other libraries wrote are read as they are; what a pickle would run is not run."""
+"""Weights of other libraries are read exactly, and pickles run no code."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def sharded(folder, whole, suffix, save, promised=None):
     return shards
 
 
-def test_each_form_is_read_with_its_precision(tmp_path):
-    places = {name: tmp_path / name for name in ("one", "shards", "bin", "bin-shards")}
-    for place in places.values():
-        place.mkdir()
-    save_file(TENSORS, places["one"] / "model.safetensors")
-    sharded(places["shards"], "model", ".safetensors", save_file)
-    torch.save(TENSORS, places["bin"] / "pytorch_model.bin")
-    sharded(places["bin-shards"], "pytorch_model", ".bin", torch.save)
-    for place in places.values():
-        same(read_weights(place))
+def test_safetensors_and_pickles_whole_or_sharded_keep_their_types(tmp_path):
+    folders = {name: tmp_path / name for name in ("one", "shards", "bin", "bin-shards")}
+    for path in folders.values():
+        path.mkdir()
+    save_file(TENSORS, folders["one"] / "model.safetensors")
+    sharded(folders["shards"], "model", ".safetensors", save_file)
+    torch.save(TENSORS, folders["bin"] / "pytorch_model.bin")
+    sharded(folders["bin-shards"], "pytorch_model", ".bin", torch.save)
+    for path in folders.values():
+        same(read_weights(path))
 
 
-def test_what_transformers_writes_in_shards_is_read(tmp_path):
+def test_shards_written_by_transformers_are_read(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
@@ -67,13 +67,13 @@ def test_what_transformers_writes_in_shards_is_read(tmp_path):
     same(read_weights(tmp_path), model.state_dict())
 
 
-def test_safetensors_come_before_a_pickle(tmp_path):
+def test_safetensors_are_preferred_to_a_pickle(tmp_path):
     save_file(TENSORS, tmp_path / "model.safetensors")
     torch.save({"other": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
     same(read_weights(tmp_path))
 
 
-def test_the_old_form_of_pickles_and_parameters_and_shared_tensors_are_read(tmp_path):
+def test_pickles_in_the_old_format_with_shared_parameters_are_read(tmp_path):
     path = tmp_path / "pytorch_model.bin"
     weight = torch.nn.Parameter(torch.randn(3, 2))
     torch.save({"a": weight, "b": weight}, path, _use_new_zipfile_serialization=False)
@@ -99,7 +99,7 @@ def test_a_shard_outside_of_the_folder_raises_an_error_that_names_it(tmp_path, s
     assert repr(shard) in str(raised.value) and "outside of the folder" in str(raised.value)
 
 
-def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path):
+def test_missing_shards_and_missing_or_repeated_tensors_raise_errors(tmp_path):
     shards = sharded(tmp_path, "model", ".safetensors", save_file)
     (tmp_path / shards[1]).rename(tmp_path / "kept")
     with pytest.raises(CheckpointError, match="not there: model-00002-of-00002"):
@@ -113,7 +113,7 @@ def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
-def test_an_index_that_is_none_raises_an_error(tmp_path, text):
+def test_an_invalid_shard_index_raises_an_error(tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(CheckpointError, match="is not an index of shards"):
         read_weights(tmp_path)
@@ -126,7 +126,7 @@ def test_an_index_of_safetensors_never_opens_a_pickle(tmp_path):
         read_weights(tmp_path)
 
 
-def test_where_there_are_no_weights_the_error_lists_what_is_there(tmp_path):
+def test_a_folder_without_weights_raises_an_error_that_lists_its_files(tmp_path):
     with pytest.raises(CheckpointError, match="there is no such folder"):
         read_weights(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="there is none"):
@@ -164,7 +164,7 @@ def written(path, content, form):
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pickle_with_calls_raises_an_error_and_nothing_has_run(tmp_path, form, monkeypatch):
+def test_a_pickle_with_calls_raises_an_error_and_runs_nothing(tmp_path, form, monkeypatch):
     mark, path = tmp_path / "mark", tmp_path / "pytorch_model.bin"
     written(path, {"weight": torch.zeros(2), "more": Attack(mark)}, form)
     torch.load(path, weights_only=False) if form != "bare" else pickle.loads(path.read_bytes())
@@ -178,7 +178,7 @@ def test_a_pickle_with_calls_raises_an_error_and_nothing_has_run(tmp_path, form,
     assert re.search(rf"it would run .*{os.system.__module__}\.system", str(raised.value))
 
 
-def test_a_function_of_torch_that_is_none_of_tensors_is_named_too(tmp_path):
+def test_a_pickle_that_calls_torch_hub_raises_an_error(tmp_path):
     class Loads:
         def __reduce__(self):
             return torch.hub.load, ("somebody/code", "entry")
@@ -197,7 +197,7 @@ def test_a_function_of_torch_that_is_none_of_tensors_is_named_too(tmp_path):
         ({7: torch.zeros(1)}, "7 is of type Tensor"),
     ],
 )
-def test_what_holds_more_than_tensors_by_name_raises_an_error(tmp_path, content, message):
+def test_a_pickle_with_other_values_than_tensors_raises_an_error(tmp_path, content, message):
     torch.save(content, tmp_path / "x.bin")
     with pytest.raises(CheckpointError, match=message):
         read_pickled(tmp_path / "x.bin")

@@ -22,7 +22,7 @@ from regard.data import hash_of, read, read_choices, read_conll, read_glue, read
 from regard.data.files import LONGEST_LINE, lines
 from regard.errors import DataError
 
-PLACES: dict[str, Callable[[str], Any]] = {
+READERS: dict[str, Callable[[str], Any]] = {
     "x.txt": lambda path: list(read(path)),
     "x.tsv": lambda path: list(read(path, (0, 1))),
     "x.csv": lambda path: list(read(path, (0, 1))),
@@ -35,7 +35,7 @@ PLACES: dict[str, Callable[[str], Any]] = {
 # ---- too large --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_line_beyond_the_limit_raises_a_located_error(tmp_path, name, packed):
     first = b'{"a": "b"}\n' if name == "x.jsonl" else b"sentence\tlabel\n"
@@ -44,7 +44,7 @@ def test_a_line_beyond_the_limit_raises_a_located_error(tmp_path, name, packed):
     path = tmp_path / (f"{name}.gz" if packed else name)
     path.write_bytes(gzip.compress(data, 1) if packed else data)
     with pytest.raises(DataError, match=f":2: the line has more than {LONGEST_LINE:,} bytes"):
-        PLACES[name](str(path))
+        READERS[name](str(path))
 
 
 def test_a_csv_row_of_many_lines_has_the_same_limit(tmp_path):

@@ -1,4 +1,4 @@
-"""Rows end to end against the same rows padded: attention, forward and backward."""
+"""Unpadded batches against the same rows with padding: attention, forward and backward."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def packed(lengths, width=None) -> UnpaddedLayout:
 
 
 def padded(queries: UnpaddedLayout, keys: UnpaddedLayout, is_causal: bool = False) -> KeyMask:
-    """What `within` says, for padded rows."""
+    """The attention of unpadded rows, computed for padded rows."""
     mask = causal() if is_causal else padding(keys.lengths)
-    return mask.resolve(queries.width, keys.width, rows=len(keys.lengths))
+    return mask.resolve(queries.width, keys.width, sequences=len(keys.lengths))
 
 
 def unpadded_mask(
@@ -45,7 +45,7 @@ def real(packing: UnpaddedLayout) -> Tensor:
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_rows_come_back_as_they_were(lengths):
+def test_pad_inverts_unpad(lengths):
     packing = packed(lengths)
     x = torch.randn(len(lengths), packing.width, 2, 3, requires_grad=True)
     flat = packing.unpad(x)
@@ -62,7 +62,7 @@ def test_rows_come_back_as_they_were(lengths):
     assert longest == packing.width
 
 
-def test_the_number_of_places_is_a_round_one_where_there_is_padding_enough():
+def test_the_number_of_slots_is_rounded_up_where_there_is_enough_padding():
     assert len(packed([5, 20, 20]).slots) == 48
     assert len(packed([20, 20, 19]).slots) == 60
 
@@ -86,7 +86,7 @@ def near(found: list[Tensor], wanted: list[Tensor], kind: torch.dtype) -> None:
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_tokens_of_a_row_see_their_row(kind, is_causal, probability, lengths):
+def test_unpadded_self_attention_equals_the_padded_one(kind, is_causal, probability, lengths):
     """With dropout too: what is dropped is the same."""
     packing, low_precision = packed(lengths), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
@@ -103,18 +103,18 @@ def test_tokens_of_a_row_see_their_row(kind, is_causal, probability, lengths):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_first_tokens_see_their_row(kind, probability):
+def test_unpadded_attention_from_first_tokens_equals_the_padded_one(kind, probability):
     packing, low_precision = packed([3, 30, 1, 5]), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder", dropout=probability)
     hidden, grad = torch.randn(4, 30, 24), torch.randn(4, 1, 24)
-    grid = padding(packing.lengths).resolve(1, 30, rows=4)
+    grid = padding(packing.lengths).resolve(1, 30, sequences=4)
     wanted = passed(
-        attention, hidden, grad, low_precision, lambda x: attention(x, grid, rows=FirstTokens())
+        attention, hidden, grad, low_precision, lambda x: attention(x, grid, tokens=FirstTokens())
     )
 
     def run(x):
         return attention(
-            packing.unpad(x), unpadded_mask(packing), rows=packing.first_tokens()
+            packing.unpad(x), unpadded_mask(packing), tokens=packing.first_tokens()
         ).transpose(0, 1)
 
     near(passed(attention, hidden, grad, low_precision, run), wanted, kind)
@@ -124,20 +124,24 @@ def test_first_tokens_see_their_row(kind, probability):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lengths", [[3, 30, 1, 0, 5], [30, 30], [29, 30, 30]])
-def test_some_tokens_see_their_row(kind, lengths):
-    """As many of each row as it happens, of some none."""
+def test_unpadded_attention_from_some_tokens_equals_the_padded_one(kind, lengths):
+    """A random number of tokens of each row, of some rows none."""
     packing, low_precision = packed(lengths, 30), kind == torch.bfloat16
     attention = SelfAttention(24, 3, kind="encoder")
     hidden = torch.randn(len(lengths), 30, 24)
     keep = real(packing)[..., 0].bool()
-    places = (torch.rand(len(lengths), 30) < 0.3) & keep
-    places[1] = False
-    grad = torch.randn(int(places.sum()), 24)
-    grid = padding(packing.lengths).resolve(1, 30, rows=len(lengths))
-    wanted = passed(attention, hidden, grad, low_precision, lambda x: attention(x, grid)[places])
+    wanted_tokens = (torch.rand(len(lengths), 30) < 0.3) & keep
+    wanted_tokens[1] = False
+    grad = torch.randn(int(wanted_tokens.sum()), 24)
+    grid = padding(packing.lengths).resolve(1, 30, sequences=len(lengths))
+    wanted = passed(
+        attention, hidden, grad, low_precision, lambda x: attention(x, grid)[wanted_tokens]
+    )
 
     def run(x):
-        return attention(packing.unpad(x), unpadded_mask(packing), rows=packing.subset(places))[0]
+        return attention(
+            packing.unpad(x), unpadded_mask(packing), tokens=packing.subset(wanted_tokens)
+        )[0]
 
     found = passed(attention, hidden, grad, low_precision, run)
     torch.testing.assert_close(
@@ -153,7 +157,7 @@ def test_some_tokens_see_their_row(kind, lengths):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 @pytest.mark.parametrize("sources", [[7, 2, 20, 4], [0, 20, 1, 0], [20, 20, 20, 20]])
-def test_tokens_see_the_row_of_a_memory(kind, probability, sources):
+def test_unpadded_cross_attention_equals_the_padded_one(kind, probability, sources):
     targets, low_precision = [1, 12, 9, 0], kind == torch.bfloat16
     rows, memories = packed(targets), packed(sources)
     cross = CrossAttention(24, 3, dropout=probability)
@@ -178,7 +182,7 @@ def test_tokens_see_the_row_of_a_memory(kind, probability, sources):
     )
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
+def test_unpadded_attention_of_a_sequence_does_not_depend_on_the_batch():
     attention = SelfAttention(24, 3, kind="encoder")
     rows = [torch.randn(length, 24) for length in (5, 17, 1, 33)]
 
@@ -189,8 +193,8 @@ def test_a_row_does_not_depend_on_its_neighbours():
             return packing.pad(attention(flat, unpadded_mask(packing)))
 
     together = context(rows)
-    for place, row in enumerate(rows):
-        assert torch.equal(context([row])[0, : len(row)], together[place, : len(row)])
+    for number, row in enumerate(rows):
+        assert torch.equal(context([row])[0, : len(row)], together[number, : len(row)])
 
 
 def test_attention_capture_shows_padded_sequences():
@@ -203,7 +207,7 @@ def test_attention_capture_shows_padded_sequences():
     assert site.weights.shape == (2, 2, 20, 20)
 
 
-def test_other_scores_keep_sequences_apart():
+def test_unpadded_attention_with_another_score_equals_the_padded_one():
     packing = packed([3, 20])
     query, key, value = (torch.randn(2, 1, 20, 4) for _ in range(3))
 

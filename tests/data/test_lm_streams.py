@@ -1,4 +1,4 @@
-"""Windows and blocks of a text against grids written by hand: nothing lost, nothing twice."""
+"""Windows and blocks of a text against grids written by hand: every token exactly once."""
 
 from __future__ import annotations
 

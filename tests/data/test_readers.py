@@ -1,4 +1,4 @@
-"""Rows come out as they stand in the files, and every fault is named with file and line."""
+"""Rows are read as they are in the files; errors name file and line."""
 
 from __future__ import annotations
 

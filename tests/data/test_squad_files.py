@@ -1,4 +1,4 @@
-"""Questions come out flat and whole; an answer that is not where it should be never passes."""
+"""Questions are read flat and complete; an answer at a wrong position is an error."""
 
 from __future__ import annotations
 

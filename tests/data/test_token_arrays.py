@@ -1,4 +1,4 @@
-"""Encoded examples equal the tokenizer's rows; what is left out or cut is counted and located."""
+"""Encoded examples equal the tokenizer's rows; dropped and cut ones are counted and located."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_texts_are_encoded_without_holding_them(tmp_path):
 
 
 class Slow(Letters):
-    """Refuses one text."""
+    """A tokenizer that raises an error for one text."""
 
     def encode_many(self, texts):
         if "bad" in texts:
@@ -94,7 +94,7 @@ class Slow(Letters):
 
 
 @pytest.mark.parametrize("first", ["long", "bad", "unread"])
-def test_the_first_of_several_errors_is_raised(tmp_path, first):
+def test_of_several_errors_the_first_one_is_raised(tmp_path, first):
     """Three faults, each in a chunk of its own."""
     order = {"long": "long bad unread", "bad": "bad unread long", "unread": "unread long bad"}
     faults = {"long": b"abcdefgh\n", "bad": b"bad\n", "unread": b"\xff\n"}

@@ -1,4 +1,4 @@
-"""Windows over long texts, held to plain restatements of what they must be."""
+"""Windows over long texts against plain loops."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_word_is_labelled_once_by_the_window_with_most_context(lengths, ro
             assert context(word, window) == max(context(word, other) for other in windows)
 
 
-def test_windows_of_words_of_one_token():
+def test_windows_of_one_token_words_equal_those_worked_by_hand():
     found = word_windows([1] * 10, 6, 2)
     assert [(w.start, w.stop, w.first, w.last) for w in found] == [(0, 6, 0, 5), (4, 10, 5, 10)]
 

@@ -52,7 +52,7 @@ class Recorder(TorchDispatchMode):
 
 
 def recorded(run):
-    """In the place of `regard.decoding.cuda_graphs.recorded`."""
+    """Replaces `regard.decoding.cuda_graphs.recorded`."""
     run()
     with Recorder() as recorder:
         scores, left = run()

@@ -136,15 +136,15 @@ def test_equal_scores_are_ranked_by_the_lowest_token():
 
 
 @pytest.mark.parametrize("method", [Greedy(max_tokens=20), Beam(4, 2), Beam(5, 5, GNMT(0.6))])
-def test_batch_order_and_padding_change_nothing(method):
+def test_batch_order_and_padding_do_not_change_results(method):
     model, rows = Recurrent(eos_bias=2.0, seed=5), sources(9, seed=5)
     together = method.run(model, batch(rows))
     assert method.run(model, batch(rows, extra=7)) == together
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
     shuffled = method.run(model, batch([rows[at] for at in order]))
-    for place, at in enumerate(order):
+    for number, at in enumerate(order):
         (alone,) = method.run(model, batch([rows[at]]))
-        for hypotheses in (alone, shuffled[place]):
+        for hypotheses in (alone, shuffled[number]):
             for one, other in zip(hypotheses, together[at], strict=True):
                 assert one.tokens == other.tokens and one.finished == other.finished
                 assert one.score == pytest.approx(other.score, abs=1e-12)
@@ -165,7 +165,7 @@ def test_hypotheses_that_reach_the_limit_are_unfinished():
         Greedy(max_tokens=RelativeLimit()).run(MarkovLM(markov().tables), None)
 
 
-def test_a_prompt_counts_for_the_limit_and_for_repetition():
+def test_the_prompt_counts_for_no_repeat_ngram_and_the_limit():
     class Prompted(Recurrent):
         continues = True
 

@@ -17,7 +17,7 @@ def path(steps, at):
 
 @pytest.mark.parametrize("beam", [Beam(3, 3, max_tokens=8), Beam(4, 2, max_tokens=3)])
 @pytest.mark.parametrize("sentence", [0, 1, 4])
-def test_the_tree_holds_the_search(beam, sentence):
+def test_the_tree_has_every_hypothesis_of_the_search(beam, sentence):
     model, rows = Recurrent(eos_bias=1.0), sources(5)
     trace = BeamTrace(beam.size, sentence)
     found = beam.run(model, batch(rows), trace)

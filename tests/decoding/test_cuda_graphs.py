@@ -36,7 +36,7 @@ from regard.models.wrappers import generator
 from regard.ops import KeyMask
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
-from test_registry import CASES, begin, build, ids, name_of, reads_source  # noqa: E402
+from test_registry import CASES, build, ids, name_of, reads_source, start_decoding  # noqa: E402
 
 CLOSE = dict(atol=1e-5, rtol=1e-5)
 WORDS = 31
@@ -49,7 +49,7 @@ def padding(lengths, width):
 
 @pytest.fixture
 def replays(monkeypatch, no_kernels):
-    """Steps are replayed on the CPU; counts how often, by rows and tokens."""
+    """Steps are recorded and replayed on the CPU; counts the replays by rows and tokens."""
     counts = []
 
     def recorded(run, device):
@@ -60,7 +60,7 @@ def replays(monkeypatch, no_kernels):
     monkeypatch.setattr(cuda_graphs, "DEVICES", ("cpu",))
     monkeypatch.setattr(cuda_graphs, "OWN", 1)  # the second step of a shape is recorded
     monkeypatch.setattr(cuda_graphs, "recorded", recorded)
-    # What a CPU looks at, a GPU is not asked for.
+    # What a CPU reads, a GPU is not asked for.
     monkeypatch.setattr(Padding, "trivial", lambda mask, keys: False)
     monkeypatch.setattr(KeyMask, "padding", padding)
     monkeypatch.setattr(KeyMask, "idle", property(lambda a: None if a.grid is None or a.is_causal
@@ -69,7 +69,7 @@ def replays(monkeypatch, no_kernels):
 
 
 @contextmanager
-def ordinary(monkeypatch):
+def plain_steps(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(cuda_graphs, "DEVICES", ())
         yield
@@ -94,7 +94,7 @@ def decided(model):
     return model.eval()
 
 
-def walked(model, state, tokens, counts=None):
+def stepped(model, state, tokens, counts=None):
     """Scores of steps, and the last state."""
     said, at = [], 0
     for count in counts or (1,) * tokens.size(1):
@@ -104,10 +104,10 @@ def walked(model, state, tokens, counts=None):
     return torch.cat(said, 1), state
 
 
-def same_as_ordinary(model, start, tokens, monkeypatch, counts=None):
-    found = walked(model, start(), tokens, counts)[0]
-    with ordinary(monkeypatch):
-        wanted = walked(model, start(), tokens, counts)[0]
+def assert_same_as_plain(model, start, tokens, monkeypatch, counts=None):
+    found = stepped(model, start(), tokens, counts)[0]
+    with plain_steps(monkeypatch):
+        wanted = stepped(model, start(), tokens, counts)[0]
     torch.testing.assert_close(found, wanted, **CLOSE)
 
 
@@ -126,25 +126,25 @@ def no_gradients():
 
 
 @pytest.mark.parametrize("counts", [(1,) * 12, (2, 1, 1, 2, 1, 1, 2, 1, 1)], ids=str)
-def test_steps_are_the_models_own(model, replays, monkeypatch, counts):
+def test_replayed_steps_give_the_scores_of_plain_ones(model, replays, monkeypatch, counts):
     tokens = ids(3, sum(counts))
-    same_as_ordinary(model, lambda: begin(model)[0], tokens, monkeypatch, counts)
+    assert_same_as_plain(model, lambda: start_decoding(model)[0], tokens, monkeypatch, counts)
     own = 1 if len(set(counts)) == 1 else 2  # the first of each shape
     assert len([one for one in replays if one != "recorded"]) == len(counts) - own
     assert {one[0] for one in replays if one != "recorded"} == {4}  # three rows, and one idle
 
 
-def test_a_second_text_needs_no_recording(model, replays, monkeypatch):
+def test_a_second_text_replays_the_recorded_graph(model, replays, monkeypatch):
     for seed in (1, 2, 3):
-        same_as_ordinary(model, lambda: begin(model)[0], ids(3, 5, seed), monkeypatch)
+        assert_same_as_plain(model, lambda: start_decoding(model)[0], ids(3, 5, seed), monkeypatch)
     assert replays.count("recorded") == 1 and len(replays) == 1 + 4 + 5 + 5
 
 
-def test_rows_of_different_lengths(model, replays, monkeypatch):
+def test_replayed_steps_take_sequences_of_different_lengths(model, replays, monkeypatch):
     if reads_source(model):
         pytest.skip("its rows have the same length")
     prompts = Sequences.of([[4, 5, 6, 7], [8], [9, 10]], 0)
-    same_as_ordinary(model, lambda: start(model, prompts)[0], ids(3, 8), monkeypatch)
+    assert_same_as_plain(model, lambda: start(model, prompts)[0], ids(3, 8), monkeypatch)
     assert len(replays) > 6
 
 
@@ -153,19 +153,19 @@ def test_rows_of_different_lengths(model, replays, monkeypatch):
     [(0, 2), (1,)],  # rows that end
     [(0, 0, 1, 1, 2, 2), (1, 0, 3, 2, 5, 5), (0, 1, 4, 5), (3, 2, 1, 1)],  # and beams of sentences
 ], ids=str)  # fmt: skip
-def test_rows_that_are_selected(model, replays, monkeypatch, orders):
+def test_replayed_steps_take_selected_states(model, replays, monkeypatch, orders):
     def said():
-        state, found = begin(model)[0], []
+        state, found = start_decoding(model)[0], []
         for rows in [None, *orders, None]:
             if rows is not None:
                 state = state.select(torch.tensor(rows))
-            scores, state = walked(model, state, ids(state.rows, 2, seed=7))
+            scores, state = stepped(model, state, ids(state.rows, 2, seed=7))
             found.append(scores)
         return found
 
     for _ in range(2):  # the second time all is recorded
         replayed = said()
-    with ordinary(monkeypatch):
+    with plain_steps(monkeypatch):
         wanted = said()
     for one, other in zip(replayed, wanted, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
@@ -186,12 +186,12 @@ METHODS = {
 
 @pytest.mark.parametrize("build", [gpt2, transformer])
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_find_the_same(replays, monkeypatch, build, name):
+def test_every_method_finds_the_same_with_replayed_steps(replays, monkeypatch, build, name):
     if build is transformer and name == "draft":
         pytest.skip("no draft of this kind")
     model, method, source = build(), METHODS[name], Sequences.of(PROMPTS, 0)
     found = [method.run(generator(model), source) for _ in range(2)]
-    with ordinary(monkeypatch):
+    with plain_steps(monkeypatch):
         wanted = method.run(generator(model), source)
     for one in found:
         for hypotheses, others in zip(one, wanted, strict=True):
@@ -202,11 +202,11 @@ def test_methods_find_the_same(replays, monkeypatch, build, name):
 
 
 @pytest.mark.parametrize("build", [gpt2, transformer])
-def test_a_long_text_moves_from_place_to_place(replays, monkeypatch, build):
+def test_a_long_text_moves_to_buffers_of_larger_capacity(replays, monkeypatch, build):
     model, tokens = build(), ids(2, 180)
     source = Sequences.of([[3, 4], [5]], 0)
-    same_as_ordinary(model, lambda: start(model, source)[0], tokens, monkeypatch)
-    rooms = [place.room for place in cuda_graphs._replays[model].places]
+    assert_same_as_plain(model, lambda: start(model, source)[0], tokens, monkeypatch)
+    rooms = [buffer.room for buffer in cuda_graphs._replays[model].buffers]
     most = 200 if build is gpt2 else 256  # positions that a model has learned
     assert rooms == [32, 64, 128, most]
     assert len([one for one in replays if one != "recorded"]) == 180 - 4
@@ -219,35 +219,35 @@ def test_a_rewound_state_equals_one_that_read_less(replays, monkeypatch):
         state, found = start(model, Sequences.of(PROMPTS, 0))[0], []
         for count, gone in ((1, 0), (4, 2), (1, 0), (4, torch.tensor([0, 3, 1])), (1, 0), (2, 1)):
             for _ in range(2):
-                scores, state = walked(model, state, ids(3, count, seed=9), (count,))
+                scores, state = stepped(model, state, ids(3, count, seed=9), (count,))
                 found.append(scores)
             state = state.rewind(gone)
         return torch.cat(found, 1)
 
     found = [said() for _ in range(2)]
-    with ordinary(monkeypatch):
+    with plain_steps(monkeypatch):
         wanted = said()
     for one in found:
         torch.testing.assert_close(one, wanted, **CLOSE)
 
 
-def test_in_bfloat16(replays, monkeypatch):
+def test_replayed_steps_in_bfloat16_are_close_to_plain_ones(replays, monkeypatch):
     model = halved(gpt2())
     source, tokens = Sequences.of([[3, 4], [5]], 0), ids(2, 40)
     state = start(model, source)[0]
     assert state.keys.dtype == torch.bfloat16
-    found = walked(model, state, tokens)[0]
-    with ordinary(monkeypatch):
-        wanted = walked(model, start(model, source)[0], tokens)[0]
+    found = stepped(model, state, tokens)[0]
+    with plain_steps(monkeypatch):
+        wanted = stepped(model, start(model, source)[0], tokens)[0]
     torch.testing.assert_close(found, wanted, atol=0.05 * float(wanted.abs().max()), rtol=0)
     assert len(replays) > 30
 
 
-# ---- places ------------------------------------------------------------------------------------
+# ---- buffers -----------------------------------------------------------------------------------
 
 
-def test_texts_that_are_written_beside_each_other(replays, monkeypatch):
-    """Each has a place of its own; one that is let go is free for the next."""
+def test_texts_generated_in_turn_have_a_buffer_each(replays, monkeypatch):
+    """Each text has its own buffer; the buffer of a deleted text is used again."""
     model, tokens = gpt2(), [ids(2, 9, seed) for seed in range(3)]
     source = Sequences.of([[3, 4], [5]], 0)
 
@@ -261,76 +261,76 @@ def test_texts_that_are_written_beside_each_other(replays, monkeypatch):
         return [torch.cat(one, 1) for one in found]
 
     found = beside()
-    places = cuda_graphs._replays[model].places
+    buffers = cuda_graphs._replays[model].buffers
     gc.collect()
-    assert len(places) == 3 and all(place.free for place in places)
+    assert len(buffers) == 3 and all(buffer.free for buffer in buffers)
     again = beside()
-    assert len(places) == 3
-    with ordinary(monkeypatch):
+    assert len(buffers) == 3
+    with plain_steps(monkeypatch):
         wanted = beside()
     for one, other, own in zip(found, again, wanted, strict=True):
         torch.testing.assert_close(one, own, **CLOSE)
         torch.testing.assert_close(other, own, **CLOSE)
 
 
-def test_places_that_nobody_needs_are_given_up(replays, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "PLACES", 2)
+def test_the_least_recently_used_buffers_are_freed(replays, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "BUFFERS", 2)
     model = gpt2()
     for rows in (1, 2, 3, 5, 9):
-        walked(model, start(model, Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
-    assert [place.lines for place in cuda_graphs._replays[model].places] == [8, 16]
+        stepped(model, start(model, Sequences.of([[4]] * rows, 0))[0], ids(rows, 4))
+    assert [buffer.lines for buffer in cuda_graphs._replays[model].buffers] == [8, 16]
 
 
-def test_memory_that_is_short_is_taken_from_idle_places(replays, monkeypatch):
+def test_idle_buffers_are_freed_when_memory_is_short(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
-    walked(model, start(model, source)[0], ids(2, 40))
+    stepped(model, start(model, source)[0], ids(2, 40))
     made, full = cuda_graphs.GraphBuffer.__init__, [True]
 
-    def place(one, *shape):
+    def failing(one, *shape):
         if full:
             full.clear()
             raise torch.OutOfMemoryError("no more")
         made(one, *shape)
 
-    monkeypatch.setattr(cuda_graphs.GraphBuffer, "__init__", place)
-    walked(model, start(model, None)[0], ids(1, 4))
-    assert [one.lines for one in cuda_graphs._replays[model].places] == [1]
+    monkeypatch.setattr(cuda_graphs.GraphBuffer, "__init__", failing)
+    stepped(model, start(model, None)[0], ids(1, 4))
+    assert [one.lines for one in cuda_graphs._replays[model].buffers] == [1]
 
 
-def test_a_model_that_goes_on_learning_gets_its_memory_back(replays):
+def test_the_buffers_of_a_training_model_are_freed_after_decoding(replays):
     model, source = gpt2().train(), Sequences.of(PROMPTS, 0)
     with evaluating(generator(model)):
         METHODS["greedy"].run(generator(model), source)
-        assert cuda_graphs._replays[model].places
-    assert model.training and not cuda_graphs._replays[model].places
+        assert cuda_graphs._replays[model].buffers
+    assert model.training and not cuda_graphs._replays[model].buffers
 
 
-def test_few_steps_are_not_worth_a_recording(replays, monkeypatch):
+def test_the_first_steps_are_not_recorded(replays, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "OWN", 4)
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     for _ in range(3):
-        walked(model, start(model, source)[0], ids(2, 1))
+        stepped(model, start(model, source)[0], ids(2, 1))
     assert not replays
-    walked(model, start(model, source)[0], ids(2, 3))
+    stepped(model, start(model, source)[0], ids(2, 3))
     assert replays == ["recorded", (2, 1), (2, 1)]
 
 
 def test_nan_in_one_text_does_not_reach_others(replays, monkeypatch):
     model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
     state, tokens = start(model, source)[0], ids(2, 4)
-    _, state = walked(model, state, tokens)
+    _, state = stepped(model, state, tokens)
     state.keys.fill_(torch.nan)
     state.values.fill_(torch.nan)
-    assert walked(model, state, tokens)[0].isnan().all()
+    assert stepped(model, state, tokens)[0].isnan().all()
     del state
-    same_as_ordinary(model, lambda: start(model, source)[0], ids(2, 6), monkeypatch)
+    assert_same_as_plain(model, lambda: start(model, source)[0], ids(2, 6), monkeypatch)
 
 
-def test_weights_that_change_are_read_and_those_that_move_are_recorded_anew(replays, monkeypatch):
+def test_changed_weights_are_replayed_and_moved_ones_recorded_again(replays, monkeypatch):
     model, source, tokens = gpt2(), Sequences.of([[3, 4], [5]], 0), ids(2, 5)
 
     def compared():
-        same_as_ordinary(model, lambda: start(model, source)[0], tokens, monkeypatch)
+        assert_same_as_plain(model, lambda: start(model, source)[0], tokens, monkeypatch)
 
     compared()
     model.blocks[0].feed.inner.weight.mul_(2)
@@ -341,13 +341,13 @@ def test_weights_that_change_are_read_and_those_that_move_are_recorded_anew(repl
     assert replays.count("recorded") == 2
     other = copy.deepcopy(model)
     other.blocks[0].feed.inner.weight.mul_(2)
-    same_as_ordinary(other, lambda: start(other, source)[0], tokens, monkeypatch)
+    assert_same_as_plain(other, lambda: start(other, source)[0], tokens, monkeypatch)
 
 
 # ---- what is not replayed ----------------------------------------------------------------------
 
 
-def test_a_model_keeps_its_own_step_where_more_than_scores_is_wanted(replays):
+def test_capture_gating_gradients_autocast_and_training_use_the_plain_step(replays):
     model = gpt2()
     state, tokens = start(model, Sequences.of([[3, 4], [5]], 0))[0], ids(2, 20)
 
@@ -373,7 +373,7 @@ def test_a_model_keeps_its_own_step_where_more_than_scores_is_wanted(replays):
 
 
 class Uneven(GPT2):
-    """It treats rows of different lengths in another way."""
+    """A model that treats rows of different lengths differently."""
 
     def step(self, tokens, state):
         scores, state = super().step(tokens, state)
@@ -381,15 +381,15 @@ class Uneven(GPT2):
 
 
 class Twice(GPT2):
-    """It reads every token twice."""
+    """A model that reads every token twice."""
 
     def step(self, tokens, state):
         _, state = super().step(tokens, state)
         return super().step(tokens, state)
 
 
-class Looks(GPT2):
-    """What it does depends on a number."""
+class ReadsNumbers(GPT2):
+    """A model whose operations depend on a number of a tensor."""
 
     def step(self, tokens, state):
         scores, state = super().step(tokens, state)
@@ -397,30 +397,30 @@ class Looks(GPT2):
 
 
 @pytest.mark.parametrize(("kind", "why"), [
-    (Uneven, "other scores"), (Twice, "not advanced once"), (Looks, "is capturing"),
+    (Uneven, "other scores"), (Twice, "not advanced once"), (ReadsNumbers, "is capturing"),
 ])  # fmt: skip
-def test_steps_that_cannot_be_recorded_are_told_once(replays, monkeypatch, kind, why):
+def test_steps_that_cannot_be_recorded_give_one_warning(replays, monkeypatch, kind, why):
     model = decided(kind(GPT2Config(WORDS, d_model=16, heads=2, layers=2, max_length=200)))
     begun = lambda: start(model, Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
     with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA graphs.*{why}") as told:
-        same_as_ordinary(model, begun, ids(2, 6), monkeypatch)
-        same_as_ordinary(model, begun, ids(2, 6), monkeypatch)
-    assert len(told) == 1 and not cuda_graphs._replays[model].places
+        assert_same_as_plain(model, begun, ids(2, 6), monkeypatch)
+        assert_same_as_plain(model, begun, ids(2, 6), monkeypatch)
+    assert len(told) == 1 and not cuda_graphs._replays[model].buffers
 
 
-def test_hooks_are_heard_at_every_step(replays):
+def test_a_model_with_hooks_uses_the_plain_step(replays):
     model, heard = gpt2(), []
     model.norm.register_forward_hook(lambda *call: heard.append(1))
     state = start(model, Sequences.of([[3, 4], [5]], 0))[0]
     heard.clear()
     with pytest.warns(UserWarning, match="hooks on its parts"):
-        walked(model, state, ids(2, 6))
+        stepped(model, state, ids(2, 6))
     assert len(heard) == 6
 
 
-def test_a_model_that_is_gone_leaves_nothing(replays):
+def test_the_buffers_of_a_deleted_model_are_freed(replays):
     model = gpt2()
-    walked(model, start(model, None)[0], ids(1, 4))
+    stepped(model, start(model, None)[0], ids(1, 4))
     before = len(cuda_graphs._replays)
     del model
     gc.collect()
@@ -430,7 +430,7 @@ def test_a_model_that_is_gone_leaves_nothing(replays):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 @pytest.mark.parametrize("build", [gpt2, transformer])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_gpu_finds_the_same(monkeypatch, build, name):
+def test_every_method_finds_the_same_on_a_gpu(monkeypatch, build, name):
     if build is transformer and name == "draft":
         pytest.skip("no draft of this kind")
     model, method = build().cuda(), METHODS[name]
@@ -440,23 +440,23 @@ def test_a_gpu_finds_the_same(monkeypatch, build, name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = [method.run(generator(model), source) for _ in range(2)]
-    with ordinary(monkeypatch):
+    with plain_steps(monkeypatch):
         wanted = method.run(generator(model), source)
-    assert cuda_graphs._replays[model].places
+    assert cuda_graphs._replays[model].buffers
     for one in found:
         assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in r] for r in wanted]
 
 
 @pytest.mark.parametrize("build", [gpt2, transformer])
 @pytest.mark.parametrize("method", [Greedy(max_tokens=40), Sampling(max_tokens=40)])
-def test_a_step_looks_at_the_device_once(replays, looks, build, method):
+def test_a_step_waits_for_the_device_once(replays, device_waits, build, method):
     model, source = build(), Sequences.of(PROMPTS, 0)
     object.__setattr__(model.config, "eos", None)  # so that no row ends
     steps = method.steps(generator(model), source)
     for _ in range(8):
         next(steps)  # what is read, drawn and recorded before
     for _ in range(10):
-        with looks() as seen:
+        with device_waits() as seen:
             next(steps)
         assert seen.found == ["tolist"]
     assert len(replays) > 10

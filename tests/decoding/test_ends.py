@@ -160,8 +160,8 @@ def test_an_end_that_the_limit_forces_is_reported_as_unfinished(gpt2):
 # --------------------------------------------------------------------- compiled searches
 
 
-class Ear:
-    """Whoever listens gets the search step by step."""
+class SilentListener:
+    """A listener, for which a search runs step by step."""
 
     def expanded(self, sentences, step, done):
         pass
@@ -221,7 +221,7 @@ def test_the_compiled_search_equals_the_search_step_by_step(quantized, monkeypat
         source = batch(sources(3, vocabulary, seed=at))
         liked = [t for h in Greedy(max_tokens=6, eos=()).run(model, source) for t in h[0].tokens]
         beam = constrained(draw, liked, vocabulary)
-        found, wanted = beam.run(model, source), beam.run(model, source, Ear())
+        found, wanted = beam.run(model, source), beam.run(model, source, SilentListener())
         assert pairs(found) == pairs(wanted), beam
         for one, two in zip(sum(found, []), sum(wanted, []), strict=True):
             assert one.score == pytest.approx(two.score, rel=1e-3, abs=1e-3)
@@ -279,13 +279,13 @@ def test_a_huge_limit_takes_no_memory(limit):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("tiny")
+    path = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(1)
     kind, tokenizer = model_class("gpt2"), train("bpe", ["a dog and a cat"], 300)
     sizes = dict(d_model=16, heads=2, layers=1, max_length=32, eos=tokenizer.eos_id)
     model = kind(kind.Config(vocab_size=tokenizer.vocab_size, **sizes))
-    save(LanguageModeling(model, tokenizer, method=Greedy(max_tokens=4, eos=(3, 5))), place)
-    return place
+    save(LanguageModeling(model, tokenizer, method=Greedy(max_tokens=4, eos=(3, 5))), path)
+    return path
 
 
 def test_ends_survive_saving_loading_and_quantizing(folder, tmp_path):

@@ -23,6 +23,7 @@ from regard.decoding import (
     TotalLimit,
     generate,
     load,
+    load_from_model_config,
     save,
     with_options,
 )
@@ -55,7 +56,7 @@ def marian():
 
 @pytest.fixture(scope="module", params=[gpt2, marian], ids=["gpt2", "marian"])
 def pair(request, tmp_path_factory):
-    """Their model, ours, and the folder that both come from."""
+    """The model of `transformers`, ours, and the folder of both."""
     torch.manual_seed(3)
     theirs, folder = request.param().eval(), tmp_path_factory.mktemp("model")
     theirs.save_pretrained(folder)
@@ -107,6 +108,7 @@ def config(draw, answers):
     maybe(0.1, "min_new_tokens", lambda: draw.randint(0, 8))
     maybe(0.2, "no_repeat_ngram_size", lambda: draw.randint(0, 3))
     maybe(0.2, "bad_words_ids", lambda: [some(1, 3) for _ in range(draw.randint(1, 3))])
+    maybe(0.3, "repetition_penalty", lambda: draw.choice([1.3, 0.7, 5.0, 1.0]))
     maybe(0.2, "suppress_tokens", lambda: some(1, 4))
     maybe(0.2, "begin_suppress_tokens", lambda: some(1, 8))
     maybe(0.15, "forced_bos_token_id", lambda: draw.randrange(VOCABULARY))
@@ -117,7 +119,7 @@ def config(draw, answers):
 
 
 def their_tokens(model, file, prompt):
-    """The tokens of each sequence, without the prompt and what stands behind an end; or why not."""
+    """The tokens of each sequence without the prompt and what follows an end; or the error."""
     ends = json.loads(file.read_text())["eos_token_id"]
     ends = [ends] if isinstance(ends, int) else ends
     ids = torch.tensor([prompt])
@@ -221,13 +223,15 @@ def test_an_unsupported_field_causes_a_warning_unless_it_has_no_effect(name, tmp
 def test_tokens_outside_the_vocabulary_raise_an_error(pair, tmp_path):
     theirs, ours, _ = pair
     for values in (
-        {"bad_words_ids": [[1, 99]]},
         {"forced_bos_token_id": 99},
         {"forced_eos_token_id": [2, 99]},
     ):
         (name,) = values
         with pytest.raises(ConfigError, match=rf"{FILE}: `{name}` must be tokens .* one is 99"):
             load(written(tmp_path, values), ours)
+    with pytest.warns(UserWarning, match="bad_words_ids: the model has only the tokens 0 to 23"):
+        method = load(written(tmp_path, {"bad_words_ids": [[1, 99], [3]]}), ours)
+    assert method == load(written(tmp_path, {"bad_words_ids": [[3]]}), ours)
     harmless = {"suppress_tokens": [99], "begin_suppress_tokens": [99], "eos_token_id": [2, 99]}
     method = load(written(tmp_path, harmless | {"min_new_tokens": 2, "max_new_tokens": 3}), ours)
     generate(ours, Sequences.of([[5]], 0), method)
@@ -244,6 +248,71 @@ def test_tokens_outside_the_vocabulary_raise_an_error(pair, tmp_path):
 def test_a_token_both_forced_and_forbidden_raises_an_error(name, tmp_path):
     with pytest.raises(ConfigError, match=f"`{name}` forces 5, which `suppress_tokens` forbids"):
         load(written(tmp_path, {name: 5, "suppress_tokens": [4, 5]}))
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "method"),
+    [
+        ({"temperature": 0.7, "top_p": 0.9}, "temperature, top_p", Greedy()),
+        ({"do_sample": False, "temperature": 0.0, "top_k": 4}, "temperature, top_k", Greedy()),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "top_k", Greedy()),
+        ({"num_beams": 4, "top_k": 4}, "top_k", Beam(4)),
+        ({"num_beams": 4, "do_sample": True, "top_k": 4}, "top_k", Beam(4)),
+        ({"num_return_sequences": 3}, "num_return_sequences", Greedy()),
+    ],
+)
+def test_fields_of_another_method_are_named_and_change_nothing(values, names, method, tmp_path):
+    with pytest.warns(UserWarning, match=f"asks for under {names}: it asks for .* does not read"):
+        assert load(written(tmp_path, values)) == method
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "num_return_sequences": 1}
+        assert load(written(tmp_path, neutral | {"repetition_penalty": 1.0})) == Greedy()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_repetition_penalty_gives_the_same_tokens_in_every_batch_and_with_a_draft(pair, tmp_path):
+    theirs, ours, _ = pair
+    values = {"repetition_penalty": 1.4, "max_new_tokens": 9, "eos_token_id": 2, "pad_token_id": 0}
+    values |= {"decoder_start_token_id": 0} if theirs.config.is_encoder_decoder else {}
+    file = written(tmp_path, values)
+    prompts = [[5, 6, 7, 8, 5], [9, 3], [11]]
+    wanted = [their_tokens(theirs, file, prompt)[0] for prompt in prompts]
+    for options in ({}, {"prompt_lookup_num_tokens": 3}):
+        method = load(written(tmp_path, values | options), ours)
+        found = generate(ours, Sequences.of(prompts, 0), method)
+        assert [[*row[0].tokens] for row in found] == wanted
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_beams": 3, "length_penalty": 0.7, "bad_words_ids": [[0]], "max_length": 12},
+        {"repetition_penalty": 1.5, "max_length": 9, "no_repeat_ngram_size": 2},
+        {"do_sample": False, "temperature": 0.4, "top_k": 7, "max_length": 11},
+    ],
+)
+def test_without_the_file_the_fields_of_config_json_are_read(pair, fields, tmp_path):
+    """As folders had them before there was generation_config.json."""
+    theirs, ours, folder = pair
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / FILE).unlink()
+    config = json.loads((tmp_path / "config.json").read_text()) | fields
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    old = type(theirs).from_pretrained(tmp_path).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    row = old.generate(ids, attention_mask=torch.ones_like(ids))[0].tolist()
+    wanted = row[1:] if theirs.config.is_encoder_decoder else row[3:]
+    wanted = wanted[: wanted.index(2)] if 2 in wanted else wanted
+    method = load_from_model_config(config, tmp_path / "config.json", ours)
+    found = generate(ours, Sequences.of([[5, 6, 7]], 0), method)
+    assert found[0][0].tokens == wanted
+
+
+def test_a_config_json_without_such_fields_has_no_method(pair, tmp_path):
+    defaults = {"num_beams": 1, "max_length": 20, "top_k": 50, "bad_words_ids": None, "d_model": 3}
+    assert load_from_model_config(defaults, tmp_path / "config.json", pair[1]) is None
 
 
 # --------------------------------------------------------------------------- mutated files

@@ -84,7 +84,7 @@ def test_greedy_equals_a_beam_of_one(name):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["transformer", "seq2seq"])
-def test_scores_are_those_of_the_full_pass(name):
+def test_scores_equal_those_of_the_full_pass(name):
     model, rows = build(name), sources(5, VOCABULARY)
     beam = Beam(4, 4, stopping=BeamFinished(), max_tokens=10)
     found = beam.run(model, Sequences.of(rows, 0))

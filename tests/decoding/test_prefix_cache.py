@@ -1,14 +1,26 @@
 """The prefix cache changes how long a start takes, and nothing else."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from decoding_mocks import EOS, Recurrent, batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.attention.head_gates import gated
+from regard.attention.capture import listening
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
-from regard.decoding import Beam, Greedy, Sampling, SmallModel, Speculative, generate, keep_prefixes
+from regard.decoding import (
+    Beam,
+    Greedy,
+    PrefixCache,
+    Sampling,
+    SmallModel,
+    Speculative,
+    Streaming,
+    generate,
+)
 from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models import model_class
@@ -34,7 +46,7 @@ def text(count, seed):
 
 
 class Counting:
-    """How many tokens the embedding of a model is asked for."""
+    """Counts the tokens that the embedding of a model reads."""
 
     def __init__(self, model):
         self.tokens = 0
@@ -45,9 +57,9 @@ class Counting:
 
 
 @torch.no_grad()
-def same_start(kept, model, source):
+def same_start(cache, model, source):
     """The state and the first tokens, against the model's own."""
-    state, first = kept.start(source)
+    state, first = start(cache, source)
     expected, wanted = start(model, source)
     assert torch.equal(first, wanted)
     assert torch.equal(state.lengths, expected.lengths)
@@ -71,22 +83,22 @@ BATCHES = st.lists(st.lists(PROMPT, min_size=1, max_size=4), min_size=1, max_siz
 @settings(max_examples=25)
 @given(BATCHES, st.sampled_from([3, 9, 1000]), st.booleans())
 def test_results_do_not_depend_on_the_cache_its_budget_or_the_order_of_prompts(batches, room, long):
-    model = MODEL
-    with keep_prefixes(model, room * 2 * TOKEN) as kept:
-        for prompts in batches:
-            if long:  # a beginning that is worth a pass of its own
-                prompts = [[*range(3, 20), *prompt] for prompt in prompts]
-            same_start(kept, model, Sequences.of(prompts, 0))
-            nodes = list(kept._nodes())
-            assert kept.bytes == 2 * TOKEN * sum(len(node.tokens) for node in nodes)
-            assert kept.bytes <= kept.budget_bytes
-            assert all(node.keys.shape == (2, 2, len(node.tokens), 8) for node in nodes)
-            assert all(
-                key == child.tokens[0] and child.parent is node
-                for node in [*nodes, kept._root]
-                for key, child in node.children.items()
-            )
-        assert 0 <= kept.reused <= kept.tokens
+    cache = PrefixCache(MODEL, room * 2 * TOKEN)
+    tree = cache._tree
+    for prompts in batches:
+        if long:  # a beginning that is worth a pass of its own
+            prompts = [[*range(3, 20), *prompt] for prompt in prompts]
+        same_start(cache, MODEL, Sequences.of(prompts, 0))
+        nodes = list(tree.nodes())
+        assert cache.bytes == 2 * TOKEN * sum(len(node.tokens) for node in nodes)
+        assert cache.bytes <= room * 2 * TOKEN
+        assert all(node.keys.shape == (2, 2, len(node.tokens), 8) for node in nodes)
+        assert all(
+            key == child.tokens[0] and child.parent is node
+            for node in [*nodes, tree.root]
+            for key, child in node.children.items()
+        )
+    assert 0 <= cache.reused <= cache.tokens
 
 
 MODEL = build().double()
@@ -98,112 +110,183 @@ def test_a_common_prefix_is_computed_once():
     for method in (Greedy(max_tokens=9), Beam(3, max_tokens=9), Sampling(samples=2, max_tokens=9)):
         expected = [method.run(model, batch([prompt]))[0] for prompt in prompts]
         counted = Counting(model)
-        with keep_prefixes(model) as kept:
-            found = [method.run(model, batch([prompt]))[0] for prompt in prompts]
-            # 40 + 2 for the first prompt; of the others, what is behind the beginning.
-            assert kept.tokens - kept.reused == 42 + 4 + 0 + 7
-            assert kept.bytes == (42 + 4 + 7) * TOKEN
+        cache = PrefixCache(model)
+        found = [method.run(cache, batch([prompt]))[0] for prompt in prompts]
+        # 40 + 2 for the first prompt; of the others, what is behind the beginning.
+        assert cache.tokens - cache.reused == 42 + 4 + 0 + 7
+        assert cache.bytes == (42 + 4 + 7) * TOKEN
         assert [[h.tokens for h in one] for one in found] == [
             [h.tokens for h in one] for one in expected
         ]
         for one, two in zip(found, expected, strict=True):
             assert one[0].score == pytest.approx(two[0].score, abs=1e-5)
         counted.hook.remove()
-        with keep_prefixes(model) as kept:
-            together = method.run(model, batch(prompts))
+        cache = PrefixCache(model)
+        together = method.run(cache, batch(prompts))
         assert [[h.tokens for h in one] for one in together] == [
             [h.tokens for h in one] for one in expected
         ]
-        assert kept.tokens - kept.reused == 40 + 4 * 7  # each row reads as much as the longest rest
+        assert cache.tokens - cache.reused == 40 + 4 * 7  # each row reads as much as the longest
         assert counted.tokens > 0
+
+
+def test_streamed_tokens_are_those_without_a_cache():
+    model, prompts = build(1), batch([text(30, 1), text(20, 2)])
+    cache, plan = PrefixCache(model), Greedy(max_tokens=6)
+    for _ in range(2):
+        assert list(Streaming(cache, prompts, plan)) == list(Streaming(model, prompts, plan))
+    assert cache.reused == 29 + 19 and cache.prompts == 4
 
 
 def test_cached_tokens_are_not_computed():
     model, prompt = build(2), text(50, 3)
-    with keep_prefixes(model):
-        counted = Counting(model)
-        generate(model, batch([prompt]), max_tokens=1)
-        assert counted.tokens == 50
-        generate(model, batch([prompt]), max_tokens=1)
-        assert counted.tokens == 51
+    cache, counted = PrefixCache(model), Counting(model)
+    generate(cache, batch([prompt]), max_tokens=1)
+    assert counted.tokens == 50
+    generate(cache, batch([prompt]), max_tokens=1)
+    assert counted.tokens == 51
     generate(model, batch([prompt]), max_tokens=1)
-    assert counted.tokens == 101  # off outside of the block
+    assert counted.tokens == 101  # the model itself has no cache
+
+
+def test_empty_prompts_share_a_batch_with_cached_ones():
+    model = build(2)
+    cache = PrefixCache(model)
+    prompts = Sequences.of([text(20, 1), [], text(9, 2), [5]], 0)
+    for _ in range(2):
+        same_start(cache, model, prompts)
+    assert (cache.tokens, cache.reused) == (2 * 27, 27)
+    assert generate(cache, None, max_tokens=3) == generate(model, None, max_tokens=3)
+    assert cache.prompts == 8  # there was nothing to be read
 
 
 def test_the_least_recently_used_prefix_is_evicted_first():
     model, a, b, c = build(3), *(text(11, seed) for seed in range(3))
-    with keep_prefixes(model, 20 * TOKEN) as kept:
-        for prompt in (a, b, a, c):  # 10 tokens each are read
-            generate(model, batch([prompt]), max_tokens=1)
-        assert (kept.reused, kept.evicted) == (10, 10)
-        before = kept.reused
-        generate(model, batch([a]), max_tokens=1)
-        generate(model, batch([c]), max_tokens=1)
-        assert kept.reused == before + 20
-        generate(model, batch([b]), max_tokens=1)
-        assert kept.reused == before + 20
-    assert str(kept).startswith("30 of 70 tokens of 7 prompts were reused (43%); 0.0 of 0.0 MiB")
+    cache = PrefixCache(model, 20 * TOKEN)
+    for prompt in (a, b, a, c):  # 10 tokens each are read
+        generate(cache, batch([prompt]), max_tokens=1)
+    assert (cache.reused, cache.evicted) == (10, 10)
+    before = cache.reused
+    generate(cache, batch([a]), max_tokens=1)
+    generate(cache, batch([c]), max_tokens=1)
+    assert cache.reused == before + 20
+    generate(cache, batch([b]), max_tokens=1)
+    assert cache.reused == before + 20
+    assert str(cache).startswith("30 of 70 tokens of 7 prompts were reused (43%); 0.0 of 0.0 MiB")
 
 
-def test_other_models_and_changed_weights_do_not_use_the_cache():
-    one, two, prompt = build(4), build(5), batch([text(30, 1)])
-    with keep_prefixes(one) as kept, keep_prefixes(two) as others:
-        generate(one, prompt, max_tokens=1)
-        generate(two, prompt, max_tokens=1)
-        assert (kept.prompts, kept.reused, others.prompts, others.reused) == (1, 0, 1, 0)
-        with torch.no_grad():
-            one.blocks[0].feed.inner.weight.mul_(1.5)
-        same_start(kept, one, prompt)
-        assert kept.reused == 0 and kept.evicted == 29
-        same_start(kept, one, prompt)
-        assert kept.reused == 29
-        one.double()
-        same_start(kept, one, prompt)
-        assert kept.reused == 29
-        one.float()
-        with torch.autocast("cpu", torch.bfloat16):
-            kept.start(prompt)
-        assert kept.reused == 29
+@torch.no_grad()
+def test_changed_weights_clear_the_cache():
+    model, prompt = build(4), batch([text(30, 1)])
+    cache = PrefixCache(model)
+    generate(cache, prompt, max_tokens=1)
+    model.blocks[0].feed.inner.weight.mul_(1.5)
+    same_start(cache, model, prompt)
+    assert cache.reused == 0 and cache.evicted == 29
+    same_start(cache, model, prompt)
+    assert cache.reused == 29
+    model.double()
+    same_start(cache, model, prompt)
+    assert cache.reused == 29
+    model.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        start(cache, prompt)
+    assert cache.reused == 29
+
+
+@torch.no_grad()
+def test_a_state_of_another_type_clears_the_cache():
+    model, (ids,) = build(4), batch([text(30, 1)]).ids.split(1)
+    cache = PrefixCache(model)
+    cache.prefill(ids, model.empty(1))
+    after = cache.prefill(ids, model.empty(1, torch.float64))
+    assert cache.reused == 0 and cache.evicted == 30 and after.keys.dtype == torch.float64
 
 
 def test_the_cache_is_bypassed_while_heads_are_masked():
     model, prompt = build(6), batch([text(30, 1)])
-    with keep_prefixes(model) as kept:
-        generate(model, prompt, max_tokens=5)
-        silent = torch.tensor([0.0, 1.0])
-        with gated(lambda attention, hidden: silent):
-            found = generate(model, prompt, max_tokens=5)
-        assert (kept.prompts, kept.bypassed, kept.reused) == (2, 1, 0)
-        generate(model, None, max_tokens=2)
-        assert kept.bypassed == 2 and "2 prompts bypassed the cache" in str(kept)
-    with gated(lambda attention, hidden: silent):
+    cache = PrefixCache(model)
+    generate(cache, prompt, max_tokens=5)
+    with heads_masked(model, {1: [1]}):
+        found = generate(cache, prompt, max_tokens=5)
+    assert (cache.prompts, cache.bypassed, cache.reused) == (2, 1, 0)
+    assert "1 prompts bypassed the cache" in str(cache)
+    with heads_masked(model, {1: [1]}):
         assert generate(model, prompt, max_tokens=5) == found
     assert generate(model, prompt, max_tokens=5) != found
 
 
+class Listener:
+    """Counts the captured weights."""
+
+    def __init__(self):
+        self.taken = 0
+
+    def wants(self, point):
+        return True
+
+    def take(self, point, weights):
+        self.taken += 1
+
+    def label(self, source, target): ...
+
+
+def test_the_cache_is_bypassed_while_attention_is_captured():
+    model, prompt, taken = build(6), batch([text(30, 1)]), []
+    cache = PrefixCache(model)
+    for _ in range(2):
+        listener = Listener()
+        token = listening.set(listener)
+        generate(cache, prompt, max_tokens=5)
+        listening.reset(token)
+        taken.append(listener.taken)
+    assert taken[0] == taken[1] and cache.bypassed == 2 and not cache.bytes
+
+
+def test_the_cache_is_bypassed_in_training_and_where_gradients_are_wanted():
+    model, (ids,) = build(6), batch([text(30, 1)]).ids.split(1)
+    cache = PrefixCache(model)
+    cache.prefill(ids, model.empty(1))
+    with torch.no_grad():
+        cache.train().prefill(ids, model.empty(1))
+        assert model.training and (cache.bypassed, cache.bytes) == (2, 0)
+        state = cache.eval().prefill(ids, model.empty(1))
+        cache.prefill(ids, state)  # behind other tokens
+    assert not model.training and (cache.bypassed, cache.bytes) == (3, 30 * TOKEN)
+
+
 def test_drafts_and_models_have_caches_of_their_own():
     model, small, beginning = build(7), build(8, layers=1), text(30, 2)
-    plan = Speculative(Greedy(max_tokens=10), SmallModel(small))
     rows = batch([[*beginning, 3], [*beginning, 4, 5], [*beginning, 6]])
-    expected = plan.run(model, rows)
-    with keep_prefixes(model) as kept, keep_prefixes(small) as ahead:
-        for _ in range(2):
-            found = plan.run(model, rows)
-            assert [h.tokens for (h,) in found] == [h.tokens for (h,) in expected]
-        assert kept.reused == ahead.reused > 90
+    expected = Speculative(Greedy(max_tokens=10), SmallModel(small)).run(model, rows)
+    cache, ahead = PrefixCache(model), PrefixCache(small)
+    plan = Speculative(Greedy(max_tokens=10), SmallModel(ahead))
+    for _ in range(2):
+        found = plan.run(cache, rows)
+        assert [h.tokens for (h,) in found] == [h.tokens for (h,) in expected]
+    assert cache.reused == ahead.reused > 90
+
+
+def test_threads_share_a_cache():
+    model, beginning = build(1), text(40, 0)
+    prompts = [batch([[*beginning, *text(n, n)]]) for n in range(1, 9)]
+    expected = [generate(model, prompt, max_tokens=3)[0][0].tokens for prompt in prompts]
+    cache = PrefixCache(model, 60 * TOKEN)  # prefixes are evicted, too
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda one: generate(cache, one, max_tokens=3), prompts * 3))
+    assert [one[0][0].tokens for one in found] == expected * 3
+    assert cache.prompts == 24 and cache.tokens == 3 * sum(40 + n - 1 for n in range(1, 9))
+    assert cache.bytes == TOKEN * sum(len(node.tokens) for node in cache._tree.nodes())
 
 
 def test_models_without_a_key_value_cache_raise_an_error():
     LSTM, Transformer = model_class("recurrent"), model_class("transformer")
     lstm = LSTM(LSTM.Config(vocab_size=9, d_model=4, layers=1))
     sizes = dict(d_model=4, d_ff=4, heads=1, encoder_layers=1, decoder_layers=1)
-    with pytest.raises(ConfigError, match="not of RecurrentLanguageModel .Cells."):
-        with keep_prefixes(lstm):
-            pass
+    with pytest.raises(ConfigError, match="not for RecurrentLanguageModel .Cells."):
+        PrefixCache(lstm)
     for model in (Recurrent(), Transformer(Transformer.Config(vocab_size=9, **sizes))):
-        with pytest.raises(ConfigError, match=f"not of {type(model).__name__}"):
-            with keep_prefixes(model):
-                pass
+        with pytest.raises(ConfigError, match=f"not for {type(model).__name__}"):
+            PrefixCache(model)
     with pytest.raises(ConfigError, match="`budget_bytes` must be at least 1, but is 0"):
-        with keep_prefixes(MODEL, 0):
-            pass
+        PrefixCache(MODEL, 0)

@@ -1,4 +1,4 @@
-"""Samples come from the right distribution, and depend on nothing but their own text and seed."""
+"""Samples have the right distribution and depend only on their own text and seed."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from regard.decoding.sampling import Draw
 from regard.errors import ConfigError
 
 
-def test_a_sample_depends_on_its_own_text_alone():
+def test_a_sample_does_not_depend_on_the_batch():
     model, rows = Recurrent(seed=2), sources(9)
     method = Sampling((Temperature(1.2),), samples=3, seed=7, max_tokens=12)
     together = method.run(model, batch(rows))
@@ -28,7 +28,7 @@ def test_a_sample_depends_on_its_own_text_alone():
     assert [h.tokens for each in other for h in each] != list(map(list, texts))
 
 
-def test_frequencies_are_the_probabilities():
+def test_frequencies_of_samples_are_close_to_the_probabilities():
     table = torch.tensor([[0.5, 0.0, 0.2, 0.3]]).expand(1, 4, 4)
     (found,) = Sampling(samples=4000, max_tokens=1).run(Markov(table), batch([[0]]))
     drawn = [h.tokens[0] if h.tokens else 2 for h in found]
@@ -37,7 +37,7 @@ def test_frequencies_are_the_probabilities():
     assert torch.allclose(share, table[0, 0], atol=0.03)  # four standard deviations
 
 
-def test_the_log_probability_is_the_models_own():
+def test_the_log_probability_is_that_before_filters():
     model, row = Recurrent(), [3, 4]
     method = Sampling((Temperature(3.0), TopK(4)), samples=5, max_tokens=6)
     for found in method.run(model, batch([row]))[0]:
@@ -47,7 +47,7 @@ def test_the_log_probability_is_the_models_own():
         assert found.score == pytest.approx(total / len(tokens), abs=1e-9)
 
 
-def test_top_1_is_greedy():
+def test_sampling_with_top_k_1_equals_greedy_search():
     model, rows = Recurrent(), batch(sources(6))
     assert Sampling((TopK(1),), max_tokens=9).run(model, rows) == Greedy(max_tokens=9).run(
         model, rows
@@ -93,8 +93,9 @@ def test_streaming_yields_before_the_next_step_is_computed():
         Streaming(model, batch([[3]]), Beam())
 
 
-def test_from_nothing():
+def test_sampling_without_a_prompt_gives_a_text():
     ((found,),) = generate(MarkovLM(torch.full((1, 4, 4), 0.25)), None, top_k=4, max_tokens=5)
-    assert len(found.tokens) <= 5
+    assert 0 < len(found.tokens) <= 5 and set(found.tokens) <= set(range(4))
+    assert found.finished or len(found.tokens) == 5
     with pytest.raises(ConfigError, match="`samples` must be at least 1"):
         Sampling(samples=0)

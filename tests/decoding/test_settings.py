@@ -32,7 +32,7 @@ from regard.decoding import (
 from regard.errors import ConfigError, DataError
 
 
-def test_names_choose_the_method():
+def test_option_names_decide_the_method():
     assert options() == Greedy()
     assert options(max_tokens=40) == Greedy(max_tokens=40)
     assert options(beams=5, n_best=2, length_penalty=0.6, stopping="exact") == Beam(
@@ -141,10 +141,8 @@ def test_files_of_transformers_are_loaded(tmp_path):
     theirs = transformers.GenerationConfig(do_sample=True, top_p=0.9, temperature=0.6, top_k=20)
     theirs.save_pretrained(tmp_path)
     assert load(tmp_path) == Sampling((Temperature(0.6), TopK(20), TopP(0.9)))
-    with pytest.raises(ConfigError, match="do_sample"):
-        write(tmp_path, {"do_sample": True, "num_beams": 4})
-    with pytest.raises(ConfigError, match="TopP.*only for sampling"):
-        write(tmp_path, {"top_p": 0.5})
+    with pytest.warns(UserWarning, match="under do_sample: a beam takes the best"):
+        assert write(tmp_path, {"do_sample": True, "num_beams": 4}) == Beam(4)
     with pytest.raises(DataError, match="generation_config.json:1: is not JSON"):
         write(tmp_path, text="{")
     with pytest.raises(DataError, match="no such file"):

@@ -47,7 +47,7 @@ STEPPING = [name for name in SMALL if name != "recurrent"]  # those whose states
 
 
 def build(name, seed=0, **changed):
-    """A model whose texts loop, wander and end; in float64, where no rounding decides."""
+    """A float64 model whose texts repeat, vary and end, so that no rounding decides."""
     torch.manual_seed(seed)
     kind = model_class(name)
     model = kind(kind.Config(vocab_size=VOCABULARY, **SMALL[name] | changed)).double()
@@ -109,7 +109,7 @@ def test_samples_with_ngrams_equal_those_without_a_draft(name):
 
 
 @pytest.mark.parametrize("limit", [256, 9])
-def test_a_sample_with_a_small_model_depends_on_its_own_text_alone(limit):
+def test_a_sample_with_a_small_model_does_not_depend_on_the_batch(limit):
     # Prompts of up to 40 tokens in a context of 48: some rows have room for fewer guesses.
     model = build("gpt2", 1)
     rows = sources(7, VOCABULARY, 1, longest=40)
@@ -166,7 +166,7 @@ def test_short_limits_and_prompts_of_all_lengths_give_the_same_tokens(rows):
 
 @dataclass
 class Read(State):
-    """How many tokens were read, so that forgetting can be wrong."""
+    """A state that counts its tokens, so that a wrong rewind shows."""
 
     tokens: torch.Tensor  # (R, T)
     lengths: torch.Tensor
@@ -225,10 +225,10 @@ def test_samples_have_the_distribution_of_the_model(filters, tokens):
     with count_acceptance() as stats:
         (found,) = plan.run(model, Sequences.of([[1, 3]], 0))
     assert 0.1 < stats.accepted / stats.drafted < 0.95
-    places = 4 ** torch.arange(4)
-    drawn = torch.tensor([one.tokens for one in found]) @ places
+    powers = 4 ** torch.arange(4)
+    drawn = torch.tensor([one.tokens for one in found]) @ powers
     seen = torch.bincount(drawn, minlength=256).double()
-    texts = (torch.arange(256)[:, None] // places) % 4
+    texts = (torch.arange(256)[:, None] // powers) % 4
     expected = torch.tensor(
         [model.probability([1, 3], text, filters) for text in texts.tolist()], dtype=torch.float64
     )
@@ -328,7 +328,7 @@ def test_ngrams_find_the_tokens_after_the_latest_occurrence():
         return found.tokens[0, : int(found.counts[0])].tolist()
 
     assert guess([5, 6, 7, 8, 9, 5, 6, 7], 2) == [8, 9]
-    assert guess([1, 6, 7, 3, 2, 6, 7, 4, 9, 6, 7], 1) == [4]  # the latest place
+    assert guess([1, 6, 7, 3, 2, 6, 7, 4, 9, 6, 7], 1) == [4]  # the latest occurrence
     assert guess([5, 6, 7, 1, 2, 6, 7, 3, 5, 6, 7], 1) == [1]  # the longest n-gram
     assert guess([5, 6, 5, 6], 5) == [5, 6, 5, 6, 5]  # a loop goes on
     assert guess([5, 6, 7, 8], 4) == guess([5], 4) == []
@@ -344,7 +344,7 @@ def _rows(tokens):
 
 def test_ngrams_of_the_source_draft_its_copy():
     class Copies(Generator):
-        """Writes its source."""
+        """A model that copies its source."""
 
         config = SimpleNamespace(vocab_size=30, pad=0, bos=1, eos=EOS, max_length=None)
 

@@ -40,7 +40,7 @@ def test_best_continuations_equal_a_full_sort(width, vocabulary, count, seed, gr
 
 
 def by_ranking(log_probs, count):
-    """Each row's best words, of equal ones the first."""
+    """The best words of each row; of equal scores the first word."""
     rows = [
         sorted(range(len(row)), key=lambda at: (-row[at], at))[:count] for row in log_probs.tolist()
     ]

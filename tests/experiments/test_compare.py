@@ -20,7 +20,7 @@ import pytest
 
 from regard.errors import ConfigError, RegardError
 from regard.experiments.compare import compare
-from regard.experiments.compare.conditions import conditions_of
+from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import ComparisonResults, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
 from regard.experiments.compare.workers import WorkerPool
@@ -94,7 +94,7 @@ def runs_in_this_process():
 
 @dataclass(frozen=True)
 class Done:
-    """A comparison that was made in two steps, and what stood there after the first."""
+    """A comparison that was made in two steps, and its files after the first."""
 
     recipes: list[Path]
     found: ComparisonResults
@@ -133,7 +133,7 @@ def outcome(quality: float, **changes: object) -> Outcome:
 # ------------------------------------------------------------------------------ comparing
 
 
-def test_every_run_is_measured(done):
+def test_every_run_has_scores_costs_and_samples(done):
     folder = done.recipes[0].parent
     assert list(done.found.outcomes) == ["lstm", "transformer"]
     for several in done.found.outcomes.values():
@@ -230,7 +230,7 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_weights(done, tmp
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
+def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path, capfd):
     """Two in processes of their own, at once."""
     (tmp_path / "valid.tsv").write_text("a b and no translation\n")
     with pytest.raises(RegardError, match=r"the run in .*lstm-seed[12] has failed \(exit code 2\)"):
@@ -256,7 +256,7 @@ def test_a_run_that_fails_is_named(recipes, tmp_path, capfd):
         ("[training]=>[evaluation]\nbleu_tokenize = 'none'\n[training]", "evaluation.bleu_tokeni"),
     ],
 )
-def test_each_difference_between_recipes_is_named(recipes, tmp_path, change, told):
+def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, change, told):
     before, after = change.split("=>")
     text = recipes[1].read_text()
     assert before in text
@@ -265,6 +265,19 @@ def test_each_difference_between_recipes_is_named(recipes, tmp_path, change, tol
         compare(recipes, out=tmp_path / "out", show="none")
     assert told in str(refused.value) and str(refused.value).count("\n  ") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_recipes_of_different_tasks_differ_in_their_task_before_all():
+    one = {"data": {"a": 1, "b": 2}, "task": "translation", "budget": {"epochs": 1}}
+    other = {"data": {"c": 1}, "task": "tagging", "budget": {"epochs": 2}}
+    with pytest.raises(ConfigError) as refused:
+        check_equal({"x": one, "y": other})
+    assert "task: 'translation' in x, 'tagging' in y\n  and 4 other options\n" in str(refused.value)
+    many = {"decoding": {str(n): n for n in range(30)}, **one}
+    with pytest.raises(ConfigError) as refused:
+        check_equal({"x": {**one, "data": {"a": 2, "b": 2}}, "y": many})
+    lines = str(refused.value).splitlines()
+    assert lines[1] == "  data.a: 2 in x, 1 in y" and lines[-2] == "  and 19 other options"
 
 
 def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
@@ -286,7 +299,7 @@ def test_two_recipes_of_one_name_raise_an_error(recipes, tmp_path):
 # ------------------------------------------------------------------------------- results
 
 
-def test_spread_and_the_best_model_from_known_numbers():
+def test_mean_spread_and_the_best_model_equal_those_of_known_scores():
     both = {"a": (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
     found = ComparisonResults(Path("x"), {"budget": {"tokens": 20}}, (1, 2), both)
     quality = found.table()[0]["quality"]

@@ -1,4 +1,4 @@
-"""What a training will cost: against formulas written by hand and against real passes."""
+"""Estimates of a training against formulas written by hand and against real passes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def transformer_flops(rows, s, t, d, ff, layers, vocabulary):
         ("big", 214_245_376, 1024, 300_000, (213e6, 2.3e19)),
     ],
 )
-def test_the_transformers_of_the_paper(name, parameters, d, updates, printed, monkeypatch):
+def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
+    name, parameters, d, updates, printed, monkeypatch
+):
     monkeypatch.delenv("WMT14", raising=False)
     found = estimate(RECIPES / f"wmt14-transformer-{name}.toml", measure=False)
     totals = found.totals()
@@ -70,7 +72,7 @@ def on_meta(task, name, vocabulary, **options):
         return task_class(task)(model(model.Config(vocab_size=vocabulary, **options)), None)
 
 
-def test_flops_of_an_lstm_with_attention():
+def test_the_flops_of_an_lstm_with_attention_equal_the_formula():
     rows, s, t, d, vocabulary, layers = 4, 7, 5, 8, 50, 2
     task = on_meta("translation", "seq2seq", vocabulary, d_model=d, layers=layers)
     encoder = layers * s * 2 * (d * 2 * d + d // 2 * 2 * d)  # two ways, half as wide, four gates
@@ -80,7 +82,7 @@ def test_flops_of_an_lstm_with_attention():
     assert count(task, pairs(rows, s, t + 1))[:2] == (rows * t, wanted)
 
 
-def test_flops_of_a_recurrent_language_model():
+def test_the_flops_of_a_recurrent_language_model_equal_the_formula():
     rows, t, d, vocabulary = 3, 6, 8, 40
     task = on_meta("language-modeling", "recurrent", vocabulary, d_model=d, layers=2)
     tokens = torch.full((rows, t), 5)
@@ -89,7 +91,7 @@ def test_flops_of_a_recurrent_language_model():
 
 
 @pytest.mark.parametrize("name", ["transformer", "seq2seq"])
-def test_memory_is_what_a_whole_batch_really_keeps(name):
+def test_estimated_activations_are_those_that_a_whole_batch_stores(name):
     model = model_class(name)
     torch.manual_seed(1)
     config = model.Config(vocab_size=300, d_model=32, dropout=0.1)
@@ -104,7 +106,7 @@ def test_memory_is_what_a_whole_batch_really_keeps(name):
     assert 0.4 * whole < count(meta, batch)[2] < 1.5 * whole  # other kernels keep other things
 
 
-def test_a_recipe_whose_data_is_there_is_counted_on_real_batches(tmp_path):
+def test_a_recipe_with_data_is_estimated_from_its_batches(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a b c\td e f g\n" * 60)
     (tmp_path / "small.toml").write_text("""
 task = "translation"
@@ -128,7 +130,7 @@ name = "sgd"
 """)
     found = estimate(tmp_path / "small.toml")
     assert found.vocabulary.startswith("11 tokens, trained")
-    # Six places a target (<s> d e f g </s>), ten rows a batch, six batches an epoch.
+    # Six positions a target (<s> d e f g </s>), ten rows a batch, six batches an epoch.
     assert found.updates == 9 and found.count == 2 * 50
     assert found.flops == 2 * transformer_flops(10, 4, 5, 8, 256, 4, 11)
     assert found.memory["sgd's tables"] == 0
@@ -137,7 +139,7 @@ name = "sgd"
     assert "rows of a batch, on this machine" in found.measured
 
 
-def test_the_end_of_a_training():
+def test_the_first_limit_decides_the_estimated_updates():
     def updates(an_epoch=None, **limits):
         return updates_of(TrainingOptions(**limits), an_epoch, items=100.0)
 
@@ -149,7 +151,7 @@ def test_the_end_of_a_training():
     assert updates(epochs=9) is None
 
 
-def test_timing_tells_what_weights_cost_from_what_rows_cost():
+def test_timing_separates_constant_costs_from_those_of_each_example():
     taken = []
 
     def timed(rows):
@@ -163,13 +165,13 @@ def test_timing_tells_what_weights_cost_from_what_rows_cost():
     assert whole_batch(lambda rows: Seconds(0.1 * rows, 9.0), 50) == (pytest.approx(5.0), 1)
 
 
-def test_the_clock_does_not_count_the_time_of_others():
+def test_the_clock_does_not_count_the_time_of_other_processes():
     clock = Clock()
     slept = clock.time(lambda: time.sleep(0.05))
     assert slept.wall >= 0.05 > slept.own and clock.share < 0.9
 
 
-def test_the_first_rows_of_a_batch():
+def test_first_rows_cuts_a_batch_to_its_first_examples():
     cut = first_rows(pairs(4, 3, 2), 2)
     assert len(cut) == 2 and cut.source.ids.shape == (2, 3) and cut.count == 2
     tokens = torch.arange(6).view(2, 3)
@@ -177,27 +179,27 @@ def test_the_first_rows_of_a_batch():
     assert window.fresh and window.tokens.tolist() == [[0, 1, 2]]
 
 
-def test_the_memory_of_a_token_is_told_in_kilobytes(monkeypatch):
+def test_the_estimate_shows_the_memory_of_a_token_in_kilobytes(monkeypatch):
     monkeypatch.delenv("WMT14", raising=False)
     found = estimate(RECIPES / "wmt14-transformer-base.toml", measure=False)
-    kept = found.memory | {"activations": 300_000 * found.places}
+    kept = found.memory | {"activations": 300_000 * found.batch_tokens}
     told = replace(found, memory=kept).text().splitlines()
     assert ["a", "token", "300.0", "KB"] in [line.split() for line in told]
 
 
-def test_a_machine_that_is_too_small_is_told(monkeypatch, tmp_path):
+def test_the_estimate_says_that_memory_is_too_small(monkeypatch, tmp_path):
     monkeypatch.setattr(measuring, "free_memory", lambda: 1000)
     found = estimate(RECIPES / "ptb-lstm-small.toml", ["data.batch_size=2"])
     assert found.seconds is None and "GB of memory would be needed" in found.measured
 
 
-def test_variables_that_are_not_set_are_refused_where_files_are_opened(monkeypatch):
+def test_an_unset_environment_variable_in_a_recipe_raises_an_error(monkeypatch):
     monkeypatch.delenv("WMT14", raising=False)
     with pytest.raises(ConfigError, match="needs the environment variable WMT14"):
         read_recipe(RECIPES / "wmt14-transformer-base.toml")
 
 
-def test_optimizers_have_their_own_tables():
+def test_the_memory_of_each_optimizer_is_that_of_its_tables():
     model = torch.nn.Linear(10, 1, bias=False)
 
     def tables(**options):

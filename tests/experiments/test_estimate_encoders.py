@@ -1,4 +1,4 @@
-"""What training a task on an encoder will cost: against the formula of a layer of BERT, and against
+"""Estimates of training a task on an encoder: against the formula of a layer of BERT, and against
 the parameters that `transformers` counts.
 """
 
@@ -52,11 +52,11 @@ def start(tmp_path_factory) -> Path:
     return folder(tmp_path_factory.mktemp("start") / "small", "bert", "Model")
 
 
-def write(place: Path, task: str, start: Path, *, more: str = "", data: bool = True) -> Path:
+def write(workdir: Path, task: str, start: Path, *, more: str = "", data: bool = True) -> Path:
     name, contents = data_of(task)
     if data:
-        (place / name).write_text(contents)
-    recipe = place / f"{task}.toml"
+        (workdir / name).write_text(contents)
+    recipe = workdir / f"{task}.toml"
     recipe.write_text(
         f'task = "{task}"\n[data]\ntrain = "{name}"\nbatch_size = {ROWS}\n'
         f'[model]\npath = "{start}"\n{more}\n[training]\nepochs = 3\n'
@@ -107,7 +107,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("task", CASES)
-def test_flops_and_parameters_of_a_started_model(task, start, tmp_path):
+def test_the_flops_and_parameters_of_a_fine_tuned_model_equal_the_formulas(task, start, tmp_path):
     items, counted, rows, texts, ending, labels, head = CASES[task]
     found = estimate(write(tmp_path, task, start), measure=False)
     tokens = length(start, *texts)
@@ -126,7 +126,7 @@ def test_flops_and_parameters_of_a_started_model(task, start, tmp_path):
 
 
 @pytest.mark.parametrize("task", CASES)
-def test_without_its_data_rows_and_head_outputs_are_assumed(task, start, tmp_path):
+def test_without_data_lengths_and_head_outputs_are_assumed(task, start, tmp_path):
     items, ending = CASES[task][0], CASES[task][4]
     found = estimate(
         write(tmp_path, task, start, data=False), ["data.max_length=40"], measure=False
@@ -144,7 +144,7 @@ def test_without_its_data_rows_and_head_outputs_are_assumed(task, start, tmp_pat
     assert "of the model's folder" in found.vocabulary
 
 
-def test_a_model_from_nothing_with_and_without_data(tmp_path):
+def test_a_new_model_is_estimated_with_and_without_data(tmp_path):
     recipe = tmp_path / "new.toml"
     recipe.write_text(
         'task = "classification"\n[data]\ntrain = "train.tsv"\nbatch_size = 4\n[tokenizer]\n'
@@ -169,7 +169,7 @@ def test_a_model_from_nothing_with_and_without_data(tmp_path):
     assert estimate(recipe, ["model.layers=1"], measure=False).published == ()
 
 
-def test_nothing_passes_back_through_a_frozen_encoder(start, tmp_path):
+def test_a_frozen_encoder_has_no_backward_flops_and_no_gradients(start, tmp_path):
     features = '[model.features]\nlayers = "last"\nd_model = 8\nlstm_layers = 1\n'
     found = estimate(write(tmp_path, "tagging", start, more=features), measure=False)
     encoder = theirs(start, "TokenClassification", 3)["encoder"]
@@ -188,7 +188,7 @@ def test_nothing_passes_back_through_a_frozen_encoder(start, tmp_path):
     assert "once what is frozen" in found.text()
 
 
-def test_words_that_are_predicted_beside_the_class_are_counted(tmp_path):
+def test_the_auxiliary_lm_loss_adds_its_flops(tmp_path):
     from tiny_folders import folder
 
     start = folder(tmp_path / "small", "gpt2", "LMHeadModel")
@@ -205,7 +205,7 @@ def test_words_that_are_predicted_beside_the_class_are_counted(tmp_path):
     assert both.count == ROWS
 
 
-def test_a_batch_of_questions_is_measured_by_questions(start, tmp_path):
+def test_multiple_choice_is_timed_by_questions(start, tmp_path):
     recipe = read_recipe(write(tmp_path, "multiple-choice", start))
     sample = read_sample(recipe)
     cut = first_rows(sample.batches[0], 3)
@@ -215,7 +215,9 @@ def test_a_batch_of_questions_is_measured_by_questions(start, tmp_path):
     assert measured(recipe, sample, None).activations == found.memory["activations"]  # type: ignore
 
 
-def test_no_hub_is_asked_for_a_model_that_is_not_here(start, tmp_path, monkeypatch):
+def test_estimating_a_model_that_is_not_in_the_cache_downloads_nothing(
+    start, tmp_path, monkeypatch
+):
     import huggingface_hub
 
     asked = []

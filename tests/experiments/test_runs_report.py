@@ -27,7 +27,7 @@ updates = 2
 """
 
 
-def test_a_finished_run_has_a_page_with_curves_samples_and_what_it_looks_at(tmp_path):
+def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_path):
     lines = ["one <b>two</b>\teins zwei", "two one\tzwei eins", "one\teins"]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
     for model, looks in (("transformer", True), ("seq2seq", True)):
@@ -96,7 +96,9 @@ FILES = {
         ("question-answering", "2 windows", "after"),
     ],
 )
-def test_the_page_of_a_started_encoder(start, tmp_path, task, items, looked):
+def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(
+    start, tmp_path, task, items, looked
+):
     (tmp_path / FILES[task]).write_text(rows_of(task))
     pairs = "columns = [0, 1, 2]\n" if FILES[task] == "rows.tsv" else ""
     recipe = tmp_path / "small.toml"

@@ -29,7 +29,7 @@ from regard.experiments.compare.workers import WorkerPool
 from regard.recipe import plain_name
 from regard.training.checkpointing import checked_checkpoint
 from regard.training.metrics_log import TIMING, read_events
-from regard.training.run import read_result
+from regard.training.result import read_result
 
 RECIPE = """
 task = "translation"
@@ -74,13 +74,13 @@ def write_data(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A folder with data, a recipe, and a run that nothing has disturbed, `run`."""
-    place = tmp_path_factory.mktemp("whole")
-    write_data(place / "data")
-    (place / "small.toml").write_text(RECIPE)
+    """A folder with data, a recipe, and `run`, a run that was never interrupted."""
+    workdir = tmp_path_factory.mktemp("whole")
+    write_data(workdir / "data")
+    (workdir / "small.toml").write_text(RECIPE)
     torch.set_num_threads(1)
-    runs.train(place / "small.toml", out=place / "run", show="none")
-    return place
+    runs.train(workdir / "small.toml", out=workdir / "run", show="none")
+    return workdir
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def told(page: bytes) -> str:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """All of a run that does not depend on the clock."""
+    """Everything of a run that does not depend on time."""
     files = files_of(folder)
     events, result = read_events(folder), vars(read_result(folder)).copy()
     for timed in [*events, result]:
@@ -127,7 +127,7 @@ def go_on(recipe: Path, folder: Path) -> None:
 
 
 def writes_of(work: Callable[[], Any]) -> int:
-    """How many things `work` writes."""
+    """The number of writes that `work` makes."""
     read, write = os.pipe()
 
     def counted() -> None:
@@ -146,7 +146,7 @@ def writes_of(work: Callable[[], Any]) -> int:
 
 
 def test_a_run_killed_at_any_write_is_completed_by_resume(whole, tmp_path):
-    """One at the end, and some that are drawn; each run is killed a second time on its way."""
+    """The last write and some drawn ones; each resumed run is killed once more."""
     recipe, draw = whole / "small.toml", random.Random(os.getpid())
     work = lambda: go_on(recipe, tmp_path / "count")  # noqa: E731
     count = writes_of(work)
@@ -172,7 +172,7 @@ def test_a_run_killed_at_any_write_is_completed_by_resume(whole, tmp_path):
     ],
     ids="+".join,
 )
-def test_what_is_missing_of_a_finished_run_is_written_and_nothing_else(whole, copy, lost):
+def test_resume_writes_only_the_missing_files_of_a_finished_run(whole, copy, lost):
     before = files_of(copy)
     for name in lost:
         shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
@@ -187,7 +187,7 @@ def test_what_is_missing_of_a_finished_run_is_written_and_nothing_else(whole, co
         assert untouched == {name: (copy / name).stat().st_mtime_ns for name in untouched}
 
 
-def test_a_finished_run_without_model_and_checkpoints_says_that_its_weights_are_lost(copy):
+def test_resuming_a_finished_run_without_any_weights_raises_an_error(copy):
     shutil.rmtree(copy / "model")
     shutil.rmtree(copy / "checkpoints")
     with pytest.raises(CheckpointError, match="its weights are lost"):
@@ -250,7 +250,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_damaged_records_are_errors_that_name_the_file(copy, name):
+def test_damaged_records_raise_errors_that_name_the_file(copy, name):
     newest = max((copy / "checkpoints").iterdir())
     path = copy / name if (copy / name).exists() else newest / name
     draw, whole = random.Random(name), path.read_text()
@@ -272,7 +272,7 @@ def test_damaged_records_are_errors_that_name_the_file(copy, name):
     assert refused > 20
 
 
-def test_facts_of_other_types_are_named(copy):
+def test_checkpoint_facts_of_wrong_types_raise_errors(copy):
     newest = max((copy / "checkpoints").iterdir())
     tensors, facts = read_folder(newest)
     checked_checkpoint(newest, tensors, facts)
@@ -298,7 +298,7 @@ EVIL = ["../evil", "a/b", "..", ".", "/abs", "a\\b", "a\0b", "a\nb", "a" * 256, 
 
 @pytest.mark.parametrize("name", EVIL)
 @pytest.mark.parametrize("verb", ["train", "compare"])
-def test_a_name_that_leaves_the_folder_of_runs_is_an_error(
+def test_a_name_outside_of_the_folder_of_runs_raises_an_error(
     whole, tmp_path, monkeypatch, name, verb
 ):
     monkeypatch.chdir(tmp_path)
@@ -310,14 +310,14 @@ def test_a_name_that_leaves_the_folder_of_runs_is_an_error(
     assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
 
 
-def test_a_file_whose_name_is_no_name_of_a_folder_is_an_error(whole, tmp_path, monkeypatch):
+def test_a_recipe_whose_file_name_is_no_folder_name_raises_an_error(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a\\b.toml").write_text(RECIPE.replace('name = "small"\n', ""))
     with pytest.raises(ConfigError, match="Or set `name` in it"):
         runs.train("a\\b.toml", show="none")
 
 
-def test_ordinary_names_are_kept_as_they_are():
+def test_plain_name_returns_ordinary_names_unchanged():
     for name in ("", "small", "Große Läufe 2", ".hidden", "a.b", "a" * 255):
         assert plain_name(name) == name
 
@@ -338,45 +338,47 @@ def stopped(whole, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("root", ["new", "new/deep/data", "new/deep"])
-def test_a_run_goes_on_with_data_that_has_moved(whole, stopped, root):
-    place = stopped.parent
-    (place / "new/deep").mkdir(parents=True)
-    (place / "old/data").rename(place / "new/deep/data")
+def test_a_run_resumes_with_data_in_another_folder(whole, stopped, root):
+    workdir = stopped.parent
+    (workdir / "new/deep").mkdir(parents=True)
+    (workdir / "old/data").rename(workdir / "new/deep/data")
     if root == "new":  # the longest end of the path that is there
-        shutil.copytree(place / "new/deep/data", place / f"new/{place.name}/old/data")
+        shutil.copytree(workdir / "new/deep/data", workdir / f"new/{workdir.name}/old/data")
     with pytest.raises(DataError, match=r"train\.b.*--data-root DIR"):
         runs.resume(stopped, show="none")
-    runs.resume(stopped, data_root=place / root, show="none")
+    runs.resume(stopped, data_root=workdir / root, show="none")
     weights = "model/model.safetensors"
     assert (stopped / weights).read_bytes() == (whole / "run" / weights).read_bytes()
     assert (stopped / "report.html").exists()
     assert "old/data/train.a" in (stopped / "recipe.toml").read_text()  # the record stays
 
 
-def test_every_file_that_is_missing_or_differs_is_named(stopped):
-    place = stopped.parent
-    (place / "old/data").rename(place / "data")
-    (place / "data/train.a").write_text("something else\n")
-    (place / "data/train.b").unlink()
+def test_missing_and_different_data_files_are_all_named(stopped):
+    workdir = stopped.parent
+    (workdir / "old/data").rename(workdir / "data")
+    (workdir / "data/train.a").write_text("something else\n")
+    (workdir / "data/train.b").unlink()
     with pytest.raises(DataError) as refused:
-        runs.resume(stopped, data_root=place, show="none")
+        runs.resume(stopped, data_root=workdir, show="none")
     said = str(refused.value)
     assert re.search(r"old/data/train\.a: .*data/train\.a is another file: its SHA-256", said)
     assert re.search(r"old/data/train\.b: was not found", said)
     assert "valid.tsv" not in said
     with pytest.raises(DataError, match="is not a folder"):
-        runs.resume(stopped, data_root=place / "nowhere", show="none")
+        runs.resume(stopped, data_root=workdir / "nowhere", show="none")
 
 
-def test_the_command_line_takes_the_place_of_the_data(stopped):
-    place = stopped.parent
-    (place / "old/data").rename(place / "elsewhere")
-    run = CliRunner().invoke(app, ["resume", str(stopped), "--data-root", str(place / "elsewhere")])
+def test_resume_takes_the_option_data_root(stopped):
+    workdir = stopped.parent
+    (workdir / "old/data").rename(workdir / "elsewhere")
+    run = CliRunner().invoke(
+        app, ["resume", str(stopped), "--data-root", str(workdir / "elsewhere")]
+    )
     assert run.exit_code == 0, run.output
     assert "--data-root" in CliRunner().invoke(app, ["resume", "--help"]).output
 
 
-def test_folders_of_data_and_members_of_archives_move_too(tmp_path):
+def test_folders_and_archive_members_are_relocated_too(tmp_path):
     """Paths are changed where a recorded file is the path itself, or lies in that folder."""
     archive = "/a/x.zip!m.txt"
     found = {"/a/glue/RTE/train.tsv": "/new/RTE/train.tsv", archive: "/new/x.zip!m.txt"}

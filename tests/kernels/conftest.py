@@ -1,4 +1,4 @@
-"""Compiled kernels as this processor has them best, in their plain form, and not at all."""
+"""Fixtures that choose the fast kernels of this processor, the portable ones, or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512
 
 @pytest.fixture(autouse=True)
 def seed():
-    """What a test draws is the same each time."""
+    """Every test draws the same random numbers each time."""
     torch.manual_seed(0)
 
 
@@ -33,7 +33,7 @@ def libraries():
 
 @pytest.fixture
 def use(libraries, monkeypatch):
-    """`use("fast")`, `use("plain")` or `use(None)` decides what computes from now on."""
+    """`use("fast")`, `use("plain")` or `use(None)` sets the kernels that are used from now on."""
 
     def choose(kind):
         found = None if kind is None else libraries[kind]

@@ -3,8 +3,8 @@
     python tests/kernels/drawn.py SEED COUNT [fast|older|plain] [THREADS]
 
 Each case is a call with valid arguments, of which the answer is known from torch, or the same with
-one argument spoilt: then it must raise an error or still give the right answer. A crash ends this
-process, so tests run it in one of its own.
+one malformed argument: then it must raise an error or still give the right answer. A crash ends
+this process, so tests run it in one of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Draw = random.Random
 
 @dataclass
 class Case:
-    """A call by keywords, and what must come out: `wanted` gets the same keywords."""
+    """A call by keywords, and the function of the same keywords that gives the right answer."""
 
     call: Callable[..., Any]
     wanted: Callable[..., Any]
@@ -68,7 +68,7 @@ def normal(*shape: int, kind: torch.dtype = REAL) -> Tensor:
 
 
 def matrix(draw: Draw) -> tuple[Tensor, Tensor | None, tuple[int, int], Tensor]:
-    """In panels, with its scale and shape; and what it stands for."""
+    """A matrix in panels with its scale and shape, and the same matrix in float32."""
     shape = size(draw), size(draw, 200)
     numbers, scale = quantize_matrix(normal(*shape), draw.choice(["int8", "bfloat16"]))
     packed = pack(numbers)
@@ -282,7 +282,7 @@ def an_attention(draw: Draw) -> Case:
         given["allowed"] = torch.rand(rows, heads, queries, keys) < 0.7
 
     def call(query, key, value, grad, allowed):
-        asked = training.Attending(allowed, causal, width**-0.5, ops.NO_DROP)
+        asked = training.AttentionCall(allowed, causal, width**-0.5, ops.NO_DROP)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
         training.attend_back(grad, (query, key, value, context), norms, asked, found)
@@ -317,7 +317,7 @@ def rows_end_to_end(draw: Draw) -> Case:
             ops.SequenceOffsets(query_starts, longest),
             ops.SequenceOffsets(key_starts, longest),
         )
-        asked = training.Attending(None, False, width**-0.5, ops.NO_DROP, extents)
+        asked = training.AttentionCall(None, False, width**-0.5, ops.NO_DROP, extents)
         context, norms = training.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
         training.attend_back(grad, (query, key, value, context), norms, asked, found)
@@ -404,10 +404,10 @@ FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
 }
 
 
-# ---- what is spoilt
+# ---- malformed arguments
 
 
-def cut(x: Tensor, draw: Draw) -> Tensor:
+def resized(x: Tensor, draw: Draw) -> Tensor:
     """Shorter, or longer, in one dimension."""
     at = draw.randrange(x.dim())
     if draw.random() < 0.5 or not x.size(at):
@@ -422,23 +422,23 @@ def strided(x: Tensor) -> Tensor:
     return wide[..., ::2]
 
 
-def turned(x: Tensor) -> Tensor:
+def in_another_order(x: Tensor) -> Tensor:
     """The same numbers, laid out with the first dimension last."""
     return x.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
-def askew(x: Tensor) -> Tensor:
-    """The same numbers, one byte further than they may lie."""
+def misaligned(x: Tensor) -> Tensor:
+    """The same numbers at an address that is not aligned."""
     room = torch.zeros(x.nbytes + 16, dtype=torch.uint8).numpy()
-    place = torch.frombuffer(room.data, dtype=x.dtype, count=max(1, x.numel()), offset=1)
-    return place[: x.numel()].view(x.shape).copy_(x)
+    moved = torch.frombuffer(room.data, dtype=x.dtype, count=max(1, x.numel()), offset=1)
+    return moved[: x.numel()].view(x.shape).copy_(x)
 
 
 def negated(x: Tensor) -> Tensor:
     return torch._neg_view(-x) if x.is_floating_point() else x
 
 
-SPOILT: dict[str, Callable[[Tensor, Draw], Any]] = {
+MALFORMED: dict[str, Callable[[Tensor, Draw], Any]] = {
     "int32": lambda x, draw: x.to(torch.int32),
     "float64": lambda x, draw: x.double(),
     "float16": lambda x, draw: x.half(),
@@ -450,21 +450,21 @@ SPOILT: dict[str, Callable[[Tensor, Draw], Any]] = {
     "none": lambda x, draw: None,
     "a number": lambda x, draw: 1.0,
     "empty": lambda x, draw: x[:0] if x.dim() else x.reshape(1)[:0],
-    "of a row": lambda x, draw: x[:1].expand(x.shape) if x.dim() and len(x) else x,
+    "expanded": lambda x, draw: x[:1].expand(x.shape) if x.dim() and len(x) else x,
     "strided": lambda x, draw: strided(x) if x.dim() else x,
-    "turned": lambda x, draw: turned(x) if x.dim() > 1 else x,
-    "askew": lambda x, draw: askew(x),
+    "other dimension order": lambda x, draw: in_another_order(x) if x.dim() > 1 else x,
+    "misaligned": lambda x, draw: misaligned(x),
     "negated": lambda x, draw: negated(x),
-    "cut": lambda x, draw: cut(x, draw) if x.dim() else x,
-    "flat": lambda x, draw: x.flatten(),
-    "deep": lambda x, draw: x[None],
+    "resized": lambda x, draw: resized(x, draw) if x.dim() else x,
+    "flattened": lambda x, draw: x.flatten(),
+    "extra dimension": lambda x, draw: x[None],
     "transposed": lambda x, draw: x.transpose(-1, -2) if x.dim() > 1 else x,
-    "no numbers": lambda x, draw: x * math.nan if x.is_floating_point() else x,
+    "nan": lambda x, draw: x * math.nan if x.is_floating_point() else x,
 }
 
 
-def spoil(case: Case, draw: Draw) -> tuple[str, Case]:
-    """The case with one argument of another kind."""
+def malform(case: Case, draw: Draw) -> tuple[str, Case]:
+    """The case with one malformed argument, and what was changed."""
     name = draw.choice(list(case.given))
     old = case.given[name]
     if name in case.ids and draw.random() < 0.5 and old.numel():
@@ -474,8 +474,8 @@ def spoil(case: Case, draw: Draw) -> tuple[str, Case]:
     elif name in case.counts:
         new, how = draw.choice([0, -1, -5, 1 << 15, 1 << 31, 1 << 40, 10**30]), "a count"
     elif isinstance(old, Tensor):
-        how = draw.choice(list(SPOILT))
-        new = SPOILT[how](old, draw)
+        how = draw.choice(list(MALFORMED))
+        new = MALFORMED[how](old, draw)
     else:
         return "nothing", case
     return f"{name} {how}", replace(case, given=case.given | {name: new})
@@ -491,7 +491,7 @@ def parts(found: Any) -> list[Tensor]:
 
 
 def differ(found: Any, wanted: Any) -> str:
-    """How an answer differs from what is wanted; nothing where it does not."""
+    """How an answer differs from the wanted one; "" if it does not."""
     if (found is None) != (wanted is None):
         return f"{found} is not {wanted}"
     for number, (one, other) in enumerate(zip(parts(found), parts(wanted), strict=True)):
@@ -510,13 +510,13 @@ def differ(found: Any, wanted: Any) -> str:
     return ""
 
 
-def check(case: Case, *, spoilt: bool) -> str:
-    """What is wrong with a call; nothing where it raises an error that it may, or is right."""
+def check(case: Case, *, malformed: bool) -> str:
+    """What is wrong with a call; "" if it gave the right answer or an error that is allowed."""
     torch.manual_seed(0)
     try:
         found = case.call(**case.given)
     except ERRORS as error:
-        return "" if spoilt else f"{type(error).__name__}: {str(error):.200}"
+        return "" if malformed else f"{type(error).__name__}: {str(error):.200}"
     try:
         wanted = case.wanted(**case.given)
     except ERRORS as error:
@@ -525,13 +525,13 @@ def check(case: Case, *, spoilt: bool) -> str:
 
 
 def has_nan(value: Any) -> bool:
-    """Whether numbers are none: of these it is only wanted that they do no harm."""
+    """Whether an argument holds NaN: of such a call only memory safety is checked."""
     plain = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
     return plain and bool(value.isnan().any())
 
 
 def run(seed: int, count: int, names: list[str]) -> list[str]:
-    """The failures among so many cases of each function, each valid and spoilt."""
+    """The failures among so many cases of each function, each valid and malformed."""
     failures = []
     for name in names:
         for number in range(count):
@@ -539,10 +539,10 @@ def run(seed: int, count: int, names: list[str]) -> list[str]:
             draw = Draw(label)
             torch.manual_seed(draw.getrandbits(32))
             case = FUNCTIONS[name](draw)
-            how, worse = spoil(case, draw)
+            how, worse = malform(case, draw)
             for text, one in (("valid", case), (how, worse)):
                 print(label, text, flush=True)
-                if problem := check(one, spoilt=one is worse):
+                if problem := check(one, malformed=one is worse):
                     failures.append(f"{label} ({text}): {problem}")
     return failures
 
@@ -561,7 +561,7 @@ def main(seed: int, count: int, kind: str = "fast", threads: int = 1) -> int:
             module.threads_for = lambda *work: threads  # type: ignore[assignment]
         training._threads = lambda x: threads  # type: ignore[assignment]
         torch.set_num_threads(threads)
-    names = [n for n in FUNCTIONS if n != "an_lstm" or library.regard_lstm_there()]
+    names = [n for n in FUNCTIONS if n != "an_lstm" or library.regard_lstm_available()]
     if not library.regard_attention_is_fast():
         names = [n for n in names if n not in ("an_attention", "rows_end_to_end")]
     failures = run(seed, count, names)

@@ -22,7 +22,7 @@ SOURCES = [[3 + (7 * i + j) % 90 for j in range(1 + i % 7)] + [2] for i in range
 
 
 def ending(kind=Transformer, words=9001, often=17.0):
-    """A model whose hypotheses end at different places."""
+    """A model whose hypotheses end after different numbers of tokens."""
     torch.manual_seed(5)
     sizes = dict(d_model=64, d_ff=64, heads=2, encoder_layers=1, decoder_layers=2, max_length=60)
     model = kind(TransformerConfig(words, **sizes)).eval()
@@ -57,7 +57,9 @@ def both(method, model, monkeypatch, sources=SOURCES):
 @pytest.mark.parametrize("words", [99, 9001])
 @pytest.mark.parametrize("rule", STOPPING)
 @pytest.mark.parametrize("penalty", [Power(0.0), Power(1.0), Power(0.6), GNMT(0.9)])
-def test_the_same_hypotheses_and_scores(use, searches, monkeypatch, words, rule, penalty):
+def test_the_compiled_search_finds_the_hypotheses_of_the_stepwise_one(
+    use, searches, monkeypatch, words, rule, penalty
+):
     use("fast")
     model = prepare(ending(words=words, often=17.0 if words > 99 else 14.0))
     lengths = set()
@@ -71,7 +73,9 @@ def test_the_same_hypotheses_and_scores(use, searches, monkeypatch, words, rule,
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("kind", ["fast", "older", "plain"])
-def test_on_every_processor(use, searches, monkeypatch, kind, weights):
+def test_the_compiled_search_equals_the_stepwise_one_with_every_instruction_set(
+    use, searches, monkeypatch, kind, weights
+):
     use(kind)
     model = prepare(ending(PreNormTransformer), weights)
     found, wanted = both(Beam(4, 3, max_tokens=40), model, monkeypatch)
@@ -82,7 +86,7 @@ def test_on_every_processor(use, searches, monkeypatch, kind, weights):
 
 
 @pytest.mark.parametrize("penalty", [Power(1.0), GNMT(0.9)])
-def test_greedy_search_too(use, searches, monkeypatch, penalty):
+def test_the_compiled_greedy_search_equals_the_stepwise_one(use, searches, monkeypatch, penalty):
     use("fast")
     model = prepare(ending(often=14.0))
     found, wanted = both(Greedy(penalty, max_tokens=RelativeLimit(3.0, 2)), model, monkeypatch)
@@ -90,7 +94,7 @@ def test_greedy_search_too(use, searches, monkeypatch, penalty):
     assert len({len(one.tokens) for several in found for one in several}) > 2
 
 
-def test_without_an_end(use, searches, monkeypatch):
+def test_a_compiled_search_without_end_token_runs_to_the_limit(use, searches, monkeypatch):
     use("fast")
     model = prepare(ending())
     model.config = type("Config", (), {**vars(model.config), "eos": None})()
@@ -99,12 +103,12 @@ def test_without_an_end(use, searches, monkeypatch):
     assert {len(one.tokens) for several in found for one in several} == {9}
 
 
-def test_searches_that_are_not_compiled_go_step_by_step(use, searches, monkeypatch):
+def test_searches_that_cannot_be_compiled_run_step_by_step(use, searches, monkeypatch):
     use("fast")
     model = prepare(ending())
     source = Sequences.of(SOURCES, 0)
     Beam(4, filters=(NoRepeatNGram(2),), max_tokens=5).run(generator(model), source)
-    Beam(4, max_tokens=5).run(generator(model), source, Heard())
+    Beam(4, max_tokens=5).run(generator(model), source, SilentListener())
     Greedy(filters=(NoRepeatNGram(2),), max_tokens=5).run(generator(model), source)
     assert not searches
     few = Sequences.of(SOURCES[:3], 0)
@@ -117,12 +121,12 @@ def test_searches_that_are_not_compiled_go_step_by_step(use, searches, monkeypat
     assert len(searches) == 2
 
 
-class Heard(SearchListener):
+class SilentListener(SearchListener):
     def expanded(self, sentences, step, done):
         pass
 
 
-def test_scores_that_are_no_numbers(use, searches):
+def test_nan_scores_in_a_compiled_search_raise_an_error(use, searches):
     use("fast")
     model = prepare(ending())
     model.head.bias = torch.zeros(9001)

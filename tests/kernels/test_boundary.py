@@ -1,4 +1,4 @@
-"""What Python hands to the compiled kernels is checked, and what they throw comes back."""
+"""Arguments of the compiled kernels are checked, and their exceptions become Python errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ERRORS = (RegardError, IndexError)
 
 
 @pytest.mark.parametrize("kind, threads", [("fast", "1"), ("fast", "3"), ("plain", "2")])
-def test_drawn_arguments_give_the_answer_or_an_error(libraries, kind, threads):
+def test_random_arguments_give_the_right_result_or_an_error(libraries, kind, threads):
     count = "6" if kind == "plain" else "12"
     command = [sys.executable, str(DRAWN), "1", count, kind, threads]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -47,7 +47,7 @@ def test_drawn_arguments_give_the_answer_or_an_error(libraries, kind, threads):
     assert done.returncode == 0, f"{done.stderr[-3000:]}\nthe last call was {last}"
 
 
-def test_addresses_are_taken_in_one_module_alone():
+def test_only_the_module_of_arguments_takes_addresses_of_tensors():
     folder = Path(arguments.__file__).parent
     taking = {
         path.name
@@ -59,7 +59,7 @@ def test_addresses_are_taken_in_one_module_alone():
     assert taking - compare == {"arguments.py"}
 
 
-def test_every_function_of_the_kernels_is_declared():
+def test_every_exported_function_has_a_signature():
     sources = signatures.__file__.replace("signatures.py", "cpp")
     text = "\n".join(path.read_text() for path in sorted(Path(sources).iterdir()))
     defined = set(re.findall(r"^(?:extern \"C\" )?[\w ]+[ *]+(regard_\w+)\(", text, re.M))
@@ -67,7 +67,7 @@ def test_every_function_of_the_kernels_is_declared():
     assert defined == known
 
 
-def test_structures_have_the_size_that_the_kernels_expect(libraries):
+def test_structures_have_the_size_of_those_in_the_kernels(libraries):
     own = [ctypes.sizeof(one) for one in signatures.STRUCTURES]
     for library in libraries.values():
         pairs = zip(signatures.sizes(library), own, strict=True)
@@ -77,7 +77,7 @@ def test_structures_have_the_size_that_the_kernels_expect(libraries):
 # ---- what an error says
 
 
-def test_targets_of_another_type_are_named(use):
+def test_targets_of_a_wrong_type_or_shape_raise_an_error(use):
     use("fast")
     softmax, hidden = Softmax(8, 20, tied=None, bias=True), torch.randn(5, 8)
     targets = torch.randint(20, (5,), dtype=torch.int32)
@@ -89,7 +89,7 @@ def test_targets_of_another_type_are_named(use):
         training.cross_entropy(torch.randn(5, 20), torch.zeros(3, dtype=torch.int64), 0.0)
 
 
-def test_a_count_of_no_words_is_an_error(use):
+def test_topk_with_a_count_below_1_raises_an_error(use):
     use("fast")
     for count in (0, -1, -(10**30)):
         with pytest.raises(RegardError, match=f"`count` must be at least 1, but is {count}"):
@@ -98,7 +98,7 @@ def test_a_count_of_no_words_is_an_error(use):
 
 
 @pytest.mark.parametrize("kind", ["fast", "plain", None])
-def test_ids_out_of_range_are_an_error_with_and_without_kernels(use, kind):
+def test_ids_out_of_range_raise_an_error_with_and_without_kernels(use, kind):
     use(kind)
     packed = torch.zeros(2, 16, 16, 4, dtype=torch.uint8)  # 20 lines, 60 columns
     for wrong in (-1, -17, 20, 31, 1 << 40):
@@ -110,7 +110,7 @@ def test_ids_out_of_range_are_an_error_with_and_without_kernels(use, kind):
             ops.negative_log_likelihood(torch.randn(2, 9), torch.tensor([0, wrong]))
 
 
-def test_lazily_negated_numbers_are_read_as_what_they_stand_for(use):
+def test_lazily_negated_tensors_are_read_as_their_values(use):
     use("fast")
     scores = torch.randn(3, 700)
     lazy = torch._neg_view(-scores)
@@ -134,26 +134,26 @@ def decoder(name):
     return CompiledGenerator(prepare(Transformer(config).eval()))
 
 
-def begun(model):
+def started(model):
     state, tokens = start(model, Sequences.of([[3, 4, 5], [1], [7, 8]], 0))
     _, state = model.step(tokens, state)
     return state, tokens
 
 
-SPOILT_CACHES = {
+MALFORMED_CACHES = {
     "lengths below 0": lambda c: replace(c, lengths=c.lengths - 9),
-    "lengths far away": lambda c: replace(c, lengths=c.lengths + (1 << 40)),
+    "huge lengths": lambda c: replace(c, lengths=c.lengths + (1 << 40)),
     "fewer lengths": lambda c: replace(c, lengths=c.lengths[:1]),
     "more lengths": lambda c: replace(c, lengths=c.lengths.repeat(5)),
     "int32 lengths": lambda c: replace(c, lengths=c.lengths.int()),
-    "no such longest": lambda c: replace(c, longest=-5),
+    "negative longest": lambda c: replace(c, longest=-5),
     "fewer lines": lambda c: replace(c, keys=c.keys[:1], values=c.values[:1]),
     "fewer values": lambda c: replace(c, values=c.values[:1]),
     "fewer positions": lambda c: replace(c, keys=c.keys[..., :1, :], values=c.values[..., :1, :]),
     "fewer layers": lambda c: replace(c, keys=c.keys[:, :1], values=c.values[:, :1]),
     "fewer heads": lambda c: replace(c, keys=c.keys[:, :, :1], values=c.values[:, :, :1]),
-    "narrower": lambda c: replace(c, keys=c.keys[..., :8], values=c.values[..., :8]),
-    "flat": lambda c: replace(c, keys=c.keys[0], values=c.values[0]),
+    "narrower heads": lambda c: replace(c, keys=c.keys[..., :8], values=c.values[..., :8]),
+    "flattened": lambda c: replace(c, keys=c.keys[0], values=c.values[0]),
     "other strides": lambda c: replace(c, values=c.values.transpose(0, 1).clone().transpose(0, 1)),
     "float64": lambda c: replace(c, keys=c.keys.double(), values=c.values.double()),
     "an origin out of range": lambda c: with_origin(c, 77),
@@ -167,14 +167,14 @@ def with_origin(part, line):
     return replace(part, origin=torch.full(shape, line))
 
 
-@pytest.mark.parametrize("spoilt", SPOILT_CACHES)
+@pytest.mark.parametrize("malformed", MALFORMED_CACHES)
 @pytest.mark.parametrize("part", ["gpt2", "cache", "source"])
-def test_a_spoilt_state_is_never_read_behind_its_end(use, part, spoilt):
+def test_a_malformed_state_causes_no_read_out_of_bounds(use, part, malformed):
     use("fast")
     model = decoder("gpt2" if part == "gpt2" else "transformer")
-    state, tokens = begun(model)
-    change = SPOILT_CACHES[spoilt]
-    if part == "source" and spoilt == "no such longest":
+    state, tokens = started(model)
+    change = MALFORMED_CACHES[malformed]
+    if part == "source" and malformed == "negative longest":
         return
     worse = change(state) if part == "gpt2" else replace(state, **{part: change(vars(state)[part])})
     for call in (model.step, lambda *given: model.topk(*given, 3)):
@@ -182,51 +182,51 @@ def test_a_spoilt_state_is_never_read_behind_its_end(use, part, spoilt):
             call(tokens, worse.copy())
         except (*ERRORS, RuntimeError, ValueError, AttributeError):
             pass  # of torch's own path too, which takes what the kernels leave
-    fresh, tokens = begun(model)
+    fresh, tokens = started(model)
     assert model.step(tokens, fresh)[0].isfinite().all()
 
 
-def test_kernels_check_a_state_themselves(use, monkeypatch):
-    """Where nothing before them looks at its numbers."""
+def test_kernels_raise_an_error_for_a_malformed_state(use, monkeypatch):
+    """Where no code before the kernels checks the numbers of the state."""
     use("fast")
     model = decoder("gpt2")
-    state, tokens = begun(model)
+    state, tokens = started(model)
     program = model._program(tokens, state)
     from regard.kernels import build
 
     for change, told in [
         ("lengths below 0", "lengths of the cache must be from 0"),
-        ("lengths far away", "lengths of the cache must be from 0"),
+        ("huge lengths", "lengths of the cache must be from 0"),
         ("fewer lengths", "cache must have 3 rows, but has 1"),
-        ("no such longest", "cache must have a capacity"),
-        ("fewer lines", "cache must have 3 lines, but has 1"),
+        ("negative longest", "cache must have a capacity"),
+        ("fewer lines", "cache must have 3 slots, but has 1"),
         ("fewer positions", "cache must have a capacity of"),
         ("fewer layers", "cache must have layer 1"),
         ("fewer heads", "with 2 heads of width 32, but has 2 layers with 1 heads"),
-        ("narrower", "of width 32, but has 2 layers with 2 heads of width 8"),
+        ("narrower heads", "of width 32, but has 2 layers with 2 heads of width 8"),
         ("an origin out of range", "origins of the cache must be from 0 to 2"),
         ("an origin below 0", "origins of the cache must be from 0 to 2"),
     ]:
-        worse = SPOILT_CACHES[change](state)
+        worse = MALFORMED_CACHES[change](state)
         with pytest.raises(RegardError, match=told):
             Program.step(program, build.kernels(), tokens, worse, None)
 
 
-def test_other_rows_than_a_state_has_are_never_read_behind_its_end(use):
+def test_tokens_of_another_batch_size_cause_no_read_out_of_bounds(use):
     use("fast")
     for name in ("gpt2", "transformer"):
         model = decoder(name)
-        state, tokens = begun(model)
+        state, tokens = started(model)
         for wrong in (tokens[:1], tokens.repeat(4, 1)):
             try:
                 model.step(wrong, state.copy())
             except (*ERRORS, RuntimeError):
                 pass
-        state, tokens = begun(model)
+        state, tokens = started(model)
         assert model.step(tokens, state)[0].isfinite().all()
 
 
-def test_a_search_for_nothing_is_refused(use):
+def test_a_search_with_invalid_options_has_no_result_or_raises_an_error(use):
     use("fast")
     model = decoder("transformer")
     source = Sequences.of([[3, 4, 5], [1]], 0)
@@ -264,7 +264,7 @@ def test_a_search_for_nothing_is_refused(use):
 # ---- texts
 
 
-def test_texts_whose_lengths_do_not_fit_are_refused(use):
+def test_texts_with_invalid_lengths_or_ids_raise_an_error(use):
     use("fast")
     torch.manual_seed(0)
     sizes = dict(d_model=32, d_ff=32, heads=2, layers=2, max_length=20)
@@ -280,7 +280,7 @@ def test_texts_whose_lengths_do_not_fit_are_refused(use):
     assert torch.equal(model.encode(texts), wanted)
 
 
-def test_kernels_check_where_texts_begin(use, monkeypatch):
+def test_kernels_raise_an_error_for_invalid_starts_of_texts(use, monkeypatch):
     use("fast")
     from regard.kernels import build
 
@@ -321,7 +321,7 @@ x = torch.zeros(1_500_000, 64)
 heads = [torch.zeros(1, 1, t, 32, dtype=torch.bfloat16) for t in (64, 600_000, 600_000)]
 few = torch.zeros(2, 64)
 products.quantized_linear(few, matrix)
-asked = training.Attending(None, False, 1.0, ops.NO_DROP)
+asked = training.AttentionCall(None, False, 1.0, ops.NO_DROP)
 calls = [lambda: products.quantized_linear(x, matrix)]
 if library.regard_attention_is_fast():
     calls.append(lambda: training.attend(*heads, asked))
@@ -339,7 +339,7 @@ assert products.quantized_linear(few, matrix).abs().sum() == 0
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are Linux's")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_memory_that_a_kernel_does_not_get_is_a_python_error(libraries, threads):
+def test_a_failed_allocation_in_a_kernel_raises_memory_error(libraries, threads):
     command = [sys.executable, "-c", NO_MEMORY, str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

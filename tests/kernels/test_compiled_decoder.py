@@ -1,4 +1,4 @@
-"""Prepared models: the kernels' answers against those of the same weights by torch."""
+"""Compiled steps of quantized decoders against torch with the same weights."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
+from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.kernels.compiled_decoder import CompiledGenerator
@@ -72,7 +73,7 @@ def inputs(model) -> Sequences:
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Of each program that ran, how wide its result was; no first step is compared."""
+    """The width of the result of each program that ran; the comparison of first steps is off."""
     calls = []
     monkeypatch.setattr(CompiledGenerator, "_agrees", lambda *asked: True)
     monkeypatch.setattr(CompiledGenerator, "_cache_agrees", lambda *asked, gives: True)
@@ -92,13 +93,13 @@ def runs(monkeypatch):
 
 
 def compiled(model):
-    """Of a quantized model the generator around it; without kernels it has the same cache."""
+    """The generator of a quantized model; it has the same cache without kernels."""
     quantized = any(isinstance(part, QuantizedMatrix) for part in model.modules())
     return CompiledGenerator(model) if quantized else model
 
 
 def scores(model, source, counts=(1,) * 12):
-    """Of steps of so many tokens; which tokens they are does not depend on the scores."""
+    """Scores of steps of so many tokens; the tokens do not depend on the scores."""
     found, model = [], compiled(model)
     with torch.no_grad():
         state, tokens = start(model, source)
@@ -110,7 +111,7 @@ def scores(model, source, counts=(1,) * 12):
 
 
 def calls(model, steps):
-    """Of programs, for so many steps; a prompt is read in one more."""
+    """The expected number of calls of programs in so many steps; a prompt takes one more."""
     return steps + getattr(model, "continues", False)
 
 
@@ -126,7 +127,7 @@ def assert_close(found, wanted):
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
+def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weights):
     model = spread(MODELS[name]())
     wide = scores(model, inputs(model))
     prepare(model, weights)
@@ -144,8 +145,8 @@ def test_kernels_and_torch_give_the_same_scores(use, runs, name, weights):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "transformer", "pre-norm"])
-def test_several_tokens_of_a_row_are_read_at_once(use, runs, monkeypatch, name):
-    monkeypatch.setattr("regard.kernels.compiled_decoder.MOST", 32)
+def test_a_compiled_step_reads_several_tokens_of_a_sequence(use, runs, monkeypatch, name):
+    monkeypatch.setattr("regard.kernels.compiled_decoder.MAX_TOKENS", 32)
     model = prepare(spread(MODELS[name]()), "bfloat16")
     counts = (3, 1, 10, 2, 20)  # the last of three rows are too many for one call
     use(None)
@@ -159,9 +160,7 @@ def test_several_tokens_of_a_row_are_read_at_once(use, runs, monkeypatch, name):
 
 @pytest.mark.parametrize("kind", ["fast", "plain", None])
 @pytest.mark.parametrize("name", ["gpt2", "gpt, pruned"])
-def test_a_prompt_leaves_the_same_state_whether_its_hidden_states_are_wanted_or_not(
-    use, name, kind
-):
+def test_prefill_gives_the_state_of_a_full_forward_pass(use, name, kind):
     use(kind)
     model = prepare(spread(MODELS[name]())) if kind else spread(MODELS[name]())
     model, ids = generator(model), torch.randint(WORDS, (2, 40))
@@ -173,7 +172,7 @@ def test_a_prompt_leaves_the_same_state_whether_its_hidden_states_are_wanted_or_
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt", "transformer", "pre-norm"])
-def test_whole_generations_are_the_same(use, runs, name):
+def test_compiled_models_generate_the_tokens_of_plain_ones(use, runs, name):
     model = prepare(spread(MODELS[name]()), "bfloat16")
     methods = [Greedy(max_tokens=20), Beam(size=4, max_tokens=20)]
     for method in methods:
@@ -189,7 +188,7 @@ def test_whole_generations_are_the_same(use, runs, name):
     assert runs
 
 
-def test_threads_share_the_work(use, monkeypatch):
+def test_two_threads_give_the_scores_of_one(use, monkeypatch):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     alone = scores(model, inputs(model))
@@ -198,7 +197,7 @@ def test_threads_share_the_work(use, monkeypatch):
     assert torch.equal(scores(model, inputs(model)), alone)
 
 
-def test_a_forked_process_waits_for_no_thread_that_it_lacks(use, monkeypatch):
+def test_a_forked_process_computes_without_the_threads_of_its_parent(use, monkeypatch):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: 2)
@@ -217,7 +216,7 @@ def test_a_forked_process_waits_for_no_thread_that_it_lacks(use, monkeypatch):
     assert ended == (child, 0)
 
 
-def test_looking_shows_the_attention_of_the_same_weights(use, runs):
+def test_capture_and_head_masks_use_the_plain_step(use, runs):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()), "bfloat16")
     plain = scores(model, inputs(model), (1, 1, 1))
@@ -234,7 +233,7 @@ def test_looking_shows_the_attention_of_the_same_weights(use, runs):
     assert len(runs) == 4 and not torch.allclose(masked, plain, atol=1e-2)
 
 
-def test_heads_of_quantized_weights_stay(use):
+def test_pruning_a_quantized_model_raises_an_error(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     with pytest.raises(
@@ -244,7 +243,7 @@ def test_heads_of_quantized_weights_stay(use):
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_heads_are_as_important_as_those_of_wide_weights(use, weights):
+def test_head_importance_of_quantized_weights_is_close_to_that_of_float32(use, weights):
     use("fast")
     wide, model = (spread(MODELS["gpt2"]()) for _ in range(2))
     prepare(model, weights)
@@ -259,14 +258,14 @@ def test_heads_are_as_important_as_those_of_wide_weights(use, weights):
 
 
 class Halves(GPT2Block):
-    """Does something that no program knows."""
+    """A layer without a compiled form."""
 
     def forward(self, hidden, mask, **options):
         return super().forward(hidden, mask, **options) / 2
 
 
 class Sums(GPT2Block):
-    """Other sums than the models have."""
+    """A model with a sum that the compiled form does not have."""
 
     def forward(self, hidden, mask, **options):
         fed = self.feed(hidden)
@@ -275,7 +274,7 @@ class Sums(GPT2Block):
 
 
 @pytest.mark.parametrize(("block", "steps"), [(Halves, 0), (Sums, 13)])
-def test_blocks_of_ones_own(use, runs, block, steps):
+def test_blocks_of_a_user_are_compiled_or_run_as_they_are(use, runs, block, steps):
     class Own(GPT2):
         pass
 
@@ -291,7 +290,7 @@ def test_blocks_of_ones_own(use, runs, block, steps):
 
 
 class Scaled(GPT2):
-    """Its scores are not those of the output."""
+    """A model whose scores are not those of its output layer."""
 
     def step(self, tokens, state):
         scores, state = super().step(tokens, state)
@@ -299,7 +298,7 @@ class Scaled(GPT2):
 
 
 class Twice(GPT2):
-    """It reads every token twice."""
+    """A model that reads every token twice."""
 
     def step(self, tokens, state):
         _, state = super().step(tokens, state)
@@ -307,7 +306,7 @@ class Twice(GPT2):
 
 
 class Later(GPT2):
-    """Its positions begin at 1."""
+    """A model whose positions begin at 1."""
 
     def continued(self, ids, state):
         state.consume()
@@ -319,7 +318,7 @@ class Later(GPT2):
 
 
 class Uneven(GPT2):
-    """It treats rows of different lengths in another way."""
+    """A model that treats rows of different lengths differently."""
 
     def step(self, tokens, state):
         scores, state = super().step(tokens, state)
@@ -327,7 +326,7 @@ class Uneven(GPT2):
 
 
 @pytest.mark.parametrize("kind", [Scaled, Twice, Later, Uneven])
-def test_steps_of_ones_own(use, runs, kind):
+def test_steps_of_a_user_run_as_they_are_with_a_warning(use, runs, kind):
     model = prepare(spread(kind(GPT2Config(WORDS, **SMALL))), "bfloat16")
     use("fast")
     with pytest.warns(
@@ -335,20 +334,20 @@ def test_steps_of_ones_own(use, runs, kind):
     ) as told:
         found = scores(model, inputs(model))
     assert len(told) <= 2 and all(".py:" in str(one.message) for one in told)
-    assert WORDS not in runs
+    assert runs == ([] if kind is Later else [SMALL["d_model"]])  # the blocks of the prompt alone
     use(None)
     assert_close(found, scores(model, inputs(model)))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_whole_step_is_one_call(use, runs, name):
+def test_a_compiled_step_is_one_call_of_a_kernel(use, runs, name):
     model = prepare(spread(MODELS[name]()))
     use("fast")
     scores(model, inputs(model), (1, 2, 1))
     assert runs[-3:] == [WORDS] * 3
 
 
-def test_an_output_of_its_own(use, runs):
+def test_an_untied_output_layer_is_compiled(use, runs):
     model = prepare(spread(GPT2(GPT2Config(WORDS, output="own", **SMALL))))
     use(None)
     wanted = scores(model, inputs(model))
@@ -357,7 +356,7 @@ def test_an_output_of_its_own(use, runs):
     assert runs[-1] == WORDS and type(model.embedding) is torch.nn.Embedding
 
 
-def test_tokens_and_positions_that_are_not_there(use):
+def test_tokens_and_positions_out_of_range_raise_errors(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     model = generator(model)
@@ -371,7 +370,7 @@ def test_tokens_and_positions_that_are_not_there(use):
             _, state = model.step(tokens, state)
 
 
-def test_positions_grow(use, runs, monkeypatch):
+def test_the_table_of_positions_grows_while_decoding(use, runs, monkeypatch):
     model = prepare(spread(MODELS["transformer"]()), "bfloat16")
     long = Sequences.of([[3, 4]], 0)
     use(None)
@@ -382,7 +381,7 @@ def test_positions_grow(use, runs, monkeypatch):
     assert runs.count(WORDS) == 299  # one of them made the table longer
 
 
-def test_a_copy_has_weights_of_its_own(use, runs):
+def test_a_deep_copy_has_its_own_weights(use, runs):
     use("fast")
     model = prepare(spread(MODELS["gpt"]()))
     before = scores(model, inputs(model))
@@ -393,7 +392,7 @@ def test_a_copy_has_weights_of_its_own(use, runs):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "transformer"])
-def test_weights_that_are_given_away_for_others(use, runs, name):
+def test_a_compiled_model_uses_newly_assigned_weights(use, runs, name):
     use("fast")
     model, other = (prepare(spread(MODELS[name]())) for _ in range(2))
     scores(model, inputs(model))
@@ -406,15 +405,15 @@ def test_weights_that_are_given_away_for_others(use, runs, name):
     assert runs[-1] == WORDS
 
 
-def test_numbers_of_another_type_are_not_read_as_they_lie():
+def test_parameters_of_another_type_or_stride_cannot_be_compiled():
     gain, bias = torch.ones(8), torch.zeros(8)
     for changed in (dict(gain=gain.double()), dict(bias=torch.zeros(8, 2)[:, 0])):
         norm = Op(NORM, 1, 0, **(dict(gain=gain, bias=bias) | changed))
-        with pytest.raises(CannotCompile, match="another type"):
+        with pytest.raises(CannotCompile, match="in float32"):
             Program(OpList([norm], [8, 8]))
 
 
-def test_tied_matrices_are_kept_once(use):
+def test_tied_matrices_are_quantized_once(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     assert model.embedding.matrix is model.head.matrix
@@ -424,20 +423,22 @@ def test_tied_matrices_are_kept_once(use):
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_without_kernels_a_model_stays_as_it_is(use):
+def test_models_are_quantized_alike_with_and_without_kernels(use):
+    use("fast")
+    quantized = prepare(spread(MODELS["gpt"]())).state_dict()
     use(None)
-    model = spread(MODELS["gpt"]())
-    before = set(model.state_dict())
-    assert set(prepare(model).state_dict()) == before
+    found = prepare(spread(MODELS["gpt"]())).state_dict()
+    assert found.keys() == quantized.keys()
+    assert all(torch.equal(found[name], quantized[name]) for name in found)
 
 
-def test_other_devices_are_refused():
+def test_preparing_a_model_on_another_device_raises_an_error():
     with pytest.raises(ConfigError, match='on meta. Give device="cpu" or, .* quantize="bfloat16"'):
         prepare(MODELS["gpt"]().to("meta"))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_on_a_gpu_bfloat16_is_torch_s_own(monkeypatch, name):
+def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
     monkeypatch.setattr(quantize, "GPUS", {"meta"})
     model = prepare(MODELS[name]().to("meta"), "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
@@ -451,19 +452,19 @@ def test_on_a_gpu_bfloat16_is_torch_s_own(monkeypatch, name):
     assert error < 0.05
 
 
-def test_on_a_gpu_recurrent_layers_stay_wide():
+def test_on_a_gpu_recurrent_models_keep_float32_with_a_warning():
     model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=16))
     with pytest.warns(UserWarning, match="keeps its float32 weights"):
         quantize.halved(model)
     assert model.embedding.weight.dtype == torch.float32
 
 
-def test_no_other_weights():
+def test_an_unknown_kind_of_weights_raises_an_error():
     with pytest.raises(ConfigError, match="'int8'"):
         prepare(MODELS["gpt"](), "int9")
 
 
-def test_a_compiled_step_that_disagrees_is_not_used(use, monkeypatch):
+def test_a_compiled_step_that_differs_from_the_plain_one_is_not_used(use, monkeypatch):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     monkeypatch.setattr("regard.kernels.compiled_decoder.agree", lambda *given: False)
@@ -475,13 +476,26 @@ def test_a_compiled_step_that_disagrees_is_not_used(use, monkeypatch):
         assert torch.equal(scores(model, inputs(model)), found)
 
 
-def test_the_model_holds_quantized_layers_and_nothing_else(use):
+def test_compiling_leaves_the_modules_of_the_model_unchanged(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
     before = {name: type(part) for name, part in model.named_modules()}
     scores(model, inputs(model))
     assert {name: type(part) for name, part in model.named_modules()} == before
     assert "step" not in vars(model) and isinstance(generator(model), CompiledGenerator)
+
+
+def test_a_prefix_cache_is_around_the_compiled_form(use):
+    use("fast")
+    model = prepare(spread(MODELS["gpt2"]()))
+    cache, method = PrefixCache(model), Greedy(max_tokens=6)
+    assert isinstance(cache.model, CompiledGenerator)
+    source = Sequences.of([[*range(3, 40), *end] for end in ([1], [7, 8])], 0)
+    wanted = [one.tokens for (one,) in method.run(generator(model), source)]
+    for _ in range(2):
+        assert [one.tokens for (one,) in method.run(cache, source)] == wanted
+    assert cache.reused == 36 + 37 + 38
+    assert all(node.keys.dtype == torch.float16 for node in cache._tree.nodes())
 
 
 def test_another_thread_may_use_models_while_one_is_traced(use):

@@ -1,4 +1,4 @@
-"""Recurrent layers with quantized weights: the kernels' answers, torch's, and the float32 ones."""
+"""Quantized recurrent layers: kernels against torch, and both against float32 weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spread(model):
 
 
 def scores(model, counts=(1, 1, 4, 1)):
-    """Of steps of so many tokens; which tokens they are does not depend on the scores."""
+    """Scores of steps of so many tokens; the tokens do not depend on the scores."""
     found, model = [], generator(model)
     with torch.no_grad():
         state, tokens = start(model, Sequences.of(PROMPTS, 0))
@@ -55,7 +55,7 @@ def scores(model, counts=(1, 1, 4, 1)):
     return torch.cat(found, 1)
 
 
-def test_a_state_of_another_type_is_not_read_as_it_lies(use):
+def test_a_float64_state_gives_the_hidden_states_of_a_float32_one(use):
     use("fast")
     layer = QuantizedRecurrent(CELLS["lstm"](8, WIDTH), "int8")
     x, state = torch.randn(3, 5, 8), [torch.randn(3, WIDTH) for _ in range(2)]
@@ -68,7 +68,7 @@ def test_a_state_of_another_type_is_not_read_as_it_lies(use):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_a_layer_is_its_formula(use, monkeypatch, kind, weights, threads):
+def test_quantized_layers_are_close_to_float32_ones(use, monkeypatch, kind, weights, threads):
     monkeypatch.setattr("regard.kernels.recurrent_kernel.threads_for", lambda work: threads)
     torch.manual_seed(0)
     layer = CELLS[kind](40, WIDTH)
@@ -88,7 +88,7 @@ def test_a_layer_is_its_formula(use, monkeypatch, kind, weights, threads):
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_and_torch_give_the_same_scores(use, name, weights):
+def test_kernels_give_the_scores_of_torch(use, name, weights):
     model = spread(MODELS[name]())
     wide = scores(model)
     prepare(model, weights)
@@ -105,7 +105,7 @@ def test_kernels_and_torch_give_the_same_scores(use, name, weights):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_searches_take_quantized_weights(use, name):
+def test_searches_with_kernels_find_the_tokens_of_torch(use, name):
     model = prepare(spread(MODELS[name]()), "bfloat16")
     source = Sequences.of(PROMPTS, 0)
     for method in (Greedy(max_tokens=9), Beam(size=3, max_tokens=9)):
@@ -126,7 +126,7 @@ def test_every_matrix_of_a_step_is_quantized(use, name):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """One for each call of a whole step; no first step is compared."""
+    """One entry for each call of a compiled step; the comparison of first steps is off."""
     calls = []
     monkeypatch.setattr(CompiledGenerator, "_agrees", lambda *asked: True)
     for name in ("step", "topk"):
@@ -141,7 +141,7 @@ def steps(monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_is_one_call_where_the_score_of_the_attention_is_a_product(use, steps, name):
+def test_a_step_is_one_call_unless_attention_is_additive(use, steps, name):
     use("fast")
     model = prepare(spread(MODELS[name]()), "bfloat16")
     scores(model)
@@ -156,14 +156,15 @@ def test_a_step_is_one_call_where_the_score_of_the_attention_is_a_product(use, s
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", ["lstm", "gru", "seq2seq, general"])
-def test_a_state_goes_on_where_another_way_began_it(use, name, size):
-    """Step by step it is the same whether kernels have taken the steps before or not."""
+def test_states_of_compiled_and_plain_steps_are_interchangeable(use, name, size):
+    """Each step gives the same scores, whether or not kernels made the steps before it."""
     model = prepare(spread(MODELS[name]()), "bfloat16")
     state, tokens = start(model, Sequences.of(PROMPTS, 0))
     rows = torch.arange(3).repeat_interleave(size)
     state, tokens = state.select(rows), tokens[rows]
     with torch.no_grad():
         for kind in ("fast", None, "plain", "fast"):
+            use(None)
             wanted, after = model.step(tokens, state.copy())
             use(kind)
             found, state = generator(model).step(tokens, state)
@@ -174,7 +175,7 @@ def test_a_state_goes_on_where_another_way_began_it(use, name, size):
             tokens = (tokens * 5 + 3) % WORDS
 
 
-def test_a_step_knows_when_it_cannot_be_one_call(use, steps):
+def test_capture_uses_the_plain_step_and_wrong_tokens_raise_an_error(use, steps):
     use("fast")
     model = prepare(spread(MODELS["seq2seq, dot"]()), "bfloat16")
     state, tokens = start(model, Sequences.of(PROMPTS, 0))
@@ -189,7 +190,7 @@ def test_a_step_knows_when_it_cannot_be_one_call(use, steps):
         compiled.step(tokens + WORDS, state)
 
 
-def test_copies_and_weights_that_are_given_away(use, steps):
+def test_compiled_steps_use_the_weights_of_copies_and_newly_assigned_ones(use, steps):
     use("fast")
     model = prepare(spread(MODELS["seq2seq, general"]()), "bfloat16")
     state, tokens = start(model, Sequences.of(PROMPTS, 0))

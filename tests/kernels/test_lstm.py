@@ -41,7 +41,7 @@ def given(rows, steps, width, inner=5):
 
 
 def layer_of(tensors):
-    """Our layer with these parameters, in float32, and what it reads."""
+    """Our layer with these parameters, in float32, and its inputs."""
     x, hidden, cell, below, own, bias = (t.detach().float() for t in tensors)
     layer = LSTM(x.size(2), hidden.size(1))
     with torch.no_grad():
@@ -59,7 +59,7 @@ def run(layer, read):
 
 
 def gradients(found, weights, leaves, **options):
-    """Of a sum in which every result has weights of its own."""
+    """Gradients of a weighted sum of all results."""
     total = sum((one * weight).sum() for one, weight in zip(found, weights, strict=True))
     return torch.autograd.grad(total, leaves, **options)
 
@@ -89,7 +89,7 @@ def calls(use, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_results_and_gradients_are_those_of_the_equations(calls, shape):
+def test_states_and_gradients_equal_those_of_the_equations(calls, shape):
     tensors = given(*shape)
     wanted = naive(*tensors)
     weights = [torch.randn_like(one) for one in wanted]
@@ -103,13 +103,13 @@ def test_results_and_gradients_are_those_of_the_equations(calls, shape):
         assert error(one, other) < ERROR
 
 
-def test_float32_is_left_to_torch(calls):
+def test_outside_of_autocast_the_kernel_does_not_run(calls):
     layer, read = layer_of(given(3, 5, 33))
     layer(*read)[0].sum().backward()
     assert not calls
 
 
-def test_without_kernels_the_answer_is_the_same(calls, use):
+def test_kernel_and_torch_give_the_same_states_and_gradients(calls, use):
     layer, read = layer_of(given(13, 4, 47))
     results = []
     for kind in ("fast", None):
@@ -121,8 +121,8 @@ def test_without_kernels_the_answer_is_the_same(calls, use):
         assert error(one, other.double()) < ERROR
 
 
-def test_rows_do_not_depend_on_other_rows_or_threads(calls):
-    """The sums of a row are added in one order, whoever adds them and whatever stands beside."""
+def test_the_states_of_a_sequence_do_not_depend_on_the_batch_or_threads(calls):
+    """The sums of a row are added in one order, by any number of threads and in any batch."""
     layer, (x, hidden, cell) = layer_of(given(30, 4, 97))
     inputs = (x @ layer.input.weight.T).detach().bfloat16()
     hidden, cell = hidden.detach(), cell.detach()
@@ -145,8 +145,8 @@ def test_rows_do_not_depend_on_other_rows_or_threads(calls):
         assert torch.equal(states(rows, 2), whole[rows])
 
 
-def test_gradients_are_the_same_a_second_time(calls):
-    """What is kept for the way back is not used up."""
+def test_a_second_backward_pass_gives_the_same_gradients(calls):
+    """The backward pass does not change what the forward pass saved."""
     layer, read = layer_of(given(3, 5, 33))
     found = run(layer, read)
     once = gradients(found, [1.0, 2.0, 3.0], leaves_of(layer, read), retain_graph=True)
@@ -154,7 +154,7 @@ def test_gradients_are_the_same_a_second_time(calls):
     assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
 
 
-def test_without_gradients_the_answer_is_equal(calls):
+def test_states_without_autograd_equal_those_with_it(calls):
     layer, read = layer_of(given(3, 5, 33))
     found = run(layer, read)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_without_gradients_the_answer_is_equal(calls):
     assert all(torch.equal(one, other) for one, other in zip(found, same, strict=True))
 
 
-def test_only_gradients_that_are_asked_for_are_given(calls):
+def test_only_required_gradients_are_computed(calls):
     layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
     layer.recurrent.weight.requires_grad_(False)
     run(layer, [x.detach(), hidden.detach(), cell])[0].sum().backward()
@@ -170,7 +170,7 @@ def test_only_gradients_that_are_asked_for_are_given(calls):
     assert cell.grad.any() and layer.input.weight.grad.any() and layer.input.bias.grad.any()
 
 
-def test_nan_stays_in_its_row(calls):
+def test_nan_in_one_sequence_does_not_reach_others(calls):
     layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
     with torch.no_grad():
         x[0, 1, 0] = float("nan")
@@ -179,6 +179,6 @@ def test_nan_stays_in_its_row(calls):
     assert found[0, 0].isfinite().all() and found[1:].isfinite().all()
 
 
-def test_other_processors_have_no_kernels(libraries):
+def test_libraries_for_older_processors_have_no_lstm_kernels(libraries):
     for kind in ("older", "plain"):
-        assert not libraries[kind].regard_lstm_there()
+        assert not libraries[kind].regard_lstm_available()

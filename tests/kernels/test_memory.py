@@ -22,7 +22,7 @@ def filled(tensor: torch.Tensor) -> torch.Tensor:
     return memory.large_empty(tensor.shape, tensor.dtype).copy_(tensor)
 
 
-def test_tensors_stay_what_they_are():
+def test_copies_on_large_pages_equal_the_tensors():
     tensors = [torch.randn(3, 5), torch.ones(7, dtype=torch.uint8), torch.randn(4, 4).bfloat16()]
     found = [filled(tensor) for tensor in tensors]
     for one, other in zip(found, tensors, strict=True):
@@ -31,7 +31,7 @@ def test_tensors_stay_what_they_are():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages of Linux")
-def test_they_lie_one_behind_the_other_and_large_ones_alone(monkeypatch):
+def test_small_tensors_share_a_block_and_large_ones_have_their_own(monkeypatch):
     monkeypatch.setattr(memory, "BLOCK", 1 << 20)
     first, second = (filled(torch.full((100,), n, dtype=torch.uint8)) for n in (1, 2))
     assert second.data_ptr() - first.data_ptr() == 128
@@ -41,7 +41,7 @@ def test_they_lie_one_behind_the_other_and_large_ones_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("problem", [OSError, AttributeError])
-def test_without_such_pages_memory_is_torch_s(monkeypatch, problem):
+def test_without_large_pages_tensors_use_the_memory_of_torch(monkeypatch, problem):
     def refuse(*arguments, **options):
         raise problem("no")
 
@@ -51,7 +51,7 @@ def test_without_such_pages_memory_is_torch_s(monkeypatch, problem):
 
 
 @pytest.mark.parametrize("kind", ["int8", "bfloat16"])
-def test_matrices_stay_there(kind):
+def test_quantized_matrices_keep_their_memory_when_types_are_converted(kind):
     matrix = QuantizedMatrix(torch.randn(20, 30), kind)
     before = matrix.weight.data_ptr()
     assert matrix.float().double().weight.data_ptr() == before

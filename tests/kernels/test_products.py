@@ -37,7 +37,7 @@ def expected_int8(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
-def test_8_bit_products_are_those_of_the_formula(use, kind, threads, monkeypatch):
+def test_int8_products_equal_the_formula(use, kind, threads, monkeypatch):
     use(kind)
     monkeypatch.setattr(products, "threads_for", lambda *work: threads)
     for lines, columns in SHAPES:
@@ -66,7 +66,9 @@ def test_bfloat16_products_round_both_sides_and_sum_in_float32(use, kind):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("kind", ["fast", "older", "plain"])
-def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads, monkeypatch):
+def test_the_product_of_a_row_does_not_depend_on_the_batch(
+    use, kind, weights, threads, monkeypatch
+):
     use(kind)
     monkeypatch.setattr(products, "threads_for", lambda *work: threads)
     for lines, columns in SHAPES:
@@ -79,7 +81,7 @@ def test_a_row_gives_the_same_alone_and_among_others(use, kind, weights, threads
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("kind", ["fast", "older", "plain", None])
-def test_nan_gives_nan(use, kind, weights):
+def test_nan_in_a_row_gives_nan_in_that_row_only(use, kind, weights):
     use(kind)
     matrix = QuantizedMatrix(torch.randn(20, 130), weights)
     x = torch.randn(3, 130)
@@ -92,7 +94,7 @@ def test_nan_gives_nan(use, kind, weights):
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_panels_are_undone(weights):
+def test_rows_of_packed_panels_equal_the_rounded_matrix(weights):
     weight = torch.randn(37, 70)
     matrix = QuantizedMatrix(weight, weights)
     lines = matrix.rows(torch.arange(37))
@@ -103,7 +105,7 @@ def test_panels_are_undone(weights):
     assert torch.equal(plain if matrix.scale is None else plain * matrix.scale[:, None], lines)
 
 
-def test_layers_take_any_shape_and_answer_as_the_wide_ones(use):
+def test_quantized_layers_take_any_shape_and_are_close_to_float32_ones(use):
     use("fast")
     linear = Linear(96, 40)
     torch.nn.init.normal_(linear.bias)
@@ -118,7 +120,7 @@ def test_layers_take_any_shape_and_answer_as_the_wide_ones(use):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_quantized_output_has_the_loss_of_its_own_scores(use, smoothing):
+def test_the_quantized_output_layer_has_the_loss_of_its_logits(use, smoothing):
     use("fast")
     softmax = Softmax(32, 50, tied=None, bias=True)
     quantized = QuantizedSoftmax(softmax, QuantizedMatrix(softmax.weight, "int8"))
@@ -133,7 +135,7 @@ def test_the_quantized_output_has_the_loss_of_its_own_scores(use, smoothing):
     assert total.item() == pytest.approx(theirs.item(), rel=1e-2)
 
 
-def test_converting_a_model_leaves_the_matrix_quantized():
+def test_converting_the_type_of_a_model_leaves_matrices_quantized():
     matrix = QuantizedMatrix(torch.randn(20, 30), "bfloat16")
     before = matrix.weight.clone()
     assert torch.equal(matrix.float().weight, before) and matrix.weight.dtype == torch.bfloat16
@@ -141,7 +143,7 @@ def test_converting_a_model_leaves_the_matrix_quantized():
     assert eight.weight.dtype == torch.uint8 and eight.scale.dtype == torch.float32
 
 
-def test_a_bias_of_another_type_is_not_read_as_it_lies(use):
+def test_a_float64_bias_gives_the_result_of_a_float32_one(use):
     use("fast")
     layer = QuantizedLinear(Linear(8, 3), "int8")
     x = torch.randn(2, 8)
@@ -153,7 +155,7 @@ def test_a_bias_of_another_type_is_not_read_as_it_lies(use):
 # ---------------------------------------------------------------------------------- building
 
 
-def test_without_a_compiler_one_warning_says_so(monkeypatch, tmp_path):
+def test_without_a_compiler_there_is_one_warning(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
@@ -170,7 +172,7 @@ def test_without_a_compiler_one_warning_says_so(monkeypatch, tmp_path):
     assert "no C++ compiler was found" in build.status()
 
 
-def test_flags_that_a_compiler_does_not_know_give_way_to_the_next(libraries, tmp_path):
+def test_unknown_compiler_flags_are_replaced_by_the_next_ones(libraries, tmp_path):
     kinds = (("-mno-such-processor",), ("-DPORTABLE", "-O0"))
     path = build.build(kinds, tmp_path)
     assert list(tmp_path.iterdir()) == [path]
@@ -188,16 +190,16 @@ NO_FLAGS = ((),)
 
 
 @pytest.fixture
-def little(libraries, tmp_path, monkeypatch):
-    """Something else that is built, since the kernels take seconds; the cache is `tmp_path`."""
-    source = tmp_path / "little.cpp"
+def small_library(libraries, tmp_path, monkeypatch):
+    """A small library in the path of the kernels, which take seconds; the cache is `tmp_path`."""
+    source = tmp_path / "small_library.cpp"
     source.write_text('extern "C" int regard_check() { return 0; }')
     monkeypatch.setattr(build, "SOURCE", source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.mark.parametrize("keep", [0, 100, 9000, -1])
-def test_a_damaged_library_is_compiled_again(little, keep):
+def test_a_damaged_library_is_compiled_again(small_library, keep):
     path = build.build(NO_FLAGS)
     whole = path.read_bytes()
     assert len(whole) > 9000
@@ -207,9 +209,11 @@ def test_a_damaged_library_is_compiled_again(little, keep):
         assert path.read_bytes() == whole
 
 
-def test_where_nothing_can_be_kept_the_process_has_its_own(little, tmp_path, monkeypatch, capsys):
-    for place in (str(tmp_path / "little.cpp"), "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", place)
+def test_without_a_usable_cache_kernels_are_built_for_the_process(
+    small_library, tmp_path, monkeypatch, capsys
+):
+    for path in (str(tmp_path / "small_library.cpp"), "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", path)
         path = build.build(NO_FLAGS)
         assert path.exists() and not path.is_relative_to(tmp_path)
         assert "for this process alone" in capsys.readouterr().err
@@ -219,23 +223,27 @@ def test_where_nothing_can_be_kept_the_process_has_its_own(little, tmp_path, mon
     assert "programs may not run from" in capsys.readouterr().err
 
 
-def test_a_folder_that_may_only_be_read_is_read(little, monkeypatch, capsys):
+def test_a_library_in_a_read_only_cache_is_used(small_library, monkeypatch, capsys):
     path = build.build(NO_FLAGS)
     monkeypatch.setattr(build, "_problem", lambda folder: "it cannot be written to")
     capsys.readouterr()
     assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
 
 
-def test_a_home_that_is_not_there(little, monkeypatch, tmp_path, capsys):
+def test_without_a_home_folder_kernels_are_built_for_the_process(
+    small_library, monkeypatch, tmp_path, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as it does then
     assert not build.build(NO_FLAGS).is_relative_to(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["little.cpp"]
+    assert [path.name for path in tmp_path.iterdir()] == ["small_library.cpp"]
     assert "for this process alone" in capsys.readouterr().err
 
 
-def test_the_compiler_that_is_asked_for(little, tmp_path, monkeypatch, capsys):
+def test_cxx_names_the_compiler_and_an_unknown_one_is_reported(
+    small_library, tmp_path, monkeypatch, capsys
+):
     monkeypatch.delenv("CXX", raising=False)
     wrapper, called, (compiler,) = tmp_path / "wrapper", tmp_path / "called", build._compiler()
     wrapper.write_text(f'#!/bin/sh\necho "$1" > {called}\nexec "$@"\n')
@@ -248,7 +256,7 @@ def test_the_compiler_that_is_asked_for(little, tmp_path, monkeypatch, capsys):
     assert "'no-such-compiler', which was not found" in capsys.readouterr().err
 
 
-def test_the_line_that_tells_why_a_compiler_failed(little, tmp_path):
-    (tmp_path / "little.cpp").write_text("int main() {\n  return none;\n}\n")
-    with pytest.raises(build.BuildError, match="none"):
+def test_the_message_of_an_invalid_source_is_the_line_that_explains_it(small_library, tmp_path):
+    (tmp_path / "small_library.cpp").write_text("int main() {\n  return none;\n}\n")
+    with pytest.raises(build.BuildError, match="‘?none’? was not declared|undeclared identifier"):
         build.build(NO_FLAGS)

@@ -30,7 +30,7 @@ def by_sorting(scores, count):
     "words, count", [(512, 1), (10, 8), (101, 8), (600, 8), (4097, 8), (32_000, 8), (9_000, 600)]
 )
 @pytest.mark.parametrize("grain", [None, 1.0])
-def test_the_best_words_of_each_row(use, words, count, grain):
+def test_topk_equals_a_full_sort(use, words, count, grain):
     scores = torch.randn(7, words, generator=torch.Generator().manual_seed(words)) * 4
     if grain is not None:  # few values, so that many are equal
         scores = (scores * grain).round()
@@ -47,7 +47,7 @@ def test_the_best_words_of_each_row(use, words, count, grain):
         assert [part.shape for part in ops.topk(scores[:0], count)[:2]] == [(0, count), (0, count)]
 
 
-def test_words_that_are_equally_probable_once_they_are_rounded(use):
+def test_tokens_of_equal_rounded_probability_are_ranked_by_id(use):
     scores = torch.full((1, 9000), -5.0)
     scores[0, [100, 8000]] = torch.tensor([3.0, 3.0 + 2**-22])
     scores[0, 700] = 20.0  # beside it the two cannot be told apart
@@ -58,7 +58,7 @@ def test_words_that_are_equally_probable_once_they_are_rounded(use):
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_scores_that_are_no_numbers(use, wrong):
+def test_nan_and_infinity_give_nan_probabilities_in_their_row(use, wrong):
     scores = torch.zeros(3, 5000)
     scores[1, 4000] = wrong
     for kind in KINDS:
@@ -66,7 +66,7 @@ def test_scores_that_are_no_numbers(use, wrong):
         assert ops.topk(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
 
 
-def test_few_words_or_no_kernels_are_left_to_torch(use):
+def test_the_kernel_is_used_only_for_float32_scores_of_enough_tokens(use):
     use("fast")
     assert ops.topk.has_implementation(torch.zeros(2, 9000), 3)
     assert not ops.topk.has_implementation(torch.zeros(2, 2), 3)
@@ -75,7 +75,7 @@ def test_few_words_or_no_kernels_are_left_to_torch(use):
     assert not ops.topk.has_implementation(torch.zeros(2, 9000), 3)
 
 
-def test_searches_are_the_same_with_and_without(use):
+def test_beam_search_finds_the_same_with_and_without_kernels(use):
     torch.manual_seed(3)
     config = TransformerConfig(8200, d_model=16, d_ff=32, heads=2, max_length=40)
     model = Transformer(config).eval()
@@ -99,7 +99,7 @@ def decoder(words=9001, spread=1.0):
     return model
 
 
-def begun(model, rows):
+def started(model, rows):
     """Some sources of different lengths, and a token for each."""
     source = Sequences.of([[3 + (i + j) % 90 for j in range(1 + i % 4)] for i in range(rows)], 0)
     state, first = start(model, source)
@@ -108,7 +108,7 @@ def begun(model, rows):
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
+def test_the_topk_of_a_step_equals_that_of_its_scores(use, monkeypatch, weights, threads):
     monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: threads)
     for words, rows, count in [
         (9001, 5, 8),
@@ -120,20 +120,20 @@ def test_the_best_words_without_scores(use, monkeypatch, weights, threads):
         model = CompiledGenerator(prepare(decoder(words), weights))
         for kind in KINDS:
             use(kind)
-            state, tokens = begun(model, rows)
+            state, tokens = started(model, rows)
             scores, after = model.step(tokens, state)
             wanted = ops.topk(scores[:, 0], count)
-            found, later = model.topk(tokens, begun(model, rows)[0], count)
+            found, later = model.topk(tokens, started(model, rows)[0], count)
             assert torch.equal(found.tokens, wanted.tokens) and found.vocab_size == words
             assert torch.equal(found.log_probs, wanted.log_probs)
             assert later.cache.longest == 1
             assert torch.equal(later.cache.keys[..., :1, :], after.cache.keys[..., :1, :])
 
 
-def test_where_scores_are_needed(use):
+def test_the_topk_of_a_step_is_none_where_all_scores_are_needed(use):
     use("fast")
     model = CompiledGenerator(prepare(decoder()))
-    state, tokens = begun(model, 3)
+    state, tokens = started(model, 3)
     assert model.topk(tokens, state.copy(), 9002) is None  # so many words there are not
     with pytest.raises(IndexError):
         model.topk(tokens + 9001, state.copy(), 2)
@@ -153,7 +153,7 @@ def test_where_scores_are_needed(use):
 
 
 @pytest.mark.parametrize("spread", [1.0, 300.0])
-def test_searches_are_the_same_without_scores(use, monkeypatch, spread):
+def test_beam_search_finds_the_same_from_topk_as_from_scores(use, monkeypatch, spread):
     use("fast")
     model = prepare(decoder(spread=spread))
     source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)

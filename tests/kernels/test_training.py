@@ -36,7 +36,7 @@ def in_float64(*tensors: Tensor) -> list[Tensor]:
 
 
 def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
-    """Of a weighted sum, so that no two places count alike."""
+    """Gradients of a weighted sum, so that every column has its own weight."""
     weights = torch.linspace(-1, 2, out.numel(), dtype=torch.float64).view(out.shape)
     return list(torch.autograd.grad((out.double() * weights).sum(), of))
 
@@ -48,7 +48,7 @@ def alike(found, wanted, kind) -> None:
 
 
 def counted(function, answers: list):
-    """The same function, which writes down what it answers."""
+    """The same function with a record of its results."""
 
     def asked(*arguments):
         answers.append(function(*arguments))
@@ -66,7 +66,7 @@ def without_kernels(monkeypatch) -> None:
 
 @pytest.mark.parametrize("kind", NUMBERS)
 @pytest.mark.parametrize("kernels", KINDS)
-def test_kernels_drop_what_torch_would(use, kernels, kind):
+def test_kernel_and_torch_drop_the_same_elements(use, kernels, kind):
     shapes = [(), (7,), (3, 768), (2, 5, 7), (100, 1), (4, 70, 130), (1, 20_001)]
     for shape, threshold in itertools.product(shapes, (1, 3277, 32767)):
         use(kernels)
@@ -82,8 +82,8 @@ def test_dropout_uses_the_published_numbers_of_its_generator():
     """The first numbers that are published for this generator, from the seed 1234567."""
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     shape, bits = torch.Size((1, 12)), []
-    for number, place in itertools.product(published, range(4)):
-        bits.append((number >> 16 * place) & 0x7FFF)
+    for number, part in itertools.product(published, range(4)):
+        bits.append((number >> 16 * part) & 0x7FFF)
     for threshold in (1000, 9830, 20_000, 32_000):
         kept = ops.keep_mask(shape, Drop(1234567, threshold))[0].tolist()
         assert kept == [number >= threshold for number in bits]
@@ -95,7 +95,7 @@ def test_dropout_uses_the_published_numbers_of_its_generator():
 @pytest.mark.parametrize("kind", NUMBERS)
 @pytest.mark.parametrize("kernels", KINDS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_a_sum_is_normalized_with_its_gradients(use, kernels, kind, probability):
+def test_add_norm_and_its_gradients_equal_those_in_float64(use, kernels, kind, probability):
     use(kernels)
     for shape in ((1, 16), (3, 5, 20), (130, 72), (65, 33)):
         norm = AddNorm(shape[-1], dropout=probability)
@@ -113,7 +113,7 @@ def test_a_sum_is_normalized_with_its_gradients(use, kernels, kind, probability)
         alike(found, gradients(wanted, h, u, *exact.parameters()), kind)
 
 
-def test_a_norm_in_evaluation_and_in_float64_is_torchs():
+def test_add_norm_in_evaluation_and_in_float64_equals_torch():
     norm = AddNorm(8, dropout=0.5).eval()
     hidden, update = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
     expected = F.layer_norm(hidden + update, (8,))
@@ -134,7 +134,7 @@ def test_a_norm_in_evaluation_and_in_float64_is_torchs():
 
 @pytest.mark.parametrize("kernels", KINDS)
 @pytest.mark.parametrize("activation", [gelu, gelu_tanh])
-def test_gelu_with_its_gradient(use, kernels, activation):
+def test_gelu_and_its_gradient_equal_those_in_float64(use, kernels, activation):
     use(kernels)
     x = torch.cat([torch.linspace(-9, 9, 2001), torch.tensor([-80.0, 80.0, 3e38])]).bfloat16()
     x.requires_grad_()
@@ -153,7 +153,7 @@ def test_gelu_with_its_gradient(use, kernels, activation):
 # ---- products under autocast
 
 
-def test_a_product_under_autocast_has_wide_gradients():
+def test_a_product_under_autocast_has_float32_gradients():
     layer = Linear(24, 40)
     x = leaf(5, 7, 24)
     with torch.autocast("cpu", torch.bfloat16):
@@ -183,7 +183,7 @@ def test_low_precision_copies_are_kept_until_the_weight_changes():
 
 
 @pytest.mark.parametrize("kernels", KINDS)
-def test_sums_over_rows(use, kernels):
+def test_the_sum_over_rows_equals_that_in_float64(use, kernels):
     use(kernels)
     for kind, rows, width in itertools.product(NUMBERS, (1, 3, 64, 131), (1, 16, 75)):
         x = torch.randn(rows, width).to(kind)
@@ -195,7 +195,7 @@ def test_sums_over_rows(use, kernels):
 
 @pytest.mark.parametrize("kernels", KINDS)
 @pytest.mark.parametrize("kind", NUMBERS)
-def test_losses_and_their_grads(use, kernels, kind):
+def test_cross_entropy_and_its_gradient_equal_those_in_float64(use, kernels, kind):
     use(kernels)
     for (rows, words), smoothing in itertools.product([(5, 3), (1, 1), (7, 10_007)], (0.0, 0.1)):
         scores = (torch.randn(rows, words) * 6).to(kind)
@@ -212,11 +212,11 @@ def test_losses_and_their_grads(use, kernels, kind):
             compiled.cross_entropy(scores, torch.full((rows,), wrong), 0.0)
 
 
-@pytest.mark.parametrize("place", [3, 20])
-def test_scores_that_are_no_numbers_have_no_loss(use, place):
+@pytest.mark.parametrize("column", [3, 20])
+def test_nan_or_infinite_logits_give_a_nan_loss(use, column):
     use("fast")
     scores = torch.zeros(3, 21)
-    scores[1, place], scores[2] = torch.nan, -torch.inf
+    scores[1, column], scores[2] = torch.nan, -torch.inf
     found = compiled.cross_entropy(scores, torch.tensor([1, 2, 3]), 0.0)
     assert found.isnan().tolist() == scores.isnan().any(1).tolist() == [False, True, True]
 
@@ -226,7 +226,7 @@ def test_scores_that_are_no_numbers_have_no_loss(use, place):
 
 @pytest.mark.parametrize("kernels", KINDS)
 @pytest.mark.parametrize("rows, width", [(1, 1), (3, 16), (5, 37), (2, 200)])
-def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
+def test_the_lstm_step_and_its_gradients_equal_those_in_float64(use, kernels, rows, width):
     use(kernels)
     gates, more, cell = leaf(rows, 4 * width), leaf(rows, 4 * width), leaf(rows, width)
     shared = leaf(4 * width)  # a bias, which all rows have
@@ -245,10 +245,12 @@ def test_a_step_of_an_lstm_with_its_gradients(use, kernels, rows, width):
 
 MASKS = {
     "free": lambda b, t, s: KeyMask(),
-    "padding": lambda b, t, s: padding(torch.arange(b) * s // b).resolve(t, s, rows=b),
+    "padding": lambda b, t, s: padding(torch.arange(b) * s // b).resolve(t, s, sequences=b),
     "causal": lambda b, t, s: causal().resolve(t, s),
-    "both": lambda b, t, s: (causal() & padding(torch.full((b,), s // 2))).resolve(t, s, rows=b),
-    "any": lambda b, t, s: given(torch.rand(b, 2, t, s) < 0.4).resolve(t, s, rows=b, heads=2),
+    "both": lambda b, t, s: (causal() & padding(torch.full((b,), s // 2))).resolve(
+        t, s, sequences=b
+    ),
+    "any": lambda b, t, s: given(torch.rand(b, 2, t, s) < 0.4).resolve(t, s, sequences=b, heads=2),
 }
 SHAPES = [(2, 8, 8, 8), (1, 70, 70, 16), (2, 5, 35, 6), (2, 130, 33, 40), (1, 129, 129, 80)]
 
@@ -263,7 +265,7 @@ def fused(use):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_attention_with_its_gradients(fused, mask, probability):
+def test_attention_and_its_gradients_equal_those_in_float64(fused, mask, probability):
     for rows, queries, keys, width in SHAPES:
         if queries != keys and mask in ("causal", "both"):
             continue
@@ -290,7 +292,7 @@ def test_nan_in_a_query_reaches_its_context(fused):
 
 
 @pytest.mark.parametrize("mask", ["free", "padding", "both"])
-def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
+def test_attention_layers_give_the_same_with_and_without_kernels(fused, mask, monkeypatch):
     """Heads that are parts of one projection, and a memory that several rows share."""
     self_attention = SelfAttention(24, 3, kind="encoder", dropout=0.2)
     cross = CrossAttention(24, 3, dropout=0.2)
@@ -318,8 +320,8 @@ def test_layers_of_attention_are_as_without_kernels(fused, mask, monkeypatch):
 
 def test_gradients_do_not_depend_on_the_number_of_threads(fused, monkeypatch):
     """Every bit is the same: partial sums belong to rows, not to threads."""
-    monkeypatch.setattr(compiled, "A_THREADS_NUMBERS", 1)
-    monkeypatch.setattr(compiled, "A_THREADS_PRODUCTS", 1)
+    monkeypatch.setattr(compiled, "NUMBERS_PER_THREAD", 1)
+    monkeypatch.setattr(compiled, "PRODUCTS_PER_THREAD", 1)
     norm, feed = AddNorm(48, dropout=0.1), FeedForward(48, 96, activation="gelu", dropout=0.1)
     attention = SelfAttention(48, 4, kind="encoder", dropout=0.1)
     parts = torch.nn.ModuleList([norm, feed, attention])
@@ -339,7 +341,7 @@ def test_gradients_do_not_depend_on_the_number_of_threads(fused, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(first, passed(), strict=True))
 
 
-def test_kernels_are_not_asked_for_what_they_cannot_do(use):
+def test_unsupported_types_and_empty_tensors_do_not_use_kernels(use):
     use("fast")
     empty, wide = torch.zeros(0, 8), torch.zeros(2, 8, dtype=torch.float64)
     assert (

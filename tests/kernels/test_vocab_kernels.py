@@ -1,4 +1,4 @@
-"""Both ends of a decoder, against torch's own operations."""
+"""Kernels of embeddings and output layers against torch's own operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ["fast", "older", "plain"]
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("shape", [(101, 40), (32, 128), (5, 77)])
-def test_lines_of_a_matrix(use, weights, shape):
+def test_the_rows_of_a_quantized_matrix_equal_those_of_torch(use, weights, shape):
     matrix = QuantizedMatrix(torch.randn(shape), weights)
     ids = torch.randint(shape[0], (3, 4))
     use(None)
@@ -32,7 +32,7 @@ def test_lines_of_a_matrix(use, weights, shape):
 
 @pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_best_word_and_its_probability(use, monkeypatch, words, threads):
+def test_argmax_gives_the_best_token_and_its_log_probability(use, monkeypatch, words, threads):
     monkeypatch.setattr("regard.kernels.vocab_kernels.threads_for", lambda work: threads)
     scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
     scores[1] -= 100
@@ -46,7 +46,7 @@ def test_the_best_word_and_its_probability(use, monkeypatch, words, threads):
     assert best(scores[:0])[0].shape == (0,)
 
 
-def test_of_equal_words_the_first_is_taken(use):
+def test_argmax_of_equal_probabilities_is_the_lowest_id(use):
     scores = torch.randn(3, 9000) - 5
     scores[0, [4, 5000, 8999]] = 7.0
     scores[1] = 0.25
@@ -59,7 +59,7 @@ def test_of_equal_words_the_first_is_taken(use):
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_nan_has_no_probability(use, wrong):
+def test_argmax_of_nan_or_infinite_scores_has_a_nan_probability(use, wrong):
     scores = torch.randn(4, 5000)
     scores[1, 4444] = wrong
     scores[2] = -math.inf
@@ -70,7 +70,7 @@ def test_nan_has_no_probability(use, wrong):
 
 @pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_how_improbable_a_word_is(use, monkeypatch, words, threads):
+def test_negative_log_likelihood_equals_that_in_float64(use, monkeypatch, words, threads):
     monkeypatch.setattr("regard.kernels.vocab_kernels.threads_for", lambda work: threads)
     scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
     scores[1] -= 1000

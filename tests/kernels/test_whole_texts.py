@@ -34,11 +34,13 @@ def texts(*lengths):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("most", [1, 100, 512])
 @torch.no_grad()
-def test_states_are_those_of_the_model(use, monkeypatch, name, weights, most):
+def test_compiled_states_of_whole_texts_equal_those_of_the_model(
+    use, monkeypatch, name, weights, most
+):
     use("fast")
     torch.manual_seed(2)
     model = quantize_layers(MODELS[name]().eval(), weights)
-    monkeypatch.setattr(compiled_decoder, "MOST", most)
+    monkeypatch.setattr(compiled_decoder, "MAX_TOKENS", most)
     for batch in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
         found, wanted = generator(model)(batch.ids).hidden, model(batch.ids).hidden
         encoded = encoder(model).encode(batch)
@@ -49,7 +51,7 @@ def test_states_are_those_of_the_model(use, monkeypatch, name, weights, most):
 
 
 @torch.no_grad()
-def test_attention_capture_runs_the_model(use, monkeypatch):
+def test_attention_capture_uses_the_plain_model(use, monkeypatch):
     use("fast")
     model = quantize_layers(MODELS["gpt2"]().eval(), "int8")
     compiled, run = [], Program.step

@@ -9,7 +9,7 @@ from regard.layers.dropout import Dropout, dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5, 0.9])
-def test_rate_scale_and_mean(probability):
+def test_dropout_has_the_given_rate_and_scale_and_keeps_the_mean(probability):
     torch.manual_seed(0)
     n = 400_001  # not divisible by four
     out = dropout(torch.ones(n), probability)
@@ -21,7 +21,7 @@ def test_rate_scale_and_mean(probability):
     assert out.mean().item() == pytest.approx(1.0, abs=5 * spread / (1 - probability))
 
 
-def test_every_place_is_drawn_alike_and_neighbours_are_independent():
+def test_elements_are_dropped_independently_with_equal_rate():
     # Four elements share one draw of 64 bits: none of the four may be favoured or coupled.
     torch.manual_seed(1)
     dropped = (dropout(torch.ones(200_000, 4), 0.3) == 0).double()
@@ -32,7 +32,7 @@ def test_every_place_is_drawn_alike_and_neighbours_are_independent():
     assert shifted[0, 1].abs() < 0.01
 
 
-def test_a_seed_repeats_it_and_a_saved_generator_too():
+def test_a_restored_generator_repeats_dropout():
     x = torch.randn(3, 5)
     torch.manual_seed(2)
     saved = torch.get_rng_state()
@@ -44,7 +44,7 @@ def test_a_seed_repeats_it_and_a_saved_generator_too():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (7, 5), (2, 0, 3), (0,), (2, 3, 5)])
-def test_the_gradient_passes_where_the_value_passes(dtype, shape):
+def test_the_gradient_of_dropout_has_the_same_mask(dtype, shape):
     x = torch.ones(shape, dtype=dtype, requires_grad=True)
     out = dropout(x, 0.4)
     assert out.shape == x.shape and out.dtype == dtype
@@ -52,7 +52,7 @@ def test_the_gradient_passes_where_the_value_passes(dtype, shape):
     assert torch.equal(grad, out)  # of ones: both are 0 or the scale
 
 
-def test_gradcheck():
+def test_the_gradients_of_dropout_pass_gradcheck():
     x = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
 
     def seeded(x):
@@ -63,7 +63,7 @@ def test_gradcheck():
     assert torch.autograd.gradgradcheck(seeded, (x,))
 
 
-def test_other_layouts_keep_their_places():
+def test_dropout_scales_the_kept_elements_of_strided_tensors():
     x = torch.arange(1.0, 25.0).view(4, 6).t()
     for view in (x, x[::2], x.expand(3, 6, 4), torch.ones(1, 1).expand(5, 3)):
         out = dropout(view, 0.5)
@@ -72,13 +72,13 @@ def test_other_layouts_keep_their_places():
         torch.testing.assert_close(out[kept], 2 * view[kept])
 
 
-def test_the_input_is_left_as_it_was():
+def test_dropout_does_not_change_its_input():
     x = torch.ones(9)
     dropout(x, 0.5)
     assert torch.equal(x, torch.ones(9))
 
 
-def test_nothing_at_zero_and_nothing_in_evaluation():
+def test_dropout_with_probability_0_or_in_evaluation_returns_its_input():
     x = torch.randn(5)
     assert dropout(x, 0.0) is x
     layer = Dropout(0.9)
@@ -87,13 +87,13 @@ def test_nothing_at_zero_and_nothing_in_evaluation():
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.0, 1.5, float("nan")])
-def test_what_is_no_probability_is_refused(probability):
+def test_a_probability_outside_0_to_1_raises_an_error(probability):
     with pytest.raises(ValueError, match=r"`probability` must be in \[0, 1\), but is"):
         Dropout(probability)
     with pytest.raises(ValueError, match=r"`probability` must be in \[0, 1\), but is"):
         dropout(torch.ones(3), probability)
 
 
-def test_probabilities_beyond_the_grid_stay_finite():
+def test_probabilities_close_to_0_and_1_give_finite_values():
     assert dropout(torch.ones(100), 1 - 1e-7).isfinite().all()
     assert torch.equal(dropout(torch.ones(100), 1e-9), torch.ones(100))

@@ -15,7 +15,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("activation", FORMULAS)
-def test_it_is_the_formula(activation):
+def test_the_feed_forward_layer_equals_its_formula(activation):
     layer = FeedForward(4, 9, activation=activation).double()
     x = torch.randn(2, 3, 4, dtype=torch.float64)
     torch.nn.init.normal_(layer.inner.bias)
@@ -23,13 +23,16 @@ def test_it_is_the_formula(activation):
     torch.testing.assert_close(layer(x), inner @ layer.outer.weight.T + layer.outer.bias)
 
 
-def test_dropout_stands_between_the_two_layers():
+def test_feed_forward_dropout_is_before_the_outer_matrix():
     layer, x = FeedForward(4, 64, dropout=0.5), torch.randn(2, 3, 4)
-    assert not torch.equal(layer(x), layer(x))
+    torch.nn.init.ones_(layer.outer.weight)  # all outputs are the same sum of what is kept
+    dropped = layer(x)
+    torch.testing.assert_close(dropped, dropped[..., :1].expand_as(dropped))
+    assert not torch.equal(layer(x), dropped) and dropped.ne(0).all()
     layer.eval()
-    assert torch.equal(layer(x), layer(x))
+    assert torch.equal(layer(x), layer(x)) and not torch.equal(layer(x), dropped)
 
 
-def test_an_unknown_activation_is_refused_by_name():
+def test_an_unknown_activation_raises_an_error():
     with pytest.raises(ValueError, match="`activation` must be one of relu, gelu, .*, but is 'x'"):
         FeedForward(4, 8, activation="x")

@@ -18,21 +18,21 @@ def tensors(*shapes, kind=torch.float32):
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("rows", [(1,), (7,), (3, 5), (0,), (2, 0), ()])
-def test_a_product_is_torchs(kind, rows):
+def test_linear_no_grad_equals_torch(kind, rows):
     x, weight, bias = tensors((*rows, 6), (4, 6), (4,), kind=kind)
     expected = F.linear(x.double(), weight.double(), bias.double())
     close = dict(atol=2e-2, rtol=2e-2) if kind == torch.bfloat16 else {}
     torch.testing.assert_close(linear_no_grad(x, weight, bias), expected.to(kind), **close)
 
 
-def test_a_product_reads_transposed_matrices():
+def test_linear_no_grad_reads_transposed_matrices():
     x, weight = tensors((6, 3), (6, 4))
     torch.testing.assert_close(linear_no_grad(x.t(), weight.t()), x.t() @ weight)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [(2, 3), (), (0,)])
-def test_a_layer_is_torchs_with_its_gradients(rows, bias):
+def test_the_linear_layer_and_its_gradients_equal_torch(rows, bias):
     torch.manual_seed(0)
     ours, theirs = Linear(6, 4, bias=bias), nn.Linear(6, 4, bias=bias)
     theirs.load_state_dict(ours.state_dict())
@@ -46,7 +46,7 @@ def test_a_layer_is_torchs_with_its_gradients(rows, bias):
         torch.testing.assert_close(mine.grad, other.grad)
 
 
-def test_only_the_gradients_that_are_asked_for_are_computed():
+def test_only_required_gradients_are_computed():
     x, weight, bias = tensors((3, 6), (4, 6), (4,))
     for chosen in (x, weight, bias):
         chosen.requires_grad_()
@@ -56,13 +56,13 @@ def test_only_the_gradients_that_are_asked_for_are_computed():
         chosen.requires_grad_(False).grad = None
 
 
-def test_autocast_decides_the_type():
+def test_autocast_decides_the_type_of_the_output():
     (x,) = tensors((3, 6))
     with torch.autocast("cpu", torch.bfloat16):
         assert Linear(6, 4)(x).dtype == torch.bfloat16
 
 
-def test_a_repeated_products_gradient_waits_for_every_step():
+def test_the_gradient_of_a_shared_weight_sums_over_all_steps():
     torch.manual_seed(0)
     weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
     x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
@@ -72,3 +72,13 @@ def test_a_repeated_products_gradient_waits_for_every_step():
         found, expected = torch.tanh(loop(found)), torch.tanh(expected @ weight.T)
     mine = torch.autograd.grad(found.sum(), (x, weight))
     torch.testing.assert_close(mine, torch.autograd.grad(expected.sum(), (x, weight)))
+
+
+def test_a_repeated_product_has_no_second_derivative():
+    weight, x = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    loop = SharedWeightMatmul(weight)
+    found = loop(loop(x)).square().sum()
+    gradients = torch.autograd.grad(found, (x, weight), create_graph=True)
+    for gradient in gradients:
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            gradient.sum().backward()

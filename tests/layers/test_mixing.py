@@ -1,4 +1,4 @@
-"""Choices of layers against their formulas, and what an encoder need not compute for them."""
+"""Choices of layers against their formulas, and the layers that an encoder leaves out."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("name", FORMULAS, ids=str)
-def test_a_choice_is_its_formula(name):
+def test_a_layer_choice_equals_its_formula(name):
     choice = choice_of(name)
     torch.testing.assert_close(choice(iter(STATES)), FORMULAS[name])
     assert choice.width(4) == FORMULAS[name].size(-1)
 
 
-def test_every_name_has_a_formula_here():
+def test_every_layer_choice_is_tested():
     assert set(CHOICES) < set(FORMULAS)
 
 
-def test_a_low_layer_stops_the_encoder():
+def test_choosing_a_layer_computes_no_later_ones():
     computed = []
 
     def states():
@@ -53,7 +53,7 @@ def test_a_low_layer_stops_the_encoder():
     assert computed == [0, 0, 1, 2]
 
 
-def test_a_mix_learns_and_is_scaled_by_gamma():
+def test_a_scalar_mix_learns_its_weights_and_gamma():
     mix = ScalarMix(6)
     target = 3 * STATES[2]
     optimizer = torch.optim.Adam(mix.parameters(), 0.1)
@@ -77,12 +77,12 @@ def test_a_mix_learns_and_is_scaled_by_gamma():
         ("mix:1,2", "A mix of 2 scalars does not fit this model, which has its embeddings and 6"),
     ],
 )
-def test_a_choice_that_the_model_has_not(name, message):
+def test_an_invalid_layer_choice_raises_an_error(name, message):
     with pytest.raises(ConfigError, match=message):
         choice_of(name)(iter(STATES))
 
 
 @pytest.mark.parametrize("name", ["sum-last-4", "concat-last-4"])
-def test_a_model_with_too_few_layers(name):
+def test_a_choice_of_more_layers_than_there_are_raises_an_error(name):
     with pytest.raises(ConfigError, match="has 3 layers: it has no last 4"):
         choice_of(name)(iter(STATES[:4]))

@@ -48,8 +48,10 @@ def compare(head: Softmax, hidden: Tensor, targets: Tensor, smoothing: float) ->
 @pytest.mark.parametrize("rows_a_slice", [1, 3, 7, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-def test_it_is_torchs_cross_entropy(monkeypatch, rows_a_slice, smoothing, bias):
-    monkeypatch.setattr(output, "LEARNED", rows_a_slice * V)
+def test_the_sliced_loss_and_its_gradients_equal_cross_entropy(
+    monkeypatch, rows_a_slice, smoothing, bias
+):
+    monkeypatch.setattr(output, "TRAINING_SLICE", rows_a_slice * V)
     for n in (1, 7, 8, 20):
         head, _, hidden, targets = case(n, bias=bias)
         compare(head, hidden, targets, smoothing)
@@ -59,7 +61,7 @@ def test_it_is_torchs_cross_entropy(monkeypatch, rows_a_slice, smoothing, bias):
 
 
 @pytest.mark.parametrize("n", [0, 5])
-def test_nothing_to_predict_is_zero_with_finite_gradients(n):
+def test_the_loss_without_targets_is_zero_with_zero_gradients(n):
     head, _, hidden, targets = case(n, bias=True)
     total, count = head.loss(hidden, targets.fill_(-100), 0.1)
     assert total.item() == 0.0 and count == 0
@@ -67,7 +69,7 @@ def test_nothing_to_predict_is_zero_with_finite_gradients(n):
         assert (grad == 0).all()
 
 
-def test_a_tied_embedding_gathers_both_gradients():
+def test_a_tied_embedding_sums_both_gradients():
     head, embedding, _, targets = case(9, bias=False, tied=True)
     assert head.weight is embedding.weight
     words = torch.randint(V, (9,))
@@ -77,12 +79,12 @@ def test_a_tied_embedding_gathers_both_gradients():
     torch.testing.assert_close(ours, torch.autograd.grad(expected, embedding.weight)[0])
 
 
-def test_a_tied_embedding_of_another_shape_is_refused():
+def test_a_tied_embedding_of_another_shape_raises_an_error():
     with pytest.raises(ValueError, match=r"of shape \(11, 6\), but it is \(11, 5\)"):
         Softmax(D, V, tied=nn.Embedding(V, 5), bias=False)
 
 
-def test_the_loss_is_that_of_the_logits():
+def test_the_loss_equals_that_of_the_logits():
     head, _, hidden, targets = case(8, bias=True)
     logits = head.logits(hidden.view(2, 4, D))
     assert logits.shape == (2, 4, V)
@@ -90,14 +92,14 @@ def test_the_loss_is_that_of_the_logits():
     torch.testing.assert_close(head.loss(hidden, targets)[0], expected)
 
 
-def test_extreme_logits_stay_finite():
+def test_extreme_logits_give_a_finite_loss():
     head, _, hidden, targets = case(6, bias=False, dtype=torch.float32)
     compare(head.double(), (hidden * 3000).double().detach().requires_grad_(), targets, 0.1)
     total, _ = head.float().loss(hidden * 1e4, targets)
     assert total.isfinite() and torch.autograd.grad(total, hidden)[0].isfinite().all()
 
 
-def test_gradcheck_and_no_second_derivative_in_silence():
+def test_the_loss_passes_gradcheck_and_a_second_derivative_raises_an_error():
     head, _, hidden, targets = case(5, bias=True)
 
     def loss(hidden, weight, bias):
@@ -110,7 +112,7 @@ def test_gradcheck_and_no_second_derivative_in_silence():
         grad.sum().backward()
 
 
-def test_without_gradients_none_are_computed(monkeypatch):
+def test_the_loss_without_autograd_computes_no_gradients(monkeypatch):
     head, _, hidden, targets = case(7, bias=True)
     expected = judge(head, hidden, targets, 0.0)
 
@@ -129,7 +131,7 @@ def test_without_gradients_none_are_computed(monkeypatch):
     frozen.loss(hidden.detach(), targets)
 
 
-def test_bfloat16_under_autocast_and_in_the_weights():
+def test_the_loss_in_bfloat16_is_close_to_float32():
     head, _, hidden, targets = case(64, bias=True, dtype=torch.float32)
     wanted = [hidden, head.weight, head.bias]
     expected = judge(head, hidden, targets, 0.1)
@@ -149,9 +151,9 @@ def test_bfloat16_under_autocast_and_in_the_weights():
     torch.testing.assert_close(total, expected, rtol=0.02, atol=0)
 
 
-def test_the_logits_are_never_all_there(monkeypatch):
+def test_logits_are_computed_one_slice_at_a_time(monkeypatch):
     """The largest piece of logits is one slice, in training and in evaluation."""
-    monkeypatch.setattr(output, "LEARNED", 5 * V)
+    monkeypatch.setattr(output, "TRAINING_SLICE", 5 * V)
     largest, real = [], ops.cross_entropy_gradient.definition
 
     def counted(logits, targets, smoothing):
@@ -167,7 +169,7 @@ def test_the_logits_are_never_all_there(monkeypatch):
     assert max(largest) == 5 and sum(largest) == 2 * 23
 
 
-def test_saved_for_the_backward_pass_are_gradients_and_no_logits():
+def test_the_backward_pass_stores_gradients_and_no_logits():
     sizes = []
 
     def pack(tensor):
@@ -177,22 +179,49 @@ def test_saved_for_the_backward_pass_are_gradients_and_no_logits():
     head, _, hidden, targets = case(23, bias=False)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         head.loss(hidden, targets)
-    assert sorted(sizes) == sorted([0, 23 * D, V * D])
+    assert sorted(sizes) == sorted([23 * D, V * D])
+
+
+@pytest.mark.parametrize("rows_a_slice", [3, 1000])
+@pytest.mark.parametrize("frozen", ["weight", "bias", "hidden"])
+def test_gradients_that_are_not_needed_are_not_computed(monkeypatch, rows_a_slice, frozen):
+    monkeypatch.setattr(output, "TRAINING_SLICE", rows_a_slice * V)
+    head, _, hidden, targets = case(23, bias=True)
+    tensors = {"hidden": hidden, "weight": head.weight, "bias": head.bias}
+    expected = torch.autograd.grad(judge(head, hidden, targets, 0.1), [*tensors.values()])
+    tensors[frozen].requires_grad_(False)
+    shapes, product = [], output.linear_no_grad
+
+    def counted(*given):
+        shapes.append(tuple(product(*given).shape))
+        return product(*given)
+
+    monkeypatch.setattr(output, "linear_no_grad", counted)
+    head.loss(hidden, targets, 0.1)[0].backward()
+    assert tensors[frozen].grad is None
+    for (name, tensor), gradient in zip(tensors.items(), expected, strict=True):
+        if name != frozen:
+            torch.testing.assert_close(tensor.grad, gradient)
+    assert ((V, D) in shapes) == (frozen != "weight")
+    assert any(shape[1] == D and shape[0] != V for shape in shapes) == (frozen != "hidden")
 
 
 @pytest.mark.parametrize("target", [-1, V, -99])
-def test_a_target_that_is_no_word_is_an_error(target):
+def test_a_target_outside_of_the_vocabulary_raises_an_error(target):
     head, _, hidden, targets = case(3, bias=False)
     targets[1] = target
     for learning in (True, False):
-        with torch.set_grad_enabled(learning), pytest.raises((RuntimeError, IndexError)):
+        with (
+            torch.set_grad_enabled(learning),
+            pytest.raises((RuntimeError, IndexError), match="out of bounds"),
+        ):
             head.loss(hidden, targets)
 
 
 @pytest.mark.parametrize("n", [1, 4, 9])
-def test_without_a_gradient_slices_are_one_loss(monkeypatch, n):
+def test_the_loss_of_slices_without_autograd_equals_that_of_all(monkeypatch, n):
     monkeypatch.setattr(output, "SLICE", 1)
-    monkeypatch.setattr(output, "WORTH", 4)
+    monkeypatch.setattr(output, "MIN_ROWS", 4)
     head, _, hidden, targets = case(n, bias=True)
     with torch.no_grad():
         total, count = head.loss(hidden, targets)
@@ -200,8 +229,8 @@ def test_without_a_gradient_slices_are_one_loss(monkeypatch, n):
     torch.testing.assert_close(total, judge(head, hidden, targets, 0.0).detach())
 
 
-def test_a_slice_is_at_least_one_row(monkeypatch):
-    monkeypatch.setattr(output, "LEARNED", 1)
+def test_a_slice_has_at_least_one_token(monkeypatch):
+    monkeypatch.setattr(output, "TRAINING_SLICE", 1)
     for n, bias in itertools.product((1, 4), (False, True)):
         head, _, hidden, targets = case(n, bias=bias)
         compare(head, hidden, targets, 0.1)

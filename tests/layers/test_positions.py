@@ -6,12 +6,19 @@ import math
 
 import pytest
 import torch
+from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
-from regard.layers.positions import LearnedPositions, SinusoidalPositions, sinusoid
+from regard.data.batches import Sequences
+from regard.layers.positions import (
+    LearnedPositions,
+    RobertaPositions,
+    SinusoidalPositions,
+    sinusoid,
+)
 
 
 @pytest.mark.parametrize("d_model", [2, 8, 512])
-def test_the_table_is_the_formula_to_position_10_000(d_model):
+def test_sinusoids_equal_the_formula_up_to_position_10_000(d_model):
     found = sinusoid(torch.arange(10_001), d_model)
     assert found.dtype == torch.float32 and found.shape == (10_001, d_model)
     for position in (0, 1, 2, 17, 255, 256, 999, 9_999, 10_000):
@@ -21,7 +28,7 @@ def test_the_table_is_the_formula_to_position_10_000(d_model):
             assert pair == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
-def test_a_shift_is_a_rotation_of_each_pair():
+def test_shifted_sinusoids_are_rotated_pairs():
     # Section 3.5: PE(pos + k) is a linear function of PE(pos).
     table = sinusoid(torch.arange(50), 6).double()
     for pair, frequency in enumerate(10000 ** (-torch.arange(0, 6, 2).double() / 6)):
@@ -31,13 +38,13 @@ def test_a_shift_is_a_rotation_of_each_pair():
         torch.testing.assert_close(here @ turn.T, there, atol=1e-6, rtol=0)
 
 
-def test_positions_of_any_shape_and_sign():
+def test_sinusoids_take_positions_of_any_shape_and_sign():
     found = sinusoid(torch.tensor([[3, -2], [0, 7]]), 4)
     assert found.shape == (2, 2, 4)
     torch.testing.assert_close(found[0, 1, 0], torch.tensor(-math.sin(2)))
 
 
-def test_the_table_grows_as_far_as_asked_and_keeps_its_type():
+def test_sinusoidal_positions_grow_on_demand_and_keep_their_type():
     layer = SinusoidalPositions(8)
     assert list(layer.parameters()) == [] and layer.state_dict() == {}
     far = layer(3, start=9_998)
@@ -48,12 +55,12 @@ def test_the_table_grows_as_far_as_asked_and_keeps_its_type():
     assert layer(0).shape == (0, 8)
 
 
-def test_an_odd_width_is_refused():
+def test_sinusoids_of_an_odd_width_raise_an_error():
     with pytest.raises(ValueError, match="`d_model` must be even .* but is 7"):
         sinusoid(torch.arange(3), 7)
 
 
-def test_learned_positions_are_their_rows_and_end_where_they_end():
+def test_learned_positions_beyond_the_table_raise_an_error():
     layer = LearnedPositions(6, 4)
     assert torch.equal(layer(2, start=3), layer.vectors.weight[3:5])
     assert layer(6).shape == (6, 4)
@@ -63,11 +70,37 @@ def test_learned_positions_are_their_rows_and_end_where_they_end():
         layer(4, start=3)
 
 
-def test_learned_positions_that_differ_from_row_to_row():
+def test_learned_positions_may_differ_between_sequences():
     learned = LearnedPositions(5, 4)
-    places = torch.tensor([[0, 1], [3, 4]])
-    assert torch.equal(learned.at(places, 5), learned.vectors.weight[places])
-    assert torch.equal(learned.at(places, 9), learned.vectors.weight[places])  # rows have left
+    positions = torch.tensor([[0, 1], [3, 4]])
+    assert torch.equal(learned.at(positions, 5), learned.vectors.weight[positions])
+    # The longest sequence may have left the batch.
+    assert torch.equal(learned.at(positions, 9), learned.vectors.weight[positions])
     with pytest.raises(ValueError, match="reaches position 6, .* learned only 5"):
-        learned.at(places + 1, 6)
-    assert learned.at(places[:0], 9).shape == (0, 2, 4)
+        learned.at(positions + 1, 6)
+    assert learned.at(positions[:0], 9).shape == (0, 2, 4)
+
+
+class Cache:
+    """The lengths of a decoder's sequences."""
+
+    def __init__(self, *lengths: int):
+        self.lengths, self.longest = torch.tensor(lengths), max(lengths)
+        self.even = len(set(lengths)) == 1
+
+    def positions(self, count):
+        return self.lengths[:, None] + torch.arange(count)
+
+
+def test_roberta_positions_of_a_continuation_are_those_of_transformers():
+    layer = RobertaPositions(10, 4, pad=3)
+    theirs = RobertaEmbeddings.create_position_ids_from_input_ids
+    for past in (0, 2, 7):
+        ids = theirs(torch.tensor([[5, 6, 7]]), padding_idx=3, past_key_values_length=past)
+        expected = layer.vectors.weight[ids]
+        assert torch.equal(layer.after(Cache(past, past), 3), expected[0])
+        assert torch.equal(layer.after(Cache(past, 1), 3)[:1], expected)
+    assert torch.equal(layer(3), layer.of(Sequences.of([[5, 6, 7]], pad=3))[0])
+    for cache in (Cache(8, 8), Cache(8, 1)):
+        with pytest.raises(ValueError, match="reaches position 11, but .* only 10 positions"):
+            layer.after(cache, 3)

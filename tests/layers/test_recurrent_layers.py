@@ -53,7 +53,7 @@ def as_torch(state, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stack_is_torchs_with_the_same_gradients(kind):
+def test_a_stack_and_its_gradients_equal_torch(kind):
     ours, theirs = twins(kind)
     x = torch.randn(3, 7, 5, dtype=torch.float64, requires_grad=True)
     y = x.detach().clone().requires_grad_()
@@ -79,7 +79,7 @@ def test_a_stack_is_torchs_with_the_same_gradients(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_one_by_one_are_the_sweep(kind):
+def test_single_steps_equal_the_whole_sequence(kind):
     """A single step takes a path of its own, forward and backward."""
     ours, _ = twins(kind)
     x = torch.randn(3, 5, 5, dtype=torch.float64)
@@ -130,7 +130,7 @@ def one_step(kind, x, hidden, cell, layer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_is_its_equations(kind):
+def test_a_recurrent_layer_equals_its_equations(kind):
     torch.manual_seed(0)
     layer = CELLS[kind](2, 3).double()
     x = torch.randn(2, 4, 2, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_a_layer_is_its_equations(kind):
     torch.testing.assert_close(end, (hidden, cell))
 
 
-def test_one_step_of_the_lstm_and_its_gradients():
+def test_the_lstm_step_equals_its_equations_and_passes_gradcheck():
     torch.manual_seed(0)
     gates, more = (torch.randn(2, 12, dtype=torch.float64, requires_grad=True) for _ in range(2))
     cell = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
@@ -155,7 +155,7 @@ def test_one_step_of_the_lstm_and_its_gradients():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_state_is_that_after_each_rows_own_length(kind):
+def test_the_state_is_that_after_the_length_of_each_sequence(kind):
     ours, _ = twins(kind)
     x = torch.randn(4, 6, 5, dtype=torch.float64)
     lengths = torch.tensor([6, 1, 0, 4])
@@ -166,7 +166,7 @@ def test_the_state_is_that_after_each_rows_own_length(kind):
         torch.testing.assert_close(after.cell[row], alone.cell[0])
 
 
-def test_both_directions_are_torchs_packed_ones():
+def test_a_bidirectional_stack_equals_that_of_torch():
     torch.manual_seed(0)
     ours = BidirectionalStack(LSTM, 5, 8, 2).double()
     theirs = nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True).double()
@@ -184,7 +184,7 @@ def test_both_directions_are_torchs_packed_ones():
     torch.testing.assert_close(end, hidden.unflatten(0, (2, 2)).permute(2, 0, 1, 3).flatten(2))
 
 
-def test_dropout_stands_between_layers_and_not_between_steps():
+def test_dropout_is_between_layers_and_not_between_steps():
     torch.manual_seed(0)
     stack = Stack(LSTM, 4, 4, 3, dropout=0.5)
     dropped = []
@@ -206,7 +206,7 @@ def test_bfloat16_products_keep_the_cells_in_float32():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
 
 
-def test_an_unknown_kind_is_named():
+def test_an_unknown_cell_raises_an_error():
     with pytest.raises(ValueError, match="rnn, gru, lstm, but is 'qrnn'"):
         cell_class("qrnn")
 
@@ -228,6 +228,6 @@ assert x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("processor", ["AVX2", "AVX512_CORE"])
-def test_bfloat16_where_the_processor_does_not_multiply_it(processor):
+def test_recurrent_layers_run_in_bfloat16_on_older_processors(processor):
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": processor}
     subprocess.run([sys.executable, "-c", UNDER_AUTOCAST], env=environment, check=True)

@@ -30,7 +30,7 @@ def hidden() -> torch.Tensor:
     return torch.randn(3, 4, D, generator=torch.Generator().manual_seed(0))
 
 
-def test_places_read_tokens_and_no_padding():
+def test_poolings_read_tokens_and_no_padding():
     states, rows = hidden(), texts()
     assert every_token(states, rows) is states
     assert torch.equal(first_token(states, rows), states[:, 0])
@@ -38,17 +38,17 @@ def test_places_read_tokens_and_no_padding():
     assert torch.equal(last_token(states, rows), torch.stack(ends))
     means = [states[0].mean(0), states[1, 0], states[2, :3].mean(0)]
     torch.testing.assert_close(mean_of_tokens(states, rows), torch.stack(means))
-    for place in (first_token, last_token, mean_of_tokens):  # whatever stands in the padding
+    for pooling in (first_token, last_token, mean_of_tokens):  # whatever stands in the padding
         changed = states.masked_fill(~rows.keep[..., None], 99.0)
-        torch.testing.assert_close(place(changed, rows), place(states, rows))
+        torch.testing.assert_close(pooling(changed, rows), pooling(states, rows))
 
 
-def test_the_mean_of_an_empty_row_is_zero():
+def test_the_mean_of_an_empty_sequence_is_zero():
     empty = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([0]))
     assert torch.equal(mean_of_tokens(torch.ones(1, 2, D), empty), torch.zeros(1, D))
 
 
-def test_a_head_is_its_formula():
+def test_the_classification_head_equals_its_formula():
     torch.manual_seed(1)
     states, rows = hidden(), texts()
     head = ClassificationHead(D, 3, pooling=first_token, inner=DenseActivation(D, "tanh"))
@@ -69,7 +69,7 @@ def test_a_head_is_its_formula():
     assert ClassificationHead(D, 2, pooling=last_token, bias=False).output.bias is None
 
 
-def test_dropout_stands_before_each_matrix_and_in_training_alone():
+def test_dropout_is_before_each_matrix_and_only_in_training():
     torch.manual_seed(1)
     states, rows = torch.ones(400, 1, D), Sequences.of([[1]] * 400, 0)
     head = ClassificationHead(
@@ -87,7 +87,7 @@ def test_dropout_stands_before_each_matrix_and_in_training_alone():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_masked_words_are_bert_s_formula(tied):
+def test_the_masked_lm_head_equals_the_formula_of_bert(tied):
     torch.manual_seed(2)
     embedding = nn.Embedding(9, D)
     softmax = Softmax(D, 9, tied=embedding if tied else None, bias=True)

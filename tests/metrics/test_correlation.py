@@ -27,7 +27,7 @@ def fed(metric, found, wanted, portion):
 @given(
     rows=st.lists(st.tuples(numbers, numbers), min_size=2, max_size=60), portion=st.integers(1, 9)
 )
-def test_against_scipy(metric, judge, rows, portion):
+def test_correlations_equal_those_of_scipy(metric, judge, rows, portion):
     found, wanted = map(list, zip(*rows, strict=True))
     score = fed(metric(), found, wanted, portion)
     assert score.count == len(rows)
@@ -39,7 +39,7 @@ def test_against_scipy(metric, judge, rows, portion):
 
 @pytest.mark.parametrize("metric, judge", JUDGES)
 @pytest.mark.parametrize("offset", [0, 1e6, -1e9])
-def test_far_from_zero_and_many(metric, judge, offset):
+def test_many_values_far_from_zero_lose_no_precision(metric, judge, offset):
     draw = np.random.default_rng(1)
     wanted = draw.normal(size=20_000) + offset
     found = wanted + draw.normal(size=20_000)
@@ -49,7 +49,7 @@ def test_far_from_zero_and_many(metric, judge, offset):
         assert fed(metric(), found, wanted, portion).value == pytest.approx(expected, abs=1e-12)
 
 
-def test_ties_by_hand():
+def test_spearman_with_ties_equals_the_value_worked_by_hand():
     # ranks 1.5 1.5 3 4 and 1 3 3 3
     score = fed(Spearman(), [2, 2, 5, 9], [0, 7, 7, 7], 3)
     a, b = np.array([-1, -1, 0.5, 1.5]), np.array([-1.5, 0.5, 0.5, 0.5])
@@ -58,7 +58,7 @@ def test_ties_by_hand():
 
 
 @pytest.mark.parametrize("metric", [Pearson, Spearman])
-def test_tensors_of_any_type_and_shape(metric):
+def test_correlations_take_tensors_of_any_type_and_shape(metric):
     torch.manual_seed(0)
     found, wanted = torch.randn(6, 2, requires_grad=True), torch.randint(0, 6, (6, 2))
     expected = fed(metric(), found.detach().flatten().tolist(), wanted.flatten().tolist(), 12)
@@ -70,7 +70,7 @@ def test_tensors_of_any_type_and_shape(metric):
 
 
 @pytest.mark.parametrize("metric", [Pearson, Spearman])
-def test_a_constant_side_has_no_correlation_and_says_so(metric):
+def test_constant_values_have_an_undefined_correlation(metric):
     score = fed(metric(), [0.1] * 7, [1, 2, 3, 4, 5, 6, 7], 2)
     assert math.isnan(score.value)
     assert score.signature == "count:7|undefined:constant predictions"
@@ -80,7 +80,7 @@ def test_a_constant_side_has_no_correlation_and_says_so(metric):
 
 
 @pytest.mark.parametrize("metric", [Pearson, Spearman])
-def test_clear_errors(metric):
+def test_invalid_arguments_of_correlations_raise_errors(metric):
     metric = metric()
     metric.add([], [])
     with pytest.raises(RegardError, match="correlation of nothing"):
@@ -95,7 +95,7 @@ def test_clear_errors(metric):
         metric.add([1.0, 2.0], [1.0, "five"])
 
 
-def test_what_is_kept():
+def test_pearson_uses_constant_memory_and_spearman_stores_compact_values():
     pearson, spearman = Pearson(), Spearman()
     for _ in range(5):
         pearson.add(np.arange(100), np.arange(100) ** 2)

@@ -56,7 +56,7 @@ def check(metric, found, wanted, **how):
 
 
 @given(corpora())
-def test_any_mixture_of_tags_equals_seqeval(corpus):
+def test_entity_f1_of_any_tags_equals_seqeval(corpus):
     check(EntityF1(), *corpus)
     for sentence in corpus[0]:
         expected = [(name, start, end + 1) for name, start, end in get_entities(sentence)]
@@ -65,7 +65,7 @@ def test_any_mixture_of_tags_equals_seqeval(corpus):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(data=st.data())
-def test_strict_equals_seqeval_strict(scheme, data):
+def test_strict_entity_f1_equals_seqeval(scheme, data):
     corpus = data.draw(corpora(SCHEMES[scheme]))
     judge = getattr(schemes, scheme)
     for sentence in corpus[0]:
@@ -79,7 +79,7 @@ def test_strict_equals_seqeval_strict(scheme, data):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(sentence=st.lists(tags(), max_size=15))
-def test_a_conversion_keeps_the_entities_and_is_well_formed(scheme, sentence):
+def test_converted_tags_are_well_formed_and_have_the_same_entities(scheme, sentence):
     converted = convert_tags(sentence, scheme)
     assert spans(converted) == spans(sentence)
     # Well-formed: the strict reader sees just as many.
@@ -90,7 +90,7 @@ def test_a_conversion_keeps_the_entities_and_is_well_formed(scheme, sentence):
         assert convert_tags(convert_tags(converted, other), scheme) == converted
 
 
-def test_conversions_by_hand():
+def test_converted_tags_equal_those_worked_by_hand():
     iob1 = ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]
     iob2 = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-PER"]
     iobes = ["B-PER", "E-PER", "S-PER", "O", "S-LOC", "S-PER"]
@@ -102,7 +102,7 @@ def test_conversions_by_hand():
     assert convert_tags([], "IOB2") == []
 
 
-def test_by_hand():
+def test_entity_f1_equals_the_value_worked_by_hand():
     wanted = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC"]]
     found = [["B-PER", "I-PER", "O", "B-PER"], ["B-LOC", "I-LOC"]]
     metric = EntityF1()
@@ -123,7 +123,7 @@ def test_by_hand():
     assert lenient.result().value == 1
 
 
-def test_clear_errors():
+def test_invalid_tags_and_schemes_raise_errors():
     metric = EntityF1("IOB2")
     with pytest.raises(RegardError, match="Entity F1 of nothing"):
         metric.result()
@@ -154,7 +154,7 @@ def sentences(path):
     return [tags for tags in found if tags]
 
 
-def test_conll_2003_is_iob1_and_loses_nothing_as_iob2(shared):
+def test_conll_2003_has_the_published_entities_and_converts_to_iob2_and_back(shared):
     """The counts are those of the shared task's paper (Tjong Kim Sang and De Meulder 2003)."""
     counts = {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}
     wanted = sentences(shared("conll2003/eng.testb"))

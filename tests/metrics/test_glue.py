@@ -36,7 +36,7 @@ LEADERBOARD = {
 
 
 @pytest.mark.parametrize("expected", LEADERBOARD)
-def test_published_averages(expected):
+def test_averages_equal_those_of_the_leaderboard(expected):
     score = glue.average(LEADERBOARD[expected])
     assert round(score.value, 1) == expected
     assert score.signature == "tasks:cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli"
@@ -61,7 +61,7 @@ def test_every_task_has_its_metrics():
     assert not {id(metric) for metric in first} & {id(metric) for metric in second}
 
 
-def test_metrics_are_fed_together():
+def test_scores_of_a_task_are_averaged():
     results = []
     for metric in glue.metrics("mrpc"):
         metric.add(list("1100"), list("1011"))
@@ -74,7 +74,7 @@ def test_metrics_are_fed_together():
     assert str(average) == "GLUE average = 0.4125 tasks:mrpc,mnli-matched"
 
 
-def test_clear_errors():
+def test_unknown_tasks_and_missing_scores_raise_errors():
     with pytest.raises(ConfigError, match="GLUE has no task 'sst-2'. Did you mean 'sst2'?"):
         glue.metrics("sst-2")
     with pytest.raises(

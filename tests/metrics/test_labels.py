@@ -19,7 +19,7 @@ def fed(metric, found, wanted, portion=7):
     return metric.result()
 
 
-def test_accuracy_against_scikit_learn():
+def test_accuracy_equals_that_of_scikit_learn():
     torch.manual_seed(0)
     found, wanted = torch.randint(0, 4, (200,)), torch.randint(0, 4, (200,))
     for kind in (lambda column: column, torch.Tensor.tolist):
@@ -27,7 +27,7 @@ def test_accuracy_against_scikit_learn():
         assert score.value == accuracy_score(wanted, found)
 
 
-def test_accuracy_by_hand():
+def test_accuracy_equals_the_value_worked_by_hand():
     metric = Accuracy()
     metric.add(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, -100], [3, 5]]))
     metric.add(["noun", "verb"], ["noun", "noun"])
@@ -36,7 +36,7 @@ def test_accuracy_by_hand():
 
 @pytest.mark.filterwarnings("ignore:A single label was found")
 @given(pairs)
-def test_all_against_scikit_learn(rows):
+def test_f1_macro_f1_and_matthews_equal_those_of_scikit_learn(rows):
     found, wanted = map(list, zip(*rows, strict=True))
     names = ["no", "yes", "maybe"]
     one = fed(F1("yes", labels=names), found, wanted)
@@ -51,7 +51,7 @@ def test_all_against_scikit_learn(rows):
     assert fed(Matthews(), found, wanted).value == pytest.approx(correlation, abs=1e-12)
 
 
-def test_two_labels_by_hand():
+def test_metrics_of_two_labels_equal_the_values_worked_by_hand():
     # 3 hits, 1 false alarm, 2 misses, 4 rightly left alone
     found, wanted = list("1111000000"), list("1110110000")
     assert str(fed(F1("1"), found, wanted)) == "F1 = 0.6667 positive:1|count:10"
@@ -62,7 +62,7 @@ def test_two_labels_by_hand():
 
 
 @pytest.mark.parametrize("metric", [lambda: F1(1), MacroF1, Matthews])
-def test_lists_and_tensors_and_arrays_are_one(metric):
+def test_lists_tensors_and_arrays_give_the_same_score(metric):
     draw = np.random.default_rng(0)
     found, wanted = draw.integers(0, 3, 40), draw.integers(0, 3, 40)
     wanted[::5] = -100  # left out, whatever was predicted
@@ -76,14 +76,14 @@ def test_lists_and_tensors_and_arrays_are_one(metric):
     assert expected == tensors.result() == mixed.result() == lists == fed(metric(), found, wanted)
 
 
-def test_one_label_everywhere():
+def test_metrics_of_a_single_label_are_defined():
     assert fed(Matthews(), ["1"] * 5, list("10101")).value == 0  # as scikit-learn has it
     assert fed(Matthews(), ["1"] * 5, ["1"] * 5).value == 0
     assert fed(MacroF1(), ["1"] * 5, ["1"] * 5).value == 1
     assert fed(F1("1", labels="01"), ["0"] * 5, ["0"] * 5).value == 0
 
 
-def test_memory_grows_with_the_labels_alone():
+def test_memory_grows_only_with_the_number_of_labels():
     metric = Matthews()
     for _ in range(3):
         metric.add(torch.arange(4000) % 3, torch.arange(4000) % 2)
@@ -92,7 +92,7 @@ def test_memory_grows_with_the_labels_alone():
 
 
 @pytest.mark.parametrize("metric", [Accuracy, lambda: F1("1"), MacroF1, Matthews])
-def test_unequal_and_nothing(metric):
+def test_unequal_shapes_and_no_targets_raise_errors(metric):
     metric = metric()
     with pytest.raises(RegardError, match="1 predictions and 2 targets"):
         metric.add(["a"], ["a", "b"])
@@ -103,7 +103,7 @@ def test_unequal_and_nothing(metric):
         metric.result()
 
 
-def test_unknown_labels():
+def test_unknown_labels_raise_errors():
     metric = MacroF1(labels=["entailment", "neutral"])
     with pytest.raises(RegardError, match="no label 'entailmant'. Did you mean 'entailment'?"):
         metric.add(["neutral", "entailmant"], ["neutral", "neutral"])

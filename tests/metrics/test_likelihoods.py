@@ -30,7 +30,7 @@ def pairs():
 
 
 @pytest.mark.parametrize("bits", [False, True])
-def test_against_scipy(pairs, bits):
+def test_entropies_and_divergences_equal_those_of_scipy(pairs, bits):
     p, q = pairs
     base = 2 if bits else math.e
     close = lambda found, wanted: np.testing.assert_allclose(  # noqa: E731
@@ -46,7 +46,7 @@ def test_against_scipy(pairs, bits):
     close(cross_entropy(p, q, bits=bits), naive)
 
 
-def test_by_hand():
+def test_entropies_and_divergences_equal_values_worked_by_hand():
     half, sure = [0.5, 0.5], [1.0, 0.0]
     assert entropy(half, bits=True) == 1 and entropy(sure) == 0
     assert entropy(half).item() == pytest.approx(math.log(2))
@@ -57,7 +57,7 @@ def test_by_hand():
     assert jensen_shannon(sure, sure) == 0
 
 
-def test_tensors_of_any_shape_and_type():
+def test_entropies_take_tensors_of_any_shape_and_type():
     p = torch.rand(2, 3, 7).softmax(-1)
     assert entropy(p.half()).shape == (2, 3) and entropy(p).dtype == torch.float64
     assert kl_divergence(p, p[0, 0]).shape == (2, 3)  # one against many
@@ -74,20 +74,20 @@ def test_tensors_of_any_shape_and_type():
         ([], [], "`p` must have at least one outcome"),
     ],
 )
-def test_what_is_no_distribution(p, q, message):
+def test_invalid_distributions_raise_errors(p, q, message):
     with pytest.raises(RegardError, match=message):
         kl_divergence(p, q)
 
 
-def test_perplexity_in_each_unit():
+def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():
     # "to be or" as six tokens of probability 1/4: 3 words, 8 characters
     nats = 6 * math.log(4)
     parts = [(nats / 3, 2, 1, 3), (2 * nats / 3, 4, 2, 5)]
     found = {}
-    for place, unit in enumerate(["token", "word", "character"], 1):
+    for column, unit in enumerate(["token", "word", "character"], 1):
         meter = PerplexityMeter(Protocol(unit, "bpe-8000", window=512, stride=256))
         for part in parts:
-            meter.add(part[0], part[place])
+            meter.add(part[0], part[column])
         found[unit] = meter.result()
     assert found["token"].value == pytest.approx(4)
     assert found["word"].value == pytest.approx(16)
@@ -111,7 +111,7 @@ def test_perplexity_is_the_exponential_of_the_mean_cross_entropy():
     assert meter.result().signature == "unit:token|tok:words|window:carried|count:50"
 
 
-def test_protocols():
+def test_protocols_have_signatures_and_invalid_ones_raise_errors():
     assert Protocol("byte", "bytes", window=64).signature == (
         "unit:byte|tok:bytes|window:64|stride:64"
     )
@@ -129,7 +129,7 @@ def test_protocols():
     assert meter.result().value == math.inf
 
 
-def test_unknown_words_are_told_because_they_are_easy_to_predict():
+def test_the_signature_counts_unknown_words():
     meter = PerplexityMeter(Protocol("word", "words-10"))
     meter.add(6.0, 3, unknown=1)
     meter.add(2.0, 1, unknown=1)

@@ -117,7 +117,7 @@ def questions(path):
 
 
 @pytest.mark.parametrize("system", SCORES_1)
-def test_published_systems_of_version_1(shared, system):
+def test_published_systems_have_their_scores_of_version_1(shared, system):
     answers = questions(shared("squad/dev-v1.1.reconstructed.json"))
     predictions = json.loads(shared(f"squad/models/1.1/{system}.json").read_text())
     metric = SQuAD()
@@ -134,7 +134,7 @@ def test_published_systems_of_version_1(shared, system):
 
 
 @pytest.mark.parametrize("system", SCORES_2)
-def test_published_systems_of_version_2(shared, system):
+def test_published_systems_have_their_scores_of_version_2(shared, system):
     answers = questions(shared("squad/dev-v2.0.reconstructed.json"))
     predictions = json.loads(shared(f"squad/models/v2.0/{system}.json").read_text())
     metric = SQuAD2()
@@ -157,7 +157,7 @@ rows_of = {
 
 @pytest.mark.parametrize("version, metric", [(1, SQuAD), (2, SQuAD2)])
 @given(data=st.data())
-def test_any_answers_against_the_naive_judge(version, metric, data):
+def test_scores_of_any_answers_equal_those_of_a_naive_judge(version, metric, data):
     rows = data.draw(rows_of[version])
     metric = metric()
     for at in range(0, len(rows), 3):
@@ -168,7 +168,7 @@ def test_any_answers_against_the_naive_judge(version, metric, data):
 
 
 @given(rows=rows_of[2], threshold=st.sampled_from([-1.0, 0.3, 1.0]), seed=st.integers(0, 99))
-def test_scores_for_no_answer(rows, threshold, seed):
+def test_the_best_threshold_for_no_answer_equals_that_of_a_naive_search(rows, threshold, seed):
     predictions, answers = map(list, zip(*rows, strict=True))
     scores = random.Random(seed).sample([at / 100 for at in range(-200, 200)], len(rows))
     metric = SQuAD2(threshold)
@@ -192,7 +192,7 @@ def test_scores_for_no_answer(rows, threshold, seed):
     assert f"version:2.0|threshold:{threshold:g}|count:{len(rows)}" in score.signature
 
 
-def test_by_hand():
+def test_scores_equal_those_worked_by_hand():
     metric = SQuAD()
     metric.add(
         ["The Broncos!", "in the year 1973"], [["Denver Broncos", "broncos"], ["October 1973"]]
@@ -215,7 +215,7 @@ def SQuAD2_without_scores():
     return metric.result()
 
 
-def test_an_answer_of_articles_alone():
+def test_an_answer_of_articles_only_has_f1_0_in_version_1_and_100_in_version_2():
     """Version 1.1 sees no word in common; version 2.0 takes such an answer for none."""
     metric = SQuAD()
     metric.add(["A"], [["a"]])
@@ -225,7 +225,7 @@ def test_an_answer_of_articles_alone():
     assert (metric.result().exact, metric.result().value) == (100, 100)
 
 
-def test_by_id():
+def test_predictions_by_id_report_missing_and_extra_ones():
     answers = {"1": ["x"], "2": ["y"], "3": []}
     metric = SQuAD()
     metric.add_by_id({"1": "x", "9": "z"}, {"1": ["x"], "2": ["y"]})
@@ -244,7 +244,7 @@ def test_by_id():
     assert score.signature == "version:2.0|threshold:1|count:3|has:2|none:1|extra:1"
 
 
-def test_clear_errors():
+def test_invalid_predictions_and_answers_raise_errors():
     for metric in (SQuAD(), SQuAD2()):
         with pytest.raises(RegardError, match="SQuAD of nothing"):
             metric.result()

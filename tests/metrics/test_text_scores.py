@@ -41,7 +41,7 @@ def test_bleu_equals_corpus_bleu(options, portion):
 
 
 @pytest.mark.parametrize("smooth", ["exp", "floor", "none"])
-def test_smoothing(smooth):
+def test_bleu_smoothing_equals_that_of_sacrebleu(smooth):
     hypotheses, references = ["a b c d e", "x y"], ["a b q d e", "x z"]
     expected = sacrebleu.corpus_bleu(hypotheses, [references], smooth_method=smooth)
     assert bleu(hypotheses, references, smooth=smooth).value == expected.score
@@ -60,7 +60,7 @@ def test_chrf_equals_corpus_chrf(words, name):
     assert f"nc:6|nw:{words}" in metric.result().signature
 
 
-def test_several_references_and_a_varying_number():
+def test_bleu_with_several_references_equals_sacrebleu():
     hypotheses, first = corpus(30, seed=2)
     _, second = corpus(30, seed=3)
     both = list(zip(first, second, strict=True))
@@ -74,13 +74,13 @@ def test_several_references_and_a_varying_number():
     assert found.value == expected.score and "nrefs:var" in found.signature
 
 
-def test_a_score_by_hand():
+def test_bleu_equals_the_value_worked_by_hand():
     # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples and a smoothed 1/2 of 2 quadruples; equal length
     value = bleu(["a b c d e"], ["a b c x e"], tokenize="none").value
     assert value == pytest.approx(100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 2 / 2) ** 0.25)
 
 
-def test_memory_does_not_grow():
+def test_bleu_uses_constant_memory():
     metric = BLEU()
     hypotheses, references = corpus(50)
     metric.add(hypotheses, references)
@@ -90,7 +90,7 @@ def test_memory_does_not_grow():
     assert vars(metric).keys() == vars(BLEU()).keys()
 
 
-def test_clear_errors():
+def test_invalid_hypotheses_and_options_raise_errors():
     for metric in (BLEU(), CHRF()):
         with pytest.raises(RegardError, match="of nothing is not defined"):
             metric.result()
@@ -109,7 +109,7 @@ def test_clear_errors():
     assert bleu([""], [""]).value == 0.0 == chrf([""], ["a"]).value
 
 
-def test_the_table():
+def test_metrics_are_found_by_name_and_an_unknown_name_raises_an_error():
     assert metric_class("bleu") is BLEU
     assert all(metric_class(name) for name in METRICS)
     with pytest.raises(ConfigError, match="Did you mean 'bleu'"):

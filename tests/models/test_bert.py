@@ -47,7 +47,7 @@ def headed(config: BertConfig, *kinds: str) -> EncoderWithHeads:
         ("base", 119_547, 177_853_440),  # multilingual cased
     ],
 )
-def test_the_released_models_have_these_many_parameters(size, vocabulary, exact):
+def test_bert_has_the_parameters_of_the_released_models(size, vocabulary, exact):
     ours = headed(BertConfig(vocabulary, **SIZES[size]), "pooler")
     assert count(ours) == exact
     options = SIZES[size]
@@ -67,14 +67,14 @@ def test_the_released_models_have_these_many_parameters(size, vocabulary, exact)
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])
-def test_the_small_models_have_the_printed_parameters_with_their_masked_words(size):
+def test_small_berts_with_masked_lm_heads_have_the_published_parameters(size):
     ours = headed(BertConfig(30_522, **SIZES[size]), "pooler", "masked_lm")
     printed, _ = PUBLISHED[size]["parameters"]
     assert round(count(ours) / 1e6, 1) == printed / 1e6
 
 
 @pytest.mark.parametrize(("family", "ending"), CASES)
-def test_dropout_stands_where_theirs_does(family, ending, monkeypatch):
+def test_dropout_is_at_the_same_positions_as_in_transformers(family, ending, monkeypatch):
     """Instead of dropping, both multiply by a number that tells the probability."""
 
     def theirs(x, p=0.5, training=True, inplace=False):
@@ -104,17 +104,19 @@ def test_dropout_stands_where_theirs_does(family, ending, monkeypatch):
                 torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
-def test_a_head_that_is_not_there_is_refused():
+def test_an_unknown_head_raises_an_error():
     encoder = Bert(BertConfig(20, **TINY))
-    with pytest.raises(ConfigError, match="Bert has no head 'speech'"):
+    with pytest.raises(ConfigError, match="Bert has no head 'speech'. Known are: pooler,"):
         encoder.new_head("speech")
+    with pytest.raises(ConfigError, match="no head 'tags'. Its heads: pooler, span"):
+        headed(encoder.config, "pooler", "span").head("tags")
     with pytest.raises(ConfigError, match="There is no head 'tag'. Did you mean 'tags'"):
         EncoderWithHeads(encoder, {"tag": encoder.new_head("tags", 2)})
     assert all(encoder.new_head(kind, 2) is not None for kind in HEADS)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_new_model_starts_as_the_paper_says(tied):
+def test_new_weights_have_the_initial_range_of_the_config(tied):
     torch.manual_seed(0)
     config = BertConfig(500, d_model=64, d_ff=128, heads=2, layers=2, tied=tied, init_range=0.05)
     encoder = Bert(config)
@@ -127,7 +129,7 @@ def test_a_new_model_starts_as_the_paper_says(tied):
             assert bool((parameter == ("norm" in name and "weight" in name)).all()), name
 
 
-def test_a_new_pooled_head_begins_with_the_pooler_and_the_rest_does_not():
+def test_new_pooled_heads_start_from_the_trained_pooler():
     torch.manual_seed(0)
     encoder = Bert(BertConfig(20, **TINY))
     trained = EncoderWithHeads(
@@ -144,7 +146,7 @@ def test_a_new_pooled_head_begins_with_the_pooler_and_the_rest_does_not():
     assert trained.with_head("tags", 4).heads["tags"].inner is None
 
 
-def test_masked_words_are_predicted_where_they_are_masked():
+def test_the_masked_lm_loss_counts_only_masked_positions():
     torch.manual_seed(0)
     encoder = Bert(BertConfig(20, **TINY))
     head, texts = encoder.new_head("masked_lm"), batch(0, (6, 3))

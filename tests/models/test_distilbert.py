@@ -1,4 +1,4 @@
-"""DistilBERT: its size, its sinusoids, what it leaves out."""
+"""DistilBERT: its size, its sinusoidal positions, and the parts of BERT that it does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.text.training import train
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
 
 
-def test_the_released_model_has_these_many_parameters():
+def test_distilbert_has_the_parameters_of_the_released_model():
     with torch.device("meta"):
         ours = DistilBert(DistilBertConfig(30_522, **SIZES["base"]))
         theirs = transformers.DistilBertModel(transformers.DistilBertConfig())
@@ -25,7 +25,7 @@ def test_the_released_model_has_these_many_parameters():
     assert "66,362,880" in why and printed == 66e6
 
 
-def test_sinusoidal_positions_begin_as_theirs_and_are_what_the_file_says():
+def test_sinusoidal_positions_start_as_in_transformers_and_are_read_from_files():
     options = dict(sinusoidal_pos_embds=True, max_position_embeddings=T)
     config = FAMILIES["distilbert"].config(**options)
     theirs = transformers.DistilBertModel(config).embeddings.position_embeddings.weight
@@ -42,13 +42,13 @@ def test_sinusoidal_positions_begin_as_theirs_and_are_what_the_file_says():
     compare(trained, read, batch(0))
 
 
-def test_sinusoids_of_an_odd_width_are_refused():
+def test_sinusoids_of_an_odd_width_raise_an_error():
     odd = FAMILIES["distilbert"].model("Model", dim=15, sinusoidal_pos_embds=True)
     with pytest.raises(ConfigError, match="config.json: `d_model` must be even"):
         ours_of(odd)
 
 
-def test_it_does_not_look_at_segments():
+def test_distilbert_ignores_segments():
     torch.manual_seed(0)
     encoder = DistilBert(DistilBertConfig(31, **TINY)).eval()
     texts = batch(5)
@@ -56,7 +56,7 @@ def test_it_does_not_look_at_segments():
     assert torch.equal(encoder.encode(texts), encoder.encode(without))
 
 
-def test_it_has_the_heads_that_need_no_pooler():
+def test_distilbert_has_only_heads_without_pooler():
     encoder = DistilBert(DistilBertConfig(20, **TINY))
     for kind in HEADS.keys() - {"pooler", "next_sentence"}:
         assert encoder.new_head(kind) is not None
@@ -65,7 +65,7 @@ def test_it_has_the_heads_that_need_no_pooler():
             encoder.new_head(kind)
 
 
-def test_its_template_is_berts_without_segments():
+def test_the_template_of_distilbert_is_that_of_bert_without_segments():
     tokenizer = train("words", ["a"], 9, special_tokens=["[UNK]", "[CLS]", "[SEP]"])
     row = DistilBert.template(tokenizer).apply([[5, 6], [7]])
     assert row.ids == [1, 5, 6, 2, 7, 2] and row.segments == [0] * 6

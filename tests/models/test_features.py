@@ -51,7 +51,7 @@ def theirs(model: Features) -> nn.LSTM:
 
 
 @pytest.mark.parametrize("choice", ["first", "sum", "concat-last-4", "mix"])
-def test_hidden_states_are_those_of_a_bilstm_over_the_chosen_layers(choice):
+def test_features_equal_a_torch_bilstm_over_the_chosen_layers(choice):
     inner = encoder().eval()
     model = Features.over(inner, "bert", dict(choice=choice, d_model=6)).eval()
     known = choice_of("mix:0,0,0,0,0" if choice == "mix" else choice)
@@ -64,7 +64,7 @@ def test_hidden_states_are_those_of_a_bilstm_over_the_chosen_layers(choice):
     assert torch.equal(model.encode(TEXTS), hidden)
 
 
-def test_the_encoder_neither_learns_nor_drops():
+def test_the_encoder_of_features_is_frozen_and_without_dropout():
     model = Features.over(encoder(), "bert", dict(choice="mix", d_model=6, dropout=0.0)).train()
     assert model.training and not model.encoder.training
     hidden = model.encode(TEXTS)
@@ -75,14 +75,14 @@ def test_the_encoder_neither_learns_nor_drops():
     assert (model.choice.scalars.grad != 0).all()
 
 
-def test_a_choice_that_the_encoder_has_not():
+def test_an_unknown_choice_or_head_raises_an_error():
     with pytest.raises(ConfigError, match="Did you mean 'concat-last-4'"):
         Features.over(encoder(), "bert", dict(choice="concat-4"))
     with pytest.raises(ConfigError, match="has no head 'masked_lm'"):
         Features.over(encoder(), "bert", {}).new_head("masked_lm")
 
 
-def test_a_recipe_trains_tags_on_features_and_its_folder_says_all(tmp_path, monkeypatch):
+def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sentences = ["jim lives in rome", "anna likes jim", "rome is old"] * 3
     words = " ".join(sentences).split()

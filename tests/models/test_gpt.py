@@ -1,4 +1,4 @@
-"""GPT: its size, where it begins, what it refuses, how texts become rows."""
+"""GPT: its size, its initial weights, its errors, and how texts become rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tiny(**options):
     return GPT(GPT.Config(vocab_size=11, **(TINY | options))).eval()
 
 
-def test_its_parameters():
+def test_gpt_has_the_parameters_of_the_released_model():
     with torch.device("meta"):
         model = GPT(GPT.Config(vocab_size=40478, **GPT.SIZES["base"]))
     assert sum(p.numel() for p in model.parameters()) == 116_534_784
@@ -30,7 +30,7 @@ def test_its_parameters():
 
 @pytest.mark.parametrize("kind", [GPT, GPT2])
 @pytest.mark.parametrize("ids, first", [((1, 2), 1), ((None, 2), 2)])
-def test_an_empty_prompt_begins_with_bos_or_eos(kind, ids, first):
+def test_an_empty_prompt_starts_with_bos_or_eos(kind, ids, first):
     config = kind.Config(vocab_size=11, bos=ids[0], eos=ids[1], **TINY)
     model = kind(config).eval()
     _, tokens = start(model, None)
@@ -44,7 +44,7 @@ def test_an_empty_prompt_begins_with_bos_or_eos(kind, ids, first):
     torch.testing.assert_close(scores[[0, 2], 0], alone[:, 0].repeat(2, 1))
 
 
-def test_what_it_cannot_begin_with_and_cannot_read():
+def test_empty_prompts_without_bos_and_texts_beyond_the_context_raise_errors():
     with pytest.raises(ConfigError, match="An empty prompt begins with .* Give at least a word"):
         start(tiny(), None)
     with pytest.raises(ConfigError, match="An empty prompt begins with"):
@@ -55,7 +55,7 @@ def test_what_it_cannot_begin_with_and_cannot_read():
         generate(tiny(), Sequences.of([[3], [3] * 7], None))
 
 
-def test_rows_that_were_longer_do_not_shorten_those_that_stay():
+def test_a_finished_longer_prompt_does_not_shorten_the_others():
     """The longest prompt fills the context and leaves; the others go on to their own end."""
     model, prompts = tiny(eos=10), [[3, 4, 5, 6, 7, 8], [5], [3, 4]]
     together = generate(model, Sequences.of(prompts, None), max_tokens=20)
@@ -65,12 +65,12 @@ def test_rows_that_were_longer_do_not_shorten_those_that_stay():
         assert len(alone.tokens) == 7 - len(prompt) or alone.finished
 
 
-def test_an_activation_that_the_published_form_has_not_stays_ours():
+def test_a_gpt_with_an_unpublished_activation_has_no_published_form():
     assert to_published(tiny(activation="gelu")) is None
     assert to_published(tiny(activation="swish"))[0]["afn"] == "silu"
 
 
-def test_texts_stand_between_its_marks_where_the_tokenizer_has_them():
+def test_templates_add_the_special_tokens_that_the_tokenizer_has():
     plain = train("words", ["a b"], 20)
     assert GPT.template(plain).apply([[7], [8, 9]]).ids == [7, 8, 9]
     marked = train("words", ["a b"], 20, special_tokens=["<unk>", "<s>", "<sep>", "<cls>"])

@@ -1,4 +1,4 @@
-"""GPT-2: its four sizes, and how its weights begin."""
+"""GPT-2: its four sizes, and its initial weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.models.gpt2 import GPT2, PUBLISHED, GPT2Config, score_of
         ("1558M", 1_557_611_200),
     ],
 )
-def test_its_parameters_and_those_that_were_printed(size, exact):
+def test_gpt2_has_the_parameters_of_the_released_models(size, exact):
     with torch.device("meta"):
         model = GPT2(GPT2Config(vocab_size=50257, **GPT2.SIZES[size]))
     assert sum(p.numel() for p in model.parameters()) == exact
@@ -31,7 +31,7 @@ def test_its_parameters_and_those_that_were_printed(size, exact):
     assert round(with_fewer / 1e6) * 1e6 == printed
 
 
-def test_what_writes_into_the_residual_sum_begins_smaller():
+def test_matrices_before_the_residual_sum_have_smaller_initial_weights():
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=500, d_model=128, heads=4, layers=8, output="own")
     model = GPT2(config)
@@ -46,7 +46,7 @@ def test_what_writes_into_the_residual_sum_begins_smaller():
             assert (parameter == 0).all(), name
 
 
-def test_how_scores_are_scaled():
+def test_the_config_decides_the_scale_of_the_scores():
     options = dict(vocab_size=9, d_model=8, heads=2)
     assert score_of(GPT2Config(**options), 2) == Dot()
     assert score_of(GPT2Config(**options, scaled=False), 2) == Dot(1.0)

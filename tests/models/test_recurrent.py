@@ -29,7 +29,7 @@ def ids(*shape):
     ("size", "count", "published"),
     [("small", 4_651_600, None), ("medium", 19_775_200, 20), ("large", 66_022_000, 66)],
 )
-def test_the_sizes_of_the_paper_have_their_parameters(size, count, published):
+def test_the_named_sizes_have_the_parameters_of_the_paper(size, count, published):
     with torch.device("meta"):
         model = RecurrentLanguageModel(RecurrentConfig(10_000, **SIZES[size]))
     found = sum(p.numel() for p in model.parameters())
@@ -39,20 +39,20 @@ def test_the_sizes_of_the_paper_have_their_parameters(size, count, published):
     assert published is None or round(found / 1e6) == published
 
 
-def test_a_tied_output_is_the_embedding():
+def test_a_tied_output_layer_is_the_embedding():
     model = tiny(tied=True)
     assert model.head.weight is model.embedding.weight
     found = sum(p.numel() for p in tiny().parameters()) - sum(p.numel() for p in model.parameters())
     assert found == WORDS * 8
 
 
-def test_parameters_start_within_the_range():
+def test_initial_parameters_are_within_the_range_of_the_config():
     for parameter in tiny().parameters():
         assert 0.2 < parameter.abs().max() <= 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_windows_with_carried_state_are_one_long_pass(kind):
+def test_windows_with_a_carried_state_equal_one_long_pass(kind):
     model, stream = tiny(kind), ids(3, 12)
     whole = model(stream)
     state, parts = None, []
@@ -65,7 +65,7 @@ def test_windows_with_carried_state_are_one_long_pass(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_are_the_full_pass(kind):
+def test_steps_equal_the_full_pass(kind):
     model, rows = tiny(kind), ids(3, 7)
     expected = model.head.logits(model(rows).hidden)
     state = model.stack.empty(3, expected)
@@ -75,7 +75,7 @@ def test_steps_are_the_full_pass(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ragged_prompts_go_on_as_each_would_alone(kind):
+def test_prompts_of_different_lengths_continue_as_each_alone(kind):
     model, rows = tiny(kind), [[3, 4, 5, 6], [7], [8, 9], []]
     state, tokens = start(model, Sequences.of(rows, pad=0))
     assert tokens.tolist() == [[6], [7], [9], [model.config.eos]]
@@ -86,7 +86,7 @@ def test_ragged_prompts_go_on_as_each_would_alone(kind):
         torch.testing.assert_close(scores[row, 0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_padding_and_order_of_prompts_change_nothing():
+def test_padding_and_order_of_prompts_do_not_change_states():
     model, rows = tiny(), [[3, 4, 5, 6], [7], [8, 9]]
     prompts = Sequences.of(rows, pad=0)
     state, tokens = start(model, prompts)
@@ -102,7 +102,7 @@ def test_padding_and_order_of_prompts_change_nothing():
 
 
 @pytest.mark.parametrize("prompt", [None, Sequences.of([[]], pad=0)])
-def test_without_a_prompt_a_sentence_has_just_ended(prompt):
+def test_an_empty_prompt_starts_with_eos_and_a_zero_state(prompt):
     model = tiny()
     state, tokens = start(model, prompt)
     assert tokens.tolist() == [[model.config.eos]]
@@ -119,7 +119,7 @@ def test_select_commutes_with_step(kind):
     torch.testing.assert_close(other.tensors(), after.select(rows).tensors(), atol=1e-6, rtol=1e-6)
 
 
-def test_the_future_does_not_leak():
+def test_later_tokens_do_not_change_earlier_states():
     model, rows = tiny(), ids(2, 6)
     changed = rows.clone()
     changed[:, 4:] = 3
@@ -129,7 +129,7 @@ def test_the_future_does_not_leak():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_parameter_learns_from_one_window(kind):
+def test_every_parameter_gets_a_gradient_from_one_window(kind):
     model, rows = tiny(kind).train(), ids(3, 7)
     total, count = model.head.loss(model(rows[:, :-1]).hidden.flatten(0, 1), rows[:, 1:].flatten())
     total.backward()
@@ -138,8 +138,8 @@ def test_every_parameter_learns_from_one_window(kind):
         assert parameter.grad is not None and parameter.grad.any(), name
 
 
-def test_dropout_is_on_the_way_up_alone():
-    """With everything but the recurrent path cut, two windows still share their state."""
+def test_dropout_is_between_layers_and_not_between_steps():
+    """With all but the recurrent path set to zero, two windows still share their state."""
     torch.manual_seed(0)
     model = tiny(dropout=0.5).train()
     dropped = []
@@ -150,5 +150,5 @@ def test_dropout_is_on_the_way_up_alone():
     assert dropped == [(2, 5, 8)] * 3  # the embedding, between the two layers, the output
 
 
-def test_it_is_in_the_table():
+def test_the_recurrent_model_is_registered():
     assert model_class("recurrent") is RecurrentLanguageModel

@@ -18,6 +18,8 @@ from regard.decoding.start import start
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
+from regard.models.protocols import Encoder, Generator
+from regard.models.wrappers import EncoderAround, GeneratorAround
 
 V, PAD, BOS, EOS = 19, 0, 1, 2
 SEQ2SEQ = dict(d_model=8, layers=2, dropout=0.3)
@@ -96,7 +98,7 @@ def ids(rows: int, count: int, seed: int = 1) -> Tensor:
 
 
 def source(width: int = 5) -> Sequences:
-    """Three sources of different lengths; behind their ends stands whatever may stand there."""
+    """Three sources of different lengths, with arbitrary ids behind their ends."""
     return Sequences(ids(3, width, seed=2), torch.tensor([5, 1, 3]))
 
 
@@ -110,7 +112,7 @@ def logits(model: nn.Module, target: Tensor, read: Sequences | None = None) -> T
     return model.head.logits(hidden(model, target, read))
 
 
-def begin(model: nn.Module, read: Sequences | None = None):
+def start_decoding(model: nn.Module, read: Sequences | None = None):
     """A state for three rows, and the tokens that come first."""
     if reads_source(model):
         return start(model, read or source())
@@ -118,7 +120,7 @@ def begin(model: nn.Module, read: Sequences | None = None):
 
 
 TRANSLATORS = [case for case in CASES if reads_source(model_class(case[0]))]
-SPEAKERS = [case for case in CASES if case not in TRANSLATORS]
+LANGUAGE_MODELS = [case for case in CASES if case not in TRANSLATORS]
 
 
 @pytest.fixture(params=CASES, ids=name_of)
@@ -132,13 +134,13 @@ def translator(request) -> nn.Module:
     return build(request.param)
 
 
-@pytest.fixture(params=SPEAKERS, ids=name_of)
-def speaker(request) -> nn.Module:
-    """A model that goes on from a prompt."""
+@pytest.fixture(params=LANGUAGE_MODELS, ids=name_of)
+def language_model(request) -> nn.Module:
+    """A model that continues a prompt."""
     return build(request.param)
 
 
-def test_the_future_does_not_leak(model):
+def test_later_tokens_do_not_change_earlier_states(model):
     target = ids(3, 7)
     before = hidden(model, target)
     for at in range(1, 7):
@@ -149,7 +151,7 @@ def test_the_future_does_not_leak(model):
         assert not torch.allclose(after[:, at], before[:, at])
 
 
-def test_every_place_of_the_source_and_nothing_of_its_padding_is_read(translator):
+def test_every_source_token_and_no_padding_changes_the_states(translator):
     target, read = ids(3, 4), source()
     before = hidden(translator, target, read)
     for row in range(3):
@@ -163,7 +165,7 @@ def test_every_place_of_the_source_and_nothing_of_its_padding_is_read(translator
             assert torch.equal(after[row], before[row]) == bool(same[row])
 
 
-def test_padding_and_company_change_nothing(model):
+def test_padding_and_batch_do_not_change_states(model):
     target, read = ids(3, 6), source()
     together = hidden(model, target, read)
     for row in (2, 0, 1):
@@ -180,8 +182,8 @@ def test_padding_and_company_change_nothing(model):
 
 
 @pytest.mark.parametrize("pieces", [[1] * 7, [2, 1, 3, 1], [7], [3, 4]], ids=str)
-def test_steps_are_the_full_pass(model, pieces):
-    state, first = begin(model)
+def test_steps_equal_the_full_pass(model, pieces):
+    state, first = start_decoding(model)
     assert first.shape == (3, 1)
     target = torch.cat([first, ids(3, 6)], 1)
     expected = logits(model, target).log_softmax(-1)
@@ -198,7 +200,7 @@ def test_steps_are_the_full_pass(model, pieces):
 def test_select_commutes_with_step(model):
     target, rows = ids(3, 4), torch.tensor([2, 0, 0, 1, 1, 2])
     again = torch.tensor([5, 1, 0, 3])
-    state, _ = begin(model)
+    state, _ = start_decoding(model)
     _, state = model.step(target[:, :2], state)
     scores, late = model.step(target[:, 2:3], state.copy())
     empty = state.select(torch.tensor([], dtype=torch.long))
@@ -213,9 +215,9 @@ def test_select_commutes_with_step(model):
     assert model.step(ids(0, 1), empty)[0].shape == (0, 1, V)
 
 
-def test_a_state_is_used_once(model):
+def test_a_state_that_was_used_raises_an_error(model):
     target = ids(3, 3)
-    state, _ = begin(model)
+    state, _ = start_decoding(model)
     kept = state.copy()
     scores, after = model.step(target[:, :1], state)
     for use in (
@@ -224,7 +226,7 @@ def test_a_state_is_used_once(model):
         lambda: state.rewind(1),
         state.copy,
     ):
-        with pytest.raises(RegardError, match="was used by an earlier step"):
+        with pytest.raises(RegardError, match="was consumed by an earlier step"):
             use()
     _, other = model.step(target[:, 1:2], kept.copy())  # writes into memory of its own
     again, after_again = model.step(target[:, :1], kept)
@@ -233,9 +235,9 @@ def test_a_state_is_used_once(model):
     assert torch.equal(*both)
 
 
-def test_a_state_survives_as_tensors(model):
+def test_a_state_is_restored_from_its_tensors(model):
     target = ids(3, 3)
-    state, _ = begin(model)
+    state, _ = start_decoding(model)
     _, state = model.step(target[:, :1], state)
     copy = state.with_tensors({name: t.clone() for name, t in state.tensors().items()}).detach()
     torch.testing.assert_close(
@@ -243,31 +245,31 @@ def test_a_state_survives_as_tensors(model):
     )
 
 
-def test_ragged_prompts_continue_as_if_each_were_alone(speaker):
+def test_prompts_of_different_lengths_continue_as_each_alone(language_model):
     prompts = [[4, 5, 6, 7], [8], [9, 10]]
-    state, first = start(speaker, Sequences.of(prompts, PAD))
+    state, first = start(language_model, Sequences.of(prompts, PAD))
     assert first.flatten().tolist() == [7, 8, 10]
     following = torch.cat([first, ids(3, 3)], 1)
-    scores, _ = speaker.step(following, state)
+    scores, _ = language_model.step(following, state)
     for row, prompt in enumerate(prompts):
         whole = torch.tensor([[*prompt, *following[row, 1:].tolist()]])
-        expected = logits(speaker, whole)[0, len(prompt) - 1 :]
+        expected = logits(language_model, whole)[0, len(prompt) - 1 :]
         torch.testing.assert_close(
             scores[row].log_softmax(-1), expected.log_softmax(-1), atol=1e-5, rtol=1e-5
         )
 
 
-def test_without_a_prompt_there_is_one_row(speaker):
-    state, first = start(speaker, None)
-    assert first.shape == (1, 1) and speaker.step(first, state)[0].shape == (1, 1, V)
+def test_an_empty_prompt_is_one_sequence(language_model):
+    state, first = start(language_model, None)
+    assert first.shape == (1, 1) and language_model.step(first, state)[0].shape == (1, 1, V)
 
 
-def test_a_carried_state_is_the_longer_window(speaker):
+def test_windows_with_a_carried_state_equal_one_long_pass(language_model):
     target = ids(3, 8)
-    whole = speaker(target)
-    empty, _ = begin(speaker)
-    first = speaker(target[:, :5], empty)
-    second = speaker(target[:, 5:], first.state.detach())
+    whole = language_model(target)
+    empty, _ = start_decoding(language_model)
+    first = language_model(target[:, :5], empty)
+    second = language_model(target[:, 5:], first.state.detach())
     torch.testing.assert_close(
         torch.cat([first.hidden, second.hidden], 1), whole.hidden, atol=1e-5, rtol=1e-5
     )
@@ -294,7 +296,7 @@ def test_an_empty_source_gives_finite_scores_and_gradients(translator):
     assert all(p.grad.isfinite().all() for p in translator.parameters() if p.grad is not None)
 
 
-def test_weights_on_disk_come_back_as_they_were(model, tmp_path):
+def test_saved_weights_are_loaded_unchanged(model, tmp_path):
     target = ids(3, 5)
     before = logits(model, target)
     write_tensors(tmp_path / "model.safetensors", model.state_dict())
@@ -324,7 +326,7 @@ def encoder(request) -> nn.Module:
     return build(request.param)
 
 
-def test_an_encoder_reads_its_rows_alone_and_no_padding(encoder):
+def test_padding_and_batch_do_not_change_the_states_of_an_encoder(encoder):
     texts, close = source(7), dict(atol=1e-6, rtol=1e-6)
     together = list(encoder.states(texts))
     assert torch.equal(encoder.encode(texts), together[-1])
@@ -341,7 +343,7 @@ def test_an_encoder_reads_its_rows_alone_and_no_padding(encoder):
         torch.testing.assert_close(moved[keep], together[-1][order][keep], **close)
 
 
-def test_an_encoder_drops_in_training_alone_and_a_seed_repeats_it(encoder):
+def test_dropout_of_an_encoder_acts_only_in_training_and_follows_the_seed(encoder):
     texts, results = source(7), []
     assert torch.equal(encoder.encode(texts), encoder.encode(texts))
     for seed in (5, 5, 6):
@@ -350,11 +352,11 @@ def test_an_encoder_drops_in_training_alone_and_a_seed_repeats_it(encoder):
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
 
 
-def test_looking_at_an_encoder_changes_nothing(encoder):
-    texts, looker = source(7), Looker()
+def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):
+    texts, recorder = source(7), Recorder()
     for mode in (False, True):
         results = []
-        for listener in (None, looker):
+        for listener in (None, recorder):
             token = listening.set(listener)
             torch.manual_seed(4)
             try:
@@ -362,11 +364,11 @@ def test_looking_at_an_encoder_changes_nothing(encoder):
             finally:
                 listening.reset(token)
         torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
-    taps = [m for m in encoder.modules() if isinstance(m, CapturePoint)]
-    assert len(looker.kinds) == 2 * len(taps) == 2 * encoder.config.layers
+    points = [m for m in encoder.modules() if isinstance(m, CapturePoint)]
+    assert len(recorder.kinds) == 2 * len(points) == 2 * encoder.config.layers
 
 
-def test_an_encoder_on_disk_comes_back_as_it_was(encoder, tmp_path):
+def test_a_saved_encoder_with_heads_is_loaded_unchanged(encoder, tmp_path):
     texts = source(7)
     heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
     before = EncoderWithHeads(encoder, heads).eval()
@@ -379,7 +381,7 @@ def test_an_encoder_on_disk_comes_back_as_it_was(encoder, tmp_path):
         assert torch.equal(after.scores(kind, texts), before.scores(kind, texts))
 
 
-def test_an_encoder_runs_in_bfloat16(encoder):
+def test_encoders_in_bfloat16_have_finite_states_and_gradients(encoder):
     texts = source(7)
     with torch.autocast("cpu", torch.bfloat16):
         encoder.train().encode(texts)[texts.keep].square().sum().backward()
@@ -387,8 +389,8 @@ def test_an_encoder_runs_in_bfloat16(encoder):
     assert encoder.eval().to(torch.bfloat16).encode(texts)[texts.keep].isfinite().all()
 
 
-def test_another_head_keeps_what_pre_training_left(encoder):
-    """A head of one's own stays; a new one begins with the pooler where the family has it so."""
+def test_with_head_keeps_existing_heads_and_the_pooler(encoder):
+    """A head that exists is kept; a new one gets the pooler if the family has one."""
     made = {}
     for kind in HEADS:
         with suppress(ConfigError):
@@ -409,7 +411,7 @@ def test_another_head_keeps_what_pre_training_left(encoder):
         assert torch.equal(bare.heads[kind].inner.dense.weight, pooler.weight)
 
 
-def test_every_head_of_an_encoder_answers_and_learns(encoder):
+def test_every_head_of_an_encoder_has_finite_scores_and_gradients(encoder):
     texts, kinds = source(7), []
     for kind in HEADS:
         try:
@@ -425,26 +427,26 @@ def test_every_head_of_an_encoder_answers_and_learns(encoder):
     assert {"classes", "tags", "span", "multiple_choice"} <= set(kinds)
 
 
-class Looker:
+class Recorder:
     def __init__(self):
         self.kinds: list[str] = []
 
-    def wants(self, tap: CapturePoint) -> bool:
+    def wants(self, point: CapturePoint) -> bool:
         return True
 
-    def take(self, tap: CapturePoint, weights: Tensor) -> None:
+    def take(self, point: CapturePoint, weights: Tensor) -> None:
         assert weights.dim() == 4 and weights.size(0) == 3  # (B, H, T, S)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        self.kinds.append(tap.kind)
+        self.kinds.append(point.kind)
 
     def label(self, source: object, target: object) -> None: ...
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_looking_changes_nothing(model, mode):
+def test_attention_capture_does_not_change_states_and_gradients(model, mode):
     model.train(mode == "train")
-    target, results, looker = ids(3, 5), [], Looker()
-    for listener in (None, looker):
+    target, results, recorder = ids(3, 5), [], Recorder()
+    for listener in (None, recorder):
         token = listening.set(listener)
         try:
             torch.manual_seed(4)
@@ -455,22 +457,23 @@ def test_looking_changes_nothing(model, mode):
         finally:
             listening.reset(token)
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
-    assert set(looker.kinds) == {m.kind for m in model.modules() if isinstance(m, CapturePoint)}
+    assert set(recorder.kinds) == {m.kind for m in model.modules() if isinstance(m, CapturePoint)}
 
 
-def test_looking_at_a_beam_shows_row_by_row(translator):
-    state, _ = begin(translator, Sequences(ids(3, 5, seed=2)[:1], torch.tensor([5])))
-    looker, beam = Looker(), state.select(torch.zeros(3, dtype=torch.long))
+def test_attention_capture_does_not_change_the_scores_of_a_beam(translator):
+    state, _ = start_decoding(translator, Sequences(ids(3, 5, seed=2)[:1], torch.tensor([5])))
+    recorder, beam = Recorder(), state.select(torch.zeros(3, dtype=torch.long))
     expected, _ = translator.step(ids(3, 1), beam.select(torch.arange(3)))
-    token = listening.set(looker)
+    token = listening.set(recorder)
     try:
         scores, _ = translator.step(ids(3, 1), beam)
     finally:
         listening.reset(token)
     torch.testing.assert_close(scores, expected)
+    assert bool(recorder.kinds) == any(isinstance(m, CapturePoint) for m in translator.modules())
 
 
-def test_bfloat16_runs_forward_and_backward(model):
+def test_models_in_bfloat16_have_finite_scores_and_gradients(model):
     model.train()
     target = ids(3, 6)
     with torch.autocast("cpu", torch.bfloat16):
@@ -478,11 +481,11 @@ def test_bfloat16_runs_forward_and_backward(model):
         model.head.loss(out.flatten(0, 1), target.flatten())[0].backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
     half = model.eval().to(torch.bfloat16)
-    state, first = begin(half)
+    state, first = start_decoding(half)
     assert half.step(first, state)[0].isfinite().all()
 
 
-def test_the_table_names_classes_and_offers_the_nearest():
+def test_every_model_is_registered_and_an_unknown_name_raises_an_error():
     assert set(TINY) == set(MODELS)
     for name in MODELS:
         kind = model_class(name)
@@ -492,8 +495,8 @@ def test_the_table_names_classes_and_offers_the_nearest():
         model_class("transfomer")
 
 
-def test_the_first_token_alone_is_the_first_of_all(encoder):
-    """What a head on [CLS] reads, and its gradients, without the last layer's other tokens."""
+def test_first_tokens_alone_equal_those_of_the_whole_batch(encoder):
+    """The states of first tokens and their gradients, without the last layer's other tokens."""
     batch = source()
     whole, alone = encoder.encode(batch)[:, :1], encoder.encode(batch, batch.first_tokens())
     assert alone.shape == whole.shape and torch.allclose(alone, whole, atol=1e-6)
@@ -507,3 +510,40 @@ def test_the_first_token_alone_is_the_first_of_all(encoder):
         )
     assert found[0].keys() == found[1].keys()
     assert all(torch.allclose(found[1][n], one, atol=1e-5) for n, one in found[0].items())
+
+
+def members(protocol: type) -> set[str]:
+    """The public names that a protocol promises, those of its bases included."""
+    kinds = [kind for kind in protocol.__mro__ if kind.__module__ == protocol.__module__]
+    names = {name for kind in kinds for name in (*vars(kind), *inspect.get_annotations(kind))}
+    return {name for name in names if not name.startswith("_")}
+
+
+def answers_as_its_model(wrapper: Generator | Encoder, protocol: type, monkeypatch) -> None:
+    model = wrapper.model
+    for name in members(protocol) - {"train", "eval"}:
+        promised = getattr(protocol, name, None)
+        if not inspect.isfunction(promised):
+            assert getattr(wrapper, name) == getattr(model, name), name
+            continue
+        given = [object() for _ in list(inspect.signature(promised).parameters)[1:]]
+        with monkeypatch.context() as patch:  # the method gives back what reaches it
+            patch.setattr(model, name, lambda *arguments: arguments)
+            assert getattr(wrapper, name)(*given) == tuple(given), name
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", lambda *arguments, **named: (arguments, named))
+        assert wrapper(1, 2, state=3) == ((1, 2), {"state": 3})
+    assert wrapper.train() is wrapper and model.training and wrapper.training
+    assert wrapper.eval() is wrapper and not model.training and not wrapper.training
+
+
+def test_a_generator_around_a_model_answers_as_the_model(model, monkeypatch):
+    assert {"config", "head", "step", "prefill", "first_token", "tokens_per_pass"} <= members(
+        Generator
+    )
+    answers_as_its_model(GeneratorAround(model), Generator, monkeypatch)
+
+
+def test_an_encoder_around_a_model_answers_as_the_model(encoder, monkeypatch):
+    assert {"config", "embedding", "states", "chosen", "repeated_blocks"} <= members(Encoder)
+    answers_as_its_model(EncoderAround(encoder), Encoder, monkeypatch)

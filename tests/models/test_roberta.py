@@ -18,7 +18,7 @@ TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
 
 
 @pytest.mark.parametrize(("size", "exact"), [("base", 124_645_632), ("large", 355_359_744)])
-def test_the_released_models_have_these_many_parameters(size, exact):
+def test_roberta_has_the_parameters_of_the_released_models(size, exact):
     options = SIZES[size]
     with torch.device("meta"):
         encoder = Roberta(RobertaConfig(50_265, **options))
@@ -40,7 +40,7 @@ def test_the_released_models_have_these_many_parameters(size, exact):
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
-def test_positions_are_counted_from_the_padding_id_on(pad):
+def test_positions_start_after_the_padding_id(pad):
     rows = T + pad + 1
     model = FAMILIES["roberta"].model("Model", pad_token_id=pad, max_position_embeddings=rows)
     ours = ours_of(model)
@@ -60,14 +60,14 @@ def wide(texts: Sequences) -> Sequences:
     return texts
 
 
-def test_a_row_that_is_too_long_is_refused():
+def test_a_sequence_beyond_max_length_raises_an_error():
     encoder = Roberta(RobertaConfig(20, **TINY))
     assert encoder.encode(Sequences.of([[5] * 16], 1)).shape == (1, 16, 8)
     with pytest.raises(ValueError, match="reaches position 17, .* learned only 16 positions"):
         encoder.encode(Sequences.of([[5] * 17], 1))
 
 
-def test_classes_are_read_through_a_new_layer_and_choices_through_the_pooler():
+def test_multiple_choice_starts_from_the_pooler_and_classes_do_not():
     encoder = Roberta(RobertaConfig(20, **TINY))
     trained = EncoderWithHeads(
         encoder, {kind: encoder.new_head(kind) for kind in ("pooler", "masked_lm")}
@@ -82,7 +82,7 @@ def test_classes_are_read_through_a_new_layer_and_choices_through_the_pooler():
         encoder.new_head("next_sentence")
 
 
-def test_its_files_are_not_berts():
+def test_published_folders_of_roberta_have_its_model_type():
     bert, roberta = Bert(BertConfig(20, **TINY)), Roberta(RobertaConfig(20, **TINY))
     assert to_published(EncoderWithHeads(bert, {}))[0]["model_type"] == "bert"
     config, tensors = to_published(EncoderWithHeads(roberta, {}))
@@ -94,7 +94,7 @@ def tokenizer(*special_tokens: str):
     return train("words", ["a b"], 9, special_tokens=special_tokens)
 
 
-def test_its_template_doubles_the_mark_between_texts():
+def test_the_template_of_roberta_has_two_separators_between_texts():
     template = Roberta.template(tokenizer("[CLS]", "[UNK]", "[SEP]"))
     assert template.apply([[5, 6]]).ids == [0, 5, 6, 2]
     row = template.apply([[5, 6], [7]])

@@ -120,15 +120,15 @@ class Recorder:
     def __init__(self):
         self.seen = []
 
-    def wants(self, tap: CapturePoint) -> bool:
+    def wants(self, point: CapturePoint) -> bool:
         return True
 
-    def take(self, tap, weights):
-        self.seen.append((tap.kind, weights.detach()))
+    def take(self, point, weights):
+        self.seen.append((point.kind, weights.detach()))
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_it_is_the_formulas(attention):
+def test_the_model_equals_its_formulas(attention):
     model = tiny(attention)
     naive, found = Naive(model), model(sources(), Sequences.full(TARGETS)).hidden
     for row, source in enumerate(SOURCES):
@@ -137,7 +137,7 @@ def test_it_is_the_formulas(attention):
 
 
 @pytest.mark.parametrize("attention", LOOKING)
-def test_the_tap_shows_the_formulas_weights(attention):
+def test_captured_attention_equals_the_formulas(attention):
     model, recorder = tiny(attention), Recorder()
     token = listening.set(recorder)
     try:
@@ -154,13 +154,13 @@ def test_the_tap_shows_the_formulas_weights(attention):
         assert not weights[row, :, :, len(source) :].any()
 
 
-def test_without_attention_there_is_no_tap():
+def test_a_model_without_attention_has_no_capture_point():
     assert not [m for m in tiny("none").modules() if isinstance(m, CapturePoint)]
     assert len([m for m in tiny("dot").modules() if isinstance(m, CapturePoint)]) == 1
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_steps_are_the_full_pass(attention):
+def test_steps_equal_the_full_pass(attention):
     model = tiny(attention)
     expected = model.head.logits(model(sources(), Sequences.full(TARGETS)).hidden)
     state, tokens = start(model, sources())
@@ -174,7 +174,7 @@ def test_steps_are_the_full_pass(attention):
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_beams_that_share_a_source_are_the_rows_apart(attention):
+def test_hypotheses_that_share_a_source_equal_separate_sequences(attention):
     """select commutes with step, whether the rows keep sharing a memory or not."""
     model = tiny(attention)
     state, tokens = start(model, sources())
@@ -193,7 +193,7 @@ def test_beams_that_share_a_source_are_the_rows_apart(attention):
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_padding_order_and_company_change_nothing(attention):
+def test_padding_and_batch_do_not_change_states(attention):
     model = tiny(attention)
     expected = model(sources(), Sequences.full(TARGETS)).hidden
     noise = torch.randint(3, WORDS, (3, 4))
@@ -209,7 +209,7 @@ def test_padding_order_and_company_change_nothing(attention):
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_the_future_does_not_leak(attention):
+def test_later_tokens_do_not_change_earlier_states(attention):
     model, changed = tiny(attention), TARGETS.clone()
     changed[:, 3:] = 11
     before, after = (model(sources(), Sequences.full(ids)).hidden for ids in (TARGETS, changed))
@@ -218,7 +218,7 @@ def test_the_future_does_not_leak(attention):
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_every_parameter_learns_and_as_the_formulas_say(attention):
+def test_gradients_equal_finite_differences(attention):
     """The gradients of the loop, gathered over its steps, against finite differences."""
     model = tiny(attention).double()
     weigh = torch.randn(3, 5, 8, dtype=torch.float64)
@@ -243,14 +243,14 @@ def test_every_parameter_learns_and_as_the_formulas_say(attention):
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_empty_sources_are_read_as_nothing(attention):
+def test_an_empty_source_gives_the_same_alone_and_in_a_batch(attention):
     model = tiny(attention)
     mixed = model(sources([[5, 6], []]), Sequences.full(TARGETS[:2])).hidden
     close(model(sources([[]]), Sequences.full(TARGETS[1:2])).hidden[0], mixed[1])
     assert mixed.isfinite().all()
 
 
-def test_bfloat16_stays_close():
+def test_states_in_bfloat16_are_close_to_float32():
     for attention in KINDS:
         model = tiny(attention)
         expected = model(sources(), Sequences.full(TARGETS)).hidden
@@ -260,7 +260,7 @@ def test_bfloat16_stays_close():
         torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.03)
 
 
-def test_parameters_are_counted():
+def test_the_size_of_luong_has_the_parameters_of_its_shapes():
     """Of the size that follows Luong et al. 2015, from its shapes."""
     with torch.device("meta"):
         model = Seq2Seq(Seq2SeqConfig(50_000, **SIZES["luong"]))
@@ -273,10 +273,10 @@ def test_parameters_are_counted():
     assert sum(p.numel() for p in model.parameters()) == expected == 115_084_000
 
 
-def test_an_unknown_attention_is_named():
+def test_an_unknown_attention_raises_an_error():
     with pytest.raises(ValueError, match="none, additive, dot, general, but is 'cosine'"):
         tiny("cosine")
 
 
-def test_it_is_in_the_table():
+def test_seq2seq_is_registered():
     assert model_class("seq2seq") is Seq2Seq

@@ -73,7 +73,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "silu"])
 @pytest.mark.parametrize("kind", PAIRS)
-def test_their_weights_give_their_logits_and_their_gradients(kind, activation):
+def test_logits_and_gradients_equal_those_of_transformers(kind, activation):
     model = theirs(kind, activation_function=activation)
     ours = from_published(model.config.to_dict(), weights(model)).eval()
     assert type(ours) is PAIRS[kind][0]
@@ -92,7 +92,7 @@ def test_their_weights_give_their_logits_and_their_gradients(kind, activation):
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_what_we_save_opens_in_transformers_and_comes_back(kind, tmp_path):
+def test_exported_models_open_in_transformers_and_are_read_again_unchanged(kind, tmp_path):
     ours = randomize(PAIRS[kind][0](CONFIG))
     config, tensors = to_published(ours)
     # What a run's folder adds must not disturb them.
@@ -123,7 +123,7 @@ def test_what_we_save_opens_in_transformers_and_comes_back(kind, tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", PAIRS)
-def test_step_by_step_we_say_what_their_generate_says(kind):
+def test_greedy_steps_give_the_tokens_of_transformers(kind):
     model = theirs(kind)
     model.generation_config.update(
         decoder_start_token_id=1, pad_token_id=0, eos_token_id=2, forced_eos_token_id=None
@@ -143,7 +143,7 @@ def test_step_by_step_we_say_what_their_generate_says(kind):
     assert torch.equal(torch.cat(said, 1), expected)
 
 
-def test_their_half_of_sines_becomes_our_pairs():
+def test_interleave_turns_halves_of_sines_and_cosines_into_pairs():
     order = torch.tensor([0, 10, 20, 1, 11, 21])  # s0 s1 s2 c0 c1 c2: tens are the frequency
     (ours,) = interleave().read([order])
     assert ours.tolist() == [0, 1, 10, 11, 20, 21]
@@ -161,11 +161,6 @@ def test_their_half_of_sines_becomes_our_pairs():
     "kind, name, value",
     [
         ("marian", "scale_embedding", False),
-        ("marian", "normalize_before", True),
-        ("pegasus", "normalize_before", False),
-        ("marian", "add_final_layer_norm", True),
-        ("marian", "normalize_embedding", True),
-        ("pegasus", "static_position_embeddings", False),
         ("marian", "share_encoder_decoder_embeddings", False),
         ("marian", "tie_word_embeddings", False),
         ("marian", "decoder_vocab_size", 24),
@@ -173,33 +168,55 @@ def test_their_half_of_sines_becomes_our_pairs():
         ("marian", "decoder_ffn_dim", 21),
         ("pegasus", "decoder_attention_heads", 4),
         ("marian", "eos_token_id", [2, 3]),
-        ("marian", "model_type", "bart"),
+        ("marian", "num_hidden_layers", 9),
+        ("marian", "quantization_config", {"bits": 4}),
     ],
 )
-def test_a_value_that_we_do_not_compute_is_refused_by_name(kind, name, value):
+def test_unsupported_config_values_raise_an_error_that_names_the_field(kind, name, value):
     config, tensors = to_published(PAIRS[kind][0](CONFIG))
     with pytest.raises(ConfigError, match=rf"config.json: `{name}` must be .*but is "):
         from_published(config | {name: value}, tensors)
 
 
-def test_a_value_that_is_missing_is_named():
+def test_missing_config_fields_raise_an_error_or_have_their_default():
     config, tensors = to_published(Transformer(CONFIG))
-    for name in ("d_model", "scale_embedding", "decoder_start_token_id", "activation_function"):
+    for name in ("d_model", "scale_embedding", "decoder_start_token_id"):
         with pytest.raises(ConfigError, match=f"`{name}`"):
             from_published({k: v for k, v in config.items() if k != name}, tensors)
-    lean = {k: v for k, v in config.items() if k != "attention_dropout"}
-    assert from_published(lean, tensors).config == replace(CONFIG, attention_dropout=0.0)
+    lean = {k: v for k, v in config.items() if k not in ("attention_dropout", "dropout")}
+    ours = from_published(lean, tensors).config  # the defaults of their class
+    assert ours == replace(CONFIG, attention_dropout=0.0, dropout=0.1)
     assert from_published(config | {"encoder_layerdrop": 0.1}, tensors).config == CONFIG
 
 
-def test_tensors_that_do_not_fit_are_refused_by_name():
+def test_positions_in_a_file_must_be_those_that_the_model_computes():
+    config, tensors = to_published(Transformer(CONFIG))
+    theirs = transformers.MarianConfig(**{k: v for k, v in config.items() if k != "regard"})
+    model = transformers.MarianMTModel(theirs)
+    name = "model.encoder.embed_positions.weight"
+    table = model.state_dict()[name]
+    for dtype in (torch.float32, torch.bfloat16):
+        from_published(config, tensors | {name: table.to(dtype)})
+    with pytest.raises(CheckpointError, match=f"{name} must be the sines and cosines"):
+        from_published(config, tensors | {name: table + 0.1})
+
+
+def test_fields_that_their_class_does_not_read_are_ignored_and_named():
+    config, tensors = to_published(Transformer(CONFIG))
+    old = {"normalize_before": True, "static_position_embeddings": True, "cell": {}}
+    with pytest.warns(UserWarning, match="do not read them: normalize_before, cell"):
+        assert from_published(config | old, tensors).config == CONFIG
+    with pytest.warns(UserWarning, match="does not read.*: model.encoder.layer_norm.weight"):
+        from_published(config, tensors | {"model.encoder.layer_norm.weight": torch.ones(12)})
+
+
+def test_tensors_that_do_not_fit_raise_an_error_that_names_them():
     config, tensors = to_published(Transformer(CONFIG))
     bias = torch.zeros(1, 23)
     from_published(config, tensors | {"final_logits_bias": bias})
     wrong = {
         "final_logits_bias": bias + 1,
         "lm_head.weight": torch.zeros(23, 12),
-        "model.encoder.layer_norm.weight": torch.ones(12),
         "model.encoder.layers.0.fc1.weight": torch.zeros(12, 20),
     }
     told = {"model.encoder.layers.0.fc1.weight": "encoder.0.feed.inner.weight must be"}
@@ -211,7 +228,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name():
         from_published(config, tensors)
 
 
-def test_an_architecture_that_nobody_else_has_has_no_published_form():
+def test_an_unknown_architecture_has_no_published_form():
     assert to_published(nn.Linear(2, 2)) is None
 
 
@@ -235,7 +252,7 @@ def count(model: nn.Module) -> int:
 @pytest.mark.parametrize(
     "size, expected, published", [("base", 63_082_496, 65e6), ("big", 214_245_376, 213e6)]
 )
-def test_parameters_of_the_named_sizes(size, expected, published):
+def test_the_named_sizes_have_the_parameters_of_the_paper(size, expected, published):
     config = TransformerConfig(vocab_size=37_000, **SIZES[size])
     with torch.device("meta"):
         ours, prenorm = Transformer(config), PreNormTransformer(config)

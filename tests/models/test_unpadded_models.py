@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import regard
-from regard.attention.head_gates import gated
 from regard.data import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
@@ -53,7 +52,7 @@ def encoder(name: str, dropout: float = 0.0):
 
 
 def passed(model, run, low_precision: bool):
-    """What a function gives, and the gradients of a weighted sum of it."""
+    """The result of a function, and the gradients of a weighted sum of it."""
     model.zero_grad()
     torch.manual_seed(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
@@ -93,9 +92,10 @@ def test_an_encoder_computes_the_same_without_padding(name, lengths, low_precisi
 
 
 @BOTH
-@pytest.mark.parametrize("lengths", ["some", "alike", "one"])
+@pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_last_layer_may_compute_first_tokens_alone(name, lengths, low_precision):
+def test_scores_from_first_tokens_alone_equal_those_from_all_tokens(name, lengths, low_precision):
+    """A batch with an empty row, whose first token is one of padding, stays padded."""
     model = assembled(encoder(name), {"classes": 3}).train()
     for head in model.heads.values():
         head.dropout.probability = 0.0
@@ -106,7 +106,7 @@ def test_the_last_layer_may_compute_first_tokens_alone(name, lengths, low_precis
 
     wanted = passed(model, whole, low_precision)
     assert wanted[0].shape == (len(given), 3)
-    for batch in (given, given.unpadded()):
+    for batch in (given, *([given.unpadded()] if given.lengths.all() else [])):
         alike(
             passed(model, lambda batch=batch: model.scores("classes", batch), low_precision),
             wanted,
@@ -117,8 +117,10 @@ def test_the_last_layer_may_compute_first_tokens_alone(name, lengths, low_precis
 @BOTH
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_loss_of_masked_words_needs_no_other_states(name, lengths, low_precision):
-    """Also where rows are full: the last layer computes some tokens alone."""
+def test_the_masked_lm_loss_from_masked_tokens_alone_equals_that_from_all(
+    name, lengths, low_precision
+):
+    """Also for rows without padding, because the last layer computes only the masked tokens."""
     model, given = assembled(encoder(name), {"masked_lm": 1}).train(), texts(LENGTHS[lengths])
     masked = (torch.rand(given.ids.shape) < 0.3) & given.keep
     targets = given.ids.masked_fill(~masked, IGNORE)
@@ -137,6 +139,11 @@ def test_the_loss_of_masked_words_needs_no_other_states(name, lengths, low_preci
     found, wanted = passed(model, few, low_precision), passed(model, all_tokens, low_precision)
     torch.testing.assert_close(found[0], wanted[0], rtol=2e-3 if low_precision else 1e-6, atol=0)
     alike((found[0] * 0, found[1]), (wanted[0] * 0, wanted[1]), low_precision)
+    model.eval()
+    with torch.no_grad():
+        batch, states = given.unpadded(), model.encoder.encode(given)[masked]
+        some = model.encoder.encode(batch, batch.layout.subset(masked))[0]
+        torch.testing.assert_close(some, states, atol=2e-6, rtol=0)
 
 
 def test_a_subset_at_padding_raises_an_error():
@@ -155,7 +162,7 @@ def test_only_training_batches_with_padding_on_a_cpu_are_unpadded():
     assert not is_unpadded(texts(LENGTHS["alike"]).select(torch.zeros(0, dtype=torch.long)))
     assert not is_unpadded(texts([33, 20])) and is_unpadded(texts([33, 17]))
     assert not is_unpadded(texts([33, 0])) and not is_unpadded(given.to("meta"))
-    with gated(lambda attention, hidden: None):
+    with regard.heads_masked(model, {}):
         assert not is_unpadded()
     with regard.look(model):
         assert not is_unpadded()
@@ -181,8 +188,23 @@ def test_dropout_has_the_same_mean_without_padding():
 
 
 @BOTH
+def test_the_states_of_a_row_do_not_depend_on_the_rows_beside_it(low_precision):
+    model, given = encoder("bert"), texts(LENGTHS["some"])
+
+    def states(rows):
+        batch = rows.unpadded()
+        return passed(model, lambda: batch.pad(model.encode(batch)), low_precision)[0]
+
+    together = states(given)
+    for row, length in enumerate(given.lengths.tolist()):
+        alone = states(given.select(torch.tensor([row])))
+        close = dict(atol=2e-2 if low_precision else 2e-6, rtol=0)
+        torch.testing.assert_close(together[row, :length], alone[0, :length], **close)
+
+
+@BOTH
 @pytest.mark.parametrize("unpadded", [False, True])
-def test_recomputed_blocks_give_the_same_bits(low_precision, unpadded):
+def test_activation_checkpointing_gives_the_same_bits(low_precision, unpadded):
     model, given = encoder("bert", dropout=0.3), texts(LENGTHS["some"])
     batch = given.unpadded() if unpadded else given
 
@@ -224,6 +246,15 @@ def test_a_decoder_computes_the_same_without_padding(name, sources, low_precisio
     alike(found, wanted, low_precision)
 
 
+def test_targets_of_one_length_are_read_beside_unpadded_sources():
+    model = Transformer(TransformerConfig(**PAIR, dropout=0.0)).train()
+    source, target = texts(LENGTHS["some"]), Sequences.full(torch.randint(3, 50, (7, 21)))
+    wanted = passed(model, lambda: model(source, target).hidden, False)
+    beside, unpadded = source.unpadded(), target.unpadded()
+    found = passed(model, lambda: unpadded.pad(model(beside, unpadded).hidden), False)
+    alike(found, wanted, False)
+
+
 @BOTH
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("kind", [GPT, GPT2])
@@ -235,10 +266,12 @@ def test_a_causal_encoder_computes_the_same_without_padding(kind, lengths, low_p
     found = passed(model, lambda: unpadded.pad(model.encode(unpadded)) * keep, low_precision)
     wanted = passed(model, lambda: model.encode(given) * keep, low_precision)
     alike(found, wanted, low_precision)
+    *_, last = model.eval().states(given)
+    torch.testing.assert_close(model.encode(given), last)
 
 
 @BOTH
-def test_recomputed_blocks_of_a_decoder_give_the_same_bits(low_precision):
+def test_activation_checkpointing_of_a_decoder_gives_the_same_bits(low_precision):
     model = Transformer(TransformerConfig(**PAIR, attention_dropout=0.2)).train()
     source, target = texts([5, 33, 2]), targets(3)
 

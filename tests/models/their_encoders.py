@@ -168,7 +168,7 @@ def compare(model, ours: EncoderWithHeads, texts: Sequences, *, left: bool = Fal
         if kind in PER_TOKEN:
             found, expected = found[texts.keep], turned(expected)[texts.keep]
         elif left:
-            continue  # their first place is padding: nobody reads rows so
+            continue  # their first position is padding: nobody reads rows so
         assert expected.std() > 0.05  # there was something to compare
         torch.testing.assert_close(found, expected, **SAME)
 

@@ -1,4 +1,4 @@
-"""Many sentences through a search: the order, the company and the threads change nothing."""
+"""Searching many sentences: their order, their batches and threads do not change results."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("name", [{"beams": 4}, {"beams": 1}])
-def test_a_sentence_is_decoded_as_if_it_were_alone(model, monkeypatch, name):
+def test_a_sentence_is_decoded_in_a_batch_as_alone(model, monkeypatch, name):
     monkeypatch.setattr(batching, "TOKENS_AT_ONCE", {"cpu": 100})
     method = decoding.options(max_tokens=12, **name)
     assert_same(decode_in_order(model, TokenArray.of(ROWS), method), alone(model, method))
 
 
-@pytest.mark.usefixtures("some_kernels")
-def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
+@pytest.mark.usefixtures("some_kernels")  # whose results are bit-identical in any batch
+def test_batches_are_decoded_in_parallel_threads(model, monkeypatch, two_threads):
     monkeypatch.setattr(batching, "TOKENS_AT_ONCE", {"cpu": 160})
     seen, generate = [], decoding.generate
 
@@ -72,8 +72,7 @@ def test_batches_lie_beside_each_other(model, monkeypatch, two_threads):
     assert torch.get_num_threads() == 2 and model.training
 
 
-@pytest.mark.usefixtures("some_kernels")
-def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
+def test_an_error_in_one_batch_is_raised(model, monkeypatch, two_threads):
     monkeypatch.setattr(batching, "TOKENS_AT_ONCE", {"cpu": 160})
     prepare(model)
     calls = []
@@ -91,7 +90,7 @@ def test_what_fails_in_one_batch_fails_for_all(model, monkeypatch, two_threads):
 
 
 @pytest.mark.parametrize("count", [1, 3, 17, 200, 1000])
-def test_batches_are_smaller_at_the_end(count):
+def test_the_last_batches_are_split_into_smaller_ones(count):
     rows = np.random.default_rng(0).permutation(count)
     batches = [rows[start : start + 30] for start in range(0, count, 30)]
     found = batching.smaller_at_the_end(batches, 2)
@@ -102,7 +101,7 @@ def test_batches_are_smaller_at_the_end(count):
     assert sizes[-1] <= batching.SMALLEST
 
 
-def test_who_watches_sees_every_batch_once():
+def test_watching_passes_each_iteration_to_the_watcher_once():
     seen = []
 
     def watcher(batches):

@@ -7,8 +7,10 @@ import math
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sklearn.metrics
+import sklearn.utils.class_weight
 import torch
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
@@ -16,6 +18,7 @@ from torch.nn import functional as F
 from regard.data.encoder_inputs import InputBatch, InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.tasks.classification import class_weights
 from regard.tasks.pair_order import BothOrders
 
 ROWS = [
@@ -44,7 +47,7 @@ learning_rate = 1e-2
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     """A folder with data and a recipe that starts from the folder `start`."""
     write("train.tsv", ROWS, tmp_path)
     (tmp_path / "small.toml").write_text(RECIPE)
@@ -60,47 +63,49 @@ def train(*overrides: str, out: str = "run", quiet: bool = True):
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
-        place, result = runs.train("small.toml", overrides, out=out, show="none")
-    return runs.load(place), result
+        run, result = runs.train("small.toml", overrides, out=out, show="none")
+    return runs.load(run), result
 
 
-def classifier(place: Path, family: str = "bert", **options) -> Path:
+def classifier(workdir: Path, family: str = "bert", **options) -> Path:
     named = dict(enumerate(("no", "maybe", "yes")))
     options = {"id2label": named, "label2id": {v: k for k, v in named.items()}, **options}
-    return folder(place / "start", family, "ForSequenceClassification", **options)
+    return folder(workdir / "start", family, "ForSequenceClassification", **options)
 
 
 # ---- folders of transformers -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_foreign_folder_answers_as_transformers_does(place, family):
-    task = runs.load(classifier(place, family))
+def test_a_folder_of_transformers_gives_its_probabilities(workdir, family):
+    task = runs.load(classifier(workdir, family))
     answers = task.predictions(PAIRS)
     for pair, answer in zip(PAIRS, answers, strict=True):  # GPT's have no padding there
-        theirs = their_scores("AutoModelForSequenceClassification", place / "start", *pair)
+        theirs = their_scores("AutoModelForSequenceClassification", workdir / "start", *pair)
         ours = torch.tensor([answer.probabilities[label] for label in ("no", "maybe", "yes")])
         assert torch.allclose(theirs.softmax(-1)[0], ours, atol=1e-5)
     assert task.labels == ("no", "maybe", "yes")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
-    folder(place / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
+def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, family):
+    folder(workdir / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
     task, _ = train("data.max_length=40")
-    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST, SECOND)
-    config = json.loads((place / "run/model/config.json").read_text())
+    theirs = their_scores(
+        "AutoModelForSequenceClassification", workdir / "run/model", FIRST, SECOND
+    )
+    config = json.loads((workdir / "run/model/config.json").read_text())
     assert config["id2label"] == {"0": "maybe", "1": "no", "2": "yes"}
     ours = [list(answer.probabilities.values()) for answer in task.predictions(PAIRS)]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
     assert task.predict(PAIRS) == [config["id2label"][str(i)] for i in theirs.argmax(-1).tolist()]
-    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
+    theirs = their_scores("AutoModelForSequenceClassification", workdir / "run/model", FIRST)
     ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
 
 
-def test_one_text_is_not_read_letter_by_letter(place):
-    task = runs.load(classifier(place))
+def test_a_string_instead_of_a_list_of_texts_raises_an_error(workdir):
+    task = runs.load(classifier(workdir))
     with pytest.raises(RegardError, match=r"Give a list of texts, \[text\].*'a red car'"):
         task.predictions("a red car")
     assert task.predict("a red car") in task.labels
@@ -109,8 +114,8 @@ def test_one_text_is_not_read_letter_by_letter(place):
 # ---- labels ------------------------------------------------------------------------------------
 
 
-def test_a_head_for_the_same_labels_stays_with_its_order(place):
-    classifier(place)
+def test_a_trained_head_with_the_same_labels_is_kept(workdir):
+    classifier(workdir)
     before = runs.load("start").predictions(PAIRS)
     task, _ = train("training.optimizer.learning_rate=1e-9")
     assert task.labels == ("no", "maybe", "yes")
@@ -118,8 +123,8 @@ def test_a_head_for_the_same_labels_stays_with_its_order(place):
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
 
 
-def test_a_head_for_other_labels_is_begun_anew_and_this_is_told(place):
-    classifier(place, id2label={0: "red", 1: "green", 2: "yes"})
+def test_a_head_with_other_labels_is_replaced_with_a_warning(workdir):
+    classifier(workdir, id2label={0: "red", 1: "green", 2: "yes"})
     with pytest.warns(UserWarning, match="own head answers 'red', 'green', 'yes', but not 'maybe'"):
         task, _ = train("training.optimizer.learning_rate=1e-9", quiet=False)
     assert task.labels == ("maybe", "no", "yes")
@@ -128,30 +133,30 @@ def test_a_head_for_other_labels_is_begun_anew_and_this_is_told(place):
     assert not torch.allclose(task.model.heads["classes"].output.weight, kept.output.weight)
 
 
-def test_labels_that_the_data_lacks_stay_known(place):
-    classifier(place)
+def test_labels_without_examples_are_kept_with_a_warning(workdir):
+    classifier(workdir)
     write("train.tsv", [row for row in ROWS if row[2] != "maybe"])
     with pytest.warns(UserWarning, match="no example of 'maybe'"):
         task, _ = train(quiet=False)
     assert task.labels == ("no", "maybe", "yes")
 
 
-def test_labels_of_a_folder_without_names_are_numbered(place):
-    folder(place / "start", "bert", "ForSequenceClassification", num_labels=4)
+def test_labels_without_names_are_numbered(workdir):
+    folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=4)
     assert runs.load("start").labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
     with pytest.warns(UserWarning, match="a new head is begun"):
         train(quiet=False)
 
 
-def test_validation_labels_that_training_does_not_have_are_named(place):
-    folder(place / "start", "bert", "Model")
+def test_a_validation_label_unknown_in_training_raises_an_error(workdir):
+    folder(workdir / "start", "bert", "Model")
     write("valid.tsv", [ROWS[0], ("a", "b", "never")])
     with pytest.raises(DataError, match="valid.tsv:2: has the label 'never', which is none of: ma"):
         train("data.valid=valid.tsv")
 
 
-def test_a_column_with_one_label_is_refused(place):
-    folder(place / "start", "bert", "Model")
+def test_training_data_with_one_label_raises_an_error(workdir):
+    folder(workdir / "start", "bert", "Model")
     write("train.tsv", [("a", "b", "yes"), ("c", "d", "yes")])
     with pytest.raises(DataError, match="has 1 label .*Is it the right column"):
         train()
@@ -160,26 +165,41 @@ def test_a_column_with_one_label_is_refused(place):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"problem_type": "multi_label_classification"}, "`problem_type`.*several labels at once"),
+        (
+            {"problem_type": "ranking"},
+            "`problem_type` must be regression, single_label.* or multi_",
+        ),
         ({"problem_type": "single_label_classification", "id2label": {0: "a"}}, "class is one of"),
-        ({"id2label": {0: "a", 1: "a", 2: "b"}}, "`id2label` must name each of the labels"),
+        ({"id2label": {0: "a", 1: "a", 2: "a (1)"}}, "`id2label` must name each label once"),
+        ({"id2label": {0: "a", 2: "b"}}, "`id2label` must name each of the labels 0 to 1, but is"),
     ],
 )
-def test_folders_that_answer_otherwise_are_refused(place, options, message):
+def test_unsupported_problem_types_and_labels_raise_an_error(workdir, options, message):
     count = len(options.get("id2label", "ab"))
-    file = folder(place / "start", "bert", "ForSequenceClassification", num_labels=count)
+    file = folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=count)
     config = json.loads((file / "config.json").read_text())
     (file / "config.json").write_text(json.dumps({**config, **options}))
     with pytest.raises(RegardError, match=message):
         runs.load("start")
 
 
+def test_labels_with_one_name_are_told_apart_by_their_numbers(workdir):
+    names = {0: "a", 1: "a", 2: "b"}
+    folder(workdir / "start", "bert", "ForSequenceClassification", id2label=names)
+    with pytest.warns(
+        UserWarning, match=r"several labels a\. .* their numbers: a \(0\), a \(1\)\."
+    ):
+        task = runs.load("start")
+    assert task.labels == ("a (0)", "a (1)", "b")
+    assert [*task.predictions(["x"])[0].probabilities] == ["a (0)", "a (1)", "b"]
+
+
 # ---- rows and batches --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_company_and_order_change_no_answer(place, family):
-    task = runs.load(classifier(place, family))
+def test_the_batch_and_its_order_do_not_change_predictions(workdir, family):
+    task = runs.load(classifier(workdir, family))
     texts = [*PAIRS, "a", "", "the dog " * 25]
     together = task.predictions(texts)
     for text, answer in zip(texts, together, strict=True):
@@ -189,33 +209,37 @@ def test_company_and_order_change_no_answer(place, family):
     assert task.predictions([]) == [] == task.predict([])
 
 
-def test_one_text_or_one_pair_has_one_answer(place):
-    task = runs.load(classifier(place))
+def test_one_text_or_one_pair_gives_one_label(workdir):
+    task = runs.load(classifier(workdir))
     assert task.predict("a dog") == task.predict(["a dog"])[0]
     assert task.predict(("a dog", "a cat")) == task.predict([("a dog", "a cat")])[0]
     for wrong in ([("a", "b", "c")], [3], [("a", 3)]):
-        with pytest.raises((RegardError, TypeError)):
+        with pytest.raises(RegardError, match="must be a text, or a pair of texts"):
             task.predict(wrong)
 
 
-def test_texts_that_are_too_long(place):
-    task = runs.load(classifier(place))
+def test_texts_that_are_too_long_raise_an_error_or_are_truncated(workdir):
+    task = runs.load(classifier(workdir))
     long = "a " * 100
     with pytest.raises(RegardError, match="Text 2 has 102 tokens, but this model reads at most 64"):
         task.predict(["a", long])
     assert task.over_limit(["a", long]) == {1: 102}
     their = their_scores(
-        "AutoModelForSequenceClassification", place / "start", long, truncation=True, max_length=64
+        "AutoModelForSequenceClassification",
+        workdir / "start",
+        long,
+        truncation=True,
+        max_length=64,
     )
     (ours,) = task.predictions([long], too_long="truncate")
     assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
-    with pytest.warns(UserWarning, match="1 of 2 rows were cut to 64 tokens"):
+    with pytest.warns(UserWarning, match="1 of 2 examples were cut to 64 tokens"):
         task.evaluate([(long, "no"), ("a", "yes")])
 
 
-def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monkeypatch):
-    folder(place, "bert", "ForSequenceClassification")
-    task, read, rows = runs.load(place), [], InputFormat.encode
+def test_texts_are_tokenized_once_for_over_limit_and_predictions(workdir, monkeypatch):
+    folder(workdir, "bert", "ForSequenceClassification")
+    task, read, rows = runs.load(workdir), [], InputFormat.encode
 
     def noted(pieces, texts):
         read.append(len(texts))
@@ -231,15 +255,17 @@ def test_texts_are_cut_into_pieces_once_to_be_measured_and_answered(place, monke
     assert read == [2, 2]
 
 
-def test_what_is_cut_or_left_out_of_the_data_is_counted(place):
-    folder(place / "start", "bert", "Model")
+def test_the_rule_of_truncation_is_an_option_that_a_run_keeps(workdir):
+    folder(workdir / "start", "bert", "Model")
+    assert train()[0].input_format.truncation == "longest_first"
+    assert train("data.truncation=bert", out="bert")[0].input_format.truncation == "bert"
+
+
+def test_truncated_and_empty_rows_are_counted_in_a_warning(workdir):
+    folder(workdir / "start", "bert", "Model")
     write("train.tsv", [*ROWS, ("a " * 30, "b " * 30, "yes"), (" ", "", "no")])
     with pytest.warns(UserWarning, match="training data") as told:
-        train(
-            "data.max_length=32",
-            "data.valid=start.tsv" if False else "training.updates=1",
-            quiet=False,
-        )
+        train("data.max_length=32", "training.updates=1", quiet=False)
     assert "9 rows read, 8 kept" in str(told[0].message)
     assert "longer than 32 tokens, truncated: 1 (first at line 8)" in str(told[0].message)
     assert "empty, row left out: 1 (first at line 9)" in str(told[0].message)
@@ -249,8 +275,8 @@ def test_what_is_cut_or_left_out_of_the_data_is_counted(place):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_is_cross_entropy_as_torch_has_it(place, smoothing):
-    folder(place / "start", "bert", "Model", **NO_DROPOUT)
+def test_the_loss_equals_cross_entropy(workdir, smoothing):
+    folder(workdir / "start", "bert", "Model", **NO_DROPOUT)
     recipe = runs.read_recipe("small.toml", [f"objective.label_smoothing={smoothing}"])
     task = runs.plan(recipe).task
     task.model.train()
@@ -261,21 +287,21 @@ def test_the_loss_is_cross_entropy_as_torch_has_it(place, smoothing):
     kept = F.cross_entropy(scores, wanted, reduction="sum", label_smoothing=smoothing)
     assert count == len(ROWS) and total.item() == pytest.approx(kept.item(), rel=1e-5)
     task.model.eval()
-    plain = F.cross_entropy(task.text_scores(task.parts.valid.rows), task.parts.valid.targets)
+    plain = F.cross_entropy(task.text_scores(task.parts.valid.inputs), task.parts.valid.targets)
     assert task.validate()["loss"] == pytest.approx(float(plain), rel=1e-5)
 
 
-def test_it_learns_and_without_validation_too(place):
-    folder(place / "start", "bert", "Model", **NO_DROPOUT)
+def test_a_classifier_learns_with_and_without_validation_data(workdir):
+    folder(workdir / "start", "bert", "Model", **NO_DROPOUT)
     task, result = train("training.epochs=40", "training.validation.every=10")
     assert result.best == 1.0 and task.predict(PAIRS) == [row[2] for row in ROWS]
-    (place / "small.toml").write_text(RECIPE.replace('valid = "train.tsv"', ""))
+    (workdir / "small.toml").write_text(RECIPE.replace('valid = "train.tsv"', ""))
     _, result = train(out="other")
     assert result.scores == {} and result.best is None
 
 
-def test_scores_that_are_not_numbers_are_never_the_best(place):
-    folder(place / "start", "bert", "Model")
+def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(workdir):
+    folder(workdir / "start", "bert", "Model")
     task = runs.plan(runs.read_recipe("small.toml")).task
     with torch.no_grad():
         task.model.heads["classes"].output.weight.fill_(math.nan)
@@ -287,14 +313,14 @@ def test_scores_that_are_not_numbers_are_never_the_best(place):
 
 
 @pytest.mark.parametrize("model", ["bert", "roberta", "distilbert", "gpt", "gpt2"])
-def test_a_model_that_starts_from_nothing_learns_a_tokenizer_with_marks(place, model):
+def test_a_new_model_trains_a_tokenizer_with_special_tokens(workdir, model):
     sizes = "d_model = 8\nheads = 2\nlayers = 1\n"
     learned = f'name = "{model}"\n{sizes}[tokenizer]\nkind = "words"\n'
     Path("small.toml").write_text(RECIPE.replace('path = "start"', learned))
     task, _ = train()
-    ids = task.pieces.encode([("a dog",)])[0].ids
+    ids = task.input_format.encode([("a dog",)])[0].ids
     assert len(ids) == 4 and {ids[0], ids[-1]} <= task.tokenizer.special_ids
-    theirs = their_scores("AutoModelForSequenceClassification", place / "run/model", FIRST)
+    theirs = their_scores("AutoModelForSequenceClassification", workdir / "run/model", FIRST)
     ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
 
@@ -302,8 +328,8 @@ def test_a_model_that_starts_from_nothing_learns_a_tokenizer_with_marks(place, m
 # ---- metrics -----------------------------------------------------------------------------------
 
 
-def test_metrics_by_name_equal_scikit_learn(place):
-    folder(place / "start", "bert", "Model")
+def test_metrics_by_name_equal_scikit_learn(workdir):
+    folder(workdir / "start", "bert", "Model")
     names = '["macro-f1", "accuracy", "matthews"]'
     task, result = train(f"evaluation.metrics={names}")
     wanted, found = [row[2] for row in ROWS], task.predict(PAIRS)
@@ -332,15 +358,15 @@ def test_metrics_by_name_equal_scikit_learn(place):
         ("objective.aux_lm_weight=0.5", "needs a model that predicts the next token"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_before_anything_long(place, override, message):
-    folder(place / "start", "bert", "Model")
+def test_wrong_options_raise_an_error_before_the_run_exists(workdir, override, message):
+    folder(workdir / "start", "bert", "Model")
     with pytest.raises((ConfigError, DataError), match=message):
         train(override)
     assert not Path("run").exists()
 
 
-def test_f1_is_of_the_last_of_two_labels(place):
-    folder(place / "start", "bert", "Model")
+def test_f1_is_that_of_the_last_of_two_labels(workdir):
+    folder(workdir / "start", "bert", "Model")
     write("train.tsv", [(a, b, str(int(label == "no"))) for a, b, label in ROWS])
     task, result = train('evaluation.metrics=["f1"]')
     wanted = [str(int(row[2] == "no")) for row in ROWS]
@@ -349,9 +375,9 @@ def test_f1_is_of_the_last_of_two_labels(place):
 
 
 @pytest.mark.parametrize("half", ["matched", "mismatched"])
-def test_mnli_is_validated_on_the_half_that_is_named(place, half):
-    folder(place / "start", "bert", "Model")
-    (place / "MNLI").mkdir()
+def test_mnli_is_validated_on_the_named_half(workdir, half):
+    folder(workdir / "start", "bert", "Model")
+    (workdir / "MNLI").mkdir()
     lines = {"train": ("entailment", "neutral", "contradiction"), "dev_matched": ("neutral",),
              "dev_mismatched": ("entailment", "contradiction")}  # fmt: skip
     for name, labels in lines.items():
@@ -363,20 +389,20 @@ def test_mnli_is_validated_on_the_half_that_is_named(place, half):
         )
     ).task
     assert task.parts.valid.report.files[0].endswith(f"dev_{half}.tsv")
-    assert len(task.parts.valid.rows) == len(lines[f"dev_{half}"]) and len(task.labels) == 3
+    assert len(task.parts.valid.inputs) == len(lines[f"dev_{half}"]) and len(task.labels) == 3
 
 
 # ---- GPT's input transformations ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", GPTS)
-def test_texts_are_marked_as_in_figure_1(place, family):
-    folder(place / "start", family, "LMHeadModel")
+def test_gpt_texts_have_the_special_tokens_of_the_paper(workdir, family):
+    folder(workdir / "start", family, "LMHeadModel")
     start = runs.load("start")
     task = runs.plan(runs.read_recipe("small.toml")).task
     size = start.model.config.vocab_size
     pieces = task.tokenizer.token
-    row = task.pieces.encode([("a dog", "a cat")])[0]
+    row = task.input_format.encode([("a dog", "a cat")])[0]
     shown = [pieces(i) if i >= size else "." for i in row.ids]
     assert shown[0] == "[START]" and shown[-1] == "[EXTRACT]"
     assert shown.index("[DELIMITER]") == 1 + row.counts[0]
@@ -390,8 +416,8 @@ def test_texts_are_marked_as_in_figure_1(place, family):
     assert 0.5 < new.std().item() / 0.3 < 1.5 and not torch.equal(new[0], new[1])
 
 
-def test_a_tokenizer_that_marks_texts_already_is_not_changed(place):
-    folder(place / "start", "gpt2", "LMHeadModel")
+def test_a_tokenizer_with_special_tokens_is_not_changed(workdir):
+    folder(workdir / "start", "gpt2", "LMHeadModel")
     train("training.updates=1", out="first")
     task, _ = train("model.path=first", out="second")
     first = runs.load("first")
@@ -400,22 +426,22 @@ def test_a_tokenizer_that_marks_texts_already_is_not_changed(place):
     assert task.model.config.vocab_size == first.model.config.vocab_size
 
 
-def test_a_foreign_classifier_goes_on_with_rows_as_its_file_says(place):
-    classifier(place, "gpt2")
+def test_a_classifier_of_transformers_keeps_its_input_format(workdir):
+    classifier(workdir, "gpt2")
     task, _ = train("training.updates=1")
-    assert task.pieces.encode([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
+    assert task.input_format.encode([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
-def test_both_orders_are_added_before_the_head(place, family):
-    folder(place / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
+def test_both_orders_sums_the_hidden_states_of_both_orders(workdir, family):
+    folder(workdir / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
     task, _ = train("objective.both_orders=true")
     assert isinstance(runs.load("run").order, BothOrders)
     found = task.predictions([("a dog", "a red ball"), ("a red ball", "a dog")])
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
     head, hidden = task.model.heads["classes"], 0
     for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
-        texts = task.pieces.batch(task.pieces.encode([pair]))
+        texts = task.input_format.batch(task.input_format.encode([pair]))
         at = 0 if family == "bert" else -1
         hidden = hidden + task.model.encoder.encode(texts)[:, at]
     kept = head.scores(hidden).softmax(-1)[0]
@@ -424,11 +450,11 @@ def test_both_orders_are_added_before_the_head(place, family):
 
 
 @pytest.mark.parametrize("family", GPTS)
-def test_the_auxiliary_loss_is_that_of_transformers(place, family):
+def test_the_auxiliary_lm_loss_equals_that_of_transformers(workdir, family):
     """L_3 = L_2 + lambda L_1, with L_1 the mean over all pieces that are predicted."""
     import transformers
 
-    folder(place / "start", family, "LMHeadModel", attn_pdrop=0.0)
+    folder(workdir / "start", family, "LMHeadModel", attn_pdrop=0.0)
     recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
     task = runs.plan(recipe).task
     batch = next(task.train_batches())
@@ -447,14 +473,14 @@ def test_the_auxiliary_loss_is_that_of_transformers(place, family):
     assert float(total) / count == pytest.approx(0.5 * float(kept), rel=1e-4)
 
 
-def test_a_model_without_output_over_words_has_no_auxiliary_loss(place):
-    folder(place / "start", "gpt2", "Model", tie_word_embeddings=False)
+def test_an_auxiliary_lm_loss_without_output_layer_raises_an_error(workdir):
+    folder(workdir / "start", "gpt2", "Model", tie_word_embeddings=False)
     with pytest.raises(ConfigError, match="no output over words"):
         train("objective.aux_lm_weight=0.5")
 
 
-def test_a_run_with_new_pieces_is_resumed_in_every_bit(place):
-    folder(place / "start", "gpt2", "LMHeadModel")
+def test_a_resumed_run_with_added_tokens_ends_with_the_same_bits(workdir):
+    folder(workdir / "start", "gpt2", "LMHeadModel")
     options = ("data.batch_size=2", "objective.aux_lm_weight=0.5", "objective.both_orders=true",
                "training.checkpoints.every=1", "training.checkpoints.keep=9")  # fmt: skip
     whole, _ = train(*options, out="whole")
@@ -470,3 +496,56 @@ def test_a_run_with_new_pieces_is_resumed_in_every_bit(place):
     again = runs.load("part")
     for name, weights in whole.model.state_dict().items():
         assert torch.equal(weights, again.model.state_dict()[name]), name
+
+
+# ---- class weights -----------------------------------------------------------------------------
+
+
+def test_balanced_weights_are_those_of_scikit_learn_scaled_to_the_mean_1():
+    targets = torch.tensor([0] * 6 + [1] * 3 + [3])
+    found = class_weights("balanced", ["a", "b", "c", "d"], targets)
+    theirs = sklearn.utils.class_weight.compute_class_weight(
+        "balanced", classes=np.array([0, 1, 3]), y=targets.numpy()
+    )
+    assert found[[0, 1, 3]].numpy() == pytest.approx(theirs) and found[2] == 0
+    assert found[targets].mean() == pytest.approx(1.0)
+
+
+def test_weights_by_name_are_scaled_and_others_are_1():
+    targets = torch.tensor([0, 0, 0, 1])
+    found = class_weights({"b": 5.0}, ["a", "b"], targets)
+    assert found[1] / found[0] == pytest.approx(5.0) and found[targets].mean() == pytest.approx(1)
+    assert class_weights("", ["a", "b"], targets) is None
+    with pytest.raises(ConfigError, match="`class_weights` has no label 'c'"):
+        class_weights({"c": 2.0}, ["a", "b"], targets)
+    with pytest.raises(ConfigError, match="are 0 for every training example"):
+        class_weights({"a": 0.0, "b": 0.0}, ["a", "b"], targets)
+
+
+def test_class_weights_weigh_the_training_loss_alone(workdir):
+    folder(workdir / "start", "bert", "Model", **NO_DROPOUT)
+    task, result = train("objective.class_weights=balanced")
+    plain, _ = train(out="plain")
+    assert plain.class_weights is None and task.class_weights is None  # of a loaded task
+    recipe = runs.read_recipe("small.toml", ["objective.class_weights=balanced"])
+    task = runs.plan(recipe).task
+    batch = next(iter(task.train_batches()))
+    scores = torch.randn(len(batch), 3, dtype=torch.float64)
+    targets = task.parts.train.targets
+    wanted = targets[batch.numbers]
+    weights = class_weights("balanced", task.labels, targets).double()
+    for learning, weight in ((True, weights), (False, None)):
+        task.model.train(learning)
+        task.class_weights = weights
+        total, count = task.loss(scores, batch, targets)
+        expected = F.cross_entropy(scores, wanted, weight=weight, reduction="sum")
+        assert float(total) == pytest.approx(float(expected)) and count == len(batch)
+
+
+def test_a_report_of_classes_agrees_with_the_predictions(workdir):
+    task = runs.load(classifier(workdir))
+    rows = [(*pair, label) for pair, (_, _, label) in zip(PAIRS, ROWS, strict=True)]
+    report = task.class_report(rows)
+    right = sum(report.confusion[i][i] for i in range(3))
+    assert right / len(ROWS) == pytest.approx(task.evaluate(rows)[0].value)
+    assert [one.label for one in report.classes] == ["no", "maybe", "yes"]

@@ -39,7 +39,7 @@ FORMULAS = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory) -> dict[str, Path]:
+def folders(tmp_path_factory) -> dict[str, Path]:
     """A tiny folder of each family, as transformers writes models without a head."""
     top = tmp_path_factory.mktemp("encoders")
     ending = {**dict.fromkeys(ENCODERS, "Model"), "gpt": "LMHeadModel", "gpt2": "LMHeadModel"}
@@ -47,13 +47,13 @@ def places(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def tasks(places):
-    return {family: runs.load(place) for family, place in places.items()}
+def tasks(folders):
+    return {family: runs.load(path) for family, path in folders.items()}
 
 
-def their_states(place: Path, text: str) -> tuple[torch.Tensor, ...]:
-    model = transformers.AutoModel.from_pretrained(place).eval()
-    given = transformers.AutoTokenizer.from_pretrained(place)(text, return_tensors="pt")
+def their_states(path: Path, text: str) -> tuple[torch.Tensor, ...]:
+    model = transformers.AutoModel.from_pretrained(path).eval()
+    given = transformers.AutoTokenizer.from_pretrained(path)(text, return_tensors="pt")
     with torch.no_grad():
         return model(**given, output_hidden_states=True).hidden_states
 
@@ -63,29 +63,29 @@ def their_states(place: Path, text: str) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("layers", FORMULAS, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_layers_of_tokens_are_those_of_transformers(places, tasks, family, layers):
+def test_vectors_of_tokens_equal_those_of_transformers(folders, tasks, family, layers):
     texts = [text for text in TEXTS if text]
     found = tasks[family].embed(texts, layers=layers, per="token")
     for text, vectors in zip(texts[:2], found, strict=False):
-        wanted = FORMULAS[layers](their_states(places[family], text))[0].numpy()
+        wanted = FORMULAS[layers](their_states(folders[family], text))[0].numpy()
         np.testing.assert_allclose(vectors, wanted, atol=1e-5, rtol=1e-4)
     assert all(vectors.dtype == np.float32 for vectors in found)
 
 
-def test_tokens_know_their_pieces(tasks):
+def test_vectors_of_tokens_have_the_tokens_as_labels(tasks):
     [vectors] = tasks["bert"].embed(["the zoo ?"], per="token")
     assert vectors.labels[0] == "[CLS]" and vectors.labels[1] == "the"
     assert vectors.labels[-2:] == ("?", "[SEP]") and len(vectors.labels) == len(vectors)
     assert vectors[1:].labels == ()
 
 
-def test_a_mix_that_has_learned_is_a_choice(tasks):
+def test_embed_takes_a_trained_scalar_mix(tasks):
     mix = ScalarMix.of([1.0, 0.0, -1.0], gamma=3.0)
     known = tasks["bert"].embed(TEXTS, layers="mix:1,0,-1")
     np.testing.assert_allclose(tasks["bert"].embed(TEXTS, layers=mix), 3 * known, atol=1e-5)
 
 
-def test_a_model_with_too_few_layers_is_told(tasks):
+def test_a_choice_of_more_layers_than_there_are_raises_an_error(tasks):
     with pytest.raises(ConfigError, match="has 2 layers: it has no last 4"):
         tasks["bert"].embed(TEXTS, layers="concat-last-4")
 
@@ -97,16 +97,16 @@ def test_a_model_with_too_few_layers_is_told(tasks):
     "kinds, normalize",
     [(("mean",), True), (("cls",), False), (("max",), False), (("mean", "lasttoken"), True)],
 )
-def test_texts_are_pooled_as_sentence_transformers_does(places, tmp_path, kinds, normalize):
+def test_pooled_vectors_equal_those_of_sentence_transformers(folders, tmp_path, kinds, normalize):
     theirs = pytest.importorskip("sentence_transformers", reason="pools texts for comparison")
-    place = tmp_path / "pooled"
-    place.mkdir()
-    for file in places["bert"].iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    write_sentence_transformers(place, Pooling(kinds, normalize, max_length=8), 16)
-    task = runs.load(place)
-    wanted = theirs.SentenceTransformer(str(place), device="cpu").encode(TEXTS)
-    assert isinstance(task, Embedding) and task.pieces.max_length == 8
+    path = tmp_path / "pooled"
+    path.mkdir()
+    for file in folders["bert"].iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    write_sentence_transformers(path, Pooling(kinds, normalize, max_length=8), 16)
+    task = runs.load(path)
+    wanted = theirs.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
+    assert isinstance(task, Embedding) and task.input_format.max_length == 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = task.embed(TEXTS, too_long="truncate")
@@ -118,10 +118,10 @@ def test_texts_are_pooled_as_sentence_transformers_does(places, tmp_path, kinds,
     np.testing.assert_allclose(again, wanted, atol=1e-6)
 
 
-def test_a_plain_folder_gives_means_over_all_tokens(places, tasks):
+def test_without_a_pooling_file_vectors_are_means_over_all_tokens(folders, tasks):
     found = tasks["bert"].embed(TEXTS)
     for text, vector in zip(TEXTS, found, strict=True):
-        wanted = their_states(places["bert"], text)[-1][0].mean(0)
+        wanted = their_states(folders["bert"], text)[-1][0].mean(0)
         np.testing.assert_allclose(vector, wanted, atol=1e-5)
 
 
@@ -132,20 +132,25 @@ def test_a_plain_folder_gives_means_over_all_tokens(places, tasks):
         ("last", lambda states: states[-1]), ("max", lambda states: states.amax(0)),
     ],
 )  # fmt: skip
-def test_other_poolings_of_texts(places, tasks, pooling, formula):
+def test_each_pooling_equals_its_formula(folders, tasks, pooling, formula):
     found = tasks["gpt2"].embed(TEXTS[:2], pooling=pooling)
-    wanted = [formula(their_states(places["gpt2"], text)[-1][0]) for text in TEXTS[:2]]
+    wanted = [formula(their_states(folders["gpt2"], text)[-1][0]) for text in TEXTS[:2]]
     np.testing.assert_allclose(found, torch.stack(wanted), atol=1e-5)
+
+
+def test_an_unknown_option_raises_an_error_that_gives_the_nearest(tasks):
+    with pytest.raises(ConfigError, match="no option 'poling'. Did you mean 'pooling'"):
+        tasks["bert"].embed(TEXTS, poling="mean")
 
 
 @pytest.mark.parametrize("per", ["text", "word", "token"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_company_and_batches_change_nothing(tasks, family, per):
+def test_the_batch_does_not_change_vectors(tasks, family, per):
     task = tasks[family]
     together = task.embed(TEXTS, per=per)
-    for places in (1, 7):
+    for budget in (1, 7):
         for one, other in zip(
-            together, task.embed(TEXTS, per=per, max_tokens_per_batch=places), strict=True
+            together, task.embed(TEXTS, per=per, max_tokens_per_batch=budget), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=1e-5)
     for text, vectors, streamed in zip(
@@ -155,7 +160,7 @@ def test_company_and_batches_change_nothing(tasks, family, per):
         np.testing.assert_array_equal(streamed, vectors)
 
 
-def test_a_stream_reads_no_more_than_a_chunk_ahead(tasks):
+def test_a_stream_reads_at_most_a_chunk_ahead(tasks):
     read = iter(range(10**9))
     texts = ("ball" for _ in read)
     stream = tasks["bert"].embed_stream(texts)
@@ -166,7 +171,7 @@ def test_a_stream_reads_no_more_than_a_chunk_ahead(tasks):
     assert next(words).labels == ("ball", "ball") and next(read) - before <= 600
 
 
-def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypatch):
+def test_a_stream_tokenizes_the_next_texts_in_another_thread(tasks, monkeypatch):
     threads, rows = [], InputFormat.encode
 
     def noted(pieces, texts):
@@ -184,8 +189,8 @@ def test_the_next_texts_are_cut_into_pieces_beside_the_computing(tasks, monkeypa
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 @pytest.mark.parametrize("family", ENCODERS)
-def test_quantized_weights_give_the_same_vectors(places, tasks, family, weights, some_kernels):
-    task = runs.load(places[family], quantize=weights)
+def test_quantized_weights_give_close_vectors(folders, tasks, family, weights, some_kernels):
+    task = runs.load(folders[family], quantize=weights)
     for per in ("text", "word", "token"):
         wide = np.concatenate([np.atleast_2d(v) for v in tasks[family].embed(TEXTS, per=per)])
         quantized = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])
@@ -195,27 +200,27 @@ def test_quantized_weights_give_the_same_vectors(places, tasks, family, weights,
         np.testing.assert_array_equal(task.embed(text), vector)
 
 
-def test_no_texts_have_no_vectors(tasks):
+def test_an_empty_list_of_texts_has_no_vectors(tasks):
     assert tasks["bert"].embed([]).shape == (0, 16)
     assert tasks["bert"].embed([], per="word") == []
 
 
-def test_training_and_dropout_are_left_as_they_were(places):
-    task = runs.load(places["bert"])
+def test_embed_keeps_the_training_mode_and_uses_no_dropout(folders):
+    task = runs.load(folders["bert"])
     known = task.embed(TEXTS)
     task.model.train()
     np.testing.assert_array_equal(task.embed(TEXTS), known)
     assert task.model.training and task.model.encoder.training
 
 
-def test_bfloat16_is_close_and_comes_out_as_float32(tasks):
+def test_vectors_computed_in_bfloat16_are_close_and_of_type_float32(tasks):
     full, half = (tasks["bert"].embed(TEXTS, precision=p) for p in ("float32", "bfloat16"))
     assert half.dtype == np.float32 and not np.array_equal(full, half)
     cosines = (full * half).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(half, axis=1)
     assert cosines.min() > 0.999
 
 
-def test_similarity_is_the_cosine(tasks):
+def test_similarity_equals_the_cosine(tasks):
     a, b = tasks["bert"].embed(TEXTS[:2]), tasks["bert"].embed(TEXTS)
     wanted = 1 - scipy.spatial.distance.cdist(a, b, "cosine")
     found = tasks["bert"].similarity(TEXTS[:2], TEXTS)
@@ -234,21 +239,21 @@ POOLED = {
 
 @pytest.mark.parametrize("pooling", POOLED)
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_words_are_pooled_over_their_pieces(places, tasks, family, pooling):
+def test_vectors_of_words_are_pooled_over_their_subwords(folders, tasks, family, pooling):
     found = tasks[family].embed(WORDS, per="word", pooling=pooling)
     assert [vectors.labels for vectors in found] == [tuple(words) for words in WORDS]
     assert found[1].shape == (0, 16)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(places[family])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[family])
     for words, vectors in zip(WORDS, found, strict=True):
         numbers = tokenizer(words, is_split_into_words=True).word_ids() if words else []
         assert not words or max(map(numbers.count, range(len(words)))) > (words == WORDS[2])
         for word, vector in enumerate(vectors):
-            states = their_states(places[family], " ".join(words))[-1][0]
-            places_of = [i for i, number in enumerate(numbers) if number == word]
-            np.testing.assert_allclose(vector, POOLED[pooling](states[places_of]), atol=1e-5)
+            states = their_states(folders[family], " ".join(words))[-1][0]
+            positions = [i for i, number in enumerate(numbers) if number == word]
+            np.testing.assert_allclose(vector, POOLED[pooling](states[positions]), atol=1e-5)
 
 
-def test_words_of_a_running_text(tasks):
+def test_embed_splits_a_string_into_words(tasks):
     [vectors] = tasks["bert"].embed(["Who sleeps, the dog?"], per="word", normalize=True)
     assert vectors.labels == ("Who", "sleeps", ",", "the", "dog", "?")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
@@ -257,7 +262,7 @@ def test_words_of_a_running_text(tasks):
 # ---- limits
 
 
-def test_long_texts_are_refused_by_number_or_cut_and_told(tasks):
+def test_texts_that_are_too_long_raise_an_error_or_are_truncated(tasks):
     texts = ["ball", *repeat("the old dog runs in the park " * 20, 2)]
     with pytest.raises(RegardError, match="Text 2 has 142 tokens, .* at most 64"):
         tasks["bert"].embed(texts)
@@ -269,7 +274,7 @@ def test_long_texts_are_refused_by_number_or_cut_and_told(tasks):
             assert len(found[1].labels) == len(found[1])
 
 
-def test_the_number_of_a_long_text_counts_the_whole_stream(tasks):
+def test_the_error_of_a_stream_has_the_number_of_the_text(tasks):
     texts = [*repeat("ball", 5000), "the dog " * 40]
     stream = tasks["bert"].embed_stream(texts)
     with pytest.raises(RegardError, match="Text 5001 has 82 tokens"):
@@ -287,12 +292,12 @@ def test_the_number_of_a_long_text_counts_the_whole_stream(tasks):
         ({"precision": "float16"}, "must be float32 or bfloat16"),
     ],
 )
-def test_options_that_are_not(tasks, options, message):
+def test_wrong_options_raise_an_error(tasks, options, message):
     with pytest.raises(ConfigError, match=message):
         tasks["bert"].embed(TEXTS, **options)
 
 
-def test_what_is_no_text_is_refused(tasks):
+def test_values_that_are_no_text_raise_an_error(tasks):
     with pytest.raises(RegardError, match="Give texts as strings, but this is 5"):
         tasks["bert"].embed([5])
     for wrong in (5, ["the", 5]):
@@ -303,7 +308,7 @@ def test_what_is_no_text_is_refused(tasks):
 # ---- the task
 
 
-def test_scores_are_correlations_of_cosines(tasks):
+def test_evaluation_scores_are_correlations_of_cosines(tasks):
     pairs = list(zip(TEXTS, TEXTS[::-1], (5, 1.5, 4, 0, 2.5), strict=True))
     cosines = [tasks["bert"].similarity(a, b) for a, b, _ in pairs]
     pearson, spearman = tasks["bert"].evaluate([(a, b, str(gold)) for a, b, gold in pairs])
@@ -319,12 +324,12 @@ def test_scores_are_correlations_of_cosines(tasks):
         (("a", "b"), "has 2 fields, .* Name the three columns"),
     ],
 )
-def test_a_row_without_a_number_is_named(tasks, row, message):
+def test_an_evaluation_row_without_a_number_raises_an_error(tasks, row, message):
     with pytest.raises(DataError, match=message):
         tasks["bert"].evaluate([row])
 
 
-def test_predictions_are_vectors(tasks):
+def test_predictions_have_the_vectors_of_predict(tasks):
     answers = tasks["bert"].predictions(TEXTS)
     vectors = tasks["bert"].predict(TEXTS)
     np.testing.assert_allclose([answer.vector for answer in answers], vectors)
@@ -334,14 +339,14 @@ def test_predictions_are_vectors(tasks):
 # ---- other tasks
 
 
-def test_every_task_on_an_encoder_gives_vectors(tmp_path):
+def test_a_classification_task_gives_vectors_too(tmp_path):
     task = runs.load(folder(tmp_path / "m", "bert", "ForSequenceClassification", num_labels=3))
     assert task.name == "classification"
     states = their_states(tmp_path / "m", TEXTS[0])
     np.testing.assert_allclose(task.embed(TEXTS[0]), states[-1][0].mean(0), atol=1e-5)
 
 
-def test_a_model_without_layers_says_so(tasks):
+def test_embedding_with_a_recurrent_model_raises_an_error(tasks):
     recurrent = model_class("recurrent")
     model = recurrent(recurrent.Config(tasks["gpt2"].tokenizer.vocab_size, d_model=8))
     task = LanguageModeling(model, tasks["gpt2"].tokenizer)
@@ -349,8 +354,8 @@ def test_a_model_without_layers_says_so(tasks):
         task.embed(TEXTS)
 
 
-def test_a_recipe_cannot_train_it(places, tmp_path):
+def test_a_recipe_for_the_embedding_task_raises_an_error(folders, tmp_path):
     recipe = tmp_path / "r.toml"
-    recipe.write_text(f"task = 'embedding'\n[model]\npath = '{places['bert']}'\n")
+    recipe.write_text(f"task = 'embedding'\n[model]\npath = '{folders['bert']}'\n")
     with pytest.raises(ConfigError, match="nothing trains the task 'embedding'"):
         runs.read_recipe(recipe)

@@ -78,10 +78,10 @@ class CharacterEncoder(Small):
             table[i, : len(spelled)] = torch.tensor(spelled)
         return replace(batch, extras={"characters": table[batch.ids]})  # (B, T, C)
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         hidden = self.embedding(batch.extras["characters"]).sum(2)  # (B, T, C, D) -> (B, T, D)
         yield hidden
-        yield rows.of(self.recurrent(hidden, batch.lengths)[0])
+        yield tokens.of(self.recurrent(hidden, batch.lengths)[0])
 
 
 class PermutationEncoder(Small):
@@ -100,11 +100,11 @@ class PermutationEncoder(Small):
         later = torch.ones(batch.width, batch.width, dtype=torch.bool).triu()
         return replace(batch, extras={"permutation": later & batch.keep[:, None, :]})
 
-    def states(self, batch: Sequences, rows: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
         hidden = self.embedding(batch.ids)
         yield hidden
         count = batch.width
-        mask = given(batch.extras["permutation"]).resolve(count, count, rows=len(batch))
+        mask = given(batch.extras["permutation"]).resolve(count, count, sequences=len(batch))
         for block in self.blocks:
             hidden = block(hidden, mask)
             yield hidden
@@ -113,15 +113,15 @@ class PermutationEncoder(Small):
 def classification(encoder: Small) -> Classification:
     model = EncoderWithHeads(encoder, {"classes": encoder.new_head("classes", 2)})
     task = Classification(model, tokenizer(), labels=("cat", "dog"))
-    rows = EncodedInputs.of(task.pieces.encode([(text,) for text in TEXTS]))
+    rows = EncodedInputs.of(task.input_format.encode([(text,) for text in TEXTS]))
     targets = torch.tensor([int("dog" in text) for text in TEXTS])
     task.parts = Parts(Part(rows, targets, ReadReport(("texts",))), None, None, 0)
     return task
 
 
 def batch_of(task: Classification) -> InputBatch:
-    inputs = task.pieces.encode([(text,) for text in TEXTS])
-    return InputBatch(task.pieces.batch(inputs), torch.arange(len(TEXTS)))
+    inputs = task.input_format.encode([(text,) for text in TEXTS])
+    return InputBatch(task.input_format.batch(inputs), torch.arange(len(TEXTS)))
 
 
 @pytest.mark.parametrize("kind", [CharacterEncoder, PermutationEncoder])
@@ -146,7 +146,7 @@ def test_an_encoder_with_extras_learns_a_task_and_predicts(kind):
     )
 
 
-def test_characters_are_read_and_not_ids():
+def test_a_character_encoder_reads_characters_and_not_ids():
     encoder = CharacterEncoder().eval()
     batch = classification(encoder).completed(batch_of(classification(encoder))).texts
     other = replace(batch, ids=torch.zeros_like(batch.ids))
@@ -156,7 +156,7 @@ def test_characters_are_read_and_not_ids():
     assert torch.equal(moved.extras["characters"], batch.extras["characters"][[3, 0]])
 
 
-def test_a_permutation_mask_hides_what_comes_later_in_its_order():
+def test_a_permutation_mask_hides_tokens_that_are_later_in_its_order():
     encoder = PermutationEncoder().eval()
     batch = classification(encoder).completed(batch_of(classification(encoder))).texts
     before = encoder.encode(batch)

@@ -65,7 +65,7 @@ def loaded(folders) -> dict[str, Any]:
 def quick(monkeypatch, loaded, folders):
     """The command line finds the models loaded."""
     tasks = {str(folders[name]): task for name, task in loaded.items()}
-    monkeypatch.setattr("regard.tasks.folders.load", lambda path, quantize=None: tasks[str(path)])
+    monkeypatch.setattr("regard.tasks.folders.load", lambda path, **_: tasks[str(path)])
 
 
 def run(*words: Any, stdin: bytes | None = None) -> Any:
@@ -94,13 +94,13 @@ def good(name: str) -> Any:
     return GOOD.get(every_task.task_of(name), "the cat sat on a mat")
 
 
-def test_every_task_has_a_folder(loaded):
+def test_every_task_is_tested(loaded):
     assert {task.name for task in loaded.values()} == set(TASKS)
     assert all(task.name == every_task.task_of(name) for name, task in loaded.items())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_predict_answers_line_by_line_with_an_empty_answer_for_an_empty_line(quick, folders, name):
+def test_predict_writes_one_line_for_each_line_of_input(quick, folders, name):
     lines = [line_of(good(name)), "", " \t ", line_of(good(name))]
     stdin = ("\n".join(lines) + "\n").encode()
     texts = run("predict", folders[name], stdin=stdin).stdout.split("\n")
@@ -114,7 +114,7 @@ def test_predict_answers_line_by_line_with_an_empty_answer_for_an_empty_line(qui
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_odd_texts_are_answered_or_named_by_their_line(quick, folders, seed):
+def test_odd_texts_give_a_result_or_an_error_with_their_line(quick, folders, seed):
     draw = random.Random(seed)
     for _ in range(40):
         name, verb = draw.choice(NAMES), draw.choice(["predict", "predict", "embed"])
@@ -132,16 +132,16 @@ def test_odd_texts_are_answered_or_named_by_their_line(quick, folders, seed):
             found = run(verb, folders[name], *flags, "--", *lines)
         written = parsed(found.stdout) if as_json else []
         assert [one["number"] for one in written] == list(range(len(written)))
-        place = re.search(r"^error: (text|standard input):(\d+): ", found.stderr, re.M)
-        if place and as_json:
-            assert len(written) == int(place[2]) - 1
-        if not place and found.exit_code:
+        location = re.search(r"^error: (text|standard input):(\d+): ", found.stderr, re.M)
+        if location and as_json:
+            assert len(written) == int(location[2]) - 1
+        if not location and found.exit_code:
             said = "would be without|gives no vectors|beams|nothing that `pooling`"
             assert re.search(said, found.stderr), (name, verb, lines, found.stderr)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_generate_and_look_end_with_an_answer_or_a_clear_error(quick, folders, seed):
+def test_generate_and_look_of_odd_texts_give_a_result_or_an_error(quick, folders, seed):
     draw = random.Random(seed)
     for _ in range(40):
         name, verb = draw.choice(NAMES), draw.choice(["generate", "look", "look"])
@@ -152,7 +152,7 @@ def test_generate_and_look_end_with_an_answer_or_a_clear_error(quick, folders, s
             parsed(found.stdout)
 
 
-def test_a_wrong_verb_names_the_right_one(quick, folders, loaded):
+def test_a_verb_that_a_task_lacks_raises_an_error_with_the_right_one(quick, folders, loaded):
     for name, folder in folders.items():
         task = loaded[name]
         for verb in ("generate", "embed", "evaluate"):
@@ -160,7 +160,8 @@ def test_a_wrong_verb_names_the_right_one(quick, folders, loaded):
             if verb in task.verbs and (verb != "embed" or name != "language-modeling"):
                 continue
             said = run(*words).stderr
-            assert "Use: regard" in said or "generate" in said, (name, verb, said)
+            wanted = "texts (generate)" if verb in task.verbs else "Use: regard"
+            assert wanted in said, (name, verb, said)
         for verb in ("fill", "generate", "embed", "translate", "predictions"):
             if not hasattr(task, verb):
                 with pytest.raises(
@@ -186,7 +187,7 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
     assert "`window` must be at least 1" in said
 
 
-def test_a_real_process_answers_and_refuses(folders):
+def test_a_real_process_writes_results_until_an_error(folders):
     command = [sys.executable, "-m", "regard.cli", "predict", str(folders["regression"])]
     found = subprocess.run(command, input=b"the cat\ta mat\n\nx\xff\n", capture_output=True)
     assert found.returncode == 2 and b"standard input:3: byte 0xFF" in found.stderr
@@ -200,14 +201,15 @@ LEAVES = [
     "the cat", "", "the [MASK]", "a\ud800b", None, 3, 2.5, True, b"bytes", np.str_("cat"), math.nan,
     np.int64(3), {"question": "who", "choices": ["a", "b"]}, {1}, int, ..., torch.tensor(3),
 ]  # fmt: skip
+OF_TWO = ("similarity", "follows", "answer", "search")  # methods with two arguments
 METHODS = (
     "predict predictions embed embed_stream evaluate over_limit similarity fill follows generate "
-    "translate stream lambada answer tag"
+    "translate stream lambada answer tag search cache_prefixes"
 ).split()
 
 
 def drawn(draw: random.Random, depth: int = 0) -> Any:
-    """Anything that somebody might give in the place of texts."""
+    """Arbitrary input in the place of texts."""
     if depth > 2 or draw.random() < 0.35:
         return draw.choice(LEAVES)
     items = [drawn(draw, depth + 1) for _ in range(draw.choice([0, 1, 2, 2, 3]))]
@@ -227,9 +229,7 @@ def test_inputs_that_are_no_texts_raise_an_error_in_every_method(loaded, seed):
     draw = random.Random(seed)
     for _ in range(250):
         task, method = loaded[draw.choice(NAMES)], draw.choice(METHODS)
-        given = [
-            drawn(draw) for _ in range(2 if method in ("similarity", "follows", "answer") else 1)
-        ]
+        given = [drawn(draw) for _ in range(2 if method in OF_TWO else 1)]
         if isinstance(given[0], str) and method == "evaluate":
             continue  # names a file
         limit = {"max_tokens": 3} if task.decodes and method in ("predict", "stream") else {}
@@ -244,7 +244,7 @@ def test_inputs_that_are_no_texts_raise_an_error_in_every_method(loaded, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lists_arrays_and_generators_of_texts_are_alike(loaded, name):
+def test_lists_arrays_and_generators_of_texts_give_the_same_results(loaded, name):
     task, text = loaded[name], good(name)
     text = text.split() if name == "tagging" else text
     options = {"max_tokens": 3} if task.decodes else {}
@@ -304,7 +304,7 @@ def test_outputs_that_are_not_finite_raise_an_error(folders, name):
                 assert how != "nan" and not re.search(r"\b(nan|inf)\b", found)
 
 
-def test_the_text_whose_scores_are_not_finite_is_named(folders, monkeypatch):
+def test_the_error_of_nan_scores_has_the_number_of_the_text(folders, monkeypatch):
     for name in ("classification", "tagging", "embedding", "language-modeling"):
         task = regard.load(folders[name])
         body = task.model if task.decodes else task.model.encoder
@@ -317,9 +317,20 @@ def test_the_text_whose_scores_are_not_finite_is_named(folders, monkeypatch):
             given = [text.split() for text in texts] if name == "tagging" else texts
             task.predict(given, **({"max_tokens": 1} if task.decodes else {}))
         with monkeypatch.context() as patched:
-            opened = lambda path, quantize=None, task=task: task  # noqa: E731
+            opened = lambda path, task=task, **_: task  # noqa: E731
             patched.setattr("regard.tasks.folders.load", opened)
             limit = ["--max-tokens", 1] if task.decodes else []
             found = run("predict", folders[name], *texts, *limit)
         assert found.exit_code == 2 and found.stdout.count("\n") == 2
         assert "text:3: has" in found.stderr
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed", "generate", "look", "evaluate"])
+def test_a_device_is_chosen_and_one_that_is_not_here_is_an_error(folders, tmp_path, verb):
+    name = "language-modeling-gpt2"
+    (tmp_path / "text.txt").write_text("the cat\n")
+    words = ["--data", tmp_path / "text.txt"] if verb == "evaluate" else ["the cat"]
+    assert run(verb, folders[name], *words, "--device", "cpu").exit_code == 0
+    for device in ("cuda:7", "gpu", "meta", "cpu:x", ""):
+        found = run(verb, folders[name], *words, "--device", device)
+        assert f"There is no device {device!r} here" in found.stderr and "cpu" in found.stderr

@@ -21,18 +21,18 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def their_masks(place: Path, text: str) -> list[torch.Tensor]:
+def their_masks(path: Path, text: str) -> list[torch.Tensor]:
     """Probabilities of all words at each mask, as transformers has them."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     text = text.replace("[MASK]", tokenizer.mask_token)
     ids = torch.tensor(tokenizer(text)["input_ids"])
-    scores = their_scores("AutoModelForMaskedLM", place, text)[0]
+    scores = their_scores("AutoModelForMaskedLM", path, text)[0]
     return list(scores[ids == tokenizer.mask_token_id].softmax(-1))
 
 
 @pytest.mark.parametrize("family", ENCODERS)
 @pytest.mark.parametrize("ending", ["ForMaskedLM", "ForPreTraining"])
-def test_each_mask_has_the_probabilities_of_transformers(tmp_path, family, ending):
+def test_masks_have_the_probabilities_of_transformers(tmp_path, family, ending):
     if ending == "ForPreTraining" and family != "bert":
         pytest.skip("BERT alone has both heads")
     task = runs.load(folder(tmp_path, family, ending))
@@ -43,7 +43,7 @@ def test_each_mask_has_the_probabilities_of_transformers(tmp_path, family, endin
         for ours, shares in zip(filled.masks, theirs, strict=True):
             best = shares.topk(4)
             assert [tokenizer.convert_ids_to_tokens(int(i)) for i in best.indices] == [
-                one.piece for one in ours
+                one.token for one in ours
             ]
             assert [one.probability for one in ours] == pytest.approx(best.values.tolist(), 1e-4)
     assert task.predictions(TEXTS)[1] == task.fill(TEXTS[1])  # company changes nothing
@@ -52,7 +52,7 @@ def test_each_mask_has_the_probabilities_of_transformers(tmp_path, family, endin
     assert task.fill(own) == task.fill(TEXTS[0])
 
 
-def test_the_filled_text_has_the_best_word_where_the_mask_was(tmp_path):
+def test_the_filled_text_has_the_most_probable_word_for_each_mask(tmp_path):
     task = runs.load(folder(tmp_path, "bert", "ForMaskedLM"))
     words = ["cat", "dog", "ball"]
     filled = task.fill("The OLD [MASK], after a [MASK]!", among=words)
@@ -64,7 +64,7 @@ def test_the_filled_text_has_the_best_word_where_the_mask_was(tmp_path):
     assert among == pytest.approx({word: every[word] for word in words})
 
 
-def test_parts_of_words_are_joined_to_what_stands_before(tmp_path):
+def test_filled_subwords_are_joined_to_the_word_before(tmp_path):
     task = runs.load(folder(tmp_path / "bert", "bert", "ForMaskedLM"))
     (part,) = [piece for piece in task.tokenizer.vocab() if piece.startswith("##")][:1]
     assert task.fill("a do [MASK] runs", among=[part]).text == f"a do{part[2:]} runs"
@@ -87,13 +87,13 @@ def test_parts_of_words_are_joined_to_what_stands_before(tmp_path):
         ([3], {}, "Text 1 must be a str"),
     ],
 )
-def test_what_cannot_be_filled_is_refused_by_name(tmp_path, texts, options, message):
+def test_texts_that_cannot_be_filled_raise_an_error(tmp_path, texts, options, message):
     task = runs.load(folder(tmp_path, "bert", "ForMaskedLM"))
     with pytest.raises(RegardError, match=message):
         task.fill(texts, **options)
 
 
-def amino_acids(place: Path, **config: str) -> Path:
+def amino_acids(path: Path, **config: str) -> Path:
     """A BERT for proteins: letters, and specials with names of their own; one row to spare."""
     pieces = ["<none>", "<begin>", "<end>", "<any>", "<gap>", *"ACDEFGHIKLMNPQRSTVWY"]
     fast = tokenizers.Tokenizer(models.WordLevel({p: i for i, p in enumerate(pieces)}, "<any>"))
@@ -109,36 +109,36 @@ def amino_acids(place: Path, **config: str) -> Path:
     model = transformers.BertForPreTraining(
         transformers.BertConfig(vocab_size=len(pieces) + 3, initializer_range=1.0, **sizes)
     )
-    model.save_pretrained(place)
-    fast.save(str(place / "tokenizer.json"))
+    model.save_pretrained(path)
+    fast.save(str(path / "tokenizer.json"))
     roles = {"pad": "<none>", "cls": "<begin>", "sep": "<end>", "unk": "<any>", **config}
     stated = {f"{role}_token": piece for role, piece in roles.items()}
     stated |= {"tokenizer_class": "PreTrainedTokenizerFast",
                "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}  # fmt: skip
-    (place / "tokenizer_config.json").write_text(json.dumps(stated))
-    return place
+    (path / "tokenizer_config.json").write_text(json.dumps(stated))
+    return path
 
 
-def test_a_vocabulary_that_is_not_words(tmp_path):
+def test_masks_in_texts_without_spaces_are_filled(tmp_path):
     task = runs.load(amino_acids(tmp_path, mask="<gap>"))
     filled = task.fill("MKT[MASK]YIAK<gap>R", top=30)
     theirs = their_masks(tmp_path, "MKT<gap>YIAK<gap>R")
     for ours, shares in zip(filled.masks, theirs, strict=True):
         assert len(ours) == 25  # three rows of the embedding are no piece
-        kept = {one.piece: one.probability for one in ours}
+        kept = {one.token: one.probability for one in ours}
         assert kept["A"] == pytest.approx(float(shares[5]), rel=1e-4)
     assert task.fill("MKT[MASK]", among=["A", "W"]).text in ("MKTA", "MKTW")
     with pytest.raises(RegardError, match=r"has no \[MASK\] \(or <gap>\)"):
         task.fill("MKT")
 
 
-def test_a_tokenizer_without_mask_is_named(tmp_path):
+def test_a_tokenizer_without_mask_token_raises_an_error(tmp_path):
     with pytest.raises(ConfigError, match="no mask token. Name it in tokenizer_config.json"):
         runs.load(amino_acids(tmp_path))
 
 
 @pytest.mark.parametrize("ending", ["ForNextSentencePrediction", "ForPreTraining"])
-def test_whether_a_text_follows_is_as_transformers_has_it(tmp_path, ending):
+def test_the_next_sentence_probability_equals_that_of_transformers(tmp_path, ending):
     task = runs.load(folder(tmp_path, "bert", ending))
     pair = ("a dog runs after a red ball .", "where is the ball ?")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -157,13 +157,13 @@ def test_whether_a_text_follows_is_as_transformers_has_it(tmp_path, ending):
             task.predict("alone")
 
 
-def test_a_model_without_that_head_does_not_know_what_follows(tmp_path):
+def test_follows_without_a_next_sentence_head_raises_an_error(tmp_path):
     with pytest.raises(ConfigError, match="no next-sentence head"):
         runs.load(folder(tmp_path, "bert", "ForMaskedLM")).follows("a", "b")
 
 
 @pytest.mark.parametrize("name", ["fill-mask", "next-sentence"])
-def test_nothing_trains_them_and_a_recipe_that_asks_is_told(tmp_path, name):
+def test_a_recipe_for_a_task_without_training_raises_an_error(tmp_path, name):
     recipe = tmp_path / "small.toml"
     recipe.write_text(f'task = "{name}"\n[model]\npath = "start"\n')
     with pytest.raises(ConfigError, match=f"small.toml:1: nothing trains the task '{name}' here"):
@@ -171,7 +171,7 @@ def test_nothing_trains_them_and_a_recipe_that_asks_is_told(tmp_path, name):
 
 
 @pytest.mark.parametrize("ending", ["ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction"])
-def test_a_saved_folder_is_the_same_task(tmp_path, ending):
+def test_a_saved_folder_gives_the_same_task_and_predictions(tmp_path, ending):
     task = runs.load(folder(tmp_path / "theirs", "bert", ending))
     runs.save(task, tmp_path / "ours")
     again = runs.load(tmp_path / "ours")

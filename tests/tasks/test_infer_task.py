@@ -1,4 +1,4 @@
-"""Which task a folder of another library is for."""
+"""The task of a folder of another library is inferred from its config."""
 
 from __future__ import annotations
 
@@ -28,12 +28,38 @@ CASES = [
 
 
 @pytest.mark.parametrize("family, ending, task", CASES)
-def test_the_head_of_a_folder_says_its_task(tmp_path, family, ending, task):
+def test_the_head_of_a_folder_decides_the_task(tmp_path, family, ending, task):
     assert runs.load(folder(tmp_path, family, ending)).name == task
 
 
+@pytest.mark.parametrize(
+    "problem, task",
+    [
+        ("multi_label_classification", "multi-label-classification"),
+        ("regression", "multi-regression"),
+    ],
+)
+def test_the_problem_type_decides_between_tasks_of_one_head(tmp_path, problem, task):
+    named = {0: "a", 1: "b", 2: "c"}
+    place = folder(
+        tmp_path / "first",
+        "bert",
+        "ForSequenceClassification",
+        id2label=named,
+        problem_type=problem,
+    )
+    found = runs.load(place)
+    assert (found.name, found.labels) == (task, ("a", "b", "c"))
+    runs.save(found, tmp_path / "second")
+    again = runs.load(tmp_path / "second")
+    assert again.name == task and again.predict("old") == found.predict("old")
+    config = json.loads((tmp_path / "second/config.json").read_text())
+    assert config["problem_type"] == problem
+    assert config["id2label"] == {str(number): name for number, name in named.items()}
+
+
 @pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForTokenClassification"])
-def test_labels_go_by_name_in_the_order_of_their_numbers(tmp_path, ending):
+def test_labels_are_in_the_order_of_their_numbers(tmp_path, ending):
     # Numbers of JSON are strings: "10" comes before "2" there.
     named = {i: f"label {chr(122 - i)}" for i in range(11)}
     task = runs.load(folder(tmp_path, "bert", ending, id2label=named))
@@ -54,17 +80,17 @@ def ours(tmp_path):
     return tmp_path / "ours"
 
 
-def saved_again(place, ending, **options):
-    """What `transformers` makes of a folder: `regard` of config.json stays as it was."""
+def saved_again(path, ending, **options):
+    """The folder as `transformers` saves it again; `regard` in config.json is unchanged."""
     model = getattr(transformers, f"Bert{ending}").from_pretrained(
-        place, ignore_mismatched_sizes=True, **options
+        path, ignore_mismatched_sizes=True, **options
     )
-    model.save_pretrained(place)
-    assert json.loads((place / "config.json").read_text())["regard"]["task"] == "classification"
-    return place
+    model.save_pretrained(path)
+    assert json.loads((path / "config.json").read_text())["regard"]["task"] == "classification"
+    return path
 
 
-def test_labels_that_were_renamed_are_known_by_their_new_names(ours):
+def test_renamed_labels_have_their_new_names(ours):
     config = json.loads((ours / "config.json").read_text())
     config["id2label"] = {"0": "bad", "1": "fair", "2": "good"}
     (ours / "config.json").write_text(json.dumps(config))
@@ -86,22 +112,22 @@ def test_a_new_head_of_the_same_kind_has_its_own_labels(ours, count):
         ("Model", {}, "embedding"),
     ],
 )
-def test_a_new_head_is_a_new_task_and_told(ours, ending, options, task):
-    place = saved_again(ours, ending, **options)
+def test_a_head_of_another_kind_gives_another_task_with_a_warning(ours, ending, options, task):
+    path = saved_again(ours, ending, **options)
     with pytest.warns(
         UserWarning, match="task classification, but the weights have no head for it"
     ):
-        assert runs.load(place).name == task
+        assert runs.load(path).name == task
 
 
-def test_what_nobody_changed_is_not_talked_about(ours):
+def test_an_unchanged_folder_is_loaded_without_warning(ours):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert runs.load(ours).labels == ("no", "maybe", "yes")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
-def test_what_is_saved_twice_is_the_same_file_by_file(tmp_path, family):
+def test_saving_a_loaded_folder_again_gives_the_same_files(tmp_path, family):
     first = folder(tmp_path / "theirs", family, "ForSequenceClassification")
     for name in ("once", "twice"):
         runs.save(runs.load(first), tmp_path / name)
@@ -113,7 +139,7 @@ def test_what_is_saved_twice_is_the_same_file_by_file(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_others_cut_texts_to_what_the_model_reads(tmp_path, family):
+def test_transformers_truncates_texts_to_the_limit_of_a_saved_folder(tmp_path, family):
     task = runs.load(folder(tmp_path / "theirs", family, "ForSequenceClassification"))
     runs.save(task, tmp_path / "ours")
     theirs = transformers.pipeline("text-classification", str(tmp_path / "ours"))

@@ -3,6 +3,7 @@ models of `transformers` and by the model itself."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -72,7 +73,7 @@ def text(tmp_path) -> Path:
 
 
 def their_loss(theirs, ids: list[int], window: int, stride: int) -> tuple[float, int]:
-    """The obvious loop: windows from left to right, each predicts what is new in it."""
+    """A plain loop over windows from left to right, each of which predicts its new tokens."""
     nats, count, before = 0.0, 0, 0
     for begin in range(0, len(ids) - 1, stride):
         end = min(begin + window, len(ids) - 1)
@@ -87,7 +88,9 @@ def their_loss(theirs, ids: list[int], window: int, stride: int) -> tuple[float,
 
 
 @pytest.mark.parametrize("window, stride", [(None, None), (8, None), (8, 3), (12, 1), (12, 12)])
-def test_perplexity_is_that_of_the_obvious_loop(task, theirs, tokenizer, text, window, stride):
+def test_perplexity_equals_that_of_a_plain_loop_with_transformers(
+    task, theirs, tokenizer, text, window, stride
+):
     found = task.evaluate(read(text, format="text"), window=window, stride=stride)
     ids = [tokenizer.bos_id, *tokenizer.encode(text.read_text()).ids]
     nats, count = their_loss(theirs, ids, window or CONTEXT, stride or window or CONTEXT)
@@ -96,7 +99,7 @@ def test_perplexity_is_that_of_the_obvious_loop(task, theirs, tokenizer, text, w
     assert f"window:{window or CONTEXT}|stride:{stride or window or CONTEXT}" in found.signature
 
 
-def test_more_context_is_declared_and_another_number(task, text):
+def test_the_stride_changes_the_perplexity(task, text):
     rows = read(text, format="text")
     values = {task.evaluate(rows, stride=stride).value for stride in (None, 6, 1)}
     assert len(values) == 3
@@ -108,7 +111,7 @@ def test_more_context_is_declared_and_another_number(task, text):
         task.evaluate(rows, stride=13)
 
 
-def test_a_model_with_a_state_reads_the_whole_text_or_windows(tokenizer, text):
+def test_a_recurrent_model_evaluates_with_a_carried_state_or_in_windows(tokenizer, text):
     torch.manual_seed(0)
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
     task = LanguageModeling(model, tokenizer, format="text")
@@ -127,7 +130,7 @@ def test_the_signature_says_that_a_text_was_read_in_segments(tokenizer, tmp_path
     assert re.search(r"\|window:carried\|segments:\d+\|overlap:64\|", found.signature)
 
 
-def test_words_and_bytes_are_those_of_the_text(task, text):
+def test_perplexity_counts_the_words_characters_and_bytes_of_the_text(task, text):
     rows, written = read(text, format="text"), text.read_text()
     counts = {}
     for unit in ("token", "word", "character", "byte"):
@@ -142,7 +145,7 @@ def test_words_and_bytes_are_those_of_the_text(task, text):
 LONG = "the cat sat on the mat and the dog ran to the old house by the sea"
 
 
-def test_a_prompt_too_long_is_an_error_or_loses_its_beginning(task, tokenizer):
+def test_a_prompt_that_is_too_long_raises_an_error_or_is_truncated_on_the_left(task, tokenizer):
     ids = tokenizer.encode(LONG).ids
     assert len(ids) > CONTEXT
     message = f"Prompt 2 has {len(ids)} tokens, but this model's context is 12.*too_long='truncate'"
@@ -157,7 +160,7 @@ def test_a_prompt_too_long_is_an_error_or_loses_its_beginning(task, tokenizer):
     assert found[0] == task.generate("the", max_tokens=5)
 
 
-def test_what_is_asked_for_by_name_must_fit(task, tokenizer):
+def test_max_tokens_beyond_the_context_raises_an_error(task, tokenizer):
     prompt = tokenizer.decode(tokenizer.encode(LONG).ids[:9])
     assert task.over_limit([prompt]) == {} == task.over_limit([prompt], max_tokens=4)
     assert task.over_limit([prompt], max_tokens=5) == {0: 9}
@@ -168,14 +171,14 @@ def test_what_is_asked_for_by_name_must_fit(task, tokenizer):
 
 
 def endless(task) -> LanguageModeling:
-    """The same without an end of a text, so that only the context ends it."""
+    """The same without an end token, so that only the length of the context ends a text."""
     config = type(task.model.config)(**{**vars(task.model.config), "eos": None})
     model = GPT2(config).eval()
     model.load_state_dict(task.model.state_dict())
     return LanguageModeling(model, task.tokenizer)
 
 
-def test_a_text_stops_where_the_context_does_and_says_so(task):
+def test_a_text_that_reaches_the_context_stops_with_a_warning(task):
     one = endless(task)
     with pytest.warns(
         UserWarning, match="2 of 2 texts stop where the model's context of 12 tokens"
@@ -190,7 +193,7 @@ def test_a_text_stops_where_the_context_does_and_says_so(task):
         one.generate("the cat", max_tokens=3)
 
 
-def test_an_empty_prompt_begins_where_texts_begin(task, tokenizer):
+def test_an_empty_prompt_starts_as_texts_of_the_format_do(task, tokenizer):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         begins = {None: [tokenizer.bos_id], "lines": [tokenizer.eos_id]}
@@ -201,7 +204,7 @@ def test_an_empty_prompt_begins_where_texts_begin(task, tokenizer):
             assert one.hypotheses([""], max_tokens=9)[0][0].tokens == found[0][0].tokens
 
 
-def test_a_prompt_begins_with_the_piece_that_the_file_puts_before_texts(task, tokenizer):
+def test_a_prompt_starts_with_the_special_token_of_the_template(task, tokenizer):
     begun = tokenizer.with_template(Template.around((1,), (1,), ()))
     other = LanguageModeling(task.model, begun)
     (hypothesis,) = other.hypotheses(["the"], max_tokens=3)[0][:1]
@@ -212,7 +215,7 @@ def test_a_prompt_begins_with_the_piece_that_the_file_puts_before_texts(task, to
     assert other._prompts(["the"]) == [fast.encode("the").ids]
 
 
-def test_streamed_pieces_are_the_generated_text(task):
+def test_streamed_parts_are_the_generated_text(task):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for prompt in ("", "the cat", "by the"):
@@ -220,6 +223,26 @@ def test_streamed_pieces_are_the_generated_text(task):
             whole = task.generate(prompt, max_tokens=6)
             assert prompt + "".join(pieces) == whole
             assert len(pieces) > 1
+
+
+def test_prompts_with_a_common_beginning_compute_it_once(tokenizer):
+    task = made(tokenizer, max_length=100)
+    prompts = [TEXT[:60] + end for end in ("", "e house", "he dog by")]
+    found, streamed = task.generate(prompts, max_tokens=4), [*task.stream(prompts[1], max_tokens=4)]
+    cache = task.cache_prefixes(2**20)
+    assert task.generate(prompts, max_tokens=4) == found
+    reused = cache.reused
+    assert task.generator is cache and reused > 0
+    assert [*task.stream(prompts[1], max_tokens=4)] == streamed
+    assert cache.reused > reused and cache.prompts == 4
+    other = copy.copy(task)
+    other.model = GPT2(task.model.config).eval()  # the cache is of another model
+    assert other.generator is other.model
+    task.prefix_cache = None
+    assert task.generator is task.model
+    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
+    with pytest.raises(ConfigError, match="not for RecurrentLanguageModel"):
+        LanguageModeling(model, tokenizer).cache_prefixes()
 
 
 # ---- last words ---------------------------------------------------------------------------------
@@ -233,7 +256,7 @@ PASSAGES = [
 ]
 
 
-def test_last_words_are_those_of_the_obvious_loop(task, theirs, tokenizer):
+def test_lambada_scores_equal_those_of_a_plain_loop_with_transformers(task, theirs, tokenizer):
     nats, right = [], []
     for passage in PASSAGES:
         context, word = passage.strip().rsplit(" ", 1)
@@ -252,7 +275,7 @@ def test_last_words_are_those_of_the_obvious_loop(task, theirs, tokenizer):
     )
 
 
-def test_a_model_that_has_learned_the_words_is_right(tokenizer):
+def test_lambada_accuracy_counts_passages_with_the_right_last_word(tokenizer):
     task = made(tokenizer, init_range=0.02)
     ids = torch.tensor([tokenizer.encode("the cat sat").ids])
     optimizer = torch.optim.Adam(task.model.parameters(), 0.01)
@@ -267,14 +290,14 @@ def test_a_model_that_has_learned_the_words_is_right(tokenizer):
 
 
 @pytest.mark.parametrize("wrong", ["alone", " ", "", " alone "])
-def test_a_passage_of_one_word_is_refused(task, wrong):
+def test_a_lambada_passage_of_one_word_raises_an_error(task, wrong):
     with pytest.raises(RegardError, match="Passage 2 must have a word before its last one"):
         task.lambada(["the cat", wrong])
     with pytest.raises(RegardError, match="at least one passage"):
         task.lambada([])
 
 
-def test_last_words_of_a_vocabulary_of_characters_and_of_words():
+def test_lambada_scores_of_characters_and_words_equal_a_plain_loop():
     for kind in ("characters", "words"):
         tokenizer = train(kind, [TEXT], 40)
         torch.manual_seed(0)
@@ -287,7 +310,7 @@ def test_last_words_of_a_vocabulary_of_characters_and_of_words():
         assert perplexity.value == pytest.approx(math.exp(-sum(wanted)), rel=1e-4)
 
 
-def test_lambada_as_it_lies(shared, tokenizer):
+def test_the_published_lambada_file_is_scored(shared, tokenizer):
     path = shared("lambada/lambada_test.jsonl")
     passages = [row[0] for row in read(path, ("text",))]
     assert len(passages) == 5153
@@ -325,7 +348,7 @@ every = 10
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     (tmp_path / "train.txt").write_text(TEXT)
     (tmp_path / "valid.txt").write_text(TEXT[:150])
     (tmp_path / "small.toml").write_text(RECIPE)
@@ -339,7 +362,7 @@ def run(out: str, *overrides: str):
         return runs.train("small.toml", overrides, out=out, show="none")
 
 
-def test_training_stops_and_goes_on_as_if_it_had_not(place, monkeypatch):
+def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypatch):
     whole, result = run("whole")
     losses, calls = LanguageModeling.losses, []
 
@@ -361,7 +384,7 @@ def test_training_stops_and_goes_on_as_if_it_had_not(place, monkeypatch):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_trained_run_measures_and_continues_as_it_learned(place):
+def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
     folder, result = run("run", "data.sequence_length=6")
     task = runs.load(folder)
     assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
@@ -373,14 +396,14 @@ def test_a_trained_run_measures_and_continues_as_it_learned(place):
     assert config["model_type"] == "gpt2" and config["n_positions"] == 8
 
 
-def test_positions_that_learn_nothing_are_told(place):
+def test_blocks_shorter_than_the_context_give_a_warning(workdir):
     with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
         runs.train(
             "small.toml", ["data.sequence_length=6", "training.updates=1"], out="run", show="none"
         )
 
 
-def test_what_does_not_fit_is_refused_before_the_training(place):
+def test_options_beyond_the_context_raise_an_error_before_the_run_exists(workdir):
     with pytest.raises(
         ConfigError, match="`sequence_length` must be at most the model's context, 8, .* 9"
     ):
@@ -389,13 +412,13 @@ def test_what_does_not_fit_is_refused_before_the_training(place):
         run("run", "evaluation.window=9")
     with pytest.raises(ConfigError, match="`stride` must be between 1 and the window, 8"):
         run("run", "evaluation.stride=9")
-    (place / "valid.txt").write_text("t")
+    (workdir / "valid.txt").write_text("t")
     with pytest.raises(DataError, match="valid.txt: has one token at most"):
         run("run")
     assert not Path("run").exists()
 
 
-def test_a_vocabulary_without_padding_is_fine(shared, place):
+def test_a_vocabulary_without_padding_token_is_trained_and_evaluated(shared, workdir):
     """Published GPT-2: its files have no piece for padding, one for both ends of a text."""
     folder = shared("vocab/gpt2")
     small = ("model.d_model=4", "training.updates=1")
@@ -408,7 +431,7 @@ def test_a_vocabulary_without_padding_is_fine(shared, place):
 # ---- from elsewhere -----------------------------------------------------------------------------
 
 
-def test_a_released_folder_continues_as_there(shared, tmp_path):
+def test_a_folder_of_transformers_generates_its_texts(shared, tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(2)
     options = dict(n_embd=8, n_layer=2, n_head=2, n_positions=32, initializer_range=0.5)
@@ -435,7 +458,7 @@ def test_a_released_folder_continues_as_there(shared, tmp_path):
     ("kind", "lost"),
     [("wordpiece", True), ("words", True), ("bpe", True), ("byte-bpe", False), ("characters", 0)],
 )
-def test_a_tokenizer_that_does_not_keep_a_running_text_is_told(kind, lost):
+def test_lost_text_describes_tokenizers_that_do_not_keep_the_text(kind, lost):
     lines = ["def f(x):\n", "    return X\n", "\n", "a  b\n"] * 3
     tokenizer = train(kind, lines, 400, min_frequency=1)
     said = lost_text(tokenizer, lines)
@@ -447,7 +470,7 @@ def test_a_tokenizer_that_does_not_keep_a_running_text_is_told(kind, lost):
     assert lost_text(unknown, ["dé ü\n"]) == "" == lost_text(unknown, [])
 
 
-def test_what_a_tokenizer_loses_of_a_running_text_is_told_before_training(tmp_path):
+def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
     (tmp_path / "text.txt").write_text("def f(x):\n    return x\n" * 40)
     for kind, lines in (("words", True), ("byte-bpe", False)):
         (tmp_path / "recipe.toml").write_text(f"""

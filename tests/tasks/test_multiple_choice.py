@@ -40,7 +40,7 @@ learning_rate = 1e-3
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(QUESTIONS)
     Path("small.toml").write_text(RECIPE)
@@ -59,16 +59,16 @@ def train(*overrides: str, out: str = "run", quiet: bool = True):
     return runs.load(made), result
 
 
-def start(place: Path, family: str, *, head: bool = False, **options) -> Path:
+def start(workdir: Path, family: str, *, head: bool = False, **options) -> Path:
     ending = "Model" if family in ENCODERS else "LMHeadModel"
     if head:
         ending = "ForMultipleChoice" if family in ENCODERS else "DoubleHeadsModel"
-    return folder(place / "start", family, ending, **options)
+    return folder(workdir / "start", family, ending, **options)
 
 
-def their_answers(place: Path, one: ChoiceQuestion, family: str) -> torch.Tensor:
-    """Probabilities of a question's choices, with the tokenizer and the model of the folder."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+def their_answers(path: Path, one: ChoiceQuestion, family: str) -> torch.Tensor:
+    """Probabilities of a question's choices by `transformers`, from the same folder."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     ends = [" ".join(filter(None, (one.question, choice))) for choice in one.choices]
     firsts, seconds = [one.context] * len(ends), ends
     if not one.context:
@@ -81,19 +81,19 @@ def their_answers(place: Path, one: ChoiceQuestion, family: str) -> torch.Tensor
     with torch.no_grad():
         if family in GPTS:
             name = {"gpt": "OpenAIGPTDoubleHeadsModel", "gpt2": "GPT2DoubleHeadsModel"}[family]
-            model = getattr(transformers, name).from_pretrained(place).eval()
+            model = getattr(transformers, name).from_pretrained(path).eval()
             given["mc_token_ids"] = given.pop("attention_mask").sum(-1) - 1  # nobody looks behind
             return model(**given).mc_logits.softmax(-1)[0]
-        model = transformers.AutoModelForMultipleChoice.from_pretrained(place).eval()
+        model = transformers.AutoModelForMultipleChoice.from_pretrained(path).eval()
         return model(**given).logits.softmax(-1)[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
-    start(place, family)
+def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, family):
+    start(workdir, family)
     task, _ = train()
     for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
-        theirs = their_answers(place / "run/model", one, family)
+        theirs = their_answers(workdir / "run/model", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
         assert answer.index == int(theirs.argmax()) and str(answer) == one.choices[answer.index]
         assert task.predictions([one])[0].probabilities == pytest.approx(
@@ -102,17 +102,17 @@ def test_transformers_answers_from_a_saved_folder_as_we_do(place, family):
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_a_foreign_folder_answers_as_transformers_does(place, family):
-    task = runs.load(start(place, family, head=True))
+def test_a_folder_of_transformers_gives_its_probabilities(workdir, family):
+    task = runs.load(start(workdir, family, head=True))
     for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
-        theirs = their_answers(place / "start", one, family)
+        theirs = their_answers(workdir / "start", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
 
 
-def test_the_loss_and_the_accuracy_are_those_of_transformers(place):
-    start(place, "bert", head=True)
+def test_loss_and_accuracy_equal_those_of_transformers(workdir):
+    start(workdir, "bert", head=True)
     task = runs.plan(runs.read_recipe("small.toml")).task
-    shares = [their_answers(place / "start", one, "bert") for one in QUESTIONS]
+    shares = [their_answers(workdir / "start", one, "bert") for one in QUESTIONS]
     right = [
         int(share.argmax()) == one.answer for share, one in zip(shares, QUESTIONS, strict=True)
     ]
@@ -123,8 +123,8 @@ def test_the_loss_and_the_accuracy_are_those_of_transformers(place):
     assert task.evaluate(QUESTIONS)[0].value == sum(right) / 4
 
 
-def test_the_rows_of_a_question_stay_together_and_learn(place):
-    start(place, "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
+    start(workdir, "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     task = runs.plan(runs.read_recipe("small.toml", ["data.batch_size=2"])).task
     batches = task.train_batches()
     seen = [next(batches) for _ in range(2)]
@@ -145,15 +145,15 @@ def test_the_rows_of_a_question_stay_together_and_learn(place):
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_only_the_context_is_cut_and_this_is_counted(place, family):
-    start(place, family)
+def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, family):
+    start(workdir, family)
     long = ChoiceQuestion("the old cat sleeps " * 20, "what ball", ("a cat", "the good dog"), 0)
     write([*QUESTIONS, long])
     limit = 40
     with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
         task, _ = train(f"data.max_length={limit}", quiet=False)
     whole = runs.load("start").tokenizer
-    for row, choice in zip(task.encode([long])[0].rows, long.choices, strict=True):
+    for row, choice in zip(task.encode([long])[0].inputs, long.choices, strict=True):
         assert len(row) == limit
         said = " ".join(task.tokenizer.decode(ids) for ids in row.texts())
         assert "what ball" in said and said.endswith(choice)
@@ -165,7 +165,7 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
     assert list(task.over_limit([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
     endless = ChoiceQuestion("a", "who ? " * 40, ("a cat", "b"), 0)
-    assert all(len(row) <= limit for row in task.encode([endless])[0].rows)
+    assert all(len(row) <= limit for row in task.encode([endless])[0].inputs)
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
         train(f"data.max_length={limit}", "data.too_long=error", out="other")
@@ -174,8 +174,8 @@ def test_only_the_context_is_cut_and_this_is_counted(place, family):
             train(f"data.max_length={limit}", f"data.too_long={option}", out=option, quiet=False)
 
 
-def test_questions_as_json_and_what_is_none(place):
-    task = runs.load(start(place, "bert", head=True))
+def test_questions_are_given_as_json_or_objects_and_others_raise_errors(workdir):
+    task = runs.load(start(workdir, "bert", head=True))
     one = {"question": "Where is the ball?", "choices": list(QUESTIONS[2].choices)}
     found = task.predictions([json.dumps(one), one, QUESTIONS[2]])
     assert found[0] == found[1] == found[2] and task.predict(one) == found[0].choice
@@ -186,17 +186,17 @@ def test_questions_as_json_and_what_is_none(place):
     assert task.checked([]) == [] == task.predictions([])
 
 
-def test_dream_as_it_is_distributed(place, shared):
+def test_the_published_dream_file_is_evaluated(workdir, shared):
     file = shared("dream/data/dev.json")
-    task = runs.load(start(place, "bert", head=True))
+    task = runs.load(start(workdir, "bert", head=True))
     part = list(islice(read_choices(file), 20))
-    with pytest.warns(UserWarning, match="rows were cut to 64 tokens"):
+    with pytest.warns(UserWarning, match="examples were cut to 64 tokens"):
         (score,) = task.evaluate(part)
     assert score.count == 20 and 0 <= score.value <= 1
 
 
-def test_the_auxiliary_loss_is_taken_over_the_rows_of_all_choices(place):
-    start(place, "gpt2")
+def test_the_auxiliary_lm_loss_counts_the_tokens_of_all_choices(workdir):
+    start(workdir, "gpt2")
     recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
     task = runs.plan(recipe).task
     batch = next(task.train_batches())

@@ -1,4 +1,4 @@
-"""Model folders that are damaged in ways drawn at random: every error is ours and names its place.
+"""Model folders that are damaged in ways drawn at random: every error is ours and names the file.
 
 A value of config.json is exchanged for one of another type or range, a tensor for one of another
 type, shape or with a number that is none, bytes of a file are changed. `regard.load` then gives a
@@ -79,7 +79,7 @@ QUANTIZED = ["gpt2", "bert", "embedding"]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
+def model_folders(tmp_path_factory):
     """A sound folder of each family, and some with int8 weights."""
     top, words = (
         tmp_path_factory.mktemp("sound"),
@@ -97,16 +97,16 @@ def places(tmp_path_factory):
 def damaged(tmp_path):
     """A copy of a folder to be damaged."""
 
-    def made(place):
+    def made(source):
         shutil.rmtree(tmp_path / "damaged", ignore_errors=True)
-        shutil.copytree(place, tmp_path / "damaged")
+        shutil.copytree(source, tmp_path / "damaged")
         return tmp_path / "damaged"
 
     return made
 
 
 def answered(folder):
-    """The task of a folder after it has answered once; None where it was refused by name."""
+    """The task of a folder after one answer; None after an error that names the folder."""
     try:
         task = regard.load(folder)
     except RegardError as error:
@@ -140,24 +140,24 @@ def exchanged(chance, config):
     """A copy with one value that is exchanged, removed or added."""
     config = copy.deepcopy(config)
     *inner, last = chance.choice(list(fields_of(config)))
-    place = config
+    target = config
     for key in inner:
-        place = place[key]
-    old = place[last]
+        target = target[key]
+    old = target[last]
     near = [str(old), [old]] + ([old + 1, -old, old * 2] if type(old) in (int, float) else [])
     if chance.random() < 0.1:
-        del place[last]
-    elif chance.random() < 0.1 and isinstance(place, dict):
-        place["unheard_of"] = chance.choice(VALUES)
+        del target[last]
+    elif chance.random() < 0.1 and isinstance(target, dict):
+        target["unheard_of"] = chance.choice(VALUES)
     else:
-        place[last] = chance.choice([*VALUES, *near])
+        target[last] = chance.choice([*VALUES, *near])
     return config
 
 
 @pytest.mark.parametrize("name", [*TASK_OF, *(f"{name}-int8" for name in QUANTIZED)])
 @pytest.mark.filterwarnings("ignore")
-def test_every_error_about_config_json_names_the_folder(places, damaged, name):
-    folder, chance = damaged(places / name), random.Random(f"config {name}")
+def test_every_error_about_config_json_names_the_folder(model_folders, damaged, name):
+    folder, chance = damaged(model_folders / name), random.Random(f"config {name}")
     config = json.loads((folder / "config.json").read_bytes())
     assert answered(folder) is not None
     for _ in range(30):
@@ -169,9 +169,9 @@ def test_every_error_about_config_json_names_the_folder(places, damaged, name):
 
 
 @pytest.mark.parametrize("name", ["recurrent", "gpt", "seq2seq", "features", "gpt2-int8"])
-def test_no_value_of_another_type_is_accepted(places, damaged, name):
+def test_no_value_of_another_type_is_accepted(model_folders, damaged, name):
     """Every field of our own configurations, given as text, in a list and as an object."""
-    folder = damaged(places / name)
+    folder = damaged(model_folders / name)
     config = json.loads((folder / "config.json").read_bytes())
     kind = model_class(config["regard"]["model"]).Config
     for field in kind.__dataclass_fields__:
@@ -184,8 +184,8 @@ def test_no_value_of_another_type_is_accepted(places, damaged, name):
 
 @pytest.mark.parametrize("special", ["pad", "bos", "eos"])
 @pytest.mark.parametrize("name", ["recurrent", "seq2seq", "gpt2-int8"])
-def test_ids_beyond_the_vocabulary_raise_an_error(places, damaged, name, special):
-    folder = damaged(places / name)
+def test_ids_beyond_the_vocabulary_raise_an_error(model_folders, damaged, name, special):
+    folder = damaged(model_folders / name)
     config = json.loads((folder / "config.json").read_bytes())
     (folder / "config.json").write_text(json.dumps(config | {special: config["vocab_size"]}))
     with pytest.raises(CheckpointError, match=f"config.json: `{special}` must be an id below"):
@@ -198,10 +198,10 @@ THEIRS = ["n_embd", "n_layer", "n_positions", "hidden_size", "intermediate_size"
 
 
 @pytest.mark.parametrize("name", [*TASK_OF, *(f"{name}-int8" for name in QUANTIZED)])
-def test_sizes_are_compared_with_the_weights_before_the_model_is_built(
-    places, damaged, name, monkeypatch
+def test_sizes_that_contradict_the_weights_raise_an_error_before_building(
+    model_folders, damaged, name, monkeypatch
 ):
-    folder, made = damaged(places / name), []
+    folder, made = damaged(model_folders / name), []
     empty = torch.empty
     monkeypatch.setattr(
         torch, "empty", lambda *shape, **more: made.append(shape) or empty(*shape, **more)
@@ -224,8 +224,8 @@ def test_sizes_are_compared_with_the_weights_before_the_model_is_built(
 @pytest.mark.parametrize(
     "name", ["recurrent", "seq2seq", "features", "bert-int8", "embedding-int8"]
 )
-def test_a_task_that_the_model_is_not_for_raises_an_error(places, damaged, name, task):
-    folder = damaged(places / name)
+def test_a_task_that_does_not_fit_the_model_raises_an_error(model_folders, damaged, name, task):
+    folder = damaged(model_folders / name)
     config = json.loads((folder / "config.json").read_bytes())
     own = config["regard"]["task"]
     config["regard"]["task"] = task
@@ -244,14 +244,18 @@ def test_every_model_and_task_is_checked_by_its_types():
         for field in kind.__dataclass_fields__.values():
             assert field.type not in ("int", "float", "int | None", "float | None"), (name, field)
     for name in TASKS:
-        with pytest.raises(CheckpointError, match=r"config.json: `regard.max_length|not an option"):
+        with pytest.raises(
+            CheckpointError, match=r"config.json: `regard.max_length` (must be|is not an option)"
+        ):
             checked_settings(task_class(name), {"max_length": "3"}, Path("config.json"))
 
 
 @pytest.mark.parametrize("changes", [{"dropout": 1.5}, {"heads": 3}, {"norm_eps": 0.0}])
-def test_options_changed_for_a_training_are_checked_like_those_of_the_folder(places, changes):
+def test_options_changed_for_a_training_are_checked_like_those_of_the_folder(
+    model_folders, changes
+):
     with pytest.raises(ConfigError, match=rf"\[model\]: `{next(iter(changes))}` must"):
-        read_model(places / "bert", changes)
+        read_model(model_folders / "bert", changes)
 
 
 # --------------------------------------------------------------------------------- weights
@@ -260,9 +264,11 @@ DTYPES = [torch.int32, torch.int64, torch.bool, torch.uint8, torch.complex64, to
 
 
 @pytest.mark.parametrize("name", [*TASK_OF, *(f"{name}-int8" for name in QUANTIZED)])
-def test_weights_that_are_no_finite_numbers_raise_an_error_with_their_index(places, damaged, name):
-    folder, chance = damaged(places / name), random.Random(name)
-    sound = load_file(places / name / "model.safetensors")
+def test_weights_that_are_no_finite_numbers_raise_an_error_with_their_index(
+    model_folders, damaged, name
+):
+    folder, chance = damaged(model_folders / name), random.Random(name)
+    sound = load_file(model_folders / name / "model.safetensors")
     floats = [key for key, tensor in sound.items() if tensor.is_floating_point()]
     for value in (float("nan"), float("inf"), -float("inf")):
         key = chance.choice(floats)
@@ -275,8 +281,8 @@ def test_weights_that_are_no_finite_numbers_raise_an_error_with_their_index(plac
         assert f"{key}{list(index)} is {value}" in str(error.value)
 
 
-def test_numbers_that_float32_cannot_hold_raise_an_error(places, damaged):
-    folder = damaged(places / "recurrent")
+def test_numbers_that_float32_cannot_hold_raise_an_error(model_folders, damaged):
+    folder = damaged(model_folders / "recurrent")
     sound = load_file(folder / "model.safetensors")
     save_file(
         sound | {"head.bias": sound["head.bias"].double() + 1e300}, folder / "model.safetensors"
@@ -289,9 +295,9 @@ def test_numbers_that_float32_cannot_hold_raise_an_error(places, damaged):
     "name", ["recurrent", "features", "gpt2", "bert", "transformer", "bert-int8"]
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_weights_of_another_type_raise_an_error(places, damaged, name, dtype):
-    folder, chance = damaged(places / name), random.Random(f"{name} {dtype}")
-    sound = load_file(places / name / "model.safetensors")
+def test_weights_of_another_type_raise_an_error(model_folders, damaged, name, dtype):
+    folder, chance = damaged(model_folders / name), random.Random(f"{name} {dtype}")
+    sound = load_file(model_folders / name / "model.safetensors")
     floats = [key for key, tensor in sound.items() if tensor.is_floating_point()]
     key = chance.choice(floats)
     save_file(sound | {key: sound[key].to(dtype)}, folder / "model.safetensors")
@@ -315,8 +321,8 @@ def changed_bytes(chance, data):
 @pytest.mark.parametrize("name", ["recurrent", "gpt2", "embedding-int8"])
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 @pytest.mark.filterwarnings("ignore")
-def test_changed_bytes_raise_an_error_or_nothing(places, damaged, name, file):
-    folder, chance = damaged(places / name), random.Random(f"{name} {file}")
+def test_changed_bytes_raise_an_error_or_nothing(model_folders, damaged, name, file):
+    folder, chance = damaged(model_folders / name), random.Random(f"{name} {file}")
     data = (folder / file).read_bytes()
     for _ in range(12):
         (folder / file).write_bytes(changed_bytes(chance, data))
@@ -330,9 +336,9 @@ PIPED = ["config.json", "model.safetensors", "modules.json", "1_Pooling/config.j
 
 
 @pytest.mark.parametrize("file", PIPED)
-def test_named_pipes_and_folders_raise_an_error_instead_of_waiting(places, damaged, file):
+def test_named_pipes_and_folders_raise_an_error_instead_of_waiting(model_folders, damaged, file):
     for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)):
-        folder = damaged(places / "embedding")
+        folder = damaged(model_folders / "embedding")
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).unlink(missing_ok=True)
         make(folder / file)
@@ -340,10 +346,10 @@ def test_named_pipes_and_folders_raise_an_error_instead_of_waiting(places, damag
             regard.load(folder)
 
 
-def test_files_behind_symbolic_links_are_read(places, tmp_path):
+def test_files_behind_symbolic_links_are_read(model_folders, tmp_path):
     """As in the cache of the hub."""
-    for path in (path for path in (places / "embedding").rglob("*") if path.is_file()):
-        link = tmp_path / path.relative_to(places / "embedding")
+    for path in (path for path in (model_folders / "embedding").rglob("*") if path.is_file()):
+        link = tmp_path / path.relative_to(model_folders / "embedding")
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(path)
     assert answered(tmp_path).name == "embedding"
@@ -351,8 +357,10 @@ def test_files_behind_symbolic_links_are_read(places, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file", PIPED[2:])
-def test_every_error_about_sentence_transformers_files_names_the_folder(places, damaged, file):
-    folder, chance = damaged(places / "embedding"), random.Random(file)
+def test_every_error_about_sentence_transformers_files_names_the_folder(
+    model_folders, damaged, file
+):
+    folder, chance = damaged(model_folders / "embedding"), random.Random(file)
     content = {"prompts": {"query": "q: "}, "default_prompt_name": None}
     (folder / file).parent.mkdir(exist_ok=True)
     if (folder / file).exists():
@@ -363,8 +371,8 @@ def test_every_error_about_sentence_transformers_files_names_the_folder(places, 
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "a\\b"])
-def test_a_module_outside_of_the_folder_is_not_read(places, damaged, path):
-    folder = damaged(places / "embedding")
+def test_a_module_outside_of_the_folder_is_not_read(model_folders, damaged, path):
+    folder = damaged(model_folders / "embedding")
     modules = json.loads((folder / "modules.json").read_bytes())
     modules[1]["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))

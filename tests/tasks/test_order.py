@@ -1,4 +1,4 @@
-"""In which order tasks on encoders read their rows: at random where padding costs nothing."""
+"""The order of rows of tasks on encoders: random if padding is not computed, else by length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ keep = 99
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     """Rows of 1 to 19 words for three kinds of task."""
     texts = [" ".join(["ball"] * int(n)) for n in SIZES]
     (tmp_path / "train.tsv").write_text(
@@ -70,8 +70,8 @@ def pool_of(task) -> int | None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", ["classification", "regression", "tagging", "multiple-choice"])
-def test_rows_are_in_random_order_on_a_cpu(place, task, family):
-    folder(place / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
+def test_examples_are_in_random_order_on_a_cpu(workdir, task, family):
+    folder(workdir / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
     made = planned(task)
     batches = made.train_batches()
     numbers = [one.numbers for one in islice(batches, batches.batches_per_epoch)]
@@ -83,9 +83,9 @@ def test_rows_are_in_random_order_on_a_cpu(place, task, family):
 
 
 @pytest.mark.parametrize("task", ["classification", "multiple-choice"])
-def test_rows_of_similar_length_are_together_where_padding_is_computed(place, task):
+def test_examples_of_similar_length_are_batched_where_padding_is_computed(workdir, task):
     """On other devices than a CPU, and under a model that reads padded rows."""
-    folder(place / "start", "bert", "Model")
+    folder(workdir / "start", "bert", "Model")
     made = planned(task)
     assert pool_of(made) is None
     made.model.to("meta")
@@ -94,22 +94,22 @@ def test_rows_of_similar_length_are_together_where_padding_is_computed(place, ta
     assert np.mean([np.ptp(SIZES[one]) for one in numbers]) < 6
 
 
-def test_a_bilstm_over_features_reads_similar_lengths_together(place):
-    folder(place / "start", "bert", "Model")
+def test_a_bilstm_over_features_has_batches_of_similar_length(workdir):
+    folder(workdir / "start", "bert", "Model")
     made = planned("tagging", "model.features.d_model=6")
     assert isinstance(made.model.encoder, Features)
     assert pool_of(made) == ROWS * BATCHES_PER_POOL
 
 
-def test_a_run_goes_on_in_the_order_it_began_with(place, monkeypatch):
-    """As one does that was begun on a GPU, or by a version that sorted rows on every device."""
-    folder(place / "start", "bert", "Model")
+def test_a_resumed_run_keeps_the_order_of_its_start(workdir, monkeypatch):
+    """Such as a run from a GPU, or of a version that sorted rows on every device."""
+    folder(workdir / "start", "bert", "Model")
     write_recipe("classification")
     with monkeypatch.context() as patch:
         patch.setattr(Bert, "unpadded", False)
         runs.train("small.toml", OVERRIDES, out="whole", show="none")
     weights = Path("whole/model/model.safetensors").read_bytes()
-    for kept in (4, 10):  # checkpoints: the place is then in the first epoch, or in the second
+    for kept in (4, 10):  # checkpoints: the sampler is then in the first epoch, or in the second
         shutil.copytree("whole", "part")
         Path("part/result.json").unlink()
         for step in sorted(Path("part/checkpoints").glob("step-*"))[kept:]:

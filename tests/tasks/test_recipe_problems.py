@@ -18,12 +18,12 @@ TRAINED = [name for name in TASKS if task_class(name).Recipe is not None]
 MODEL = {"translation": "transformer", "language-modeling": "recurrent"}
 
 
-def recipe(place: Path, task: str, *more: str, model: str = "") -> Path:
+def recipe(workdir: Path, task: str, *more: str, model: str = "") -> Path:
     file = FILES.get(task, '"no.tsv"')
     valid = f"valid = {file}\n" if task in VALID else ""
     name = model or MODEL.get(task, "bert")
     text = f'task = "{task}"\n[data]\ntrain = {file}\n{valid}[model]\nname = "{name}"\n'
-    path = place / "recipe.toml"
+    path = workdir / "recipe.toml"
     path.write_text(text + "[training]\nupdates = 2\n" + "".join(more))
     return path
 
@@ -35,7 +35,7 @@ def test_a_recipe_of_defaults_is_accepted(tmp_path, task):
 
 @pytest.mark.parametrize("task", TRAINED)
 @pytest.mark.parametrize("option", ["every", "patience"])
-def test_validation_options_need_validation_data(tmp_path, task, option):
+def test_validation_options_without_validation_data_raise_an_error(tmp_path, task, option):
     path = recipe(tmp_path, task)
     changes = [f"training.validation.{option}=3"]
     if task in VALID:
@@ -62,7 +62,7 @@ def test_validation_options_need_validation_data(tmp_path, task, option):
         (["tokenizer.kind=bytes"], "tokenizer.kind"),
     ],
 )
-def test_options_of_another_choice_are_refused(tmp_path, task, changes, option):
+def test_options_without_effect_raise_an_error(tmp_path, task, changes, option):
     with pytest.raises(ConfigError, match=f"command line: `{option}` "):
         runs.read_recipe(recipe(tmp_path, task), changes)
 
@@ -92,13 +92,13 @@ def test_options_of_another_choice_are_refused(tmp_path, task, changes, option):
         ("classification", ["decoding.beams=2"], "has no `decoding`"),
     ],
 )
-def test_what_lacks_its_counterpart_is_refused_by_name(tmp_path, task, changes, message):
+def test_contradicting_options_raise_an_error(tmp_path, task, changes, message):
     with pytest.raises(ConfigError, match=message):
         runs.read_recipe(recipe(tmp_path, task), changes)
 
 
 @pytest.mark.parametrize("task", TRAINED)
-def test_a_model_that_cannot_learn_the_task_is_refused_by_name(tmp_path, task):
+def test_a_model_that_does_not_fit_the_task_raises_an_error(tmp_path, task):
     kind = task_class(task)
     refused = [name for name in MODELS if not kind.trains(model_class(name))]
     assert refused and len(refused) < len(MODELS)
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_learn_the_task_is_refused_by_name(tmp_path, task):
             runs.read_recipe(recipe(tmp_path, task, model=name))
 
 
-def test_the_recipe_of_a_run_is_read_as_it_was_accepted(tmp_path):
+def test_the_recorded_recipe_of_a_run_is_not_checked_again(tmp_path):
     path = recipe(tmp_path, "classification", "validation = { patience = 2 }\n")
     with pytest.raises(ConfigError, match="recipe.toml:.*patience` needs validation data"):
         runs.read_recipe(path)

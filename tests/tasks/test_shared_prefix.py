@@ -29,14 +29,14 @@ def questions(*groups):
 @pytest.mark.parametrize("model", [GPT(GPTConfig(**SIZES)), GPT2(GPT2Config(**SIZES))])
 @torch.no_grad()
 def test_a_prefix_is_computed_once(model):
-    texts, places = questions((40, 3, 5, 1), (38, 6, 2, 2), (44, 1)), []
+    texts, computed = questions((40, 3, 5, 1), (38, 6, 2, 2), (44, 1)), []
     wanted = list(model.eval().states(texts))[-1]
     model.dropout.register_forward_hook(
-        lambda module, given, out: places.append(out.size(0) * out.size(1))
+        lambda module, given, out: computed.append(out.size(0) * out.size(1))
     )
     found = encode_with_shared_prefixes(model, texts)
     assert torch.allclose(found[texts.keep], wanted[texts.keep], atol=1e-5)
-    assert sum(places) < 0.6 * texts.ids.numel()
+    assert sum(computed) < 0.6 * texts.ids.numel()
 
 
 @given(st.data())
@@ -49,6 +49,7 @@ def test_any_groups_give_the_same_hidden_states(data):
     groups = data.draw(st.lists(st.tuples(size, rest), min_size=1, max_size=4))
     texts = questions(*((shared, *rests) for shared, rests in groups))
     found, wanted = encode_with_shared_prefixes(model, texts), model.encode(texts)
+    assert (found is None) == (prefix_groups(texts) is None)
     if found is None:
         return
     assert torch.allclose(found[texts.keep], wanted[texts.keep], atol=1e-5)
@@ -70,7 +71,6 @@ def test_training_and_attention_capture_share_no_prefixes():
         assert encode_with_shared_prefixes(model.train(), texts) is None
 
 
-@pytest.mark.usefixtures("some_kernels")
 @torch.no_grad()
 def test_quantized_weights_share_prefixes():
     torch.manual_seed(2)

@@ -106,7 +106,7 @@ def test_an_overlap_that_is_too_short_is_doubled(text, passes, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [2, 3, 100, 5000])
-def test_short_texts_are_read_sequentially(length, passes):
+def test_texts_are_read_in_segments_only_if_they_are_long(length, passes):
     model = model_of("lstm")
     text = TokenArray.of([[i % WORDS for i in range(length)]], length)
     found = stateful_likelihood(model, text)
@@ -115,7 +115,6 @@ def test_short_texts_are_read_sequentially(length, passes):
     assert bool(passes) == (length == 5000)
 
 
-@pytest.mark.usefixtures("some_kernels")
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_quantized_models_are_read_in_segments(dtype, text, passes):
     model = prepare(model_of("lstm"), dtype)

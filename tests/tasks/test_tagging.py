@@ -41,10 +41,10 @@ def their_scores(folder, words):
     """(words, labels): the logits at the first piece of each word."""
     _, tokenizer, model = both(folder)
     encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
-    places = encoded.word_ids(0)
+    word_ids = encoded.word_ids(0)
     with torch.no_grad():
         logits = model(**encoded).logits[0]
-    return logits[[places.index(i) for i in range(len(words))]]
+    return logits[[word_ids.index(i) for i in range(len(words))]]
 
 
 def our_probabilities(task, sentences):
@@ -54,7 +54,7 @@ def our_probabilities(task, sentences):
 # ------------------------------------------------------------------- against other libraries
 
 
-def test_tags_and_probabilities_are_those_of_transformers(folder):
+def test_tags_and_probabilities_equal_those_of_transformers(folder):
     task = both(folder)[0]
     seen = set()
     for answer, words in zip(task.predictions(SENTENCES), SENTENCES, strict=True):
@@ -65,7 +65,7 @@ def test_tags_and_probabilities_are_those_of_transformers(folder):
     assert len(seen) > 2  # otherwise the weights above are too tame to tell anything
 
 
-def test_roberta_and_gpt2_read_words_as_transformers_does(tmp_path):
+def test_byte_level_models_give_the_tags_of_transformers(tmp_path):
     for family in ("Roberta", "GPT2"):
         folder = byte_level(tmp_path / family, family, "TokenClassification", **NAMED)
         task = regard.load(folder)
@@ -73,17 +73,17 @@ def test_roberta_and_gpt2_read_words_as_transformers_does(tmp_path):
         model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
         for words in [*SENTENCES, ["über", "東京", "x"]]:
             encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
-            logits, places = model(**encoded).logits[0], encoded.word_ids(0)
-            wanted = logits[[places.index(i) for i in range(len(words))]]
+            logits, word_ids = model(**encoded).logits[0], encoded.word_ids(0)
+            wanted = logits[[word_ids.index(i) for i in range(len(words))]]
             assert task.predict(words) == [TAGS[i] for i in wanted.argmax(-1)]
 
 
-def test_one_text_is_not_read_letter_by_letter(folder):
+def test_a_string_instead_of_a_list_of_texts_raises_an_error(folder):
     with pytest.raises(RegardError, match="Give a list of texts"):
         regard.load(folder).predictions("Ada met Bob")
 
 
-def test_a_word_without_pieces_is_the_unknown_one(folder):
+def test_a_word_without_tokens_is_read_as_the_unknown_token(folder):
     task = both(folder)[0]
     for nothing in ("\u200b", "\ufe0f\u200d", "", "\x00"):
         words = ["the", nothing, "cat"]
@@ -91,7 +91,7 @@ def test_a_word_without_pieces_is_the_unknown_one(folder):
         assert our_probabilities(task, [words])[0] == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
-def test_the_loss_is_that_of_transformers(folder, tmp_path):
+def test_the_loss_equals_that_of_transformers(folder, tmp_path):
     _, tokenizer, model = both(folder)
     lines = [f"{word} {TAGS[i % 5]}\n" for i, word in enumerate(SENTENCES[1])]
     file = tmp_path / "one.txt"
@@ -101,16 +101,17 @@ def test_the_loss_is_that_of_transformers(folder, tmp_path):
     task.model.eval()
     loss, count = task.losses(batch)[0]["loss"]
     encoded = tokenizer([SENTENCES[1]], is_split_into_words=True, return_tensors="pt")
-    places = encoded.word_ids(0)
+    word_ids = encoded.word_ids(0)
     labels = [
-        -100 if word is None or word in places[:at] else word % 5 for at, word in enumerate(places)
+        -100 if word is None or word in word_ids[:at] else word % 5
+        for at, word in enumerate(word_ids)
     ]
     wanted = model(**encoded, labels=torch.tensor([labels])).loss.detach()
     assert count == task.counts(batch)["loss"] == len(lines)
     assert float(loss.detach()) / count == pytest.approx(float(wanted), abs=1e-5)
 
 
-def test_a_word_weighs_the_same_in_short_sentences_and_in_long_ones(folder, tmp_path):
+def test_the_usual_count_is_the_mean_number_of_words_of_a_batch(folder, tmp_path):
     file = tmp_path / "many.txt"
     sentences = [["cat"] * (1 + i % 7) for i in range(20)]
     tagged = ("".join(f"{word} {TAGS[len(words) % 2]}\n" for word in words) for words in sentences)
@@ -122,7 +123,7 @@ def test_a_word_weighs_the_same_in_short_sentences_and_in_long_ones(folder, tmp_
     assert task.usual == {"loss": sum(counts) / 5}
 
 
-def test_entity_f1_is_that_of_seqeval(folder):
+def test_entity_f1_equals_that_of_seqeval(folder):
     seqeval = pytest.importorskip("seqeval.metrics")
     task = both(folder)[0]
     tags = [[TAGS[(i * 7 + len(words)) % 5] for i in range(len(words))] for words in SENTENCES]
@@ -139,7 +140,7 @@ def test_entity_f1_is_that_of_seqeval(folder):
 # --------------------------------------------------------------------------- long sentences
 
 
-def test_each_word_of_a_long_sentence_is_tagged_where_it_has_most_context(folder):
+def test_words_of_long_sentences_are_tagged_in_the_window_with_most_context(folder):
     task, tokenizer, _ = both(folder)
     words = [word for i in range(14) for word in SENTENCES[(i * 3 + 1) % 4]]
     lengths = [len(tokenizer.tokenize(word)) for word in words]
@@ -167,7 +168,7 @@ def test_each_word_of_a_long_sentence_is_tagged_where_it_has_most_context(folder
     assert task.predict(words) == [tag for _, tag in wanted]
 
 
-def test_the_words_of_cut_sentences_are_learned_once(folder, tmp_path):
+def test_each_word_of_a_split_sentence_is_counted_once_in_the_loss(folder, tmp_path):
     file = tmp_path / "long.txt"
     rows = [[f"{word} O\n" for word in SENTENCES[1] * times] for times in (1, 6, 30)]
     file.write_text("\n".join("".join(row) for row in rows) + f"\n{'a-' * 40} B-LOC\n")
@@ -178,7 +179,7 @@ def test_the_words_of_cut_sentences_are_learned_once(folder, tmp_path):
     assert any("a word longer than 64 tokens" in note for note in made.task.notes())
 
 
-def test_a_word_longer_than_a_window_is_told_and_tagged(folder):
+def test_a_word_longer_than_a_window_is_tagged_with_a_warning(folder):
     task = both(folder)[0]
     long = "ab-" * 30
     with pytest.warns(UserWarning, match="1 of 2 texts have a word longer than 64 tokens"):
@@ -194,7 +195,7 @@ WORDS = st.text(max_size=12)
 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(WORDS, st.lists(WORDS, max_size=20)), max_size=5))
-def test_there_is_a_tag_for_each_word(folder, texts):
+def test_each_word_of_any_text_has_a_tag(folder, texts):
     task = both(folder)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -208,14 +209,14 @@ def test_there_is_a_tag_for_each_word(folder, texts):
             assert text[entity.start : entity.end] == entity.text
 
 
-def test_company_changes_nothing(folder):
+def test_the_batch_does_not_change_probabilities(folder):
     task = both(folder)[0]
     together = our_probabilities(task, [*SENTENCES, [], SENTENCES[1] * 9])
     for words, found in zip([*SENTENCES, [], SENTENCES[1] * 9], together, strict=True):
         assert found == pytest.approx(our_probabilities(task, [words])[0], abs=1e-6)
 
 
-def test_what_can_be_given(folder):
+def test_predict_takes_texts_and_lists_of_words(folder):
     task = both(folder)[0]
     words = SENTENCES[0]
     assert task.predict("the cat in the hat.") == task.predict(words)
@@ -231,7 +232,7 @@ def test_what_can_be_given(folder):
         task.predict(["the cat", "in"])
 
 
-def test_entities_have_their_places_in_the_text(folder, monkeypatch):
+def test_entities_have_their_character_positions_in_the_text(folder, monkeypatch):
     task = both(folder)[0]
     tags = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
     monkeypatch.setattr(task, "_best", lambda *_: (tags, [1.0] * 6))
@@ -293,7 +294,7 @@ every = 60
 """
 
 
-def test_trained_saved_and_opened_by_transformers(tmp_path):
+def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tmp_path):
     start = bert(tmp_path / "start", "MaskedLM")
     (tmp_path / "train.txt").write_text(TRAINING * 4)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
@@ -308,15 +309,15 @@ def test_trained_saved_and_opened_by_transformers(tmp_path):
     assert model.config.id2label == dict(enumerate(task.labels))
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
     encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
-    places = encoded.word_ids(0)
-    logits = model(**encoded).logits[0][[places.index(i) for i in range(len(words))]]
+    word_ids = encoded.word_ids(0)
+    logits = model(**encoded).logits[0][[word_ids.index(i) for i in range(len(words))]]
     assert task.predictions([words])[0].probabilities == pytest.approx(
         logits.softmax(-1).amax(-1).tolist(), abs=1e-5
     )
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].value == 1.0
 
 
-def test_tags_that_are_not_of_entities(folder, tmp_path):
+def test_tags_of_another_kind_than_entities_need_entities_false(folder, tmp_path):
     file = tmp_path / "pos.jsonl"
     file.write_text('{"words": ["the", "cat"], "tags": ["DT", "NN"]}\n')
     with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* entities = false"):
@@ -331,14 +332,14 @@ def test_tags_that_are_not_of_entities(folder, tmp_path):
         task.evaluate([(["runs"], ["VB"])])
 
 
-def test_a_wrong_column_is_seen(folder, tmp_path):
+def test_a_column_with_only_o_tags_raises_an_error(folder, tmp_path):
     file = tmp_path / "wrong.txt"
     file.write_text("the O O\ncat O O\n")
     with pytest.raises(DataError, match=r"has no tag but 'O' in its column -1"):
         started(folder, file)
 
 
-def test_validation_tags_that_were_not_learned_are_told(folder, tmp_path):
+def test_validation_tags_unknown_in_training_are_counted(folder, tmp_path):
     (tmp_path / "valid.txt").write_text("bob I-MISC\n")
     file = tmp_path / "train.txt"
     file.write_text(TRAINING)

@@ -35,7 +35,7 @@ ENCODERS = ["bert", "roberta", "distilbert"]
 GPTS = ["gpt", "gpt2"]
 
 
-def word_pieces() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+def wordpiece_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
     """BERT's kind."""
     fast = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -54,7 +54,7 @@ def word_pieces() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
     return fast, roles
 
 
-def byte_pieces(*specials: str) -> tokenizers.Tokenizer:
+def byte_tokenizer(*specials: str) -> tokenizers.Tokenizer:
     """GPT-2's and RoBERTa's kind."""
     fast = tokenizers.Tokenizer(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -68,7 +68,7 @@ def byte_pieces(*specials: str) -> tokenizers.Tokenizer:
     return fast
 
 
-def ended_pieces() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+def end_of_word_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
     """GPT's kind."""
     fast = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -82,16 +82,16 @@ def ended_pieces() -> tuple[tokenizers.Tokenizer, dict[str, str]]:
 
 
 def tokenizer_of(family: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
-    """The tokenizer of a family, and the pieces in its roles."""
+    """The tokenizer of a family, and its special tokens by role."""
     if family in ("bert", "distilbert"):
-        return word_pieces()
+        return wordpiece_tokenizer()
     if family == "gpt":
-        return ended_pieces()
+        return end_of_word_tokenizer()
     if family == "gpt2":
-        fast = byte_pieces("<|endoftext|>")
+        fast = byte_tokenizer("<|endoftext|>")
         fast.post_processor = processors.ByteLevel(trim_offsets=False)
         return fast, {role: "<|endoftext|>" for role in ("bos", "eos", "unk")}
-    fast = byte_pieces("<s>", "<pad>", "</s>", "<unk>")
+    fast = byte_tokenizer("<s>", "<pad>", "</s>", "<unk>")
     fast.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, normalized=False)])
     ids = {name: fast.token_to_id(name) for name in ("<s>", "</s>")}
     fast.post_processor = processors.RobertaProcessing(
@@ -101,7 +101,7 @@ def tokenizer_of(family: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
     return fast, {**roles, "unk": "<unk>", "mask": "<mask>"}
 
 
-def folder(place: Path, family: str, ending: str, **options: Any) -> Path:
+def folder(path: Path, family: str, ending: str, **options: Any) -> Path:
     """A folder such as bert with "ForSequenceClassification", its weights far from zero."""
     name, sizes = FAMILIES[family]
     fast, roles = tokenizer_of(family)
@@ -122,15 +122,15 @@ def folder(place: Path, family: str, ending: str, **options: Any) -> Path:
     with torch.no_grad():
         for weights in model.parameters():
             weights.add_(torch.randn_like(weights) * 0.1)
-    model.save_pretrained(place)
-    theirs.save_pretrained(place)
-    return place
+    model.save_pretrained(path)
+    theirs.save_pretrained(path)
+    return path
 
 
-def their_scores(auto: str, place: Path, *texts: Any, **more: Any) -> torch.Tensor:
+def their_scores(auto: str, path: Path, *texts: Any, **more: Any) -> torch.Tensor:
     """What `transformers` computes from texts, with the folder's own tokenizer: float32 logits."""
-    model = getattr(transformers, auto).from_pretrained(place).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    model = getattr(transformers, auto).from_pretrained(path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     padding = tokenizer.pad_token is not None
     given = tokenizer(*texts, return_tensors="pt", padding=padding, **more)
     with torch.no_grad():

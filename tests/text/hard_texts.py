@@ -1,4 +1,4 @@
-"""Texts that no tokenizer likes, and strategies that make more of them."""
+"""Texts that are difficult for tokenizers, and strategies that draw more of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer that gives a model ids of another meaning is refused; what only looks odd is told."""
+"""A tokenizer that does not fit a model's ids is an error; a suspicious one gives a warning."""
 
 from __future__ import annotations
 

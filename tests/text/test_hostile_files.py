@@ -1,4 +1,4 @@
-"""Whatever a tokenizer's files hold, what the user sees is a `RegardError`, never a panic."""
+"""Malformed tokenizer files raise a `RegardError`, whatever they hold."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def test_padding_and_truncation_of_a_file_are_not_applied(tmp_path):
     padded |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
     change = {"truncation": cut, "padding": padded, "pre_tokenizer": split(" ")}
     tokenizer = Tokenizer.load(folder_with(tmp_path, change))
-    assert tokenizer.encode("b a").ids == [1, 2, 0] and tokenizer.sides == {"padding_side": "left"}
+    assert tokenizer.encode("b a").ids == [1, 2, 0]
+    assert tokenizer.sides == {"padding_side": "left", "truncation_side": "right"}
 
 
 def test_a_token_is_not_added_to_ids_that_are_not_contiguous(tmp_path):
@@ -235,7 +236,7 @@ def test_mutated_files_work_or_raise_data_errors(tmp_path, seed):
 
 
 def used(tokenizer, folder):
-    """All that can be done with a tokenizer; a `RegardError` is an answer."""
+    """Use a tokenizer in every way; a `RegardError` is allowed."""
     for work in (
         lambda: [tokenizer.encode(text) for text in HARD[:20]],
         lambda: tokenizer.decode_many(tokenizer.encode_many(HARD)),

@@ -1,4 +1,4 @@
-"""Six kinds: trained, saved, opened elsewhere, lossless where they can be, and clear when not."""
+"""Six kinds of tokenizers: trained, saved, opened by other libraries, and decoded again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
-    """Nor does any test here cut the power: waiting for the disk would only take time."""
+    """Files are not synced either: no test here cuts the power."""
     monkeypatch.setattr("os.fsync", lambda file: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The folder of a run: order, names that are free, and which checkpoints go."""
+"""The folder of a run: order, free names, and which checkpoints are deleted."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ from regard.training.run import differences
 
 
 def filled(folder, *names: str) -> RunFolder:
-    place = RunFolder(folder)
+    run = RunFolder(folder)
     for name in names:
-        write_folder(place.checkpoints / name, {"weights": {"a": torch.zeros(1)}}, {"name": name})
-    return place
+        write_folder(run.checkpoints / name, {"weights": {"a": torch.zeros(1)}}, {"name": name})
+    return run
 
 
-def names(place: RunFolder) -> list[str]:
-    return [path.name for path in place.saved()]
+def names(run: RunFolder) -> list[str]:
+    return [path.name for path in run.saved()]
 
 
-def test_order_is_by_number_not_by_letters(tmp_path):
-    place = filled(tmp_path, "step-1000000", "step-999999", "step-999999.10", "step-999999.2")
-    (place.checkpoints / "notes").mkdir()
-    assert names(place) == ["step-999999", "step-999999.2", "step-999999.10", "step-1000000"]
-    assert place.newest(print)[2] == {"name": "step-1000000"}
+def test_checkpoints_are_ordered_by_number(tmp_path):
+    run = filled(tmp_path, "step-1000000", "step-999999", "step-999999.10", "step-999999.2")
+    (run.checkpoints / "notes").mkdir()
+    assert names(run) == ["step-999999", "step-999999.2", "step-999999.10", "step-1000000"]
+    assert run.newest(print)[2] == {"name": "step-1000000"}
 
 
-def test_a_checkpoint_is_never_written_over(tmp_path):
-    place = filled(tmp_path, "step-000005", "step-000005.1")
-    assert place.new_path(5).name == "step-000005.2"
-    assert place.new_path(6).name == "step-000006"
+def test_a_new_checkpoint_has_an_unused_name(tmp_path):
+    run = filled(tmp_path, "step-000005", "step-000005.1")
+    assert run.new_path(5).name == "step-000005.2"
+    assert run.new_path(6).name == "step-000006"
 
 
-def test_the_newest_the_best_and_those_to_average_stay(tmp_path):
-    place = filled(tmp_path, *(f"step-{n:06d}" for n in (0, 10, 13, 20, 30, 31)), "step-000030.1")
-    assert [path.name for path in place.at_multiples_of(10)] == [
+def test_prune_keeps_the_newest_and_the_named_checkpoints(tmp_path):
+    run = filled(tmp_path, *(f"step-{n:06d}" for n in (0, 10, 13, 20, 30, 31)), "step-000030.1")
+    assert [path.name for path in run.at_multiples_of(10)] == [
         "step-000010",
         "step-000020",
         "step-000030.1",
     ]
-    place.prune(2, also={"step-000013", ""})
-    assert names(place) == ["step-000013", "step-000030.1", "step-000031"]
-    assert not list(place.checkpoints.glob(".*"))
+    run.prune(2, also={"step-000013", ""})
+    assert names(run) == ["step-000013", "step-000030.1", "step-000031"]
+    assert not list(run.checkpoints.glob(".*"))
 
 
 @pytest.mark.parametrize("verb", [train, resume])
 def test_a_second_process_in_the_folder_is_an_error(tmp_path, verb):
-    place = filled(tmp_path, "step-000001")
-    (place.checkpoints / ".step-000002.writing").mkdir()  # by the other process, at this moment
-    with place.locked():
+    run = filled(tmp_path, "step-000001")
+    (run.checkpoints / ".step-000002.writing").mkdir()  # by the other process, at this moment
+    with run.locked():
         with pytest.raises(ConfigError, match="another process is training in"):
             verb(Toy(), KINDS["best"](), tmp_path, show="none")
-    assert (place.checkpoints / ".step-000002.writing").exists()
-    with place.locked():  # it is free again
+    assert (run.checkpoints / ".step-000002.writing").exists()
+    with run.locked():  # it is free again
         pass
 
 
 def test_leftovers_of_a_killed_process_are_deleted(tmp_path):
-    place = filled(tmp_path, "step-000001")
-    (place.checkpoints / ".step-000002.writing").mkdir()
-    (place.checkpoints / ".step-000000.deleted").mkdir()
-    place.remove_leftovers()
-    assert sorted(path.name for path in place.checkpoints.iterdir()) == ["step-000001"]
+    run = filled(tmp_path, "step-000001")
+    (run.checkpoints / ".step-000002.writing").mkdir()
+    (run.checkpoints / ".step-000000.deleted").mkdir()
+    run.remove_leftovers()
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-000001"]
 
 
 def test_differences_name_every_leaf():
@@ -108,12 +108,12 @@ def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
     record, write = MetricsLog(tmp_path), os.pwrite
     room = [10]  # a partial write, then none, then all
 
-    def full(file, data, place):
+    def full(file, data, offset):
         if not room[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
         part = min(room[0], len(data))
         room[0] -= part
-        return write(file, data[:part], place)
+        return write(file, data[:part], offset)
 
     monkeypatch.setattr("os.pwrite", full)
     record.write(1, {"lr": 0.5})

@@ -1,4 +1,4 @@
-"""Compiled blocks: what a GPU computes can be traced as a whole, and nothing but the speed changes.
+"""Compiled blocks: each is traced as one graph, and its results do not change.
 
 On the meta device nothing is done that is for a CPU alone, as on a GPU. On the CPU what torch
 compiles keeps away from the kernels that it cannot see through.
@@ -35,7 +35,7 @@ def fresh():
 
 @pytest.fixture
 def anywhere(monkeypatch):
-    """Compiling is allowed on a CPU, by something that is quick."""
+    """Compiling is allowed on a CPU, with a quick backend."""
     monkeypatch.setattr(compiling, "HAS_KERNELS", ())
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
 
@@ -45,8 +45,8 @@ BLOCKS = ["transformer", "transformer-prenorm", "gpt", "gpt2", "bert", "distilbe
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_blocks_are_traced_as_a_whole(monkeypatch, name):
-    """In training, with dropout; none of them falls apart into several graphs."""
+def test_every_block_is_traced_in_one_graph(monkeypatch, name):
+    """In training, with dropout."""
     model = build((name, 0)).to("meta").train()
     for block in blocks_of(model):
         block.forward = torch.compile(block.forward, backend="eager", fullgraph=True)

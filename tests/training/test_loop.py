@@ -1,4 +1,4 @@
-"""The loop: what an update is, when it ends, what it writes, and how it refuses."""
+"""The training loop: its updates, its end, its files and its errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Ragged(Task):
 
 
 @pytest.mark.parametrize("rows", [3, 4, 6])
-def test_accumulation_equals_the_large_batch(tmp_path, rows):
+def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
     """3 rows accumulated 4 times, 4 rows 3 times, 6 rows twice: the update of 12 rows."""
     results = []
     for size, accumulate in ((12, 1), (rows, 12 // rows)):
@@ -89,15 +89,15 @@ def test_accumulation_equals_the_large_batch(tmp_path, rows):
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
 
 
-def moved(task, place) -> torch.Tensor:
+def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.model.parameters()])
     small = OptimizerOptions("sgd", 1e-4, clip=1e9)
-    train(task, TrainingOptions(epochs=1, optimizer=small), place, show="none")
+    train(task, TrainingOptions(epochs=1, optimizer=small), folder, show="none")
     return torch.cat([p.detach().flatten() for p in task.model.parameters()]) - before
 
 
-def test_divided_by_the_usual_count_an_item_has_the_same_weight_in_every_batch(tmp_path):
+def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
     """8 batches with 6 to 21 words each take as many steps as the mean over all words would."""
     whole, batches, other = Ragged(24), Ragged(3), Ragged(3)
     batches.usual = {"words": sum(int(part.lengths.sum()) for part in batches.parts) / 8}
@@ -131,7 +131,7 @@ def test_the_first_limit_ends_the_training(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [{"updates": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
-def test_a_decay_needs_no_count_of_updates(tmp_path, limit):
+def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit):
     """The end of the cosine follows from whichever limit there is."""
     chosen = options(
         **{"updates": None, **limit},
@@ -174,7 +174,7 @@ def test_several_losses_are_logged_by_name(tmp_path):
     assert (result.best, result.scores) == (None, {})
 
 
-def test_the_best_weights_are_published_and_the_patience_counts(tmp_path):
+def test_early_stopping_publishes_the_best_weights(tmp_path):
     task = Toy()
     result = train(task, early_stopping(), tmp_path, show="none")
     scores = {e["update"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
@@ -220,7 +220,7 @@ def test_weights_stay_float32_in_every_precision(tmp_path, precision):
     assert first == pytest.approx(second, rel=0.02)
 
 
-def test_choosing_the_precision_changes_nothing_else(tmp_path, monkeypatch):
+def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, monkeypatch):
     """With bfloat16 declared too slow, "auto" must give the bits of float32."""
     monkeypatch.setattr("regard.training.precision.GAIN", 1e9)
     first, second = Toy(), Toy()
@@ -251,7 +251,7 @@ class Poisoned(Toy):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, value):
+def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, value):
     task = Poisoned(value)
     with pytest.raises(NonFiniteError) as stopped:
         train(task, options(), tmp_path, show="none")

@@ -1,4 +1,4 @@
-"""Activation checkpointing changes no bit; what is kept; the share of the rate."""
+"""Activation checkpointing changes no bit and saves memory; the MFU is reported."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def passed(model, low_precision, blocks):
 @pytest.mark.parametrize("low_precision", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_activation_checkpointing_changes_no_bit(name, low_precision):
-    """With dropout, whose generator is put back; and it goes on from where it would have been."""
+    """With dropout; afterwards the random generator is in the same state."""
     torch.manual_seed(0)
     model = MODELS[name]().train()
     blocks = blocks_of(model)
@@ -116,7 +116,7 @@ class Translating(Task):
 
 
 def test_mfu_is_flops_per_second_over_the_rate(monkeypatch):
-    """Places of padding do nothing, so that their FLOPs do not count."""
+    """Positions of padding do nothing, so that their FLOPs do not count."""
     monkeypatch.setattr(utilization, "rate_of", lambda device, precision: 1e9)
     task = Translating()
     batch = PairBatch(texts(0), texts(1))
@@ -140,7 +140,7 @@ def test_a_task_that_cannot_be_counted_has_no_mfu(tmp_path):
     assert events and not any("mfu" in event for event in events)
 
 
-def test_the_rate_comes_from_the_data_sheet_or_is_measured(monkeypatch):
+def test_the_peak_rate_is_known_or_measured(monkeypatch):
     assert 1e8 < rate_of(torch.device("cpu"), "float32") < 1e15
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     assert rate_of(torch.device("cuda"), "bfloat16") == 312e12

@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""The progress display of a training."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_a_line_has_update_epoch_loss_rate_and_time_left():
     )
 
 
-def test_the_rate_is_of_what_the_task_counts():
+def test_the_rate_counts_the_items_of_the_task():
     assert "· 4,812 examples/s ·" in str(replace(STATUS, items="examples"))
 
 
 @pytest.mark.parametrize(("left", "told"), [(59.6, "1:00"), (7325, "2:02:05"), (math.inf, "?")])
-def test_time_left(left, told):
+def test_the_time_left_has_minutes_or_hours(left, told):
     status = Status(1, 0.1, 0.1, 1, 1, 1, left)
     assert str(status).endswith(f"{told} left")
 

@@ -1,4 +1,4 @@
-"""A run that is killed, interrupted, damaged or short of disk, and what becomes of it."""
+"""Runs that are killed, interrupted, damaged or out of disk space: what resuming them gives."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, undisturbed, kind):
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path, undisturbed, kind):
     """Accumulation, dropout, carried LSTM state, the middle of an epoch, best or mean weights."""
     folder, toy = tmp_path / "run", Path(__file__).parent / "toy.py"
     command = [sys.executable, str(toy), kind, "10", str(os.getpid()), str(folder)]
@@ -76,7 +76,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path, undisturb
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_stopped_before_every_update_it_ends_with_the_same_bits(
+def test_a_run_stopped_before_every_update_ends_with_the_same_bits(
     tmp_path, undisturbed, kind, monkeypatch
 ):
     """Even one update at a time, through a checkpoint each, nothing changes."""
@@ -171,7 +171,7 @@ class Sleepy(Toy):
 
 @pytest.mark.parametrize("where", ["update", "validation"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_stops(tmp_path, undisturbed, number, code, where):
+def test_a_signal_saves_a_checkpoint_and_stops(tmp_path, undisturbed, number, code, where):
     folder, mark = tmp_path / "run", tmp_path / "mark"
     assert signalled(forked(folder, Sleepy(mark, where)), mark, number) == code
     saved = max(path.name for path in (folder / "checkpoints").iterdir())

@@ -63,7 +63,7 @@ def test_noam_is_equation_3_and_a_rescaled_peak_form():
     assert noam(4000, 512, 4000) == pytest.approx(6.99e-4, rel=1e-3)
 
 
-def test_decays_end_after_the_last_update():
+def test_linear_and_cosine_decays_reach_their_end_after_the_last_update():
     assert linear(TOTAL, TOTAL, WARMUP) == pytest.approx(1 / (TOTAL + 1 - WARMUP))
     assert linear(TOTAL + 1, TOTAL, WARMUP) == 0
     assert cosine(TOTAL + 1, TOTAL, WARMUP, final=0.1) == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""Who waits for the device: one look in an update, and none in a model or its loss.
+"""The training loop waits for the device once in an update; models and their losses never do.
 
 A tensor on the meta device has no numbers, so that every look at one is an error there; and what a
 CPU does for itself alone is not done there, as it is not on a GPU.
@@ -23,7 +23,7 @@ from regard.training.loop import Loop
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from test_registry import (  # noqa: E402
     ENCODERS,
-    SPEAKERS,
+    LANGUAGE_MODELS,
     TRANSLATORS,
     build,
     ids,
@@ -33,7 +33,7 @@ from test_registry import (  # noqa: E402
 
 
 class Counted(Toy):
-    """Batches lie on the CPU, and what is counted there is no look at a device."""
+    """A batch on the CPU, whose counts need no wait for a device."""
 
     def counts(self, batch):
         with torch._C.DisableTorchFunction():
@@ -41,12 +41,12 @@ class Counted(Toy):
 
 
 @pytest.fixture(params=["adam", "sgd"])
-def updates(request, monkeypatch, looks, tmp_path, no_kernels):
-    """What looked, update by update."""
+def updates(request, monkeypatch, device_waits, tmp_path, no_kernels):
+    """The names of the calls that waited for the device, for each update."""
     found, update = [], Loop.update
 
     def watched(loop):
-        with looks() as seen:
+        with device_waits() as seen:
             update(loop)
         found.append(seen.found)
 
@@ -71,7 +71,7 @@ def learn(head, hidden, targets, count):
     assert counted == count
 
 
-@pytest.mark.parametrize("case", SPEAKERS, ids=name_of)
+@pytest.mark.parametrize("case", LANGUAGE_MODELS, ids=name_of)
 def test_the_loss_of_a_language_model_does_not_wait_for_the_device(case):
     model = build(case).to("meta").train()
     targets = ids(3, 7)

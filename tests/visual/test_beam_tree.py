@@ -36,10 +36,10 @@ def boxes(svg: str) -> dict[str, tuple[float, float]]:
 
 
 def test_parents_are_left_of_their_children_and_in_their_middle():
-    places = boxes(BeamTree.of(NODES).svg())
-    assert len(places) == len(NODES)
+    drawn = boxes(BeamTree.of(NODES).svg())
+    assert len(drawn) == len(NODES)
     at = {f"{node.log_prob:.4f}": index for index, node in enumerate(NODES)}
-    where = {at[log]: place for log, place in places.items()}
+    where = {at[log]: box for log, box in drawn.items()}
     columns = sorted({x for x, _ in where.values()})
     depth = [0, 1, 1, 1, 2, 2, 3, 3]
     assert [columns.index(where[index][0]) for index in range(8)] == depth

@@ -56,7 +56,7 @@ def bert(seed: int = 0, **options) -> Bert:
 
 
 @pytest.fixture
-def pieces(tmp_path) -> InputFormat:
+def input_format(tmp_path) -> InputFormat:
     made = tokenizer(tmp_path)
     return InputFormat(made, Bert.template(made), 32, 0)
 
@@ -76,7 +76,7 @@ def minilm() -> tuple[EncoderWithHeads, InputFormat]:
 # ---------------------------------------------------------------------------- every head
 
 
-def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, pieces):
+def test_captured_heads_equal_those_of_transformers(tmp_path, input_format):
     transformers = pytest.importorskip("transformers")
     from regard.checkpoints.store import write_tensors
 
@@ -88,14 +88,14 @@ def test_every_head_of_every_layer_is_what_transformers_computes(tmp_path, piece
         tmp_path, add_pooling_layer=False, attn_implementation="eager"
     ).eval()
     texts = [("The animal ran.", "It was tired."), ("It",)]
-    batch = pieces.batch(pieces.encode(texts))
+    batch = input_format.batch(input_format.encode(texts))
     with torch.no_grad():
         judge = theirs(
             input_ids=batch.ids, attention_mask=batch.keep.long(), token_type_ids=batch.segments,
             output_attentions=True,
         ).attentions  # fmt: skip
     with regard.look(model) as seen:
-        run_encoder(model, texts, pieces)
+        run_encoder(model, texts, input_format)
     for layer in (1, 2, 3):
         for example, count in enumerate(batch.lengths.tolist()):
             (panel,) = seen.heads(layer=layer, example=example).panels
@@ -128,14 +128,16 @@ def test_each_call_of_the_encoder_is_recorded_as_a_pass():
     assert first == ["0", "0", "a", "0", "d"]
 
 
-def test_the_attention_of_causal_models_is_recorded(pieces):
+def test_the_attention_of_causal_models_is_recorded(input_format):
     from regard.models.gpt2 import GPT2, GPT2Config
 
     torch.manual_seed(0)
     model = GPT2(GPT2Config(vocab_size=40, d_model=16, heads=4, layers=2, max_length=32)).eval()
     with regard.look(EncoderWithHeads(model, {})) as seen:
         run_encoder(
-            EncoderWithHeads(model, {}), ["It was tired.", "It ran because it was tired."], pieces
+            EncoderWithHeads(model, {}),
+            ["It was tired.", "It ran because it was tired."],
+            input_format,
         )
         with torch.no_grad():
             state, tokens = start(model, Sequences.of([[5, 6, 7]], 0))
@@ -168,19 +170,19 @@ def test_pruned_heads_keep_their_numbers_on_the_page():
     assert [panel["numbers"] for panel in data["panels"]] == [[2, 4], [1, 2, 3, 4]]
 
 
-def test_texts_that_are_too_long_raise_an_error(pieces):
+def test_texts_that_are_too_long_raise_an_error(input_format):
     model = bert()
-    with pytest.raises(ConfigError, match="Bert does not say how texts become rows"):
+    with pytest.raises(ConfigError, match="Bert does not define its input format"):
         run_encoder(model, ["it"])
     with pytest.raises(ConfigError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
-        run_encoder(model, ["it", "it " * 40], pieces)
+        run_encoder(model, ["it", "it " * 40], input_format)
 
 
 # ------------------------------------------------------------------------------- words
 
 
 @pytest.mark.parametrize(
-    ("pieces", "words"),
+    ("tokens", "words"),
     [
         ("[CLS] tire ##d ##ness . [SEP]", "[CLS] tiredness . [SEP]"),
         ("star@@ r@@ y night </s>", "starry night </s>"),
@@ -191,8 +193,8 @@ def test_texts_that_are_too_long_raise_an_error(pieces):
         ("it was ##", "it was ##"),
     ],
 )
-def test_subwords_are_merged_to_words(pieces, words):
-    assert [word for word, _ in words_of(pieces.split())] == words.split()
+def test_subwords_are_merged_to_words(tokens, words):
+    assert [word for word, _ in words_of(tokens.split())] == words.split()
 
 
 def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
@@ -206,24 +208,24 @@ def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
     assert found.sum(1).allclose(torch.ones(()))
 
 
-def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(pieces, tmp_path):
+def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_format, tmp_path):
     model = bert()
     with regard.look(model) as seen:
-        run_encoder(model, ["The animal was tired because it ran."], pieces)
+        run_encoder(model, ["The animal was tired because it ran."], input_format)
     panel = seen.heads(layer=2).by_words().panels[0]
     assert panel.queries == ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
     lines, each = seen.from_word("it", layer=2).parts
-    place = panel.queries.index("it")
-    rows = torch.tensor(panel.heads)[:, place]
+    position = panel.queries.index("it")
+    rows = torch.tensor(panel.heads)[:, position]
     torch.testing.assert_close(torch.tensor(each.weights[:-1]), rows)
     torch.testing.assert_close(torch.tensor(each.weights[-1]), rows.mean(0))
-    torch.testing.assert_close(torch.tensor(lines.weights[place]), rows.mean(0))
-    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean") and lines.focus == place
+    torch.testing.assert_close(torch.tensor(lines.weights[position]), rows.mean(0))
+    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean") and lines.focus == position
     _, by_layer = seen.from_word("Tired").parts
     assert by_layer.rows == ("layer 1", "layer 2", "layer 3", "mean")
     assert by_layer.columns == panel.keys
     one = seen.from_word("it", layer=2, head=3)
-    torch.testing.assert_close(torch.tensor(one.weights[place]), rows[2])
+    torch.testing.assert_close(torch.tensor(one.weights[position]), rows[2])
     for picture in (one, seen.from_word("it"), seen.from_word(6, layer=1)):
         for suffix in ("png", "html", "txt"):
             assert picture.save(tmp_path / f"it.{suffix}").stat().st_size > 200
@@ -233,15 +235,15 @@ def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(pieces, tmp
     with pytest.raises(ConfigError, match="`layer` must be one of"):
         seen.from_word("it", layer=4)
     with regard.look(model) as two:
-        run_encoder(model, ["It ran.", "It was."], pieces)
+        run_encoder(model, ["It ran.", "It was."], input_format)
     with pytest.raises(ConfigError, match=r"one \(kind, example\) must be chosen of"):
         two.from_word("it")
 
 
 def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
-    model, pieces = minilm
+    model, input_format = minilm
     with regard.look(model) as seen:
-        run_encoder(model, [IT], pieces)
+        run_encoder(model, [IT], input_format)
     lines, _ = seen.from_word("it", layer=5).parts
     row = dict(zip(lines.keys, lines.weights[lines.focus], strict=True))
     assert max((word for word in row if word != "[CLS]"), key=row.get) == "animal"
@@ -251,10 +253,10 @@ def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
 # ------------------------------------------------------------------------- side by side
 
 
-def test_a_comparison_shows_each_model_with_its_own_tokens(pieces, tmp_path):
+def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_path):
     first, second = bert(), bert(1, heads=2, layers=4)
     with regard.look(first) as seen:
-        run_encoder(first, ["It was tired."], pieces)
+        run_encoder(first, ["It was tired."], input_format)
     with regard.look(second) as other, torch.no_grad():
         label([["It", "was", "tir", "ed", "<b>"]])
         second.encode(Sequences.of([[5, 6, 7, 8, 9]], 0))
@@ -301,7 +303,7 @@ def test_a_comparison_needs_one_kind_of_attention():
 # ------------------------------------------------------------------------------- inputs
 
 
-def test_input_rows_are_those_that_transformers_makes(tmp_path, pieces):
+def test_pictured_inputs_equal_those_of_transformers(tmp_path, input_format):
     transformers = pytest.importorskip("transformers")
     made = tokenizer(tmp_path)
     theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
@@ -322,8 +324,8 @@ def test_input_rows_are_those_that_transformers_makes(tmp_path, pieces):
     assert rows.html().count("<td") == 5 * 20
 
 
-def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error(pieces):
-    made, template = pieces.tokenizer, pieces.template
+def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error(input_format):
+    made, template = input_format.tokenizer, input_format.template
     rows = Inputs.of("It ran.", made, template)
     assert rows.tokens == ("[CLS]", "it", "ran", ".", "[SEP]")
     assert set(rows.segments) == {0} and set(rows.mask) == {1}
@@ -337,11 +339,11 @@ def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error
 # ----------------------------------------------------------------- contextual and static
 
 
-def test_contextual_vectors_are_compared_by_the_formula(pieces):
+def test_contextual_vectors_are_compared_by_the_formula(input_format):
     model = bert()
     texts = ["The grass is green.", "Green is it.", "It is tired, because it ran."]
-    found = contextual_vectors(model, texts[:2], "green", pieces)
-    batch = pieces.batch(pieces.encode([(text,) for text in texts[:2]]))
+    found = contextual_vectors(model, texts[:2], "green", input_format)
+    batch = input_format.batch(input_format.encode([(text,) for text in texts[:2]]))
     with torch.no_grad():
         states = list(model.states(batch))
     (pair,) = found.numbers["cosines"].T
@@ -351,25 +353,27 @@ def test_contextual_vectors_are_compared_by_the_formula(pieces):
         assert pair[layer + 1].item() == pytest.approx(expected.item(), abs=1e-6)
     assert pair[0].item() == pytest.approx(1.0)
     assert pair[1] < 0.999
-    twice = contextual_vectors(model, texts[2:], "it", pieces)  # both in one text, not in "tired"
+    twice = contextual_vectors(
+        model, texts[2:], "it", input_format
+    )  # both in one text, not in "tired"
     assert twice.numbers["cosines"].shape == (5, 1)
     assert (
-        contextual_vectors(model, [texts[2]] * 2, "tired", pieces)
+        contextual_vectors(model, [texts[2]] * 2, "tired", input_format)
         .numbers["cosines"]
         .allclose(torch.ones((), dtype=torch.float64))
     )
     with pytest.raises(ConfigError, match="'green' must occur at least twice in `texts`, but .* 1"):
-        contextual_vectors(model, texts[:1], "green", pieces)
+        contextual_vectors(model, texts[:1], "green", input_format)
 
 
 def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_ones(minilm):
-    model, pieces = minilm
+    model, input_format = minilm
     texts = (
         "The grass was green after the rain.",
         "He is green and has never worked before.",
         "They voted for the green party in the election.",
     )
-    cosines = contextual_vectors(model, texts, "green", pieces).numbers["cosines"]
+    cosines = contextual_vectors(model, texts, "green", input_format).numbers["cosines"]
     assert cosines.shape == (2 + 6, 3)
     assert cosines[0].allclose(torch.ones((), dtype=torch.float64))
     assert (cosines[-1] < cosines[1]).all() and cosines[-1].max() < 0.9
@@ -380,8 +384,8 @@ def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_one
 
 
 def test_vocabulary_statistics_count_tokens():
-    pieces = ["[PAD]", "[unused1]", "##", "a", "##a", "the", "##ing", "дом", "##日", "1990", "!"]
-    found = vocabulary_statistics([*pieces, "aд"]).numbers
+    tokens = ["[PAD]", "[unused1]", "##", "a", "##a", "the", "##ing", "дом", "##日", "1990", "!"]
+    found = vocabulary_statistics([*tokens, "aд"]).numbers
     assert found["counts"] == {
         "tokens": 12, "reserved": 2, "beginnings": 7, "continuations": 3,
         "beginnings of one character": 2, "continuations of one character": 2,

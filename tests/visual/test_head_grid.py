@@ -1,4 +1,4 @@
-"""The page of heads: the numbers it carries, that it stands alone, and that it lives."""
+"""The page of heads: its numbers, no external files, and its script."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_weights_above_one_keep_their_size():
     assert weights(data["panels"][0]) == pytest.approx([2.5, 0.5], abs=4e-5)
 
 
-def test_nothing_to_attend_to_is_zero_and_never_nan():
+def test_rows_of_nan_weights_are_written_as_zeros():
     given = torch.tensor([[[float("nan"), float("nan")], [0.5, 0.5]]])
     page = HeadGrid((Panel.of("decoder", 1, given),)).html()
     (data,) = embedded(page)
@@ -55,7 +55,7 @@ def test_nothing_to_attend_to_is_zero_and_never_nan():
     assert "NaN" not in page and "nan" not in re.sub(r"<script>.*?</script>", "", page, flags=re.S)
 
 
-def test_six_layers_of_eight_heads_of_three_attentions_over_sixty_words_stay_below_3_mb():
+def test_a_page_of_six_layers_with_eight_heads_is_below_3_mb():
     words = [f"word{index}" for index in range(60)]
     layer = random_heads(8, 60, 60)
     panels = [

@@ -1,4 +1,4 @@
-"""Heatmaps and lines: what is drawn is what was given, whatever the words are."""
+"""Heatmaps and lines show the given numbers and words, for words of any kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_opacity_is_the_weight_over_the_largest():
 
 
 @pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [float("nan")] * 3])
-def test_a_row_with_nothing_to_attend_to_is_empty(row):
+def test_a_row_of_zero_or_nan_weights_is_empty(row):
     picture = Heatmap.of([WEIGHTS[0], row], ROWS[:2], COLUMNS)
     assert {key[0] for key in tips(picture.svg())} == {"the"}
     assert "nan" not in picture.svg() + picture.text() + picture.html()
@@ -99,7 +99,7 @@ def test_colours_are_used_only_where_the_terminal_has_them():
 
 
 @pytest.mark.parametrize("count", [3, 60])
-def test_svg_and_page_are_well_formed_and_inert(count):
+def test_svg_and_page_are_well_formed_and_escaped(count):
     words = (SAVAGE * 8)[:count]
     picture = Heatmap.of(random_rows(count, count), words, words, SAVAGE[0])
     ElementTree.fromstring(picture.svg())

@@ -81,7 +81,7 @@ def test_variance_of_scores_grows_like_the_width_of_a_head():
     assert numbers["plain_gradient"][2] < numbers["scaled_gradient"][2] / 2
 
 
-def test_the_gradient_of_the_largest_weight_is_what_autograd_says():
+def test_the_gradient_of_the_largest_weight_equals_autograd():
     scores = torch.randn(6, dtype=torch.float64, requires_grad=True)
     largest = scores.softmax(-1).max()
     largest.backward()
@@ -90,7 +90,7 @@ def test_the_gradient_of_the_largest_weight_is_what_autograd_says():
 
 
 @pytest.mark.parametrize("name", ["self_attention", "convolution", "kernel_regression"])
-def test_every_example_can_be_shown_everywhere(name, tmp_path):
+def test_every_example_is_shown_as_text_page_and_picture(name, tmp_path):
     picture = getattr(lecture_examples, name)()
     assert widest(picture.text(80)) <= 80
     page = picture.html()
@@ -98,7 +98,7 @@ def test_every_example_can_be_shown_everywhere(name, tmp_path):
     assert picture.save(tmp_path / "a.png").stat().st_size > 5000
 
 
-def test_sinusoids_are_the_closed_formula():
+def test_sinusoids_equal_the_formula():
     weights = sinusoids(20, 8).weights
     for position in range(20):
         for i in range(4):
@@ -115,7 +115,7 @@ def test_signed_values_have_two_colours_and_a_scale():
     assert "blank = -1, @ = 1" in text and widest(text) <= 80
 
 
-def test_masks_are_drawn_as_they_are():
+def test_the_picture_of_a_mask_has_its_cells():
     picture = mask_grid(masks.causal().grid(4, 4)[0, 0], list("abcd"), list("abcd"))
     rows = [line.split()[1:] for line in picture.text().splitlines()[2:6]]
     assert rows == [

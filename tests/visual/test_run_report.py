@@ -86,11 +86,11 @@ def test_points_agree_with_the_axes():
         (5, 5, [5]),
     ],
 )
-def test_ticks_are_round(low, high, expected):
+def test_axis_ticks_are_round_numbers(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_numbers_are_short():
+def test_numbers_and_durations_are_abbreviated():
     shown = [short(v) for v in (0, 0.001, 12, 1234, 65_000_000, 3.3e18, -2.5e3)]
     assert shown == ["0", "0.001", "12", "1.234k", "65M", "3.3e18", "-2.5k"]
     assert [duration(s) for s in (4.25, 59.7, 61, 3725)] == [
@@ -98,14 +98,14 @@ def test_numbers_are_short():
     ]  # fmt: skip
 
 
-def test_sparks_follow_the_values():
+def test_sparklines_follow_the_values():
     assert spark([0, 1, 2, 3, 4], 5, color=True) == "▁▃▅▆█"
     assert spark([1, 1], 5, color=False) == ".."
     assert len(spark(list(range(1000)), 40, color=False)) == 40
 
 
 @pytest.mark.parametrize("ys", [[], [1.0], [math.nan], [2.0, 2.0], [0.0, 0.0]])
-def test_charts_of_little_or_nothing(ys, tmp_path):
+def test_charts_of_empty_or_constant_series_are_drawn(ys, tmp_path):
     chart = Curves((Series("a", tuple(enumerate(ys))), Series("b", ())), "t")
     assert "nan" not in chart.svg()
     assert widest(chart.text() + "\n.") <= 80
@@ -135,7 +135,7 @@ def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
     assert loose.points == ((3e6, 20.0), (3e6, 21.0), (3e6, 25.0)) and not loose.joined
 
 
-def test_columns_that_nobody_measured_are_left_out():
+def test_the_comparison_has_no_columns_without_values():
     one = ComparedModel("a", (1.0,), notes={"data": "Tatoeba"})
     table = compare_results([one]).parts[0]
     assert (table.head, table.rows) == (("model", "BLEU", "data"), (("a", "1.00", "Tatoeba"),))
@@ -143,7 +143,7 @@ def test_columns_that_nobody_measured_are_left_out():
         ComparedModel("b", ())
 
 
-def test_tables_fit_the_terminal_and_are_inert():
+def test_tables_fit_the_terminal_and_are_escaped():
     table = Table.of(
         ["word", "n", "text"], [[word, "1.5", word * 20] for word in SAVAGE], SAVAGE[0]
     )
@@ -177,7 +177,7 @@ def test_the_report_is_escaped_and_loads_nothing():
     assert reader.words.count(SAVAGE[0]) >= 7  # shown, as text
 
 
-def test_the_report_tells_its_numbers():
+def test_the_report_shows_its_numbers():
     shown = Reader(report().html()).words
     for text in ("12.5", "30M", "12.00 ± 2.00", "Loss", "Samples", "source", "reference", "日本語"):
         assert text in shown
@@ -188,7 +188,7 @@ def test_an_empty_report_is_a_page():
     assert "<h2>" not in page and page.startswith("<!doctype html>")
 
 
-def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_report_that_cannot_be_written_leaves_the_earlier_file(tmp_path, monkeypatch):
     path = report().save(tmp_path / "report.html")
     before = path.read_text(encoding="utf-8")
     monkeypatch.setattr(RunReport, "html", lambda self: 1 / 0)

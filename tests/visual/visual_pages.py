@@ -1,4 +1,4 @@
-"""What the tests of pages share: reading them the way a browser would, as far as is needed."""
+"""Helpers of the tests of pages: a small HTML reader."""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ and a field of config.json lists them, so that they are pruned again when they a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -19,7 +21,6 @@ from regard.attention.pruning import cut_zeros, pruned_heads, with_all_heads
 from regard.checkpoints.filling import SkipInit
 from regard.errors import ConfigError, RegardError
 from regard.lazy import imported
-from regard.suggest import nearest
 
 if TYPE_CHECKING:
     from regard.checkpoints.formats.layout import Layout
@@ -44,21 +45,52 @@ def layout_of(model_type: object) -> Layout:
         ConfigError: no model here is published under this type.
     """
     if not isinstance(model_type, str) or model_type not in LAYOUTS:
+        close = get_close_matches(str(model_type), LAYOUTS, n=1, cutoff=0.85)
         raise ConfigError(
-            f"config.json: `model_type` must be one of {', '.join(LAYOUTS)}, but is "
-            f"{model_type!r}. {nearest(str(model_type), LAYOUTS)}"
+            f"config.json: `model_type` is {model_type!r}, and there is no such model here. It "
+            f"must be one of {', '.join(LAYOUTS)}."
+            + (f" Did you mean {close[0]!r}?" if close else "")
         )
     return imported(LAYOUTS[model_type])
 
 
+def infer_model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """The `model_type` of a folder whose config.json has none: by its architecture and its tensors.
+
+    Raises:
+        ConfigError: the tensors are of no model here, or of several.
+    """
+    layouts = {name: layout_of(name) for name in LAYOUTS}
+    architecture = (config.get("architectures") or [""])[0]
+    named = [name for name, one in layouts.items() if architecture in one.known_architectures]
+    counts = {name: layouts[name].recognized(tensors) for name in named or layouts}
+    best = [name for name, count in counts.items() if count and count == max(counts.values())]
+    if len(best) == 1:
+        return best[0]
+    why = (
+        f"the tensors fit {' and '.join(best)} alike"
+        if best
+        else f"the tensors, such as {next(iter(tensors), 'none')}, are of none of these"
+    )
+    raise ConfigError(
+        f"config.json: `model_type` is missing, and {why}. Write the one that the model has: "
+        f'"model_type": {" or ".join(json.dumps(name) for name in best or LAYOUTS)}.'
+    )
+
+
 def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """The contents of config.json and model.safetensors; None where nobody has the architecture."""
-    for layout in map(layout_of, LAYOUTS):
-        if layout.holds(model):
-            config, tensors = layout.write(with_all_heads(model))
-            pruned = pruned_heads(model)
-            return config | ({PRUNED: pruned} if pruned else {}), tensors
-    return None
+    layout = layout_for(model)
+    if layout is None:
+        return None
+    config, tensors = layout.write(with_all_heads(model))
+    pruned = pruned_heads(model)
+    return config | ({PRUNED: pruned} if pruned else {}), tensors
+
+
+def layout_for(model: nn.Module) -> Layout | None:
+    """The layout in which a model is published; None where nobody has the architecture."""
+    return next((layout for layout in map(layout_of, LAYOUTS) if layout.holds(model)), None)
 
 
 def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:

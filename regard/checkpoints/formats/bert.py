@@ -52,7 +52,7 @@ FIELDS = {
     "pad": Field("pad_token_id", 0, TokenId | None),
 }
 FIXED = {"position_embedding_type": ("absolute",)}
-HARMLESS = [
+SILENT = [
     # ids that only generation and their tokenizer read
     *("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
     # of the multilingual files: the sizes of a pooler that their own code never built
@@ -70,7 +70,7 @@ BERT = EncoderLayout(
     model=Bert,
     family="Bert",
     model_type="bert",
-    config=ConfigTable(FIELDS, FIXED, HARMLESS),
+    config=ConfigTable(FIELDS, FIXED, SILENT),
     prefix="bert.",
     body=BODY,
     ignored=IGNORED,

@@ -1,21 +1,23 @@
 """config.json of other libraries, read field by field: what we do not compute raises an error.
 
-A table says for one `model_type` which of their fields are ours, which must have a certain value
-because our model computes nothing else, and which change no result.
+A table says for one `model_type` which of their fields are ours, and which must have a certain
+value because our model computes nothing else. Any other field cannot change a result: the class of
+`transformers` for this model type does not read it. It is ignored, and a warning names it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from regard.errors import ConfigError
 from regard.models.config import Probability
 from regard.schema import checked
-from regard.suggest import nearest
 
 # their activation -> ours; of several names for one of ours the first is written
 ACTIVATIONS = {
@@ -41,8 +43,8 @@ ACTIVATIONS = {
     "sigmoid": "sigmoid",
     "linear": "linear",
 }
-# Of every model type: what changes no result.
-HARMLESS = (
+# Of every model type: fields without effect that need no mention.
+SILENT = (
     # notes about the file
     *("_name_or_path", "architectures", "finetuning_task", "language", "model_type", "name"),
     *("prefix", "regard", "tokenizer_class", "transformers.js_config", "transformers_version"),
@@ -51,19 +53,13 @@ HARMLESS = (
     *("chunk_size_feed_forward", "dtype", "gradient_checkpointing", "initializer_factor"),
     *("output_attentions", "output_hidden_states", "output_past", "return_dict", "torch_dtype"),
     *("torchscript", "use_bfloat16", "use_cache", "xla_device"),
-    # their generation, when its options were kept here
+    # of their generation
     *("max_length", "task_specific_params"),
     # the names of labels, which tasks read
     *("_num_labels", "id2label", "label2id", "num_labels", "problem_type"),
 )
-# Of every model type: their name -> the values under which nothing is computed otherwise.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "is_encoder_decoder": (False,),
-    "cross_attention_hidden_size": (None,),
-    "add_cross_attention": (False,),
-    "is_decoder": (False,),
-    "tie_encoder_decoder": (False,),
-    "pruned_heads": ({},),
+# The same, where they have these values, which older releases always write.
+SILENT_VALUES: dict[str, tuple[Any, ...]] = {
     "min_length": (0,),
     "do_sample": (False,),
     "early_stopping": (False,),
@@ -82,10 +78,32 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "output_scores": (False,),
     "return_dict_in_generate": (False,),
     "remove_invalid_values": (False,),
+    "tie_encoder_decoder": (False,),
 }
-
-
-REQUIRED: Any = object()  # as `absent`: the field must be there
+# Fields of generation, which models that generate read from config.json where a folder has no
+# generation_config.json.
+GENERATION = (
+    *(name for name in SILENT_VALUES if name != "tie_encoder_decoder"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "renormalize_logits"),
+    *("forced_bos_token_id", "forced_eos_token_id", "penalty_alpha", "max_new_tokens"),
+    *("min_new_tokens", "decoder_start_token_id"),
+)
+# Of every model type: fields that change results -> the values that our models compute. null, and
+# what is as empty, means that a field is not used.
+DECISIVE: dict[str, tuple[Any, ...]] = {
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+    "is_decoder": (False,),
+    "pruned_heads": ({},),
+    "quantization_config": ({},),
+    "per_layer_config": ({},),
+    "configuration_files": ([],),
+}
+REMEDIES = {
+    "quantization_config": "Open the model in the library that quantized it, and save it with "
+    "weights in float32 or half precision",
+    "configuration_files": "Rename the file that it names to config.json",
+}
 
 
 @dataclass(frozen=True)
@@ -108,11 +126,9 @@ class Field:
         """Our value.
 
         Raises:
-            ConfigError: theirs is missing, of another type, or none that our model computes.
+            ConfigError: theirs is of another type, or none that our model computes.
         """
         value = config.get(self.theirs, self.absent)
-        if value is REQUIRED:
-            raise ConfigError(f"config.json: `{self.theirs}` is missing.")
         if self.names is None:
             return checked(value, self.kind, "config.json", ConfigError, self.theirs)
         if value is None and self.absent is None:
@@ -156,12 +172,14 @@ class ConfigTable:
     """fields: ours -> theirs.
 
     fixed: theirs -> the values that our model computes; the first is written.
-    harmless: further names of theirs that change no result of this model type.
+    silent: further names of theirs that change no result of this model type and need no mention.
+    aliases: further names of fields -> the names of these.
     """
 
     fields: Mapping[str, Field]
     fixed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    harmless: Sequence[str] = ()
+    silent: Sequence[str] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def theirs(self) -> dict[str, str]:
@@ -169,27 +187,16 @@ class ConfigTable:
         return {ours: one.theirs for ours, one in self.fields.items()}
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of our configuration.
+        """The options of our configuration. A warning names the fields that are ignored.
 
         Raises:
-            ConfigError: a field has a value that our model does not compute, or is unknown.
+            ConfigError: a field has a value that our model does not compute.
         """
-        known = {one.theirs for one in self.fields.values()}
-        fixed = {**NEUTRAL, **self.fixed}
-        free = {*known, *HARMLESS, *self.harmless}
-        for name, value in config.items():
-            if name in free:
-                continue
-            if name in fixed:
-                if value not in fixed[name]:
-                    wanted = " or ".join(repr(one) for one in fixed[name])
-                    raise unsupported(name, wanted, value)
-            elif value is not None:
-                raise ConfigError(
-                    f"config.json: `{name}` (here {value!r:.60}) is a field that this library does "
-                    f"not know for this model type. {nearest(name, sorted({*known, *self.fixed}))} "
-                    "Remove it if it changes nothing."
-                )
+        config = with_own_names(config, self.aliases)
+        fixed = {**DECISIVE, **self.fixed}
+        check_decisive(config, fixed)
+        known = {one.theirs for one in self.fields.values()} | {*self.aliases}
+        warn_ignored(config, {*known, *fixed, *self.silent}, nearby={*known, *self.fixed})
         return {ours: one.read(config) for ours, one in self.fields.items()}
 
     def can_write(self, config: Any) -> bool:
@@ -200,6 +207,62 @@ class ConfigTable:
         """Their fields for our configuration."""
         table = {one.theirs: one.write(getattr(config, ours)) for ours, one in self.fields.items()}
         return {**table, **{name: values[0] for name, values in self.fixed.items()}}
+
+
+def with_own_names(config: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """The fields, those that have an alias under their own name, too.
+
+    Raises:
+        ConfigError: a field and its alias differ.
+    """
+    found = dict(config)
+    for alias, name in aliases.items():
+        value = found.get(alias)
+        if found.get(name) is None and value is not None:
+            found[name] = value
+        if value not in (None, found.get(name)):
+            must = f"equal to `{name}` ({found[name]!r}), of which it is another name,"
+            raise unsupported(alias, must, value)
+    return found
+
+
+def check_decisive(config: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> None:
+    """Compare fields that change results with the values that our model computes.
+
+    Raises:
+        ConfigError: a field has another value.
+    """
+    for name, allowed in values.items():
+        value = config.get(name)
+        if value is not None and value not in allowed:
+            wanted = " or ".join(repr(one) if one not in ({}, []) else "absent" for one in allowed)
+            raise unsupported(name, wanted, value, REMEDIES.get(name))
+
+
+def warn_ignored(
+    config: Mapping[str, Any], known: Iterable[str], nearby: Iterable[str] = ()
+) -> None:
+    """Warn of fields that are not known, once and by name.
+
+    nearby: names that a field may be a misspelling of.
+    """
+    silent = {*known, *SILENT}
+    names = [
+        name
+        for name, value in config.items()
+        if name not in silent and value is not None and value not in SILENT_VALUES.get(name, ())
+    ]
+    if not names:
+        return
+    said = (
+        f"config.json: these fields are ignored, as transformers ignores them, because models of "
+        f"type {config.get('model_type')} do not read them: {', '.join(names)}."
+    )
+    absent = [name for name in nearby if name not in config]
+    for name in names:
+        for close in get_close_matches(name, absent, n=1, cutoff=0.9):
+            said += f" Is {name} meant to be {close}?"
+    warnings.warn(said, stacklevel=2)
 
 
 def label_names(config: Mapping[str, Any]) -> dict[int, str]:
@@ -217,32 +280,15 @@ def label_names(config: Mapping[str, Any]) -> dict[int, str]:
     numbers = [str(number) for number in given]
     if not all(re.fullmatch("0|[1-9][0-9]{0,8}", number) for number in numbers):
         raise unsupported("id2label", wanted, given)
-    named = {int(number): str(given[number]) for number in sorted(given, key=int)}
-    _check_label2id(config.get("label2id"), named)
-    return named
+    return {int(number): str(given[number]) for number in sorted(given, key=int)}
 
 
 def _is_name(value: Any) -> bool:
-    """A text, or a number that some files have in its place."""
+    """A text, or a number that some files have instead."""
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
-def _check_label2id(given: Any, named: Mapping[int, str]) -> None:
-    """The way back must not contradict `id2label`; names of its own beside it are let be."""
-    if given is None:
-        return
-    wanted = 'numbers by their names, such as {"no": 0}'
-    if not isinstance(given, Mapping):
-        raise unsupported("label2id", wanted, given)
-    for number, name in named.items():
-        if name in given and str(given[name]) != str(number):
-            must = f"the inverse of `id2label`, which gives {name!r} the number {number}"
-            raise unsupported("label2id", must, given)
-
-
-def unsupported(name: str, must: str, value: Any) -> ConfigError:
-    """For a value that our model does not compute."""
-    return ConfigError(
-        f"config.json: `{name}` must be {must}, but is {value!r:.200}: "
-        "this model has no part that computes it otherwise."
-    )
+def unsupported(name: str, must: str, value: Any, remedy: str | None = None) -> ConfigError:
+    """For a value that our model does not compute. remedy: what to do, without the full stop."""
+    why = remedy or "this model has no part that computes it otherwise"
+    return ConfigError(f"config.json: `{name}` must be {must}, but is {value!r:.200}: {why}.")

@@ -41,7 +41,12 @@ FIELDS = {
     "pad": Field("pad_token_id", 0, TokenId | None),
 }
 # Ids that only generation and their tokenizer read; and how their training shared the output.
-HARMLESS = ["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"]
+SILENT = ["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"]
+ALIASES = {
+    "hidden_size": "dim",
+    "num_attention_heads": "n_heads",
+    "num_hidden_layers": "n_layers",
+}
 
 CLASSIFIER = affine("output", "classifier")
 INNER = affine("inner.dense", "pre_classifier")
@@ -50,9 +55,10 @@ DISTILBERT = EncoderLayout(
     model=DistilBert,
     family="DistilBert",
     model_type="distilbert",
-    config=ConfigTable(FIELDS, {}, HARMLESS),
+    config=ConfigTable(FIELDS, {}, SILENT, ALIASES),
     prefix="distilbert.",
     body=BODY,
+    adapted=("q_lin", "v_lin"),
     ignored=["embeddings.position_ids"],
     heads={
         "masked_lm": HeadLayout(

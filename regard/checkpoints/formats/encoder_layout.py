@@ -1,4 +1,4 @@
-"""How encoders with heads are published: one layout for a family, all its heads in it.
+"""The layout of an encoder family with all its heads.
 
 The tensors of a file say which heads it holds; where several heads share a tensor's name
 ("classifier"), the architecture that config.json names decides.
@@ -6,9 +6,11 @@ The tensors of a file say which heads it holds; where several heads share a tens
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -52,6 +54,10 @@ class HeadLayout:
         theirs = {row[0]: row[1] for row in self.rows}
         return theirs.get("output.weight", self.rows[0][1])
 
+    def is_whole(self, tensors: Collection[str]) -> bool:
+        """Whether all tensors are there that a file has in any case."""
+        return all(_their_name(row) in tensors for row in self.rows if row[0] not in self.tied)
+
     def rows_for(self, tied: bool) -> list[tuple]:
         """The rows of a model whose output is tied to the embedding, or is not."""
         if tied:
@@ -69,6 +75,7 @@ class EncoderLayout:
     prefix: before the names of the encoder where there is a head ("bert.").
     body: rows for the encoder's tensors, ours after `encoder.`, theirs after the prefix.
     heads: kind -> its names.
+    adapted: their names of the projections that low-rank adapters change by default.
     ignored: names, after the prefix, that carry nothing.
     unsupported_architectures: those that this library does not compute -> why.
     """
@@ -80,6 +87,7 @@ class EncoderLayout:
     prefix: str
     body: Rows
     heads: Mapping[str, HeadLayout]
+    adapted: tuple[str, ...] = ("query", "value")
     ignored: Sequence[str] = ()
     unsupported_architectures: Mapping[str, str] = field(default_factory=dict)
 
@@ -106,27 +114,33 @@ class EncoderLayout:
 
     # ------------------------------------------------------------------------- `Layout`
 
+    @property
+    def known_architectures(self) -> Collection[str]:
+        """See `Layout`."""
+        return self.architectures.values()
+
+    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
+        """See `Layout`; heads do not count."""
+        wanted = {self.prefix + _their_name(row).format(layer=0) for row in self.body}
+        return len(wanted) if wanted <= self._with_prefix(tensors).keys() else 0
+
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; an encoder alone is one without heads."""
         encoder: Any = model.encoder if isinstance(model, EncoderWithHeads) else model
         return (
             type(encoder) is self.model
             and self.config.can_write(encoder.config)
-            and self._architecture_of(model) is not None
+            and self._name_of(model) is not None
         )
 
     def write(self, model: EncoderWithHeads | Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `Layout`."""
-        architecture = self._architecture_of(model)
-        model = model if isinstance(model, EncoderWithHeads) else EncoderWithHeads(model, {})
-        config = {"model_type": self.model_type, "architectures": [architecture]}
+        config = {"model_type": self.model_type, "architectures": [self.architecture_of(model)]}
         config |= self.config.write(model.config)
-        counts = [count for kind, count in model.outputs().items() if kind in LABELLED]
+        outputs = model.outputs() if isinstance(model, EncoderWithHeads) else {}
+        counts = [count for kind, count in outputs.items() if kind in LABELLED]
         config |= _labels(counts[0]) if counts else {}
-        tensors = self.names(tuple(model.heads), model.config).write(model.state_dict())
-        if architecture == self.architectures[()]:
-            tensors = {name.removeprefix(self.prefix): t for name, t in tensors.items()}
-        return config, tensors
+        return config, self.names_of(model).write(cast(nn.Module, model).state_dict())
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """See `Layout`."""
@@ -138,8 +152,42 @@ class EncoderLayout:
         encoder = self.model(ours)
         heads = {kind: self._head(encoder, kind, config, named) for kind in kinds}
         model = EncoderWithHeads(encoder, heads)
+        model.architecture = self._named_architecture(config)
         assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
+
+    def names_of(self, model: EncoderWithHeads | Encoder) -> Names:
+        """See `Layout`."""
+        kinds = {*model.heads} if isinstance(model, EncoderWithHeads) else set()
+        bare = kinds <= {"pooler"} and self.architecture_of(model) == self.architectures[()]
+        theirs = self.prefix if bare else ""
+        if isinstance(model, EncoderWithHeads):
+            return self.names(tuple(model.heads), model.config).without_prefixes(theirs=theirs)
+        return self.names((), model.config).without_prefixes("encoder.", theirs)
+
+    def architecture_of(self, model: object) -> str:
+        """See `Layout`."""
+        name = self._name_of(model)
+        assert name is not None
+        return name
+
+    def with_architecture(
+        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
+    ) -> EncoderWithHeads | Encoder:
+        """See `Layout`."""
+        kinds = self._required_heads(self._named_architecture({"architectures": [name]}))
+        body = cast(Encoder, model)
+        whole = model if isinstance(model, EncoderWithHeads) else EncoderWithHeads(body, {})
+        if not kinds:
+            kinds = tuple(kind for kind in whole.heads if kind == "pooler")
+        heads = {}
+        for kind in kinds:
+            sign, own = self.heads[kind].sign, whole.outputs().get(kind)
+            if own is None and sign not in tensors:
+                raise CheckpointError(f"there is no tensor {sign}, the head of {name}.")
+            labelled = kind in LABELLED and sign in tensors
+            heads[kind] = whole.with_head(kind, tensors[sign].size(0) if labelled else own or 1)
+        return EncoderWithHeads(whole.encoder, {k: one.heads[k] for k, one in heads.items()})
 
     def in_their_order(self, hidden: Tensor) -> Tensor:
         """See `Layout`; the order is ours."""
@@ -172,38 +220,84 @@ class EncoderLayout:
         """The heads that the tensors belong to.
 
         Raises:
-            ConfigError: `architectures` names an unknown one, or none where the tensors alone do
-                not decide.
-            CheckpointError: the architecture's own head is not among the tensors.
+            ConfigError: `architectures` names an unknown one.
+            CheckpointError: the architecture's own head is not among the tensors, or there are
+                several heads and no architecture is named.
         """
         architecture = self._named_architecture(config)
-        required = self._required_heads(architecture)
         signs = {kind: head.sign for kind, head in self.heads.items() if head.sign in tensors}
-        shared = {kind: s for kind, s in signs.items() if [*signs.values()].count(s) > 1}
-        if shared and not architecture:
-            possible = [name for k, name in self.architectures.items() if {*k} & shared.keys()]
-            raise ConfigError(
-                f"config.json: `architectures` must name one of {', '.join(possible)}, for the "
-                f"tensors alone do not say whose head {' and '.join(sorted({*shared.values()}))} "
-                f'is. Write, for example, "architectures": ["{possible[0]}"].'
-            )
-        found = [kind for kind in signs if kind not in shared or kind in required]
+        if architecture:
+            found = self._heads_of_architecture(architecture, signs, tensors)
+        else:
+            found = self._heads_of_tensors(signs, config, tensors)
         # A pooler that is the inner layer of another head is not a head of its own.
         if any(kind in self.model.pooled for kind in found if kind != "pooler"):
             found = [kind for kind in found if kind != "pooler"]
+        return tuple(sorted(found))
+
+    def _heads_of_architecture(
+        self, architecture: str, signs: Mapping[str, str], tensors: Collection[str]
+    ) -> list[str]:
+        """Its own heads, and further whole ones if an architecture has them all."""
+        required = self._required_heads(architecture)
         for kind in required:
-            if kind not in found:
+            if kind not in signs:
                 raise CheckpointError(
                     f"published weights do not fit the model:\n  missing: "
                     f"{self.heads[kind].sign} (the head of {architecture})"
                 )
+        taken = {signs[kind] for kind in required}
+        shared = [sign for sign in signs.values() if [*signs.values()].count(sign) > 1]
+        others = [
+            kind
+            for kind, sign in signs.items()
+            if sign not in taken and sign not in shared and self.heads[kind].is_whole(tensors)
+        ]
+        found = [*required, *others]
+        if self._architecture(found) is None:  # leftovers of another head
+            found = [*required, *(kind for kind in others if kind == "pooler")]
+        return found
+
+    def _heads_of_tensors(
+        self, signs: Mapping[str, str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> list[str]:
+        """The heads of a file that names no architecture."""
+        shared = [kind for kind, sign in signs.items() if [*signs.values()].count(sign) > 1]
+        found = [kind for kind in signs if kind not in shared]
+        if shared:
+            found.append(self._shared_head(shared, config, tensors))
         if self._architecture(found) is None:
+            known = ", ".join(self.architectures.values())
             raise CheckpointError(
-                f"published weights do not fit the model:\n  extra: no architecture of "
-                f"{self.model_type} has all the heads of "
-                f"{', '.join(sorted(signs[kind] for kind in found))}"
+                f"config.json: `architectures` must name one of {known}, for there are tensors of "
+                f"several heads: {', '.join(sorted(signs[kind] for kind in found))}."
             )
-        return tuple(sorted(found))
+        if shared:
+            name = self._architecture(found)
+            warnings.warn(
+                f"config.json: `architectures` is missing. By the tensors and labels this is a "
+                f'{name}; otherwise write, for example, "architectures": '
+                f'["{self._architecture(shared[:1])}"].',
+                stacklevel=2,
+            )
+        return found
+
+    def _shared_head(
+        self, kinds: Sequence[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> str:
+        """Which of several heads with the same names of tensors a file holds.
+
+        The tagger has no inner layer. Of the others, transformers opens one with a single output as
+        a classifier only if config.json has one label.
+        """
+        whole = [kind for kind in kinds if self.heads[kind].is_whole(tensors)]
+        outputs = tensors[self.heads[kinds[0]].sign].shape[:1]
+        if "multiple_choice" in whole and [*outputs] == [1] and _labels_in(config) != 1:
+            return "multiple_choice"
+        named = [str(name) for name in label_names(config).values()]
+        tags = bool(named) and all(re.fullmatch("O|[BIESLU]-.+", name) for name in named)
+        wanted = ("tags", "classes") if tags else ("classes", "tags")
+        return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 
     def _named_architecture(self, config: Mapping[str, Any]) -> str:
         """The architecture that config.json names, "" where it names none."""
@@ -229,9 +323,17 @@ class EncoderLayout:
         heads = {kind for kind in kinds if kind != "pooler"}
         return next((name for k, name in self.architectures.items() if set(k) == heads), None)
 
-    def _architecture_of(self, model: object) -> str | None:
-        """Their name for a model of ours."""
-        return self._architecture(model.heads if isinstance(model, EncoderWithHeads) else ())
+    def _name_of(self, model: object) -> str | None:
+        """Their name for a model of ours, if they have it."""
+        if not isinstance(model, EncoderWithHeads):
+            return self._architecture(())
+        computed, stated = self._architecture(model.heads), model.architecture
+        return stated if computed is not None and self._has_heads_of(stated, model) else computed
+
+    def _has_heads_of(self, architecture: str, model: EncoderWithHeads) -> bool:
+        """Whether this is an architecture of the family, and the model has its heads."""
+        known = architecture in self.architectures.values()
+        return known and {*self._required_heads(architecture)} <= {*model.heads}
 
     def _head(
         self, encoder: Encoder, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -240,10 +342,9 @@ class EncoderLayout:
             return encoder.new_head(kind)
         sign = self.heads[kind].sign
         outputs = tensors[sign].size(0) if tensors[sign].dim() else 1
-        labels = config.get("id2label")
-        named = config.get("num_labels", outputs) if labels is None else len(label_names(config))
-        if named != outputs:
-            where = "num_labels" if labels is None else "id2label"
+        named = _labels_in(config)
+        if named not in (None, outputs):
+            where = "num_labels" if config.get("id2label") is None else "id2label"
             raise ConfigError(
                 f"config.json: `{where}` tells of {named} labels, but {sign} has {outputs} "
                 "rows. Name each of them once."
@@ -291,6 +392,13 @@ def packed(ours: str, theirs: Sequence[str]) -> list[tuple]:
 def affine(ours: str, theirs: str, *transform: Transform) -> list[tuple]:
     """The weight and the bias of a layer or a norm."""
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", *transform) for kind in ("weight", "bias")]
+
+
+def _labels_in(config: Mapping[str, Any]) -> Any:
+    """How many labels config.json tells of; None: it tells nothing."""
+    if config.get("id2label") is None:
+        return config.get("num_labels")
+    return len(label_names(config))
 
 
 def _labels(count: int) -> dict[str, Any]:

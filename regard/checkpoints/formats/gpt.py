@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from regard.checkpoints.formats.config_table import (
+    GENERATION,
     ConfigTable,
     Field,
     activation,
@@ -28,6 +29,7 @@ from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2
+from regard.models.protocols import Encoder
 
 LM_HEAD = "lm_head.weight"
 # theirs -> the values that our head for multiple choice computes
@@ -90,7 +92,15 @@ class GPTLayout(EncoderLayout):
             table.rows.append(NameRow.of("encoder.head.weight", LM_HEAD))
         return table
 
-    def _architecture_of(self, model: object) -> str | None:
+    def with_architecture(
+        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
+    ) -> EncoderWithHeads | Encoder:
+        """See `Layout`; a language model is not under heads."""
+        if name == self.language_model:
+            return model.encoder if isinstance(model, EncoderWithHeads) else cast(Encoder, model)
+        return super().with_architecture(model, name, tensors)
+
+    def _name_of(self, model: object) -> str | None:
         return (
             self._architecture(model.heads)
             if isinstance(model, EncoderWithHeads)
@@ -141,14 +151,17 @@ FIELDS = {
     "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
     "init_range": Field("initializer_range", 0.02, InitScale),
     "output": Field(
-        "tie_word_embeddings",
-        True,
-        names={True: "tied", False: "own"},
-        back={"none": False},
+        "tie_word_embeddings", True, names={True: "tied", False: "own"}, back={"none": False}
     ),
     "pad": Field("pad_token_id", None, TokenId | None),
 }
-HARMLESS = [*SUMMARY, "n_ctx"]
+SILENT = [*SUMMARY, *GENERATION, "n_ctx"]
+ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 
 GPT_ACTIVATIONS = {"gelu": "gelu-tanh", "relu": "relu", "silu": "swish", "swish": "swish"}
 GPT_TABLE = ConfigTable(
@@ -161,7 +174,8 @@ GPT_TABLE = ConfigTable(
         "bos": Field("bos_token_id", None, TokenId | None),
         "eos": Field("eos_token_id", None, TokenId | None),
     },
-    harmless=[*HARMLESS, "n_special", "predict_special_tokens"],
+    silent=[*SILENT, "n_special", "predict_special_tokens"],
+    aliases=ALIASES,
 )
 GPT_LAYOUT = GPTLayout(
     model=GPT,
@@ -169,6 +183,7 @@ GPT_LAYOUT = GPTLayout(
     model_type="openai-gpt",
     config=GPT_TABLE,
     prefix="transformer.",
+    adapted=("c_attn",),
     ignored=IGNORED,
     body=[
         ("embedding.weight", "tokens_embed.weight"),
@@ -192,7 +207,8 @@ GPT2_TABLE = ConfigTable(
         "eos": Field("eos_token_id", 50256, TokenId | None),
     },
     # The order of the factors and their type: ours is in float32 always, where it is the same.
-    harmless=[*HARMLESS, "reorder_and_upcast_attn"],
+    silent=[*SILENT, "reorder_and_upcast_attn"],
+    aliases=ALIASES | {"hidden_dropout": "classifier_dropout"},
 )
 GPT2_LAYOUT = GPTLayout(
     model=GPT2,
@@ -200,6 +216,7 @@ GPT2_LAYOUT = GPTLayout(
     model_type="gpt2",
     config=GPT2_TABLE,
     prefix="transformer.",
+    adapted=("c_attn",),
     ignored=IGNORED,
     body=[
         ("embedding.weight", "wte.weight"),

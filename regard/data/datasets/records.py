@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from itertools import compress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from regard.data.files import ending, open_bytes, whole_lines_of
 from regard.data.readers import ItemReader, JsonLinesReader, Location, json_value
@@ -37,6 +41,16 @@ class RecordReader(Generic[T]):
         self.source: Source = str(data) if isinstance(data, str | PathLike) else ItemReader(data)
         self.what, self.unit, self._read = what, unit, read
         self.report = ReadReport((self.name,), unit=unit)
+
+    def only(self, chosen: np.ndarray) -> RecordReader[T]:
+        """The records, counted from 0, where `chosen` (N,) is true."""
+
+        def read(source: Source, report: ReadReport) -> Iterator[tuple[int, T]]:
+            return compress(self._read(source, report), chosen)
+
+        selected = copy(self)
+        selected._read = read
+        return selected
 
     @property
     def name(self) -> str:

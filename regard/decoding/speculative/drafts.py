@@ -220,7 +220,7 @@ class SmallModel:
         if isinstance(small, str):
             folder = small if self.file is None else str(_folder_beside(small, self.file))
             small = _opened(folder).to(active.tokens.device)
-        _check_pair(unwrapped(model), small)
+        _check_pair(unwrapped(model), unwrapped(small))
         small = generator(small)
         with evaluating(small):
             state, tokens = start_decoding(small, source)

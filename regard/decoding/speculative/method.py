@@ -328,10 +328,11 @@ class _Step:
             return lambda position, drafted: (best[:, position], highest[:, position])
         log_probs = normalized(scores)
         check(log_probs[..., 0].sum(1).tolist(), read)
+        scores = scores.to(log_probs.dtype)  # what filters read where there is no draft
 
         def choose(position: int, drafted: Tensor) -> tuple[Tensor, Tensor]:
             here, before = log_probs[:, position], proposal.tokens[:, :position]
-            allowed = choices.allowed(here, active, before)
+            allowed = choices.allowed(scores[:, position], active, before)
             probs = proposal.probs
             if probs is not None:
                 probs = probs[:, min(position, probs.size(1) - 1)]

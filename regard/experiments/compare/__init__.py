@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data import hash_of
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_at_least
 from regard.experiments.compare.conditions import check_equal, check_unchanged, conditions_of
 from regard.experiments.compare.results import OUTCOME, ComparisonResults, Outcome
 from regard.experiments.compare.workers import Job, WorkerPool
@@ -35,7 +35,7 @@ CONDITIONS = "conditions.json"
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One training of a comparison."""
 
     folder: Path
@@ -81,8 +81,7 @@ def compare(
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
-    if jobs < 1:
-        raise ConfigError(f"`jobs` must be at least 1, but is {jobs}.")
+    check_at_least(1, jobs=jobs)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
@@ -110,7 +109,7 @@ def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str,
     named: dict[str, tuple[Path, Any]] = {}
     for path in map(Path, recipes):
         recipe = read_recipe(path, overrides)
-        name = name_of_run(path, recipe)
+        name = name_of_run(path, recipe.name)
         if name in named:
             raise ConfigError(
                 f"{named[name][0]} and {path} are both named {name!r}. Give one of them another "
@@ -153,6 +152,6 @@ def _with_tokenizer(
     return [*others, f"tokenizer={{path={json.dumps(str(tokenizer))}}}"]
 
 
-def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> Run:
+def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> ComparedRun:
     job = Job(folder.name, folder, (str(path), *overrides))
-    return Run(folder, read_recipe(path, overrides), job)
+    return ComparedRun(folder, read_recipe(path, overrides), job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from regard.data import hash_of
 from regard.errors import ConfigError
 
 BUDGET = ("tokens", "epochs", "updates")
+MOST_SHOWN = 12  # differences in one message
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
 
 
@@ -38,16 +39,36 @@ def check_equal(conditions: Mapping[str, Mapping[str, Any]]) -> None:
     """
     (first, expected), *others = conditions.items()
     problems = [
-        f"{key}: {one!r} in {first}, {two!r} in {name}"
+        (key, f"{key}: {one!r} in {first}, {two!r} in {name}")
         for name, other in others
         for key, one, two in _differences(expected, other)
     ]
     if problems:
+        shown, more = _most_important(problems)
         raise ConfigError(
             "these recipes cannot be compared fairly, because they differ in\n  "
-            + "\n  ".join(problems)
+            + "\n  ".join(shown)
+            + more
             + "\nMake them equal, for all at once with name=value."
         )
+
+
+def _most_important(problems: Sequence[tuple[str, str]]) -> tuple[list[str], str]:
+    """The differences that explain others, and a line that counts the others.
+
+    Of recipes for different tasks this is the task alone; then come the data and the budget.
+    """
+    order = ("task", "data", "budget")
+
+    def rank(problem: tuple[str, str]) -> int:
+        section = problem[0].split(".")[0]
+        return order.index(section) if section in order else len(order)
+
+    found = sorted(problems, key=rank)
+    most = sum(key == "task" for key, _ in found) or MOST_SHOWN
+    left = len(found) - most
+    more = f"\n  and {left} other option{'s' if left > 1 else ''}" if left > 0 else ""
+    return [text for _, text in found[:most]], more
 
 
 def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
@@ -61,7 +82,7 @@ def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: P
         raise ConfigError(
             f"{folder} was started under other conditions:\n  "
             + "\n  ".join(problems)
-            + "\nPut them back, remove the folder, or choose another one with --out."
+            + "\nPut them back, remove the folder, or choose another one (`out`, --out)."
         )
 
 

@@ -48,8 +48,8 @@ class Estimate:
 
     parameters: by part of the model.  memory: bytes by use.  items: what the task counts, such as
     predicted "tokens" or "examples".  count: items of one update.  flops: of one update, for the
-    batch that `batch` describes.  places: tokens of the batch, padding included.  seconds: of one
-    update.  measured: how seconds and activations were found.
+    batch that `batch` describes.  batch_tokens: tokens of the batch, padding included.
+    seconds: of one update.  measured: how seconds and activations were found.
     """
 
     model: str
@@ -60,7 +60,7 @@ class Estimate:
     items: str
     count: float
     flops: float
-    places: int
+    batch_tokens: int
     updates: int | None
     seconds: float | None
     measured: str
@@ -84,7 +84,9 @@ class Estimate:
 
     def _times(self) -> str:
         frozen = any(part.endswith("(frozen)") for part in self.parameters)
-        return "3 times the forward pass's products" + ", once what is frozen" * frozen
+        adapted = any(f"{part} (frozen)" in self.parameters for part in self.parameters)
+        times = ", twice what is frozen" if adapted else ", once what is frozen" * frozen
+        return "3 times the forward pass's products" + times
 
     def text(self) -> str:
         """One quantity a line."""
@@ -99,7 +101,7 @@ class Estimate:
             *((f"  {part}", f"{number:,}") for part, number in self.parameters.items()),
             ("memory", f"{_bytes(totals['memory'])} beside the program"),
             *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
-            ("    a token", _bytes(self.memory["activations"] / max(1, self.places))),
+            ("    a token", _bytes(self.memory["activations"] / max(1, self.batch_tokens))),
             ("FLOPs", f"{_number(totals['flops'])}, {self._times()}"),
             (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
             ("  an update", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
@@ -151,7 +153,7 @@ def estimate(path: str | Path, overrides: Sequence[str] = (), *, measure: bool =
         items=task.items,
         count=items,
         flops=flops,
-        places=max(map(positions_in, sample.batches)),
+        batch_tokens=max(map(positions_in, sample.batches)),
         updates=updates_of(options, sample.an_epoch, items),
         seconds=found.seconds,
         measured=found.how,

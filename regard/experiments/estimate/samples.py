@@ -13,15 +13,17 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.attention.pruning import HasModel
 from regard.checkpoints.hub import resolve
 from regard.data.files import split_member
 from regard.data.grouped_inputs import GroupBatch
 from regard.errors import ConfigError
+from regard.experiments.lora import adapt
 from regard.experiments.runs import FineTuneSection, build_model, build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
@@ -29,11 +31,14 @@ from regard.tasks.batching import device_of
 from regard.tasks.encoding import AuxiliaryLM, EncoderTask, headed
 from regard.training import Task
 from regard.training.flops import twin
+from regard.training.utilization import grids_of
 
 ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's news
 ASSUMED_OUTPUTS = {"classification": 2, "tagging": 9, "question-answering": 2}  # of a new head
 MAX_BYTES = 64 << 20  # of data that is read for an estimate
 BATCHES = 4  # real batches that are counted
+
+HasModelT = TypeVar("HasModelT", bound=HasModel)
 
 
 @dataclass(frozen=True)
@@ -99,13 +104,21 @@ def read_sample(recipe: Any) -> TaskSample:
     if why:
         return _assumed(recipe, kind, why)
     tokenizer = build_tokenizer(recipe)
-    task = kind.from_recipe(recipe, _model(recipe, tokenizer), tokenizer)
+    model = _model(recipe, tokenizer)
+    task = _with_adapters(recipe, kind.from_recipe(recipe, model, tokenizer), model)
     sampler = task.train_batches()
     an_epoch = sampler.batches_per_epoch
     batches = list(islice(sampler, min(BATCHES, an_epoch)))
     how = f"{shape_of(batches[0])}; mean of {len(batches)} of {an_epoch:,} an epoch"
     vocabulary = f"{tokenizer.vocab_size:,} tokens, {_origin(recipe)}"
     return TaskSample(task, batches, an_epoch, vocabulary, how)
+
+
+def _with_adapters(recipe: Any, task: HasModelT, model: nn.Module) -> HasModelT:
+    """The task, its model with the adapters that the recipe asks for; `model` is without a head."""
+    if isinstance(recipe.model, FineTuneSection):
+        adapt(task, recipe.model.lora, model)
+    return task
 
 
 def _why_not(recipe: Any, kind: Any) -> str:
@@ -148,11 +161,13 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     if not issubclass(kind, EncoderTask):
         batch = kind.example(recipe, ASSUMED_TOKENS)
         how = f"{shape_of(batch)}; sentences of {ASSUMED_TOKENS} tokens are assumed: {why}"
-        return TaskSample(kind(model, None), [batch], None, vocabulary, how)
+        task = _with_adapters(recipe, kind(model, None), model)
+        return TaskSample(task, [batch], None, vocabulary, how)
     model = headed(model)
     own, new = model.outputs().get(kind.head), ASSUMED_OUTPUTS.get(kind.name)
     outputs = 1 if new is None else own or new
     task = HeadOnly(model.with_head(kind.head, outputs), kind.head, kind.items)
+    _with_adapters(recipe, task, model)
     weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
     task.aux_lm = AuxiliaryLM.of(task.model, weight)
     batch = kind.example(_within(recipe, model.config.max_length), ASSUMED_TOKENS)
@@ -181,14 +196,6 @@ def _within(recipe: Any, limit: int | None) -> Any:
 # ------------------------------------------------------------------------------- batches
 
 
-def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in a batch, in the order of its fields."""
-    if isinstance(value, Tensor):
-        return [value]
-    parts = [getattr(value, f.name) for f in fields(value)] if is_dataclass(value) else []
-    return [tensor for part in parts for tensor in tensors_of(part)]
-
-
 def first_rows(value: Any, rows: int) -> Any:
     """The first rows of a batch; of a batch of groups, those of its first examples."""
     if isinstance(value, GroupBatch):
@@ -204,5 +211,5 @@ def first_rows(value: Any, rows: int) -> Any:
 
 def shape_of(batch: Any) -> str:
     """(833, 30) and (833, 30) tokens"""
-    grids = [str(tuple(tensor.shape)) for tensor in tensors_of(batch) if tensor.dim() > 1]
+    grids = [str(tuple(grid.shape)) for grid in grids_of(batch)]
     return " and ".join(dict.fromkeys(grids)) + " tokens"

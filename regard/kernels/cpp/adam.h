@@ -1,5 +1,5 @@
-// Adam (Kingma & Ba 2015) over all parameters in one pass over memory: the gradient is scaled on its
-// way, and low-precision copies of the weights are written where there are some.
+// Adam (Kingma & Ba 2015) over all parameters in one pass over memory, which also scales the
+// gradient and writes the low-precision copies of the weights, where there are any.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,17 @@ struct Parameter {
   float *values, *grads, *means, *squares;
   bfloat16* copy;  // or null
   int64_t count;
-  // What the values are multiplied with, what of them is added to the gradients, and the rate, divided
-  // by what the means lack as yet.
-  float keep, pull, rate, unused;
+  // The decoupled weight decay as a factor, the weight decay that is added to the gradient, and the
+  // learning rate with the bias correction of the means.
+  float decay_factor, l2, learning_rate, unused;
 };
 
 struct Adam {
   const Parameter* parameters;
-  const int64_t* pieces;  // (count, 2) the number of a parameter, and where its piece begins
+  const int64_t* pieces;  // (count, 2) the index of a parameter, and where its piece begins
   int64_t count;
-  float grad_scale, first, second, lacking, eps, unused;  // `lacking`: of the roots of the squares
+  // `root_scale` is the bias correction of the square roots.
+  float grad_scale, beta1, beta2, root_scale, eps, unused;
   double* sums;  // of squares, one for each piece: for `add_squares`
 };
 
@@ -36,23 +37,23 @@ inline int64_t piece_size(const Parameter& parameter, int64_t from) {
 
 void adam_all(void* data, Worker worker) {
   const Adam& job = *(Adam*)data;
-  const float first = job.first, second = job.second, lacking = job.lacking, eps = job.eps;
+  const float beta1 = job.beta1, beta2 = job.beta2, root_scale = job.root_scale, eps = job.eps;
   worker.share(job.count, [&](int64_t piece) {
     const int64_t from = job.pieces[2 * piece + 1];
     const Parameter& p = job.parameters[job.pieces[2 * piece]];
     float *values = p.values + from, *means = p.means + from, *squares = p.squares + from;
     const float *grads = p.grads + from, scale = job.grad_scale;
-    const float keep = p.keep, pull = p.pull, rate = p.rate;
+    const float decay_factor = p.decay_factor, l2 = p.l2, learning_rate = p.learning_rate;
     bfloat16* copy = p.copy ? p.copy + from : nullptr;
-    by_lanes(piece_size(p, from), [&](int64_t i, int64_t some) {
-      Lanes value = load(values + i, some);
-      const Lanes grad = load(grads + i, some) * scale + value * pull;
-      const Lanes mean = load(means + i, some) * first + grad * (1.0f - first);
-      const Lanes square = load(squares + i, some) * second + grad * grad * (1.0f - second);
-      value = value * keep - rate * mean / (root(square) * lacking + eps);
-      store(mean, means + i, some), store(square, squares + i, some);
-      store(value, values + i, some);
-      if (copy) store(value, copy + i, some);
+    by_lanes(piece_size(p, from), [&](int64_t i, int64_t n) {
+      Lanes value = load(values + i, n);
+      const Lanes grad = load(grads + i, n) * scale + value * l2;
+      const Lanes mean = load(means + i, n) * beta1 + grad * (1.0f - beta1);
+      const Lanes square = load(squares + i, n) * beta2 + grad * grad * (1.0f - beta2);
+      value = value * decay_factor - learning_rate * mean / (root(square) * root_scale + eps);
+      store(mean, means + i, n), store(square, squares + i, n);
+      store(value, values + i, n);
+      if (copy) store(value, copy + i, n);
     });
   });
 }
@@ -66,12 +67,12 @@ void add_squares(void* data, Worker worker) {
     constexpr int64_t PART = 1024;
     double sum = 0.0;
     for (int64_t at = 0, count = piece_size(p, from); at < count; at += PART) {
-      Lanes some_sum = {};
-      by_lanes(std::min(PART, count - at), [&](int64_t i, int64_t some) {
-        const Lanes grad = load(p.grads + from + at + i, some);
-        some_sum += grad * grad;
+      Lanes lane_sums = {};
+      by_lanes(std::min(PART, count - at), [&](int64_t i, int64_t n) {
+        const Lanes grad = load(p.grads + from + at + i, n);
+        lane_sums += grad * grad;
       });
-      sum += sum_of(some_sum);
+      sum += sum_of(lane_sums);
     }
     job.sums[piece] = sum;
   });

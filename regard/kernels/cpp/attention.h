@@ -1,7 +1,7 @@
-// Attention of queries over the keys and values of a cache, or of a memory.
+// Attention of queries over the keys and values of a cache, or of a source.
 //
-// A few queries that read the same keys go together: each key, and each value, is read once for all
-// of them.
+// Up to four queries with the same keys are computed together, so that each key and each value is
+// read once for all of them.
 #pragma once
 
 #include <algorithm>
@@ -14,32 +14,32 @@
 
 extern "C" {
 
-enum Numbers { FLOAT32 = 0, FLOAT16 = 1 };
+enum CacheType { FLOAT32 = 0, FLOAT16 = 1 };
 
-// Keys and values (lines, layers, heads, positions, width), with the steps of the first four.
+// Keys and values (slots, layers, heads, positions, width), and the strides of the first four.
 struct Memory {
   void *keys, *values;
-  int64_t numbers;  // of which type
-  int64_t line, layer, head, position;
-  const int64_t* lengths;  // how many positions each row has; in a cache before these tokens
+  int64_t dtype;
+  int64_t slot_stride, layer_stride, head_stride, position_stride;
+  const int64_t* lengths;  // positions of each row; of a cache, those before the new tokens
   int64_t sharing;         // rows that read the same memory
-  int64_t longest;         // no length is above it
-  const int64_t* origin;   // in which line each position of a row lies; null: in the row's own
-  int64_t origin_row, origin_position;  // its steps
-  // Its size: how many rows have a length, and the shape of keys and values.
-  int64_t rows, lines, layers, heads, positions, width;
+  int64_t longest;         // the greatest length
+  const int64_t* origin;   // the slot that holds each position of a row; null: slot i holds row i
+  int64_t origin_row_stride, origin_position_stride;
+  // How many rows have a length, and the shape of keys and values.
+  int64_t rows, slots, layers, heads, positions, width;
 };
 }
 
 namespace {
 
-constexpr int64_t READERS = 4;  // queries that go together
-constexpr int64_t AHEAD = 16;   // positions that are asked for at once
-constexpr int64_t EARLY = 64;   // so many positions before they are read
-constexpr int64_t LINE = 64;    // bytes that come from memory together
-constexpr int64_t BLOCK = 16;   // weights are computed in full blocks
+constexpr int64_t QUERIES = 4;             // that are computed together
+constexpr int64_t PREFETCH_BLOCK = 16;     // positions that are prefetched at once
+constexpr int64_t PREFETCH_DISTANCE = 64;  // positions between a prefetch and the reading
+constexpr int64_t CACHE_LINE = 64;         // bytes
+constexpr int64_t BLOCK = 16;              // weights are computed in full blocks
 
-// A compiler may think that a function which only asks for memory does nothing.
+// Without it a compiler may remove a function that only prefetches.
 #define INLINE __attribute__((always_inline)) inline
 
 INLINE void fetch(const void* at) {
@@ -48,78 +48,82 @@ INLINE void fetch(const void* at) {
 #endif
 }
 
-// Where a head of a layer lies for one row.
-struct Place {
+// A head of a layer, of one row.
+struct HeadIndex {
   int64_t layer, row, head;
 };
 
-// Queries, or what they find: lines that lie `step` apart.
+// Queries or contexts: `count` rows, `stride` numbers apart.
 template <class T>
-struct Lines {
+struct RowsView {
   T* first;
-  int64_t step, count;
+  int64_t stride, count;
 };
 
-// The keys, or the values, of one place.
+// The keys, or the values, of one head of one row.
 template <class T>
 struct KVView {
-  const T* first;  // of line 0
-  int64_t line, position, own;
+  const T* first;  // of slot 0
+  int64_t slot_stride, position_stride, row;
   const int64_t* origin;
-  int64_t origin_position;
+  int64_t origin_stride;
 
-  KVView(const Memory& memory, const void* data, Place place)
-      : first((const T*)data + place.layer * memory.layer + place.head * memory.head),
-        line(memory.line), position(memory.position), own(place.row),
-        origin(memory.origin ? memory.origin + place.row * memory.origin_row : nullptr),
-        origin_position(memory.origin_position) {}
+  KVView(const Memory& memory, const void* data, HeadIndex index)
+      : first((const T*)data + index.layer * memory.layer_stride + index.head * memory.head_stride),
+        slot_stride(memory.slot_stride), position_stride(memory.position_stride), row(index.row),
+        origin(memory.origin ? memory.origin + index.row * memory.origin_row_stride : nullptr),
+        origin_stride(memory.origin_position_stride) {}
 
   const T* at(int64_t s) const {
-    return first + (origin ? origin[s * origin_position] : own) * line + s * position;
+    const int64_t slot = origin ? origin[s * origin_stride] : row;
+    return first + slot * slot_stride + s * position_stride;
   }
 
-  // Asks for some positions.
-  INLINE void ask(int64_t begin, int64_t end, int64_t width) const {
-    if (!origin && position == width) {
+  // Positions `begin` to before `end`.
+  INLINE void prefetch(int64_t begin, int64_t end, int64_t width) const {
+    if (!origin && position_stride == width) {
       const T* last = at(end);
-      for (const T* here = at(begin); here < last; here += LINE / sizeof(T)) fetch(here);
+      for (const T* line = at(begin); line < last; line += CACHE_LINE / sizeof(T)) fetch(line);
       return;
     }
     for (; begin < end; begin++) {
-      for (int64_t i = 0; i < width; i += LINE / sizeof(T)) fetch(at(begin) + i);
+      for (int64_t i = 0; i < width; i += CACHE_LINE / sizeof(T)) fetch(at(begin) + i);
     }
   }
 };
 
-// A strip of which so many positions are read, then the same of the next strip.
+// Keys or values of mask `count` positions are read, then as many of the next ones.
 template <class T>
 struct Stream {
-  KVView<T> now, next;
+  KVView<T> current, next;
   int64_t count, width;
 
-  const T* at(int64_t s) const { return now.at(s); }
+  const T* at(int64_t s) const { return current.at(s); }
 
-  // Asks for a block of positions while others are read. Many requests at once are answered sooner
-  // than each at its time.
-  INLINE void ask(int64_t s) const {
-    if (s % AHEAD != 0) return;
-    const int64_t from = s + std::min(EARLY, count), end = std::min(from + AHEAD, 2 * count);
-    now.ask(from, std::min(end, count), width);
-    next.ask(std::max(from - count, (int64_t)0), end - count, width);
+  // Prefetches a block of positions while others are read: many requests at once take less time
+  // than one after the other.
+  INLINE void prefetch(int64_t s) const {
+    if (s % PREFETCH_BLOCK != 0) return;
+    const int64_t from = s + std::min(PREFETCH_DISTANCE, count);
+    const int64_t end = std::min(from + PREFETCH_BLOCK, 2 * count);
+    current.prefetch(from, std::min(end, count), width);
+    next.prefetch(std::max(from - count, (int64_t)0), end - count, width);
   }
 };
 
 #if WIDE
 
-inline __m512 some(const float* x, __mmask16 which) { return _mm512_maskz_loadu_ps(which, x); }
-
-inline __m512 some(const uint16_t* x, __mmask16 which) {
-  if (which == 0xffff) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)x));
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, x));
+inline __m512 load_masked(const float* x, __mmask16 mask) {
+  return _mm512_maskz_loadu_ps(mask, x);
 }
 
-// Which of 16 columns from `first` on there are.
-inline __mmask16 columns(int64_t first, int64_t width) {
+inline __m512 load_masked(const uint16_t* x, __mmask16 mask) {
+  if (mask == 0xffff) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)x));
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x));
+}
+
+// The mask of those of 16 columns from `first` on that exist.
+inline __mmask16 column_mask(int64_t first, int64_t width) {
   return width - first >= 16 ? 0xffff : width > first ? (1 << (width - first)) - 1 : 0;
 }
 
@@ -134,208 +138,217 @@ inline __m128 sums(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// Columns of a head as they usually are, known when this is compiled; or any number.
-constexpr int64_t USUAL = 64;
+// The usual width of a head, for mask the loops are compiled; 0 stands for any other.
+constexpr int64_t USUAL_WIDTH = 64;
 
-// weights (Q, room) = queries times keys, four keys at a time; behind `count` it writes too.
+// weights (Q, capacity) = queries times keys, four keys at a time; up to three numbers behind
+// `count` are written too.
 template <int Q, int64_t WIDTH, class T>
-inline void compare_all(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
-                        int64_t room) {
+inline void compute_scores_of(const RowsView<const float>& queries, const Stream<T>& keys,
+                              float* weights, int64_t capacity) {
   const int64_t count = keys.count, width = WIDTH ? WIDTH : keys.width;
   for (int64_t s = 0; s < count; s += 4) {
-    keys.ask(s);
+    keys.prefetch(s);
     const T* key[4];
     EACH(j, 4) key[j] = keys.at(std::min(s + j, count - 1));
     __m512 sum[Q][4];
     EACH(q, Q) EACH(j, 4) sum[q][j] = _mm512_setzero_ps();
 #pragma GCC unroll 4
     for (int64_t i = 0; i < width; i += 16) {
-      const __mmask16 which = WIDTH ? 0xffff : columns(i, width);
+      const __mmask16 mask = WIDTH ? 0xffff : column_mask(i, width);
       __m512 k[4];
-      EACH(j, 4) k[j] = some(key[j] + i, which);
+      EACH(j, 4) k[j] = load_masked(key[j] + i, mask);
       EACH(q, Q) {
-        const __m512 x = some(queries.first + q * queries.step + i, which);
+        const __m512 x = load_masked(queries.first + q * queries.stride + i, mask);
         EACH(j, 4) sum[q][j] = _mm512_fmadd_ps(x, k[j], sum[q][j]);
       }
     }
     EACH(q, Q) {
-      _mm_storeu_ps(weights + q * room + s, sums(sum[q][0], sum[q][1], sum[q][2], sum[q][3]));
+      _mm_storeu_ps(weights + q * capacity + s, sums(sum[q][0], sum[q][1], sum[q][2], sum[q][3]));
     }
   }
 }
 
 template <int Q, class T>
-inline void compare(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
-                    int64_t room) {
-  if (keys.width == USUAL) return compare_all<Q, USUAL>(queries, keys, weights, room);
-  compare_all<Q, 0>(queries, keys, weights, room);
+inline void compute_scores(const RowsView<const float>& queries, const Stream<T>& keys,
+                           float* weights, int64_t capacity) {
+  if (keys.width == USUAL_WIDTH) {
+    return compute_scores_of<Q, USUAL_WIDTH>(queries, keys, weights, capacity);
+  }
+  compute_scores_of<Q, 0>(queries, keys, weights, capacity);
 }
 
-// context (Q, width) = scale (Q) times weights times values, some columns at a time. Sums of even
-// and of odd positions grow side by side.
+// context (Q, width) = scale (Q) times weights times values, 16 C columns at a time. Even and odd
+// positions are summed separately.
 template <int Q, int64_t WIDTH, class T>
-inline void gather_all(const float* weights, int64_t room, const float* scale,
-                       const Stream<T>& values, const Lines<float>& context) {
-  constexpr int C = Q > 2 ? 2 : 4;  // registers that a position fills
+inline void weighted_sum_of(const float* weights, int64_t capacity, const float* scale,
+                       const Stream<T>& values, const RowsView<float>& context) {
+  constexpr int C = Q > 2 ? 2 : 4;  // registers for one position
   const int64_t count = values.count, width = WIDTH ? WIDTH : values.width;
   for (int64_t first = 0; first < width; first += 16 * C) {
-    __mmask16 which[C];
-    EACH(c, C) which[c] = WIDTH ? 0xffff : columns(first + 16 * c, width);
+    __mmask16 mask[C];
+    EACH(c, C) mask[c] = WIDTH ? 0xffff : column_mask(first + 16 * c, width);
     __m512 sum[2][Q][C];
     EACH(side, 2) EACH(q, Q) EACH(c, C) sum[side][q][c] = _mm512_setzero_ps();
     auto add = [&](int64_t s, auto& sums) {
       const T* value = values.at(s) + first;
       __m512 v[C];
-      EACH(c, C) v[c] = some(value + 16 * c, which[c]);
+      EACH(c, C) v[c] = load_masked(value + 16 * c, mask[c]);
       EACH(q, Q) {
-        const __m512 weight = _mm512_set1_ps(weights[q * room + s]);
+        const __m512 weight = _mm512_set1_ps(weights[q * capacity + s]);
         EACH(c, C) sums[q][c] = _mm512_fmadd_ps(weight, v[c], sums[q][c]);
       }
     };
     int64_t s = 0;
     for (; s + 1 < count; s += 2) {
-      if (first == 0) values.ask(s);
+      if (first == 0) values.prefetch(s);
       add(s, sum[0]);
       add(s + 1, sum[1]);
     }
     if (s < count) add(s, sum[0]);
     EACH(q, Q) {
-      float* to = context.first + q * context.step + first;
+      float* to = context.first + q * context.stride + first;
       EACH(c, C) {
         const __m512 both = _mm512_add_ps(sum[0][q][c], sum[1][q][c]);
-        _mm512_mask_storeu_ps(to + 16 * c, which[c], _mm512_mul_ps(both, _mm512_set1_ps(scale[q])));
+        _mm512_mask_storeu_ps(to + 16 * c, mask[c], _mm512_mul_ps(both, _mm512_set1_ps(scale[q])));
       }
     }
   }
 }
 
 template <int Q, class T>
-inline void gather(const float* weights, int64_t room, const float* scale,
-                   const Stream<T>& values, const Lines<float>& context) {
-  if (values.width == USUAL) return gather_all<Q, USUAL>(weights, room, scale, values, context);
-  gather_all<Q, 0>(weights, room, scale, values, context);
+inline void weighted_sum(const float* weights, int64_t capacity, const float* scale,
+                   const Stream<T>& values, const RowsView<float>& context) {
+  if (values.width == USUAL_WIDTH) {
+    return weighted_sum_of<Q, USUAL_WIDTH>(weights, capacity, scale, values, context);
+  }
+  weighted_sum_of<Q, 0>(weights, capacity, scale, values, context);
 }
 
 #else
 
-inline float wide(float x) { return x; }
-inline float wide(uint16_t x) { return from_half(x); }
+inline float to_float(float x) { return x; }
+inline float to_float(uint16_t x) { return from_half(x); }
 
 template <int Q, class T>
-inline void compare(const Lines<const float>& queries, const Stream<T>& keys, float* weights,
-                    int64_t room) {
+inline void compute_scores(const RowsView<const float>& queries, const Stream<T>& keys,
+                           float* weights, int64_t capacity) {
   const int64_t count = keys.count, width = keys.width;
   for (int64_t s = 0; s < count; s++) {
-    keys.ask(s);
+    keys.prefetch(s);
     const T* key = keys.at(s);
     for (int q = 0; q < Q; q++) {
-      const float* query = queries.first + q * queries.step;
+      const float* query = queries.first + q * queries.stride;
       float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < width; i++) sum += query[i] * wide(key[i]);
-      weights[q * room + s] = sum;
+      for (int64_t i = 0; i < width; i++) sum += query[i] * to_float(key[i]);
+      weights[q * capacity + s] = sum;
     }
   }
 }
 
 template <int Q, class T>
-inline void gather(const float* weights, int64_t room, const float* scale,
-                   const Stream<T>& values, const Lines<float>& context) {
+inline void weighted_sum(const float* weights, int64_t capacity, const float* scale,
+                   const Stream<T>& values, const RowsView<float>& context) {
   const int64_t count = values.count, width = values.width;
-  for (int q = 0; q < Q; q++) std::fill_n(context.first + q * context.step, width, 0.0f);
+  for (int q = 0; q < Q; q++) std::fill_n(context.first + q * context.stride, width, 0.0f);
   for (int64_t s = 0; s < count; s++) {
-    values.ask(s);
+    values.prefetch(s);
     const T* value = values.at(s);
     for (int q = 0; q < Q; q++) {
-      float* to = context.first + q * context.step;
-      const float weight = weights[q * room + s] * scale[q];
+      float* to = context.first + q * context.stride;
+      const float weight = weights[q * capacity + s] * scale[q];
 #pragma omp simd
-      for (int64_t i = 0; i < width; i++) to[i] += weight * wide(value[i]);
+      for (int64_t i = 0; i < width; i++) to[i] += weight * to_float(value[i]);
     }
   }
 }
 
 #endif
 
-// Scores of `count` positions become e^(scale (score - the greatest)); gives 1 / their sum. There is
-// room for `whole` of them, and those behind `count` become 0.
-inline float softmax(float* weights, int64_t count, int64_t whole, float scale) {
+// Scores of `count` positions become e^(scale (score - the largest)); returns 1 / their sum. Those
+// from `count` to `total` become 0.
+inline float softmax(float* weights, int64_t count, int64_t total, float scale) {
   const int64_t end = (count + BLOCK - 1) / BLOCK * BLOCK;
   std::fill(weights + count, weights + end, -std::numeric_limits<float>::infinity());
-  float most = weights[0], sum = 0.0f;
-#pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < end; i++) most = weights[i] > most ? weights[i] : most;
+  float largest = weights[0], sum = 0.0f;
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < end; i++) largest = weights[i] > largest ? weights[i] : largest;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < end; i++) {
-    weights[i] = exponential((weights[i] - most) * scale);
+    weights[i] = exponential((weights[i] - largest) * scale);
     sum += weights[i];
   }
-  std::fill(weights + count, weights + whole, 0.0f);
+  std::fill(weights + count, weights + total, 0.0f);
   return 1.0f / sum;
 }
 
-// What some queries (count, width) read at a place. The first of them reads the first `reach`
-// positions, and each after it `more` than the one before. Others will then read at `next`.
+// The attention of queries (count, width) over the keys of one head. The first query sees the first
+// `keys` positions, each further one `more_keys` more. `next` is the head that is computed
+// afterwards.
 struct AttentionCall {
   const Memory& memory;
-  Place place, next;
-  Lines<const float> queries;
-  int64_t reach, more, width;
+  HeadIndex index, next;
+  RowsView<const float> queries;
+  int64_t keys, more_keys, width;
   float scale;
-  float* weights;  // room for those of READERS queries
-  int64_t room;    // for all positions, and a block
-  Lines<float> context;
+  float* weights;    // (QUERIES, capacity)
+  int64_t capacity;  // all positions and a block
+  RowsView<float> context;
 };
 
 template <int Q, class T>
-void read_together(const AttentionCall& all) {
-  const int64_t whole = all.reach + (Q - 1) * all.more, room = all.room;
+void attend_block(const AttentionCall& call) {
+  const int64_t total = call.keys + (Q - 1) * call.more_keys, capacity = call.capacity;
   float inverse[Q];
-  const Memory& memory = all.memory;
-  const KVView<T> keys(memory, memory.keys, all.place), values(memory, memory.values, all.place);
-  const KVView<T> next(memory, memory.keys, all.next);
-  compare<Q>(all.queries, Stream<T>{keys, values, whole, all.width}, all.weights, room);
+  const Memory& memory = call.memory;
+  const KVView<T> keys(memory, memory.keys, call.index);
+  const KVView<T> values(memory, memory.values, call.index);
+  const KVView<T> next(memory, memory.keys, call.next);
+  const Stream<T> key_stream{keys, values, total, call.width};
+  compute_scores<Q>(call.queries, key_stream, call.weights, capacity);
   for (int q = 0; q < Q; q++) {
-    inverse[q] = softmax(all.weights + q * room, all.reach + q * all.more, whole, all.scale);
+    const int64_t count = call.keys + q * call.more_keys;
+    inverse[q] = softmax(call.weights + q * capacity, count, total, call.scale);
   }
-  const Stream<T> stream{values, next, whole, all.width};
-  gather<Q>(all.weights, room, inverse, stream, all.context);
+  const Stream<T> value_stream{values, next, total, call.width};
+  weighted_sum<Q>(call.weights, capacity, inverse, value_stream, call.context);
 }
 
 template <class T>
-void read_all(AttentionCall part) {
-  for (int64_t left = part.queries.count; left > 0; left -= READERS) {
-    switch (std::min(left, READERS)) {
-      case 1: return read_together<1, T>(part);
-      case 2: return read_together<2, T>(part);
-      case 3: return read_together<3, T>(part);
+void attend_queries(AttentionCall call) {
+  for (int64_t left = call.queries.count; left > 0; left -= QUERIES) {
+    switch (std::min(left, QUERIES)) {
+      case 1: return attend_block<1, T>(call);
+      case 2: return attend_block<2, T>(call);
+      case 3: return attend_block<3, T>(call);
     }
-    read_together<READERS, T>(part);
-    part.queries.first += READERS * part.queries.step;
-    part.context.first += READERS * part.context.step;
-    part.reach += READERS * part.more;
+    attend_block<QUERIES, T>(call);
+    call.queries.first += QUERIES * call.queries.stride;
+    call.context.first += QUERIES * call.context.stride;
+    call.keys += QUERIES * call.more_keys;
   }
 }
 
-void attend(const AttentionCall& reading) {
-  const auto& context = reading.context;
-  if (reading.reach + reading.more == 0) {
+void attend(const AttentionCall& call) {
+  const auto& context = call.context;
+  if (call.keys + call.more_keys == 0) {
     for (int64_t q = 0; q < context.count; q++) {
-      std::fill_n(context.first + q * context.step, reading.width, 0.0f);
+      std::fill_n(context.first + q * context.stride, call.width, 0.0f);
     }
-  } else if (reading.memory.numbers == FLOAT16) {
-    read_all<uint16_t>(reading);
+  } else if (call.memory.dtype == FLOAT16) {
+    attend_queries<uint16_t>(call);
   } else {
-    read_all<float>(reading);
+    attend_queries<float>(call);
   }
 }
 
-// Puts a key and a value into the row's own line.
-void keep(const Memory& memory, const Place& place, int64_t position, const float* key, const float* value,
-          int64_t width) {
-  const int64_t at = place.row * memory.line + place.layer * memory.layer +
-                     place.head * memory.head + position * memory.position;
-  if (memory.numbers == FLOAT16) {
+// Stores a key and a value in the row's own slot.
+void store_kv(const Memory& memory, const HeadIndex& index, int64_t position, const float* key,
+              const float* value, int64_t width) {
+  const int64_t at = index.row * memory.slot_stride + index.layer * memory.layer_stride +
+                     index.head * memory.head_stride + position * memory.position_stride;
+  if (memory.dtype == FLOAT16) {
     copy_numbers(key, (uint16_t*)memory.keys + at, width);
     copy_numbers(value, (uint16_t*)memory.values + at, width);
   } else {

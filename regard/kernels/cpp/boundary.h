@@ -1,5 +1,5 @@
-// The boundary to Python: an exception of a kernel becomes an error code and a message. No exception
-// passes into Python's C code, where it would end the process.
+// The boundary to Python: an exception of a kernel becomes an error code and a message. No
+// exception passes into Python's C code, where it would end the process.
 #pragma once
 
 #include <cstdarg>

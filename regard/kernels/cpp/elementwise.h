@@ -1,4 +1,4 @@
-// What is done to each number, or each row.
+// Elementwise functions, and the norm of a row.
 #pragma once
 
 #include <cmath>
@@ -34,8 +34,8 @@ inline float exponential(float x) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
-// The error function, to 3e-7: z times a polynomial in z^2, which is moved to -1 ... 1. Behind 3.9 it
-// stays. It was fitted by least squares at Chebyshev's points.
+// The error function, to 3e-7: z times a polynomial in z^2, which is moved to -1 ... 1. Behind 3.9
+// it stays. It was fitted by least squares at Chebyshev's points.
 inline float error_function(float x) {
   constexpr float END = 3.9f;
   constexpr float POWERS[] = {
@@ -78,24 +78,24 @@ inline Floats sigmoid(Floats x) {
 
 // x sigmoid(w(x))
 template <class F>
-inline void each_gru(float* x, int64_t count, F w) {
+inline void each_gated(float* x, int64_t count, F w) {
   for (int64_t i = 0; i < count; i += VECTOR) {
     const Floats v = load_some(x + i, count - i);
     store_some(x + i, _mm512_mul_ps(v, sigmoid(w(v))), count - i);
   }
 }
 
-// The activations that are gates of themselves. Gives whether this is one.
-inline bool activate_gru(int kind, float* x, int64_t count) {
+// The activations x sigmoid(w(x)). Returns whether this is one.
+inline bool activate_gated(int kind, float* x, int64_t count) {
   if (kind == GELU_TANH) {  // 0.5 (1 + tanh u) is sigmoid(2 u)
-    each_gru(x, count, [](Floats v) {
+    each_gated(x, count, [](Floats v) {
       const Floats square = _mm512_mul_ps(v, v);
       return _mm512_mul_ps(v, times_plus(square, filled(0.0713548163f), filled(1.5957691216f)));
     });
   } else if (kind == QUICK_GELU) {
-    each_gru(x, count, [](Floats v) { return _mm512_mul_ps(v, filled(1.702f)); });
+    each_gated(x, count, [](Floats v) { return _mm512_mul_ps(v, filled(1.702f)); });
   } else if (kind == SWISH) {
-    each_gru(x, count, [](Floats v) { return v; });
+    each_gated(x, count, [](Floats v) { return v; });
   } else {
     return false;
   }
@@ -104,12 +104,12 @@ inline bool activate_gru(int kind, float* x, int64_t count) {
 
 #else
 
-inline bool activate_gru(int, float*, int64_t) { return false; }
+inline bool activate_gated(int, float*, int64_t) { return false; }
 
 #endif
 
 void activate(int kind, float* x, int64_t count) {
-  if (activate_gru(kind, x, count)) return;
+  if (activate_gated(kind, x, count)) return;
   switch (kind) {
     case RELU: return each(x, count, [](float v) { return v < 0.0f ? 0.0f : v; });
     case GELU:

@@ -1,6 +1,6 @@
-// Decoding at the speed at which weights can be read: what Python calls.
+// The functions that Python calls.
 //
-// Where a function fails, it returns boundary::INVALID_ARGUMENT or boundary::NO_MEMORY.
+// A function that fails returns boundary::INVALID_ARGUMENT or boundary::NO_MEMORY.
 
 #include "beams.h"
 #include "boundary.h"
@@ -9,8 +9,8 @@
 #include "output.h"
 #include "programs.h"
 #include "recurrent.h"
-#include "words.h"
 #include "training.h"
+#include "vocabulary.h"
 
 using boundary::guarded;
 using boundary::guarded_call;
@@ -26,7 +26,7 @@ const int64_t regard_sizes[] = {
     sizeof(Matrix), sizeof(Op), sizeof(Memory), sizeof(Part), sizeof(Program), sizeof(Beams),
     sizeof(learning::Drop), sizeof(learning::Dropping), sizeof(learning::AddNorm),
     sizeof(learning::Gelu), sizeof(learning::Sums), sizeof(learning::Entropy),
-    sizeof(learning::LstmStep), sizeof(learning::Place), sizeof(learning::Attention),
+    sizeof(learning::LstmStep), sizeof(learning::HeadsView), sizeof(learning::Attention),
     sizeof(learning::Parameter), sizeof(learning::Adam), LSTM_LAYER_SIZE, 0};
 
 // The functions of an OpenMP runtime; without them everything runs in one thread.
@@ -42,31 +42,31 @@ int64_t regard_linear(int64_t weights, int64_t n, int64_t k, const void* data, c
   return guarded_call([&] {
     if (!rows || !n) return;
     Matrix w{weights, n, k, data, scale, bias};
-    Product p{&w, x, rows, y, room_for(rows, k)};
+    Product p{&w, x, rows, y, buffer_for(rows, k)};
     run(threads, one_product, &p);
   });
 }
 
-// Register 0 (rows, tokens, width), in and out, behind what the cache holds; or ids (rows, tokens)
-// in and register 0 out. `ids`, `cache`, `source` and `parts` may be null. Gives how many ids there
-// are not.
+// A program for tokens behind those of the cache: `hidden` (rows, tokens, width) is its output, and
+// its input where it reads no ids (rows, tokens). `ids`, `cache`, `source` and `parts` may be null.
+// Returns how many ids are not in the vocabulary.
 int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, int64_t rows,
                    int64_t tokens, const Memory* cache, const Memory* source, const Part* parts,
                    int64_t threads) {
   return guarded([&]() -> int64_t {
     Call call{program, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
     check(call);
-    if (const int64_t count = missing(call)) return count;
-    if (!call.lines()) return 0;
+    if (const int64_t count = count_missing(call)) return count;
+    if (!call.token_count()) return 0;
     reserve(call, hidden, threads);
     execute(call, threads);
     return 0;
   });
 }
 
-// Ids (rows, tokens) -> of what the last product of the program would give the best words, and their
-// log-probabilities: (rows, tokens, count). Gives how many ids there are not, or -1 where words may
-// be missing.
+// Ids (rows, tokens) -> the most probable tokens by the last product of the program, and their
+// log-probabilities: (rows, tokens, count). Returns how many ids are not in the vocabulary, or -1
+// where tokens may be missing.
 int64_t regard_run_topk(const Program* program, const int64_t* ids, int64_t rows,
                            int64_t tokens, const Memory* cache, const Memory* source,
                            const Part* parts, int64_t count, int64_t* best, float* log_prob,
@@ -77,31 +77,30 @@ int64_t regard_run_topk(const Program* program, const int64_t* ids, int64_t rows
     check_count(count, last.matrix->n);
     Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
     check(call);
-    if (const int64_t none = missing(call)) return none;
-    if (!call.lines()) return 0;
+    if (const int64_t missing = count_missing(call)) return missing;
+    if (!call.token_count()) return 0;
     reserve(call, nullptr, threads);
     execute(call, threads);
-    Rows room = call.rooms[0];
-    const bool done = find_leaders(*last.matrix, call.registers[last.source], room,
-                                   {count, best, log_prob}, threads);
-    return done ? 0 : -1;
+    const bool complete = find_topk(*last.matrix, call.registers[last.source], call.buffers[0],
+                                    {count, best, log_prob}, threads);
+    return complete ? 0 : -1;
   });
 }
 
-// A whole search from the first tokens (A,) on. Keys and values of the decoder are (rows, layers,
-// heads, positions, width) of this type. Gives whether all is found.
+// A whole search from the first tokens (A,) on. Keys and values of the decoder are (slots, layers,
+// heads, positions, width) of this type. Returns whether the search was completed.
 int64_t regard_beams(const Program* program, const Beams* beams, const int64_t* first,
-                     const Memory* source, int64_t numbers, int64_t layers, int64_t heads,
+                     const Memory* source, int64_t dtype, int64_t layers, int64_t heads,
                      int64_t width) {
   return guarded([&]() -> int64_t {
     check(*beams, program->ops[program->count - 1].matrix->n, *source);
-    Cache cache(numbers, beams->sentences * beams->size, layers, heads, width);
+    Cache cache(dtype, beams->sentences * beams->size, layers, heads, width);
     return Search(*beams, *program, *source, cache, first).run();
   });
 }
 
-// hidden (rows, width), out, and in where there are no ids: texts end to end, text i from row
-// starts[i] to starts[i + 1].
+// Texts without padding: text i has the rows from starts[i] to starts[i + 1] of `hidden` (rows,
+// width), which is the output, and the input where there are no ids.
 int64_t regard_encode(const Program* program, float* hidden, int64_t rows, const int64_t* ids,
                       const int64_t* segments, const int64_t* starts, int64_t texts,
                       int64_t threads) {
@@ -110,84 +109,88 @@ int64_t regard_encode(const Program* program, float* hidden, int64_t rows, const
     check(*program, all.texts, rows);
     if (!rows) return;
     all.cut();
-    if (threads > 1 && all.parts() >= 3 * threads) return run(threads, encode_apart, &all);
-    for (int64_t i = 0; i < all.parts(); i++) {
-      Together part = all.part(i);
-      run(threads, pass_together, &part);
+    if (threads > 1 && all.batches() >= 3 * threads) return run(threads, encode_batches, &all);
+    for (int64_t i = 0; i < all.batches(); i++) {
+      TextBatch batch = all.batch(i);
+      run(threads, encode_batch, &batch);
     }
   });
 }
 
-// What the tokens say (rows, tokens, N) -> hidden states y (rows, tokens, K); `hidden` and `cell`
-// (rows, K) are those before the first token, and then after the last. `cell` may be null.
+// W x + b (rows, tokens, N) -> hidden states y (rows, tokens, K); `hidden` and `cell` (rows, K) are
+// those before the first token, and are overwritten by those after the last. `cell` may be null.
 int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const void* data,
                      const float* scale, const float* bias, const float* gates, int64_t rows,
                      int64_t tokens, float* hidden, float* cell, float* y, int64_t threads) {
   return guarded_call([&] {
-    static thread_local std::vector<float> again;
-    if (kind == LSTM_CELL && !cell) boundary::raise_error("an LSTM needs a `cell`, but none is given");
+    static thread_local std::vector<float> recurrent;
+    if (kind == LSTM_CELL && !cell) {
+      boundary::raise_error("an LSTM needs a `cell`, but none is given");
+    }
     if (!rows || !n) return;
     Matrix w{weights, n, k, data, scale, bias};
-    Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr, room_for(rows, k)};
-    all.again = scratch(again, rows * n);
+    Recurrence all{(int)kind, &w, gates, rows, tokens, hidden, cell, y, nullptr,
+                   buffer_for(rows, k)};
+    all.recurrent = scratch(recurrent, rows * n);
     run(threads, recur, &all);
   });
 }
 
-// Lines of a matrix: ids (count,) -> y (count, K). Gives how many are not there.
+// Rows of a matrix: ids (count,) -> y (count, K). Returns how many ids are out of range.
 int64_t regard_rows(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
                      const int64_t* ids, int64_t count, float* y) {
   const Matrix w{weights, n, k, data, scale, nullptr};
   if (const int64_t missing = boundary::count_outside(ids, count, n)) return missing;
-  for (int64_t i = 0; i < count; i++) line_of(w, ids[i], y + i * k);
+  for (int64_t i = 0; i < count; i++) copy_row(w, ids[i], y + i * k);
   return 0;
 }
 
-// Scores (rows, words) -> the best word of each row, and its log-probability.
-int64_t regard_argmax(const float* scores, int64_t rows, int64_t words, int64_t* best,
+// Logits (rows, vocab_size) -> the most probable token of each row, and its log-probability.
+int64_t regard_argmax(const float* logits, int64_t rows, int64_t vocab_size, int64_t* best,
                     float* log_prob, int64_t threads) {
   return guarded_call([&] {
-    static thread_local std::vector<Peak> peaks;
-    Choice choice{scores, rows, words, best, log_prob, nullptr};
-    choice.peaks = scratch(peaks, rows * choice.parts());
-    run(threads, choose_all, &choice);
+    static thread_local std::vector<ExpSum> sums;
+    Argmax call{logits, rows, vocab_size, best, log_prob, nullptr};
+    call.sums = scratch(sums, rows * call.parts());
+    run(threads, argmax_all, &call);
   });
 }
 
-// Scores (rows, words), a word of each row -> minus its log-probability. Gives how many words there
-// are not.
-int64_t regard_nll(const float* scores, int64_t rows, int64_t words, const int64_t* asked,
+// Logits (rows, vocab_size) and targets (rows,) -> -log p(target). Returns how many targets are not
+// in the vocabulary.
+int64_t regard_nll(const float* logits, int64_t rows, int64_t vocab_size, const int64_t* targets,
                         double* found, int64_t threads) {
   return guarded([&]() -> int64_t {
-    if (const int64_t missing = boundary::count_outside(asked, rows, words)) return missing;
-    Surprise surprise{scores, rows, words, asked, found};
-    run(threads, surprise_all, &surprise);
+    if (const int64_t missing = boundary::count_outside(targets, rows, vocab_size)) return missing;
+    NegativeLogLikelihood call{logits, rows, vocab_size, targets, found};
+    run(threads, nll_all, &call);
     return 0;
   });
 }
 
-// Scores (rows, words) -> the best words of each row, and their log-probabilities: (rows, count).
-int64_t regard_topk(const float* scores, int64_t rows, int64_t words, int64_t count,
+// Logits (rows, vocab_size) -> the most probable tokens of each row, and their log-probabilities:
+// (rows, count).
+int64_t regard_topk(const float* logits, int64_t rows, int64_t vocab_size, int64_t count,
                        int64_t* best, float* log_prob, int64_t threads) {
   return guarded_call([&] {
-    check_count(count, words);
-    Scores all{scores, rows, words, {count, best, log_prob}};
-    run(threads, lead_all, &all);
+    check_count(count, vocab_size);
+    TopKCall call{logits, rows, vocab_size, {count, best, log_prob}};
+    run(threads, topk_all, &call);
   });
 }
 
-// 0 if products of this library are right on this processor.
+// 0 if the products of this library are correct on this processor.
 int regard_check() {
   constexpr int64_t n = 21, k = 200, rows = 5;
-  const int64_t lines = (n + PANEL - 1) / PANEL * PANEL, columns = groups_of(k) * GROUP;
-  std::vector<uint8_t> bytes(lines * columns, 128);
-  std::vector<uint16_t> halves(lines * columns, 0x3f80);  // ones
+  const int64_t padded = (n + PANEL - 1) / PANEL * PANEL, columns = groups_of(k) * GROUP;
+  std::vector<uint8_t> bytes(padded * columns, 128);
+  std::vector<uint16_t> halves(padded * columns, 0x3f80);  // ones
   std::vector<float> x(rows * k), y(rows * n), scale(n, 0.5f);
-  auto weight = [](int64_t line, int64_t column) { return (line * 7 + column) * 37 % 255 - 127; };
-  for (int64_t line = 0; line < n; line++) {
+  auto weight = [](int64_t row, int64_t column) { return (row * 7 + column) * 37 % 255 - 127; };
+  for (int64_t row = 0; row < n; row++) {
     for (int64_t i = 0; i < k; i++) {
-      const int64_t panel = line / PANEL * PANEL * columns;
-      bytes[panel + (i / 4 * PANEL + line % PANEL) * 4 + i % 4] = weight(line, i) + 128;
+      const int64_t panel = row / PANEL * PANEL * columns;
+      bytes[panel + (i / 4 * PANEL + row % PANEL) * 4 + i % 4] = weight(row, i) + 128;
     }
   }
   for (int64_t i = 0; i < rows * k; i++) x[i] = (float)(i % 64 == 0 ? 127 : i * 29 % 200 - 100);

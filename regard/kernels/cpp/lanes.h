@@ -1,5 +1,6 @@
-// Sixteen numbers at once, read and written as float32 or bfloat16 and computed in float32; and what
-// dropout draws. Compilers split the lanes where the processor's registers are narrower.
+// Sixteen numbers at once, read and written as float32 or bfloat16 and computed in float32; and the
+// random numbers of dropout. Compilers split the lanes where the processor's registers are
+// narrower.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace learning {
 constexpr int64_t LANES = 16;
 
 typedef float Lanes __attribute__((vector_size(64)));
-typedef int32_t Whole __attribute__((vector_size(64)));
+typedef int32_t IntLanes __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
 struct bfloat16 {
@@ -23,15 +24,15 @@ struct bfloat16 {
 
 inline Lanes lanes(float x) { return Lanes{} + x; }
 
-inline Whole widened(Halves x) {
+inline IntLanes widened(Halves x) {
 #if WIDE
-  return (Whole)_mm512_cvtepu16_epi32((__m256i)x);
+  return (IntLanes)_mm512_cvtepu16_epi32((__m256i)x);
 #else
-  return __builtin_convertvector(x, Whole);
+  return __builtin_convertvector(x, IntLanes);
 #endif
 }
 
-// To the nearest, to even ones between two; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 inline Halves to_halves(Lanes x) {
 #if defined(__AVX512BF16__) && WIDE
   return (Halves)_mm512_cvtneps_pbh((__m512)x);
@@ -62,7 +63,7 @@ inline void store(Lanes x, bfloat16* to, int64_t count) {
   std::memcpy(to, &half, count * 2);
 }
 
-// f(place, how many lanes count), all of them but at the end.
+// Calls f(index, number of lanes): 16 lanes, fewer at the end.
 template <class F>
 inline void by_lanes(int64_t count, F f) {
   int64_t i = 0;
@@ -71,7 +72,9 @@ inline void by_lanes(int64_t count, F f) {
 }
 
 // Zeros in the lanes from `count` on.
-inline Lanes only(Lanes x, int64_t count) { return count == LANES ? x : load((float*)&x, count); }
+inline Lanes first_lanes(Lanes x, int64_t count) {
+  return count == LANES ? x : load((float*)&x, count);
+}
 
 inline float sum_of(Lanes x) {
   float sum = 0.0f;
@@ -88,18 +91,18 @@ inline Lanes root(Lanes x) {
 #endif
 }
 
-inline float most_of(Lanes x) {
-  float most = x[0];
-  for (int64_t i = 1; i < LANES; i++) most = std::max(most, x[i]);
-  return most;
+inline float max_of(Lanes x) {
+  float largest = x[0];
+  for (int64_t i = 1; i < LANES; i++) largest = std::max(largest, x[i]);
+  return largest;
 }
 
-inline Lanes clamped(Lanes x, float least, float most) {
-  x = x < least ? lanes(least) : x;  // NaN stays NaN
-  return x > most ? lanes(most) : x;
+inline Lanes clamped(Lanes x, float low, float high) {
+  x = x < low ? lanes(low) : x;  // NaN stays NaN
+  return x > high ? lanes(high) : x;
 }
 
-// As `exponential` of one number does it; to 0.0 below -87.
+// As `exponential` of one number; 0.0 below -87.
 inline Lanes exponential(Lanes x) {
   const float magic = 12582912.0f;
   const Lanes z = clamped(x, -87.0f, 88.0f), shifted = z * 1.44269504f + magic, n = shifted - magic;
@@ -111,17 +114,18 @@ inline Lanes exponential(Lanes x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const Lanes power = (Lanes)(((Whole)shifted << 23) + 0x3f800000);
+  const Lanes power = (Lanes)(((IntLanes)shifted << 23) + 0x3f800000);
   return x < -87.0f ? Lanes{} : p * power;
 }
-// A number is dropped where 15 bits of its draw are below the threshold, of which 0 drops none.
+
+// An element is dropped where 15 bits of its random number are below the threshold; 0 drops none.
 struct Drop {
   uint64_t seed;
   int64_t threshold;
 };
 
 constexpr int64_t DRAWS = 1 << 15;  // values of 15 bits
-constexpr int64_t A_DRAW = 4;       // numbers over which one draw of 64 bits decides
+constexpr int64_t PER_DRAW = 4;     // elements that one random number of 64 bits decides over
 
 // Draw number `n` of Steele et al. 2014, "Fast splittable pseudorandom number generators".
 inline uint64_t draw(uint64_t seed, uint64_t n) {
@@ -131,10 +135,10 @@ inline uint64_t draw(uint64_t seed, uint64_t n) {
   return z ^ z >> 31;
 }
 
-// The draws from `first` on for so many numbers, and up to 127 more.
+// Random numbers for `count` elements, from draw `first` on, and for up to 127 more.
 void draw_all(uint64_t seed, uint64_t first, uint16_t* out, int64_t count) {
   constexpr int64_t CHUNK = 32;
-  for (int64_t at = 0; at < count; at += CHUNK * A_DRAW, first += CHUNK) {
+  for (int64_t at = 0; at < count; at += CHUNK * PER_DRAW, first += CHUNK) {
     uint64_t draws[CHUNK];
 #pragma omp simd
     for (int64_t i = 0; i < CHUNK; i++) draws[i] = draw(seed, first + i);
@@ -142,25 +146,25 @@ void draw_all(uint64_t seed, uint64_t first, uint16_t* out, int64_t count) {
   }
 }
 
-constexpr int64_t room_for_draws(int64_t count) { return count + 127; }
+constexpr int64_t draws_capacity(int64_t count) { return count + 127; }
 
-// What numbers with these draws are multiplied with where they are kept, and 0 where not.
-struct Keeping {
+// Dropout: elements that are not dropped are scaled, the others become 0.
+struct DropMask {
   int32_t threshold;
   float scale;
-  explicit Keeping(Drop drop)
+  explicit DropMask(Drop drop)
       : threshold((int32_t)drop.threshold),
         scale((float)DRAWS / (float)(DRAWS - drop.threshold)) {}
 
-  // True in the lanes of numbers that are kept.
-  inline Whole kept(const uint16_t* draws) const {
-    Halves some;
-    std::memcpy(&some, draws, sizeof some);
-    return (widened(some) & (int32_t)(DRAWS - 1)) >= threshold;
+  // True in the lanes of elements that are not dropped.
+  inline IntLanes keep_lanes(const uint16_t* draws) const {
+    Halves bits;
+    std::memcpy(&bits, draws, sizeof bits);
+    return (widened(bits) & (int32_t)(DRAWS - 1)) >= threshold;
   }
 
-  inline Lanes keep(Lanes x, const uint16_t* draws) const {
-    return kept(draws) ? x * scale : Lanes{};
+  inline Lanes apply(Lanes x, const uint16_t* draws) const {
+    return keep_lanes(draws) ? x * scale : Lanes{};
   }
 };
 

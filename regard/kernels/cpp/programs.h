@@ -1,7 +1,6 @@
-// A program is a list of operations over registers, each a matrix of float32 with a line for every
-// token that is read: those of a row follow each other. All threads run the whole program together;
-// each operation is cut into pieces, claimed by free threads; what is too small to be cut is done by the
-// last thread to arrive.
+// A program is a list of operations over registers, each a float32 matrix with a row for every
+// token: (rows, tokens, width). All threads run the whole program together: each operation is split
+// into work items claimed dynamically; small operations run on the last thread to arrive.
 #pragma once
 
 #include <algorithm>
@@ -13,20 +12,21 @@
 #include "boundary.h"
 #include "cells.h"
 #include "products.h"
-#include "words.h"
+#include "vocabulary.h"
 
 extern "C" {
 
-// LINES and TABLE begin with the ids of tokens, PLACES with their positions. In encoders alone:
-// COUNTED begins with positions behind `layer`, where what has that id stands; FIRST is the first
-// token of each text, and SELF_FIRST what it reads of keys and values, which lie side by side. In steps
-// of recurrent layers alone: BEFORE is part `layer` of the state, which AFTER replaces; JOINED lays two
-// registers side by side; STATE is what `next_state` gives for the kind `activation`. KEEP is what SELF
-// does to the cache, and nothing more.
+// EMBEDDING (a quantized matrix) and TABLE (float32) look up token ids, POSITIONS looks up
+// positions. In encoders: TOKEN_POSITIONS looks up layer + 1, layer + 2, ... for tokens other than
+// padding, and `layer` for padding, whose id is `layer` too; FIRST_TOKEN is the first token of each
+// text, and SELF_FIRST_TOKEN its self-attention, with keys and values in one register. In steps of
+// recurrent layers: READ_STATE is part `layer` of the state, which WRITE_STATE replaces; CONCAT
+// concatenates two registers; CELL is `next_state` of the kind `activation`. CACHE_ONLY stores keys
+// and values as SELF does, and computes nothing.
 enum Kind {
-  NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, LINES = 5, TABLE = 6, PLACES = 7, SCALED = 8,
-  COUNTED = 9, FIRST = 10, SELF_FIRST = 11, BEFORE = 12, AFTER = 13, JOINED = 14, STATE = 15,
-  KEEP = 16
+  NORM = 0, LINEAR = 1, SELF = 2, CROSS = 3, ADD = 4, EMBEDDING = 5, TABLE = 6, POSITIONS = 7,
+  SCALE = 8, TOKEN_POSITIONS = 9, FIRST_TOKEN = 10, SELF_FIRST_TOKEN = 11, READ_STATE = 12,
+  WRITE_STATE = 13, CONCAT = 14, CELL = 15, CACHE_ONLY = 16
 };
 
 // target = f(source), numbers of registers; `other` is added where it is not negative.
@@ -34,18 +34,18 @@ struct Op {
   int32_t kind, target, source, other;
   int32_t layer, heads, head_dim, activation;
   float number;   // the scale of scores or states, or the epsilon of a norm
-  int32_t lines;  // of the matrix, or the table
+  int32_t rows;   // of the matrix, or the table
   const Matrix* matrix;
   const float *gain, *bias;  // of a norm
   const float* table;
 };
 
-// A part of a recurrent state before a step and after it: rows that lie so many numbers apart.
+// A tensor of a recurrent state before a step and after it, and the strides of its rows.
 struct Part {
   const float* before;
-  int64_t before_step;
+  int64_t before_stride;
   float* after;
-  int64_t after_step;
+  int64_t after_stride;
 };
 
 struct Program {
@@ -64,190 +64,198 @@ struct Call {
   int64_t rows, tokens;  // tokens of each row
   const Memory *cache, *source;
   std::vector<float*> registers;
-  Rows rooms[2];   // for quantized rows, of every other operation
-  float* weights;  // of attention, for each thread
-  int64_t most;    // positions
+  Rows buffers[2];   // for quantized inputs: operations alternate between them
+  float* weights;    // of attention, for each thread
+  int64_t capacity;  // of the weights of a query
   const Part* parts;
 
-  int64_t lines() const { return rows * tokens; }
+  int64_t token_count() const { return rows * tokens; }
 
-  // For what a product reads.
-  const Rows& room(const Op& op) const { return rooms[(&op - program->ops) % 2]; }
+  // For the quantized input of a product.
+  const Rows& buffer(const Op& op) const { return buffers[(&op - program->ops) % 2]; }
 
-  // The product that alone reads what an operation gives, in whole groups of numbers; or null.
-  const Op* reader(const Op& op) const {
+  // The product that follows an operation and reads its result, if that is made in whole groups of
+  // numbers; or null.
+  const Op* consumer(const Op& op) const {
     const Op* next = &op + 1;
     if (next == program->ops + program->count || next->kind != LINEAR) return nullptr;
-    if (op.kind == AFTER) return nullptr;
+    if (op.kind == WRITE_STATE) return nullptr;
     if ((op.kind == SELF || op.kind == CROSS) && op.head_dim % GROUP != 0) return nullptr;
     return next->source == op.target ? next : nullptr;
   }
 
-  // Rounds some groups of some lines for a product, if there is one.
-  void round(const Op* op, Share lines, Share groups) const {
+  // Quantizes groups of tokens for a product, if there is one.
+  void round(const Op* op, Share tokens, Share groups) const {
     if (!op) return;
     const Matrix& w = *op->matrix;
-    round_part(w.weights == INT8, registers[op->source], w.k, room(*op), lines, groups.begin,
+    round_part(w.weights == INT8, registers[op->source], w.k, buffer(*op), tokens, groups.begin,
                groups.end);
   }
 
-  float* room_of(int thread) const { return weights + thread * READERS * most; }
+  float* weights_of(int thread) const { return weights + thread * QUERIES * capacity; }
 };
 
-// Item i of an attention's heads of rows, or of memories.
-Place place_of(const Op& op, int64_t i) { return {op.layer, i / op.heads, i % op.heads}; }
+// Head i of all rows, or of all memories, of an attention.
+HeadIndex head_index(const Op& op, int64_t i) { return {op.layer, i / op.heads, i % op.heads}; }
 
-Share groups_of_head(const Op& op, Place place) {
+Share groups_of_head(const Op& op, HeadIndex index) {
   const int64_t count = op.head_dim / GROUP;
-  return {place.head * count, (place.head + 1) * count};
+  return {index.head * count, (index.head + 1) * count};
 }
 
-// One head of one row: all keys and values go into the cache, then each token reads those before it.
+// One head of one row: all keys and values go into the cache, then each token attends to those up
+// to its own.
 void self_attention(const Op& op, const Call& call, Share share, int thread) {
   const int64_t width = op.head_dim, inner = op.heads * width;
   const Memory& cache = *call.cache;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const Place place = place_of(op, i), next = place_of(op, std::min(i + 1, share.end - 1));
-    const int64_t line = place.row * call.tokens, before = cache.lengths[place.row];
-    const float* query = call.registers[op.source] + line * 3 * inner + place.head * width;
+    const HeadIndex index = head_index(op, i);
+    const HeadIndex next = head_index(op, std::min(i + 1, share.end - 1));
+    const int64_t token = index.row * call.tokens, before = cache.lengths[index.row];
+    const float* query = call.registers[op.source] + token * 3 * inner + index.head * width;
     for (int64_t t = 0; t < call.tokens; t++) {
       const float* key = query + t * 3 * inner + inner;
-      keep(cache, place, before + t, key, key + inner, width);
+      store_kv(cache, index, before + t, key, key + inner, width);
     }
-    if (op.kind == KEEP) continue;
-    float* context = call.registers[op.target] + line * inner + place.head * width;
-    attend({cache, place, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
-            call.room_of(thread), call.most, {context, inner, call.tokens}});
-    call.round(call.reader(op), {line, line + call.tokens}, groups_of_head(op, place));
+    if (op.kind == CACHE_ONLY) continue;
+    float* context = call.registers[op.target] + token * inner + index.head * width;
+    attend({cache, index, next, {query, 3 * inner, call.tokens}, before + 1, 1, width, op.number,
+            call.weights_of(thread), call.capacity, {context, inner, call.tokens}});
+    call.round(call.consumer(op), {token, token + call.tokens}, groups_of_head(op, index));
   }
 }
 
-// One head of all tokens that read the same memory.
+// One head of all tokens that attend to the same memory.
 void cross_attention(const Op& op, const Call& call, Share share, int thread) {
   const int64_t width = op.head_dim, inner = op.heads * width;
   const Memory& source = *call.source;
-  const int64_t readers = source.sharing * call.tokens;
+  const int64_t queries = source.sharing * call.tokens;
   for (int64_t i = share.begin; i < share.end; i++) {
-    const Place place = place_of(op, i), next = place_of(op, std::min(i + 1, share.end - 1));
-    const int64_t at = place.row * readers * inner + place.head * width;
-    attend({source, place, next, {call.registers[op.source] + at, inner, readers},
-            source.lengths[place.row], 0, width, op.number, call.room_of(thread), call.most,
-            {call.registers[op.target] + at, inner, readers}});
-    const int64_t line = place.row * readers;
-    call.round(call.reader(op), {line, line + readers}, groups_of_head(op, place));
+    const HeadIndex index = head_index(op, i);
+    const HeadIndex next = head_index(op, std::min(i + 1, share.end - 1));
+    const int64_t at = index.row * queries * inner + index.head * width;
+    attend({source, index, next, {call.registers[op.source] + at, inner, queries},
+            source.lengths[index.row], 0, width, op.number, call.weights_of(thread), call.capacity,
+            {call.registers[op.target] + at, inner, queries}});
+    const int64_t token = index.row * queries;
+    call.round(call.consumer(op), {token, token + queries}, groups_of_head(op, index));
   }
 }
 
-// What begins with a token, and not with a register.
-void first_line(const Op& op, const Call& call, int64_t line, float* y) {
+// An operation that reads no register, for one token.
+void read_input(const Op& op, const Call& call, int64_t token, float* y) {
   const int64_t width = call.program->widths[op.target];
-  if (op.kind == LINES) return line_of(*op.matrix, call.ids[line], y);
-  if (op.kind == BEFORE) {
+  if (op.kind == EMBEDDING) return copy_row(*op.matrix, call.ids[token], y);
+  if (op.kind == READ_STATE) {
     const Part& part = call.parts[op.layer];
-    return (void)std::copy_n(part.before + line * part.before_step, width, y);
+    return (void)std::copy_n(part.before + token * part.before_stride, width, y);
   }
   int64_t at;
   if (op.kind == TABLE) {
-    at = call.ids[line];
+    at = call.ids[token];
   } else {
-    at = call.cache->lengths[line / call.tokens] + line % call.tokens;
+    at = call.cache->lengths[token / call.tokens] + token % call.tokens;
   }
   std::memcpy(y, op.table + at * width, width * sizeof(float));
 }
 
 void rowwise(const Op& op, const Call& call, Share share) {
   const int64_t width = call.program->widths[op.target];
-  for (int64_t line = share.begin; line < share.end; line++) {
-    float* y = call.registers[op.target] + line * width;
+  for (int64_t token = share.begin; token < share.end; token++) {
+    float* y = call.registers[op.target] + token * width;
     if (op.source < 0) {
-      first_line(op, call, line, y);
+      read_input(op, call, token, y);
       continue;
     }
-    const int64_t wide = call.program->widths[op.source];
-    const float* x = call.registers[op.source] + line * wide;
-    if (op.kind == AFTER) {
+    const int64_t source_width = call.program->widths[op.source];
+    const float* x = call.registers[op.source] + token * source_width;
+    if (op.kind == WRITE_STATE) {
       const Part& part = call.parts[op.layer];
-      std::copy_n(x, width, part.after + line * part.after_step);
-    } else if (op.kind == JOINED) {
-      std::copy_n(x, wide, y);
-      std::copy_n(call.registers[op.other] + line * (width - wide), width - wide, y + wide);
-    } else if (op.kind == STATE) {
-      const int64_t more = op.activation == GRU_CELL ? 4 * width : width;
-      const float* state = op.other < 0 ? nullptr : call.registers[op.other] + line * more;
+      std::copy_n(x, width, part.after + token * part.after_stride);
+    } else if (op.kind == CONCAT) {
+      const int64_t other_width = width - source_width;
+      const float* other = call.registers[op.other] + token * other_width;
+      std::copy_n(x, source_width, y);
+      std::copy_n(other, other_width, y + source_width);
+    } else if (op.kind == CELL) {
+      const int64_t state_width = op.activation == GRU_CELL ? 4 * width : width;
+      const float* state =
+          op.other < 0 ? nullptr : call.registers[op.other] + token * state_width;
       next_state(op.activation, x, state, width, y);
     } else if (op.kind == NORM) {
       normalize(x, y, width, op.gain, op.bias, op.number);
-    } else if (op.kind == SCALED) {
+    } else if (op.kind == SCALE) {
 #pragma omp simd
       for (int64_t i = 0; i < width; i++) y[i] = x[i] * op.number;
     } else {
-      const float* other = call.registers[op.other] + line * width;
+      const float* other = call.registers[op.other] + token * width;
 #pragma omp simd
       for (int64_t i = 0; i < width; i++) y[i] = x[i] + other[i];
     }
   }
 }
 
-// Whole lines, and their rounding.
-void pass_lines(const Op& op, const Call& call, Share share) {
+// An operation on whole tokens, and the rounding for the product that reads it.
+void run_tokens(const Op& op, const Call& call, Share share) {
   rowwise(op, call, share);
-  if (const Op* reader = call.reader(op)) call.round(reader, share, {0, groups_of(reader->matrix->k)});
+  const Op* consumer = call.consumer(op);
+  if (consumer) call.round(consumer, share, {0, groups_of(consumer->matrix->k)});
 }
 
-// Sharing a stage of so few numbers takes longer than its work.
-constexpr int64_t FEW = 8192;
+// Numbers up to which splitting a stage takes longer than its work.
+constexpr int64_t SMALL = 8192;
 
-bool few(const Call& call, int64_t width) { return call.lines() * width <= FEW; }
+bool is_small_work(const Call& call, int64_t width) { return call.token_count() * width <= SMALL; }
 
-// Whether what a product reads is rounded when it begins: by whom it was made, or, since it is
-// little, by one thread.
-bool rounded_before(const Op& op, const Call& call) {
-  const bool made = &op > call.program->ops && call.reader((&op)[-1]);
-  return made || few(call, op.matrix->k);
+// Whether the input of a product is quantized before it starts: by the operation that computes it,
+// or, if it is small, by one thread.
+bool is_rounded_before(const Op& op, const Call& call) {
+  const bool by_producer = &op > call.program->ops && call.consumer((&op)[-1]);
+  return by_producer || is_small_work(call, op.matrix->k);
 }
 
 bool is_small(const Op& op, const Call& call) {
-  const bool heads = op.kind == SELF || op.kind == CROSS || op.kind == KEEP;
-  return !heads && op.kind != LINEAR && few(call, call.program->widths[op.target]);
+  const bool heads = op.kind == SELF || op.kind == CROSS || op.kind == CACHE_ONLY;
+  return !heads && op.kind != LINEAR && is_small_work(call, call.program->widths[op.target]);
 }
 
-// The small operations from `op` on, and the rounding of what comes behind them, where it is small
-// too. Gives what comes behind them.
+// Skips the small operations from `op` on, or runs them, and the rounding for the product behind
+// them, if it is small too. Returns the operation behind them.
 const Op* next_stage(const Op* op, const Call& call, bool run) {
   const Op *begin = call.program->ops, *end = begin + call.program->count;
   for (; op < end && is_small(*op, call); op++) {
-    if (run) pass_lines(*op, call, {0, call.lines()});
+    if (run) run_tokens(*op, call, {0, call.token_count()});
   }
-  if (run && op < end && op->kind == LINEAR && few(call, op->matrix->k)) {
-    const bool made = op > begin && call.reader(op[-1]);
-    if (!made) call.round(op, {0, call.lines()}, {0, groups_of(op->matrix->k)});
+  if (run && op < end && op->kind == LINEAR && is_small_work(call, op->matrix->k)) {
+    const bool by_producer = op > begin && call.consumer(op[-1]);
+    if (!by_producer) call.round(op, {0, call.token_count()}, {0, groups_of(op->matrix->k)});
   }
   return op;
 }
 
 template <class After>
 void stage(const Op& op, const Call& call, Worker& worker, After after) {
-  const Op* reader = call.reader(op);
+  const Op* consumer = call.consumer(op);
   if (op.kind == LINEAR) {
     const float* x = call.registers[op.source];
     const float* add = op.other < 0 ? nullptr : call.registers[op.other];
-    if (!rounded_before(op, call)) round_together(*op.matrix, x, call.room(op), worker);
+    if (!is_rounded_before(op, call)) round_all(*op.matrix, x, call.buffer(op), worker);
     const Result to{call.registers[op.target], op.activation, add};
-    auto made = [&](Share lines, Share groups) { call.round(reader, lines, groups); };
-    return multiply(*op.matrix, to, call.room(op), worker, made, after);
+    auto done = [&](Share tokens, Share groups) { call.round(consumer, tokens, groups); };
+    return multiply(*op.matrix, to, call.buffer(op), worker, done, after);
   }
-  int64_t parts = call.lines();  // those of operations on whole lines
-  if (op.kind == SELF || op.kind == KEEP) parts = call.rows * op.heads;
+  int64_t parts = call.token_count();  // of operations on whole tokens
+  if (op.kind == SELF || op.kind == CACHE_ONLY) parts = call.rows * op.heads;
   if (op.kind == CROSS) parts = call.rows / call.source->sharing * op.heads;
   const int64_t pieces = worker.pieces(parts, 1);
   auto work = [&](int64_t piece) {
     const Share share(parts, piece, pieces);
-    if (op.kind == SELF || op.kind == KEEP) {
+    if (op.kind == SELF || op.kind == CACHE_ONLY) {
       self_attention(op, call, share, worker.thread);
     } else if (op.kind == CROSS) {
       cross_attention(op, call, share, worker.thread);
     } else {
-      pass_lines(op, call, share);
+      run_tokens(op, call, share);
     }
   };
   worker.share(pieces, work, after);
@@ -263,34 +271,34 @@ void execute(void* data, Worker worker) {
   }
 }
 
-// Tokens that the vocabulary does not have.
-int64_t missing(const Call& call) {
+// How many ids are not in the vocabulary.
+int64_t count_missing(const Call& call) {
   int64_t count = 0;
   for (int64_t i = 0; i < call.program->count; i++) {
     const Op& op = call.program->ops[i];
-    if (op.kind != LINES && op.kind != TABLE) continue;
-    for (int64_t line = 0; line < call.lines(); line++) {
-      count += call.ids[line] < 0 || call.ids[line] >= op.lines;
+    if (op.kind != EMBEDDING && op.kind != TABLE) continue;
+    for (int64_t token = 0; token < call.token_count(); token++) {
+      count += call.ids[token] < 0 || call.ids[token] >= op.rows;
     }
   }
   return count;
 }
 
-// Throws where the keys and values of these rows are outside the memory; at most the last position
-// of a row is new. `end` is how many positions of a row are read.
-void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t more) {
+// Throws where keys and values of `rows` rows, to each of which `added` positions are added, are
+// outside the memory.
+void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t added) {
   using boundary::raise_error;
   if (memory.sharing < 1 || memory.rows * memory.sharing != rows) {
     raise_error("the %s must have %lld rows, but has %lld, each read by %lld", name,
                 (long long)rows, (long long)memory.rows, (long long)memory.sharing);
   }
-  if (memory.longest < 0 || memory.longest + more > memory.positions) {
+  if (memory.longest < 0 || memory.longest + added > memory.positions) {
     raise_error("the %s must have a capacity of %lld positions, but has %lld", name,
-                (long long)(memory.longest + more), (long long)memory.positions);
+                (long long)(memory.longest + added), (long long)memory.positions);
   }
-  if ((!memory.origin || more) && memory.lines < memory.rows) {
-    raise_error("the %s must have %lld lines, but has %lld", name, (long long)memory.rows,
-                (long long)memory.lines);
+  if ((!memory.origin || added) && memory.slots < memory.rows) {
+    raise_error("the %s must have %lld slots, but has %lld", name, (long long)memory.rows,
+                (long long)memory.slots);
   }
   for (int64_t row = 0; row < memory.rows; row++) {
     const int64_t length = memory.lengths[row];
@@ -298,12 +306,13 @@ void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t 
       raise_error("the lengths of the %s must be from 0 to %lld, but one is %lld", name,
                   (long long)memory.longest, (long long)length);
     }
-    const int64_t* origin = memory.origin ? memory.origin + row * memory.origin_row : nullptr;
-    for (int64_t s = 0; origin && s < (memory.origin_position ? length + more : 1); s++) {
-      const int64_t line = origin[s * memory.origin_position];
-      if (line < 0 || line >= memory.lines) {
+    const int64_t* origin =
+        memory.origin ? memory.origin + row * memory.origin_row_stride : nullptr;
+    for (int64_t s = 0; origin && s < (memory.origin_position_stride ? length + added : 1); s++) {
+      const int64_t slot = origin[s * memory.origin_position_stride];
+      if (slot < 0 || slot >= memory.slots) {
         raise_error("the origins of the %s must be from 0 to %lld, but one is %lld", name,
-                    (long long)memory.lines - 1, (long long)line);
+                    (long long)memory.slots - 1, (long long)slot);
       }
     }
   }
@@ -312,7 +321,7 @@ void check_memory(const char* name, const Memory& memory, int64_t rows, int64_t 
 // Throws where an operation would read or write outside its arguments.
 void check_op(const Op& op, const Call& call) {
   using boundary::raise_error;
-  const bool own = op.kind == SELF || op.kind == KEEP;
+  const bool own = op.kind == SELF || op.kind == CACHE_ONLY;
   if (own || op.kind == CROSS) {
     const Memory* memory = own ? call.cache : call.source;
     const char* name = own ? "cache" : "source";
@@ -324,17 +333,17 @@ void check_op(const Op& op, const Call& call) {
                   (long long)memory->heads, (long long)memory->width);
     }
   }
-  if ((op.kind == LINES || op.kind == TABLE) && !call.ids) {
+  if ((op.kind == EMBEDDING || op.kind == TABLE) && !call.ids) {
     raise_error("the program needs ids, but none are given");
   }
-  if (op.kind == PLACES) {
+  if (op.kind == POSITIONS) {
     if (!call.cache) raise_error("the program needs positions of a cache, but none is given");
-    if (call.cache->longest + call.tokens > op.lines) {
-      raise_error("positions must be below %d, but the cache has %lld and %lld are added", op.lines,
+    if (call.cache->longest + call.tokens > op.rows) {
+      raise_error("positions must be below %d, but the cache has %lld and %lld are added", op.rows,
                   (long long)call.cache->longest, (long long)call.tokens);
     }
   }
-  if ((op.kind == BEFORE || op.kind == AFTER) && !call.parts) {
+  if ((op.kind == READ_STATE || op.kind == WRITE_STATE) && !call.parts) {
     raise_error("the program needs a state, but none is given");
   }
 }
@@ -349,24 +358,23 @@ void check(const Call& call) {
   for (int64_t i = 0; i < call.program->count; i++) check_op(call.program->ops[i], call);
 }
 
-// Memory of the calling thread for what happens between the operations.
+// Memory of the calling thread for registers, attention weights and quantized inputs.
 void reserve(Call& call, float* hidden, int64_t threads) {
-  static thread_local std::vector<float> kept, weights;
+  static thread_local std::vector<float> memory, weights;
   const Program& program = *call.program;
   int64_t total = 0;
-  for (int64_t i = 1; i < program.registers; i++) total += program.widths[i] * call.lines();
-  float* next = scratch(kept, total);
+  for (int64_t i = 1; i < program.registers; i++) total += program.widths[i] * call.token_count();
+  float* next = scratch(memory, total);
   call.registers.assign(1, hidden);
   for (int64_t i = 1; i < program.registers; i++) {
     call.registers.push_back(next);
-    next += program.widths[i] * call.lines();
+    next += program.widths[i] * call.token_count();
   }
   const int64_t own = call.cache ? call.cache->longest + call.tokens : 0;
-  call.most = std::max(own, call.source ? call.source->longest : 0);
-  call.most += BLOCK;
-  call.weights = scratch(weights, READERS * call.most * threads);
-  call.rooms[0] = room_for(call.lines(), program.widest);
-  call.rooms[1] = room_for<1>(call.lines(), program.widest);
+  call.capacity = std::max(own, call.source ? call.source->longest : 0) + BLOCK;
+  call.weights = scratch(weights, QUERIES * call.capacity * threads);
+  call.buffers[0] = buffer_for(call.token_count(), program.widest);
+  call.buffers[1] = buffer_for<1>(call.token_count(), program.widest);
 }
 
 // The whole program.

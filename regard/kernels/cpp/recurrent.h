@@ -1,4 +1,4 @@
-// A recurrent layer, whose product with the tokens is already there.
+// A recurrent layer over whole sequences; W x + b of all tokens is given.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace {
 
-// `gates` come from a token, `again` from the hidden state (width), which changes, as does `cell`.
-void remember(int kind, const float* gates, const float* again, int64_t width, float* hidden,
-              float* cell) {
+// One step: `gates` are W x + b, `recurrent` is U h + c; `hidden` and `cell` (width) are updated.
+void update_state(int kind, const float* gates, const float* recurrent, int64_t width,
+                  float* hidden, float* cell) {
   const float *a = gates, *b = a + width, *c = b + width, *d = c + width;
-  const float *e = again, *f = e + width, *g = f + width, *h = g + width;
+  const float *e = recurrent, *f = e + width, *g = f + width, *h = g + width;
   if (kind == LSTM_CELL) {
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
@@ -28,7 +28,7 @@ void remember(int kind, const float* gates, const float* again, int64_t width, f
     }
   } else {
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) hidden[i] = tangent(a[i] + e[i]);
+    for (int64_t i = 0; i < width; i++) hidden[i] = tanh_of(a[i] + e[i]);
   }
 }
 
@@ -39,24 +39,24 @@ struct Recurrence {
   int64_t rows, tokens;
   float *hidden, *cell;  // (rows, K)
   float* y;              // (rows, tokens, K)
-  float* again;          // (rows, N)
-  Rows room;
+  float* recurrent;      // (rows, N)
+  Rows buffer;
 
-  void remember_row(int64_t row, int64_t t) const {
-    const int64_t width = w->k, line = row * tokens + t;
+  void update_row(int64_t row, int64_t t) const {
+    const int64_t width = w->k, token = row * tokens + t;
     float* state = hidden + row * width;
-    remember(kind, gates + line * w->n, again + row * w->n, width, state,
-             cell ? cell + row * width : nullptr);
-    std::copy_n(state, width, y + line * width);
+    update_state(kind, gates + token * w->n, recurrent + row * w->n, width, state,
+                 cell ? cell + row * width : nullptr);
+    std::copy_n(state, width, y + token * width);
   }
 };
 
 void recur(void* data, Worker worker) {
   const Recurrence& r = *(Recurrence*)data;
   for (int64_t t = 0; t < r.tokens; t++) {
-    round_together(*r.w, r.hidden, r.room, worker);
-    multiply(*r.w, {r.again, LINEAR_, nullptr}, r.room, worker, [] {});
-    worker.share(r.rows, [&](int64_t row) { r.remember_row(row, t); });
+    round_all(*r.w, r.hidden, r.buffer, worker);
+    multiply(*r.w, {r.recurrent, LINEAR_, nullptr}, r.buffer, worker, [] {});
+    worker.share(r.rows, [&](int64_t row) { r.update_row(row, t); });
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows of numbers, quantized like the weights that they are multiplied with.
+// Inputs of products, quantized like the weights that they are multiplied with.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,20 @@
 namespace {
 
 constexpr int64_t GROUP = 64;  // 8-bit numbers that share a scale
-constexpr int64_t STEPS = 16;  // four bytes of a row each: what is read of it at once
-constexpr int64_t STRETCH = STEPS * 4;
+constexpr int64_t STEPS = 16;  // of four bytes, in a chunk of a row
+constexpr int64_t CHUNK = STEPS * 4;
 #if WIDE
-constexpr int ROWS = 8;  // that are multiplied together, at most: their sums lie in registers
+constexpr int ROWS = 8;  // of a tile, at most: their sums are in registers
 #else
 constexpr int ROWS = 4;
 #endif
 
 inline int64_t groups_of(int64_t k) { return (k + GROUP - 1) / GROUP; }
 
-// Quantized rows. They lie as they are read: those of a tile are multiplied together, and of all of
-// them comes the first stretch of 64 bytes, then the second. Tiles are as equal as can be. Groups
-// of 8-bit numbers have a scale, and what their dot products begin with, in the same order.
+// Quantized rows, stored in the order in which they are read: tile by tile, and in a tile the first
+// chunk of 64 bytes of each of its rows, then the second. Tiles have equal numbers of rows, or one
+// less. Groups of 8-bit numbers have a scale and the start value of their dot products, in the same
+// order.
 struct Rows {
   int8_t* data;
   float* scale;
@@ -37,9 +38,9 @@ struct Rows {
   int64_t tile(int64_t row) const { return ((row + 1) * tiles() - 1) / count; }
 };
 
-// One group. Infinity and NaN make its scale NaN.
+// Quantizes one group to 8 bits. Infinity and NaN make its scale NaN.
 inline void quantize(const float* x, int8_t* y, float* scale, int32_t* start) {
-  // Sizes of floats are ordered as their bits are; infinity and NaN stand above all others.
+  // Absolute values are ordered as their bits are, infinity and NaN above all others.
   int32_t bits = 0;
 #if WIDE
   const __m512i size = _mm512_set1_epi32(0x7fffffff);
@@ -49,21 +50,21 @@ inline void quantize(const float* x, int8_t* y, float* scale, int32_t* start) {
 #else
 #pragma omp simd reduction(max : bits)
   for (int64_t i = 0; i < GROUP; i++) {
-    int32_t here;
-    std::memcpy(&here, x + i, sizeof(here));
-    bits = std::max(bits, here & 0x7fffffff);
+    int32_t one;
+    std::memcpy(&one, x + i, sizeof(one));
+    bits = std::max(bits, one & 0x7fffffff);
   }
 #endif
-  const bool wrong = bits >= 0x7f800000;
-  float most;
-  std::memcpy(&most, &bits, sizeof(most));
-  *scale = wrong ? NAN : most / 127.0f;
-  if (wrong || most < 1e-30f) {  // too small for the inverse
+  const bool not_finite = bits >= 0x7f800000;
+  float largest;
+  std::memcpy(&largest, &bits, sizeof(largest));
+  *scale = not_finite ? NAN : largest / 127.0f;
+  if (not_finite || largest < 1e-30f) {  // too small for the inverse
     std::memset(y, 0, GROUP);
     *start = 0;
     return;
   }
-  const float inverse = 127.0f / most;
+  const float inverse = 127.0f / largest;
   int32_t sum = 0;
 #if WIDE
   EACH(i, 4) {
@@ -81,24 +82,24 @@ inline void quantize(const float* x, int8_t* y, float* scale, int32_t* start) {
     sum += rounded;
   }
 #endif
-  *start = -128 * sum;  // what the 128 in w + 128 will add
+  *start = -128 * sum;  // compensates the 128 in w + 128
 }
 
-// Some numbers as bfloat16, of two that are equally near the even one.
-inline void shorten(const float* x, int64_t count, int8_t* to) {
+// Rounds `count` numbers to bfloat16, ties to even.
+inline void to_bfloat16(const float* x, int64_t count, int8_t* to) {
   for (int64_t i = 0; i < count; i++) {
     uint32_t bits;
     std::memcpy(&bits, x + i, sizeof(bits));
-    const uint32_t even = bits + 0x7fff + (bits >> 16 & 1), none = bits | 0x400000;
-    const uint32_t high = ((bits & 0x7fffffff) > 0x7f800000 ? none : even) >> 16;
+    const uint32_t even = bits + 0x7fff + (bits >> 16 & 1), nan = bits | 0x400000;
+    const uint32_t high = ((bits & 0x7fffffff) > 0x7f800000 ? nan : even) >> 16;
     const uint16_t half = (uint16_t)high;
     std::memcpy(to + 2 * i, &half, sizeof(half));
   }
 }
 
-// A group, of which there are `left` numbers, of row m of a tile of so many. It is number `at` of
-// all groups, as they lie.
-inline void round_group(bool bytes, const float* from, int64_t left, const Rows& room, int64_t at,
+// Quantizes a group of row m of a tile of `height` rows. `left` numbers remain of the row; `at` is
+// the index of the group in storage order.
+inline void round_group(bool bytes, const float* from, int64_t left, const Rows& buffer, int64_t at,
                         int64_t m, int64_t height) {
   float padded[GROUP] = {};
   if (left < GROUP) {
@@ -106,54 +107,54 @@ inline void round_group(bool bytes, const float* from, int64_t left, const Rows&
     from = padded;
   }
   if (bytes) {
-    quantize(from, room.data + at * STRETCH, room.scale + at, room.start + at);
+    quantize(from, buffer.data + at * CHUNK, buffer.scale + at, buffer.start + at);
   } else {
-    int8_t* to = room.data + (2 * at - m) * STRETCH;  // stretch 2 g of row m
-    shorten(from, GROUP / 2, to);
-    shorten(from + GROUP / 2, GROUP / 2, to + height * STRETCH);
+    int8_t* to = buffer.data + (2 * at - m) * CHUNK;  // chunk 2 g of row m
+    to_bfloat16(from, GROUP / 2, to);
+    to_bfloat16(from + GROUP / 2, GROUP / 2, to + height * CHUNK);
   }
 }
 
-// Some groups of rows (count, K) into `room`, counted as they lie there: threads that write side by
-// side would wait for each other.
-inline void round_groups(bool bytes, const float* x, int64_t k, const Rows& room, Share share) {
+// Quantizes groups of rows (count, K); `share` counts them in storage order, so that threads do not
+// write to the same cache lines.
+inline void round_groups(bool bytes, const float* x, int64_t k, const Rows& buffer, Share share) {
   const int64_t groups = groups_of(k);
   int64_t at = share.begin;
   while (at < share.end) {
-    const int64_t tile = room.tile(at / groups), first = room.first(tile);
-    const int64_t height = room.first(tile + 1) - first;
+    const int64_t tile = buffer.tile(at / groups), first = buffer.first(tile);
+    const int64_t height = buffer.first(tile + 1) - first;
     for (; at < std::min(share.end, (first + height) * groups); at++) {
       const int64_t g = (at - first * groups) / height, m = (at - first * groups) % height;
       const float* from = x + (first + m) * k + g * GROUP;
-      round_group(bytes, from, k - g * GROUP, room, at, m, height);
+      round_group(bytes, from, k - g * GROUP, buffer, at, m, height);
     }
   }
 }
 
-// The groups from one to before another, of some rows (count, K).
-inline void round_part(bool bytes, const float* x, int64_t k, const Rows& room, Share rows,
+// Quantizes the groups from `begin` to before `end` of `rows` of x (count, K).
+inline void round_part(bool bytes, const float* x, int64_t k, const Rows& buffer, Share rows,
                        int64_t begin, int64_t end) {
   const int64_t groups = groups_of(k);
   for (int64_t row = rows.begin; row < rows.end; row++) {
-    const int64_t tile = room.tile(row), first = room.first(tile), m = row - first;
-    const int64_t height = room.first(tile + 1) - first;
+    const int64_t tile = buffer.tile(row), first = buffer.first(tile), m = row - first;
+    const int64_t height = buffer.first(tile + 1) - first;
     for (int64_t g = begin; g < end; g++) {
       const float* from = x + row * k + g * GROUP;
-      round_group(bytes, from, k - g * GROUP, room, first * groups + g * height + m, m, height);
+      round_group(bytes, from, k - g * GROUP, buffer, first * groups + g * height + m, m, height);
     }
   }
 }
 
-// Room for so many quantized rows, of the calling thread, which has two such rooms.
+// A buffer of the calling thread for quantized rows; each thread has two, by WHICH.
 template <int WHICH = 0>
-Rows room_for(int64_t rows, int64_t k) {
+Rows buffer_for(int64_t rows, int64_t k) {
   static thread_local std::vector<int8_t> data;
   static thread_local std::vector<float> scale;
   static thread_local std::vector<int32_t> start;
   const int64_t groups = rows * groups_of(k);
-  int8_t* room = scratch(data, groups * GROUP * 2 + STRETCH);
-  room += -(uintptr_t)room % STRETCH;
-  return {room, scratch(scale, groups), scratch(start, groups), rows};
+  int8_t* bytes = scratch(data, groups * GROUP * 2 + CHUNK);
+  bytes += -(uintptr_t)bytes % CHUNK;
+  return {bytes, scratch(scale, groups), scratch(start, groups), rows};
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ inline void relax(int turn) {
   }
 }
 
-// What a thread has taken of its own pieces of a stage: the stage's number, then how many. What one
-// core has written comes late to another, so that all threads have lines of their own.
-struct alignas(128) Seat {
+// How many of a thread's own work items of a stage are taken, behind the number of the stage. Each
+// thread has cache lines of its own, because writes of one core slow down reads by others.
+struct alignas(128) Claims {
   std::atomic<uint64_t> taken{0};
 };
 
-// Pieces that are done, of all stages so far, and one for each stage that is complete; and the first
-// exception of any thread.
+// The work items that are done, of all stages so far, plus one for each stage that is complete; and
+// the first exception of any thread.
 struct alignas(128) Progress {
   std::atomic<int64_t> done{0};
   std::atomic<bool> failed{false};
@@ -37,7 +37,7 @@ struct alignas(128) Progress {
     if (!failed.exchange(true)) error = std::current_exception();
   }
 
-  // After an exception all that remains is left out: it would read what was never made.
+  // After an exception the remaining work is skipped: its inputs may be missing.
   template <class F>
   void attempt(F f) {
     if (failed.load(std::memory_order_relaxed)) return;
@@ -49,18 +49,18 @@ struct alignas(128) Progress {
   }
 };
 
-// One of the threads that run a job. All go through the same stages, and none goes on before a
-// stage is complete. Nobody waits for a thread that took no piece: on a busy machine it may come
-// late, and finds that others have done its pieces.
+// One of the threads that run a job. All pass the same stages, and none starts a stage before the
+// one before it is complete. Nobody waits for a thread that took no work item: on a busy machine it
+// may start late, when other threads have already done its items.
 struct Worker {
   int thread, threads;
-  Seat* seats = nullptr;
+  Claims* claims = nullptr;
   Progress* progress = nullptr;
   uint64_t stage = 0;
-  int64_t before = 0;  // what was done before this stage
+  int64_t done_before = 0;  // before this stage
 
-  // `after` is done once, by the last thread, before any goes on. Without pieces there is one empty
-  // piece, so that there is a last thread.
+  // Runs work(i) for `count` items. `after` runs once, by the last thread, before any starts the
+  // next stage. Without items there is an empty one, so that there is a last thread.
   template <class F, class After>
   void share(int64_t count, F work, After after) {
     const int64_t pieces = std::max<int64_t>(1, count);
@@ -70,25 +70,26 @@ struct Worker {
       return;
     }
     stage++;
-    int64_t mine = 0;
-    for (int i = 0; i < threads; i++) {  // at first what is its own, then what others left
+    int64_t completed = 0;
+    for (int i = 0; i < threads; i++) {  // first its own items, then those of others
       const int64_t owner = (thread + i) % threads;
       const int64_t begin = (pieces * owner + threads - 1) / threads;
       const int64_t end = (pieces * (owner + 1) + threads - 1) / threads;
-      for (int64_t j; (j = take(seats[owner].taken, end - begin)) >= 0; mine++) {
+      for (int64_t j; (j = take(claims[owner].taken, end - begin)) >= 0; completed++) {
         progress->attempt([&] {
           if (begin + j < count) work(begin + j);
         });
       }
     }
     std::atomic<int64_t>& done = progress->done;
-    const int64_t all = before + pieces;
-    if (mine > 0 && done.fetch_add(mine, std::memory_order_acq_rel) + mine == all) {
+    const int64_t all = done_before + pieces;
+    if (completed > 0 &&
+        done.fetch_add(completed, std::memory_order_acq_rel) + completed == all) {
       progress->attempt(after);
       done.store(all + 1, std::memory_order_release);
     }
     for (int i = 0; done.load(std::memory_order_acquire) <= all; i++) relax(i);
-    before = all + 1;
+    done_before = all + 1;
   }
 
   template <class F>
@@ -96,28 +97,28 @@ struct Worker {
     share(pieces, work, [] {});
   }
 
-  // Into how many pieces a stage should be cut that has so many parts.
-  int64_t pieces(int64_t parts, int64_t least) const {
-    return threads == 1 ? 1 : std::max<int64_t>(1, std::min<int64_t>(4 * threads, parts / least));
+  // The number of work items for a stage of `parts`, of which each item has at least `minimum`.
+  int64_t pieces(int64_t parts, int64_t minimum) const {
+    return threads == 1 ? 1 : std::max<int64_t>(1, std::min<int64_t>(4 * threads, parts / minimum));
   }
 
  private:
-  // The next of so many pieces, or -1.
+  // The next of `count` items, or -1.
   int64_t take(std::atomic<uint64_t>& taken, int64_t count) const {
-    constexpr int PLACES = 36;  // bits of a piece's number; the others are of the stage's
+    constexpr int INDEX_BITS = 36;  // of the item; the higher bits are the stage
     uint64_t old = taken.load(std::memory_order_relaxed);
     for (;;) {
-      if (old >> PLACES > stage) return -1;
-      const uint64_t next = old >> PLACES == stage ? old : stage << PLACES;
-      const int64_t place = (int64_t)(next - (stage << PLACES));
-      if (place >= count) return -1;
-      if (taken.compare_exchange_weak(old, next + 1, std::memory_order_relaxed)) return place;
+      if (old >> INDEX_BITS > stage) return -1;
+      const uint64_t next = old >> INDEX_BITS == stage ? old : stage << INDEX_BITS;
+      const int64_t index = (int64_t)(next - (stage << INDEX_BITS));
+      if (index >= count) return -1;
+      if (taken.compare_exchange_weak(old, next + 1, std::memory_order_relaxed)) return index;
     }
   }
 };
 
-// Threads come from the OpenMP runtime that torch uses: its threads stay awake for a while after
-// each of torch's own operations, and would be in the way of others.
+// Threads come from the OpenMP runtime that torch uses: its threads keep spinning for a while after
+// each of torch's own operations, and would compete with others.
 struct Runtime {
   void (*parallel)(void (*)(void*), void*, unsigned threads, unsigned flags);
   int (*number)();
@@ -130,7 +131,7 @@ struct Job {
   void (*run)(void* data, Worker worker);
   void* data;
   int threads;
-  Seat* seats;
+  Claims* claims;
   Progress* progress;
 };
 
@@ -138,14 +139,14 @@ void enter(void* with) {
   Job& job = *(Job*)with;
   const int thread = runtime.number(), threads = runtime.size();
   if (threads > job.threads) return;
-  job.progress->attempt([&] { job.run(job.data, {thread, threads, job.seats, job.progress}); });
+  job.progress->attempt([&] { job.run(job.data, {thread, threads, job.claims, job.progress}); });
 }
 
 void run(int64_t threads, void (*what)(void*, Worker), void* data) {
   if (threads > 1 && runtime.parallel) {
-    std::vector<Seat> seats(threads);
+    std::vector<Claims> claims(threads);
     Progress progress;
-    Job job{what, data, (int)threads, seats.data(), &progress};
+    Job job{what, data, (int)threads, claims.data(), &progress};
     runtime.parallel(enter, &job, (unsigned)threads, 0);
     if (progress.failed) std::rethrow_exception(progress.error);
   } else {
@@ -153,7 +154,7 @@ void run(int64_t threads, void (*what)(void*, Worker), void* data) {
   }
 }
 
-// The items of one piece, or from one to before another.
+// The items of one work item of several, or from `begin` to before `end`.
 struct Share {
   int64_t begin, end;
   Share(int64_t begin, int64_t end) : begin(begin), end(end) {}
@@ -161,11 +162,11 @@ struct Share {
       : begin(count * piece / pieces), end(count * (piece + 1) / pieces) {}
 };
 
-// Scratch memory of the calling thread: as large as it ever was.
+// Scratch memory of the calling thread; it never shrinks.
 template <class T>
-T* scratch(std::vector<T>& kept, int64_t count) {
-  if ((int64_t)kept.size() < count) kept.resize(count);
-  return kept.data();
+T* scratch(std::vector<T>& memory, int64_t count) {
+  if ((int64_t)memory.size() < count) memory.resize(count);
+  return memory.data();
 }
 
 }  // namespace

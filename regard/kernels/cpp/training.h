@@ -1,8 +1,8 @@
-// What a training does to each number besides the matrix products, in few passes over memory.
+// The elementwise operations of training, in few passes over memory.
 //
-// What is dropped is a function of a seed and of the place of a number, so that no mask is ever
-// stored: the backward pass computes it again. Sums over rows are added up in groups of rows and then
-// over the groups, so that they do not depend on the number of threads.
+// Dropout is a function of a seed and of the position of an element, so that no mask is stored: the
+// backward pass computes it again. Sums over rows are sums of groups of rows, then of the groups,
+// so that they do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace learning {
 
-enum Numbers { FLOAT32_ = 0, BFLOAT16_ = 1 };
+enum Type { FLOAT32_ = 0, BFLOAT16_ = 1 };
 
 struct Dropping {
   const void* x;
@@ -33,13 +33,13 @@ struct Dropping {
 struct AddNorm {
   const void *hidden, *update;
   const float *gain, *bias;
-  float* stats;  // (rows, 2) the mean, and one over the deviation
+  float* stats;  // (rows, 2) the mean, and 1 / standard deviation
   int64_t rows, width;
   Drop drop;
   float eps, unused;
   void* out;  // the norm, or the gradient of `hidden`
-  // Of the backward pass: the gradient of the norm, that of the update where something is dropped, sums
-  // (rows / TOGETHER, 2, width), and the gradients of gain and bias, (2, width).
+  // Of the backward pass: the gradient of the norm, that of the update where there is dropout, sums
+  // (rows / GROUP_ROWS, 2, width), and the gradients of gain and bias, (2, width).
   const void* grad;
   void* update_grad;
   float *sums, *parameters;
@@ -57,43 +57,43 @@ struct Sums {
   int64_t rows, width;
 };
 
-constexpr int64_t TOGETHER = 64;  // rows of one piece
+constexpr int64_t GROUP_ROWS = 64;  // rows of one group
 
-inline int64_t pieces_of(int64_t rows) { return (rows + TOGETHER - 1) / TOGETHER; }
+inline int64_t groups_of_rows(int64_t rows) { return (rows + GROUP_ROWS - 1) / GROUP_ROWS; }
 
 template <class F>
 inline void each_row(int64_t rows, int64_t piece, F f) {
-  const int64_t end = std::min(rows, (piece + 1) * TOGETHER);
-  for (int64_t row = piece * TOGETHER; row < end; row++) f(row);
+  const int64_t end = std::min(rows, (piece + 1) * GROUP_ROWS);
+  for (int64_t row = piece * GROUP_ROWS; row < end; row++) f(row);
 }
 
 // (groups, width) -> (width,)
 void add_groups(const float* sums, int64_t groups, int64_t width, float* out) {
-  by_lanes(width, [&](int64_t i, int64_t some) {
+  by_lanes(width, [&](int64_t i, int64_t n) {
     Lanes sum = {};
-    for (int64_t group = 0; group < groups; group++) sum += load(sums + group * width + i, some);
-    store(sum, out + i, some);
+    for (int64_t group = 0; group < groups; group++) sum += load(sums + group * width + i, n);
+    store(sum, out + i, n);
   });
 }
 
 template <class T>
 void drop_rows(void* data, Worker worker) {
   const Dropping& job = *(Dropping*)data;
-  const int64_t draws = (job.width + A_DRAW - 1) / A_DRAW, total = job.rows * draws;
-  constexpr int64_t PIECE = 1 << 12, PART = 256;  // draws of a piece, and of what is done at once
-  const Keeping keeping(job.drop);
+  const int64_t row_draws = (job.width + PER_DRAW - 1) / PER_DRAW, total = job.rows * row_draws;
+  constexpr int64_t PIECE = 1 << 12, PART = 256;  // draws of a work item, and in the buffer
+  const DropMask dropout(job.drop);
   worker.share((total + PIECE - 1) / PIECE, [&](int64_t piece) {
-    uint16_t drawn[room_for_draws(A_DRAW * PART)];
+    uint16_t draws[draws_capacity(PER_DRAW * PART)];
     const int64_t end = std::min(total, (piece + 1) * PIECE);
     for (int64_t first = piece * PIECE; first < end;) {
-      const int64_t row = first / draws, column = first % draws * A_DRAW;
-      const int64_t parts = std::min({PART, end - first, draws - first % draws});
-      const int64_t count = std::min(A_DRAW * parts, job.width - column);
+      const int64_t row = first / row_draws, column = first % row_draws * PER_DRAW;
+      const int64_t parts = std::min({PART, end - first, row_draws - first % row_draws});
+      const int64_t count = std::min(PER_DRAW * parts, job.width - column);
       const T* x = (const T*)job.x + row * job.width + column;
       T* y = (T*)job.y + row * job.width + column;
-      draw_all(job.drop.seed, first, drawn, count);
-      by_lanes(count, [&](int64_t i, int64_t some) {
-        store(keeping.keep(load(x + i, some), drawn + i), y + i, some);
+      draw_all(job.drop.seed, first, draws, count);
+      by_lanes(count, [&](int64_t i, int64_t n) {
+        store(dropout.apply(load(x + i, n), draws + i), y + i, n);
       });
       first += parts;
     }
@@ -102,34 +102,35 @@ void drop_rows(void* data, Worker worker) {
 
 // ---- norm(hidden + drop(update))
 
-// Room for what one row needs beside its own numbers.
-struct RowRoom {
+// Scratch memory for one row.
+struct RowBuffer {
   float* z;
-  uint16_t* drawn;
-  explicit RowRoom(int64_t width) {
-    static thread_local std::vector<float> kept;
-    z = scratch(kept, width + (room_for_draws(width) + 1) / 2 + 1);
-    drawn = (uint16_t*)(z + width);
+  uint16_t* draws;
+  explicit RowBuffer(int64_t width) {
+    static thread_local std::vector<float> memory;
+    z = scratch(memory, width + (draws_capacity(width) + 1) / 2 + 1);
+    draws = (uint16_t*)(z + width);
   }
 };
 
-// z = hidden + drop(update) of a row; gives its sum.
+// z = hidden + drop(update) of a row; returns its sum.
 template <class T>
-inline float add_update(const AddNorm& job, int64_t row, RowRoom room) {
+inline float add_update(const AddNorm& job, int64_t row, RowBuffer buffer) {
   const int64_t width = job.width;
-  const T *hidden = (const T*)job.hidden + row * width, *update = (const T*)job.update + row * width;
+  const T* hidden = (const T*)job.hidden + row * width;
+  const T* update = (const T*)job.update + row * width;
   Lanes sum = {};
   if (job.drop.threshold) {
-    draw_all(job.drop.seed, row * ((width + A_DRAW - 1) / A_DRAW), room.drawn, width);
-    const Keeping keeping(job.drop);
-    by_lanes(width, [&](int64_t i, int64_t some) {
-      const Lanes z = load(hidden + i, some) + keeping.keep(load(update + i, some), room.drawn + i);
-      sum += z, store(z, room.z + i, some);
+    draw_all(job.drop.seed, row * ((width + PER_DRAW - 1) / PER_DRAW), buffer.draws, width);
+    const DropMask dropout(job.drop);
+    by_lanes(width, [&](int64_t i, int64_t n) {
+      const Lanes z = load(hidden + i, n) + dropout.apply(load(update + i, n), buffer.draws + i);
+      sum += z, store(z, buffer.z + i, n);
     });
   } else {
-    by_lanes(width, [&](int64_t i, int64_t some) {
-      const Lanes z = load(hidden + i, some) + load(update + i, some);
-      sum += z, store(z, room.z + i, some);
+    by_lanes(width, [&](int64_t i, int64_t n) {
+      const Lanes z = load(hidden + i, n) + load(update + i, n);
+      sum += z, store(z, buffer.z + i, n);
     });
   }
   return sum_of(sum);
@@ -140,21 +141,21 @@ void add_norm(void* data, Worker worker) {
   const AddNorm& job = *(AddNorm*)data;
   const int64_t width = job.width;
   const float *gain = job.gain, *bias = job.bias;
-  worker.share(pieces_of(job.rows), [&](int64_t piece) {
-    const RowRoom room(width);
+  worker.share(groups_of_rows(job.rows), [&](int64_t piece) {
+    const RowBuffer buffer(width);
     each_row(job.rows, piece, [&](int64_t row) {
-      const float mean = add_update<T>(job, row, room) / width;
+      const float mean = add_update<T>(job, row, buffer) / width;
       Lanes squares = {};
-      by_lanes(width, [&](int64_t i, int64_t some) {
-        const Lanes z = only(load(room.z + i, some) - mean, some);
+      by_lanes(width, [&](int64_t i, int64_t n) {
+        const Lanes z = first_lanes(load(buffer.z + i, n) - mean, n);
         squares += z * z;
       });
       const float inverse = 1.0f / std::sqrt(sum_of(squares) / width + job.eps);
       job.stats[2 * row] = mean, job.stats[2 * row + 1] = inverse;
       T* out = (T*)job.out + row * width;
-      by_lanes(width, [&](int64_t i, int64_t some) {
-        const Lanes z = (load(room.z + i, some) - mean) * inverse;
-        store(z * load(gain + i, some) + load(bias + i, some), out + i, some);
+      by_lanes(width, [&](int64_t i, int64_t n) {
+        const Lanes z = (load(buffer.z + i, n) - mean) * inverse;
+        store(z * load(gain + i, n) + load(bias + i, n), out + i, n);
       });
     });
   });
@@ -163,33 +164,33 @@ void add_norm(void* data, Worker worker) {
 template <class T>
 void add_norm_back(void* data, Worker worker) {
   const AddNorm& job = *(AddNorm*)data;
-  const int64_t width = job.width, groups = pieces_of(job.rows);
+  const int64_t width = job.width, groups = groups_of_rows(job.rows);
   const float* gain = job.gain;
   worker.share(groups, [&](int64_t piece) {
-    const RowRoom room(width);
+    const RowBuffer buffer(width);
     float *gains = job.sums + piece * 2 * width, *biases = gains + width;
     std::fill(gains, gains + 2 * width, 0.0f);
     each_row(job.rows, piece, [&](int64_t row) {
-      add_update<T>(job, row, room);
+      add_update<T>(job, row, buffer);
       const float mean = job.stats[2 * row], inverse = job.stats[2 * row + 1];
       const T* grad = (const T*)job.grad + row * width;
       Lanes sum = {}, product = {};
-      by_lanes(width, [&](int64_t i, int64_t some) {
-        const Lanes z = (load(room.z + i, some) - mean) * inverse, s = load(grad + i, some);
-        store(z, room.z + i, some);
-        store(load(gains + i, some) + s * z, gains + i, some);
-        store(load(biases + i, some) + s, biases + i, some);
-        const Lanes weighed = s * load(gain + i, some);  // 0 behind the end
-        sum += weighed, product += weighed * z;
+      by_lanes(width, [&](int64_t i, int64_t n) {
+        const Lanes z = (load(buffer.z + i, n) - mean) * inverse, s = load(grad + i, n);
+        store(z, buffer.z + i, n);
+        store(load(gains + i, n) + s * z, gains + i, n);
+        store(load(biases + i, n) + s, biases + i, n);
+        const Lanes weighted = s * load(gain + i, n);  // 0 behind the end
+        sum += weighted, product += weighted * z;
       });
-      const float middle = sum_of(sum) / width, tilt = sum_of(product) / width;
+      const float mean_grad = sum_of(sum) / width, mean_product = sum_of(product) / width;
       T *out = (T*)job.out + row * width, *update = (T*)job.update_grad + row * width;
-      const Keeping keeping(job.drop);
-      by_lanes(width, [&](int64_t i, int64_t some) {
-        const Lanes weighed = load(grad + i, some) * load(gain + i, some);
-        const Lanes s = (weighed - middle - load(room.z + i, some) * tilt) * inverse;
-        store(s, out + i, some);
-        if (job.drop.threshold) store(keeping.keep(s, room.drawn + i), update + i, some);
+      const DropMask dropout(job.drop);
+      by_lanes(width, [&](int64_t i, int64_t n) {
+        const Lanes weighted = load(grad + i, n) * load(gain + i, n);
+        const Lanes s = (weighted - mean_grad - load(buffer.z + i, n) * mean_product) * inverse;
+        store(s, out + i, n);
+        if (job.drop.threshold) store(dropout.apply(s, buffer.draws + i), update + i, n);
       });
     });
   });
@@ -198,7 +199,7 @@ void add_norm_back(void* data, Worker worker) {
 
 // ---- gelu
 
-// z times a polynomial in z^2, which is moved to -1 ... 1, for z up to `end`.
+// z times a polynomial in z^2, which is mapped to -1 ... 1; |z| is at most `end`.
 template <size_t COUNT>
 inline Lanes odd(Lanes x, float end, const float (&powers)[COUNT]) {
   const Lanes z = clamped(x, -end, end), u = z * z * (2.0f / (end * end)) - 1.0f;
@@ -208,9 +209,9 @@ inline Lanes odd(Lanes x, float end, const float (&powers)[COUNT]) {
   return z * sum;
 }
 
-// The normal distribution less 1/2, exact to 3e-7, and the derivative of gelu less 1/2, to 1e-5: one
-// part in 200 of what bfloat16 tells apart at 1. Then the same of the form by tanh. All are fitted so
-// that the largest error is least.
+// The normal distribution function minus 1/2, exact to 3e-7, and the derivative of gelu minus 1/2,
+// to 1e-5, which is 1/200 of the resolution of bfloat16 at 1. Then the same for the approximation
+// by tanh. All are minimax fits.
 constexpr float GELU_CURVE[] = {
     6.087272985e-04f, -1.613265170e-03f, 1.722799554e-03f,  -2.685575025e-03f, 6.410510112e-03f,
     -1.116433927e-02f, 1.640217468e-02f, -2.326865272e-02f, 3.144217227e-02f,  -4.044260737e-02f,
@@ -235,15 +236,15 @@ void gelu_part(const Gelu& job, int64_t at, int64_t count, const float (&value)[
   const T *x = (const T*)job.x + at, *grad = (const T*)job.grad + at;
   T* out = (T*)job.out + at;
   if (job.grad) {
-    by_lanes(count, [&](int64_t i, int64_t some) {
-      const Lanes found = odd(load(x + i, some), 5.0f, derivative) + 0.5f;
-      store(found * load(grad + i, some), out + i, some);
+    by_lanes(count, [&](int64_t i, int64_t n) {
+      const Lanes found = odd(load(x + i, n), 5.0f, derivative) + 0.5f;
+      store(found * load(grad + i, n), out + i, n);
     });
   } else {
-    by_lanes(count, [&](int64_t i, int64_t some) {
-      const Lanes z = load(x + i, some);
-      const Lanes below = odd(z, 5.0f, value) + 0.5f;
-      store(z < -5.0f ? z * 0.0f : z * below, out + i, some);
+    by_lanes(count, [&](int64_t i, int64_t n) {
+      const Lanes z = load(x + i, n);
+      const Lanes cdf = odd(z, 5.0f, value) + 0.5f;
+      store(z < -5.0f ? z * 0.0f : z * cdf, out + i, n);
     });
   }
 }
@@ -253,9 +254,9 @@ void gelu_all(void* data, Worker worker) {
   const Gelu& job = *(Gelu*)data;
   constexpr int64_t PIECE = 1 << 14;
   worker.share((job.count + PIECE - 1) / PIECE, [&](int64_t piece) {
-    const int64_t at = piece * PIECE, some = std::min(PIECE, job.count - at);
-    job.tanh ? gelu_part<T>(job, at, some, TANH_CURVE, TANH_GRADS)
-             : gelu_part<T>(job, at, some, GELU_CURVE, GELU_GRADS);
+    const int64_t at = piece * PIECE, count = std::min(PIECE, job.count - at);
+    job.tanh ? gelu_part<T>(job, at, count, TANH_CURVE, TANH_GRADS)
+             : gelu_part<T>(job, at, count, GELU_CURVE, GELU_GRADS);
   });
 }
 
@@ -264,18 +265,18 @@ void gelu_all(void* data, Worker worker) {
 template <class T>
 void sum_rows(void* data, Worker worker) {
   const Sums& job = *(Sums*)data;
-  const int64_t width = job.width, groups = pieces_of(job.rows);
+  const int64_t width = job.width, groups = groups_of_rows(job.rows);
   worker.share(groups, [&](int64_t piece) {
-    const int64_t first = piece * TOGETHER, end = std::min(job.rows, first + TOGETHER);
+    const int64_t first = piece * GROUP_ROWS, end = std::min(job.rows, first + GROUP_ROWS);
     float* sums = job.sums + piece * width;
     std::fill(sums, sums + width, 0.0f);
     const T* x = (const T*)job.x;
     for (int64_t row = first; row < end;) {
       const int64_t four = std::min<int64_t>(4, end - row);
-      by_lanes(width, [&](int64_t i, int64_t some) {
-        Lanes sum = load(sums + i, some);
-        for (int64_t r = row; r < row + four; r++) sum += load(x + r * width + i, some);
-        store(sum, sums + i, some);
+      by_lanes(width, [&](int64_t i, int64_t n) {
+        Lanes sum = load(sums + i, n);
+        for (int64_t r = row; r < row + four; r++) sum += load(x + r * width + i, n);
+        store(sum, sums + i, n);
       });
       row += four;
     }
@@ -285,21 +286,21 @@ void sum_rows(void* data, Worker worker) {
 
 using Work = void (*)(void*, Worker);
 
-int64_t run_as(int64_t numbers, int64_t threads, Work wide, Work half, void* job) {
+int64_t run_as(int64_t type, int64_t threads, Work float32, Work bfloat16, void* job) {
   return boundary::guarded_call([&] {
-    if (numbers != FLOAT32_ && numbers != BFLOAT16_) boundary::raise_error("the dtype is unknown");
-    run(threads, numbers == BFLOAT16_ ? half : wide, job);
+    if (type != FLOAT32_ && type != BFLOAT16_) boundary::raise_error("the dtype is unknown");
+    run(threads, type == BFLOAT16_ ? bfloat16 : float32, job);
   });
 }
 
-int64_t run_attention(int64_t threads, Work dropping, Work whole, Attention* job) {
+int64_t run_attention(int64_t threads, Work with_dropout, Work without, Attention* job) {
   return boundary::guarded_call([&] {
     if (!FUSED) boundary::raise_error("there are no attention kernels for this processor");
     if (job->query_starts) {
       boundary::check_offsets("query_starts", job->query_starts, job->rows, job->all_queries);
       boundary::check_offsets("key_starts", job->key_starts, job->rows, job->all_keys);
     }
-    run(threads, job->drop.threshold ? dropping : whole, job);
+    run(threads, job->drop.threshold ? with_dropout : without, job);
   });
 }
 
@@ -323,26 +324,26 @@ int64_t regard_attend_back(int64_t threads, Attention* job) {
   return run_attention(threads, attend_back_all<true>, attend_back_all<false>, job);
 }
 
-int64_t regard_drop(int64_t numbers, int64_t threads, Dropping* job) {
-  return run_as(numbers, threads, drop_rows<float>, drop_rows<bfloat16>, job);
+int64_t regard_drop(int64_t type, int64_t threads, Dropping* job) {
+  return run_as(type, threads, drop_rows<float>, drop_rows<bfloat16>, job);
 }
 
-int64_t regard_add_norm(int64_t numbers, int64_t threads, AddNorm* job) {
-  return run_as(numbers, threads, add_norm<float>, add_norm<bfloat16>, job);
+int64_t regard_add_norm(int64_t type, int64_t threads, AddNorm* job) {
+  return run_as(type, threads, add_norm<float>, add_norm<bfloat16>, job);
 }
 
-int64_t regard_add_norm_back(int64_t numbers, int64_t threads, AddNorm* job) {
-  return run_as(numbers, threads, add_norm_back<float>, add_norm_back<bfloat16>, job);
+int64_t regard_add_norm_back(int64_t type, int64_t threads, AddNorm* job) {
+  return run_as(type, threads, add_norm_back<float>, add_norm_back<bfloat16>, job);
 }
 
-int64_t regard_gelu(int64_t numbers, int64_t threads, Gelu* job) {
-  return run_as(numbers, threads, gelu_all<float>, gelu_all<bfloat16>, job);
+int64_t regard_gelu(int64_t type, int64_t threads, Gelu* job) {
+  return run_as(type, threads, gelu_all<float>, gelu_all<bfloat16>, job);
 }
 
 // Returns how many targets are not in the vocabulary.
-int64_t regard_entropy(int64_t numbers, int64_t threads, Entropy* job) {
-  const int64_t missing = boundary::count_outside(job->targets, job->rows, job->words);
-  return missing ? missing : run_as(numbers, threads, entropy<float>, entropy<bfloat16>, job);
+int64_t regard_entropy(int64_t type, int64_t threads, Entropy* job) {
+  const int64_t missing = boundary::count_outside(job->targets, job->rows, job->vocab_size);
+  return missing ? missing : run_as(type, threads, entropy<float>, entropy<bfloat16>, job);
 }
 
 int64_t regard_lstm_step(int64_t threads, LstmStep* job) {
@@ -353,8 +354,8 @@ int64_t regard_lstm_step_back(int64_t threads, LstmStep* job) {
   return boundary::guarded_call([&] { run(threads, lstm_step_back, job); });
 }
 
-int64_t regard_sum_rows(int64_t numbers, int64_t threads, Sums* job) {
-  return run_as(numbers, threads, sum_rows<float>, sum_rows<bfloat16>, job);
+int64_t regard_sum_rows(int64_t type, int64_t threads, Sums* job) {
+  return run_as(type, threads, sum_rows<float>, sum_rows<bfloat16>, job);
 }
 }
 

@@ -1,4 +1,4 @@
-"""Every field of the encoders' config.json: honoured as by `transformers`, or named in an error."""
+"""Every field of the encoders' config.json: used as by `transformers`, or named in an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fields() -> list[tuple[str, str]]:
 # Those that make other weights, or another model altogether: `transformers` is to be asked anew.
 @pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMaskedLM"])
 @pytest.mark.parametrize(("family", "name"), fields())
-def test_every_field_is_honoured_or_named_in_an_error(family, name, ending):
+def test_every_config_field_is_used_or_raises_an_error(family, name, ending):
     one = FAMILIES[family]
     plain = one.model(ending)
     saved = json.loads(plain.config.to_json_string(use_diff=False))
@@ -83,7 +83,7 @@ def theirs_drop(model) -> set[float]:
 
 
 @pytest.mark.parametrize("name", sorted(transformers.activations.ACT2FN))
-def test_every_activation_is_theirs_or_an_error(name):
+def test_every_activation_equals_that_of_transformers_or_raises_an_error(name):
     try:
         model = FAMILIES["bert"].model("ForMaskedLM", hidden_act=name)
     except Exception:
@@ -97,7 +97,7 @@ def test_every_activation_is_theirs_or_an_error(name):
         compare(model, ours, batch(2))
 
 
-def test_activations_that_are_not_supported_are_few():
+def test_only_three_activations_are_not_supported():
     # The first two learn something.
     refused = {"prelu", "xielu", "sqrtsoftplus"}
     assert set(transformers.activations.ACT2FN) - set(KNOWN) == refused
@@ -123,27 +123,53 @@ def test_activations_that_are_not_supported_are_few():
         ("pad_token_id", V, f"`pad_token_id` must be an id below `vocab_size` ({V})"),
         ("position_embedding_type", "relative_key", "`position_embedding_type` must be 'absolute'"),
         ("is_decoder", True, "`is_decoder` must be False, but is True"),
-        ("pruned_heads", {"0": [1]}, "`pruned_heads` must be {}"),
-        ("quantization_config", {"bits": 4}, "`quantization_config` (here {'bits': 4}) is a field"),
-        ("hiden_size", 12, "Did you mean 'hidden_size'?"),
+        ("pruned_heads", {"0": [1]}, "`pruned_heads` must be absent"),
+        ("quantization_config", {"bits": 4}, "`quantization_config` must be absent, but is"),
         ("architectures", ["BertLMHeadModel"], "predicts the next word"),
         ("architectures", ["BertForMaskedLanguage"], "Did you mean 'BertForMaskedLM'?"),
         ("architectures", "BertModel", "`architectures` must be a list of names"),
-        ("model_type", "bart", "`model_type` must be one of"),
-        ("model_type", ["bert"], "`model_type` must be one of"),
+        ("model_type", "bart", "It must be one of marian, pegasus, bert, "),
+        ("model_type", "albert", "`model_type` is 'albert', and there is no such model here. "),
+        ("model_type", "robeta", "Did you mean 'roberta'?"),
+        ("model_type", ["bert"], "`model_type` is ['bert'], and there is no such model here. "),
         ("id2label", ["a", "b"], "`id2label` must be names by their numbers"),
         ("id2label", {"a": 0, "b": 1}, "`id2label` must be names by their numbers"),
         ("id2label", 2, "`id2label` must be names by their numbers"),
         ("id2label", {"0": "a"}, "`id2label` tells of 1 labels, but classifier.weight has 2 rows"),
     ],
 )  # fmt: skip
-def test_what_no_model_here_computes_raises_an_error_that_names_it(field, value, said):
+def test_unsupported_config_values_raise_an_error_that_names_the_field(field, value, said):
     with pytest.raises(ConfigError) as caught:
         read("bert", "ForSequenceClassification", {field: value})
     assert said in str(caught.value)
 
 
-def test_their_decoders_and_positions_without_a_padding_id_raise_an_error():
+def test_fields_that_the_class_does_not_know_are_ignored_and_named_once():
+    """`transformers` computes the same with them, whatever they are called."""
+    fields = {"cell": {}, "sentence_transformers": {"version": "4.1.0"}, "hiden_size": 7, "x": None}
+    with pytest.warns(UserWarning) as caught:
+        ours = read("bert", "ForSequenceClassification", fields)
+    (said,) = (str(one.message) for one in caught)
+    assert "models of type bert do not read them: cell, sentence_transformers, hiden_size." in said
+    assert "hiden_size meant to be hidden_size?" not in said  # that field is there
+    assert ours.config.d_model == 12
+    model = FAMILIES["bert"].model("ForSequenceClassification", **fields)
+    compare(model, ours.eval(), batch(2))
+
+
+def test_a_field_under_its_other_name_is_read_and_must_not_contradict():
+    """`attribute_map` of their classes."""
+    model = FAMILIES["distilbert"].model("Model")
+    saved = json.loads(model.config.to_json_string(use_diff=False))
+    saved["architectures"] = ["DistilBertModel"]
+    other = {k: v for k, v in saved.items() if k not in ("dim", "n_heads", "n_layers")}
+    other |= {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2}
+    compare(model, from_published(other, weights(model)).eval(), batch(0))
+    with pytest.raises(ConfigError, match="`num_attention_heads` must be equal to `n_heads` .3."):
+        from_published(saved | {"num_attention_heads": 4}, weights(model))
+
+
+def test_roberta_decoders_and_wrong_padding_ids_raise_an_error():
     with pytest.raises(ConfigError, match="'RobertaForCausalLM', .*predicts the next word"):
         read("roberta", "ForMaskedLM", {"architectures": ["RobertaForCausalLM"]})
     with pytest.raises(ConfigError, match="`pad_token_id` must be a whole number, but is null"):
@@ -152,7 +178,7 @@ def test_their_decoders_and_positions_without_a_padding_id_raise_an_error():
         read("roberta", "Model", {"pad_token_id": 14})
 
 
-def test_what_changes_nothing_is_read():
+def test_config_fields_without_effect_are_accepted():
     harmless = {
         "hidden_dropout_prob": 0, "layer_norm_eps": 1e-12, "is_decoder": False, "gradient_c": None,
         "gradient_checkpointing": False, "finetuning_task": "mrpc", "position_embedding_type":

@@ -1,0 +1,420 @@
+"""Low-rank adapters under the names of `peft`: adapter_config.json and adapter_model.safetensors.
+
+    add_adapters(model, AdapterOptions(rank=8, targets=("query", "value")))
+    write_adapter(folder, model, options, base="org/name")
+    model = read_adapter(folder, read_adapter_config(folder), base_model)
+
+A folder holds the factors A and B of each adapted layer, whole tensors of what is new (the head),
+and the name of the model to which they belong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.checkpoints.filling import Problems, SkipInit, check_finite
+from regard.checkpoints.formats import LAYOUTS, from_published, layout_for
+from regard.checkpoints.formats.layout import Layout
+from regard.checkpoints.pickled import read_pickled
+from regard.checkpoints.projections import Projection, projections_of
+from regard.checkpoints.store import read_tensors, write_tensors
+from regard.errors import ConfigError
+from regard.file_writing import write_text
+from regard.layers.low_rank import LowRankUpdate
+from regard.layers.quantized import QuantizedMatrix
+from regard.models import described
+from regard.models.adapters import adapted, freeze, insert, merged
+from regard.schema import Fields, read_json
+from regard.suggest import nearest
+
+CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+BEFORE = "base_model.model."  # before every name of a tensor
+A, B = ".lora_A.weight", ".lora_B.weight"
+WRAPPERS = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")  # in names of biases
+ALL = "all-linear"
+# how the name of an architecture ends -> peft's word for what it is for
+TASKS = {
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+    "LMHeadModel": "CAUSAL_LM",
+    "MTModel": "SEQ_2_SEQ_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+}
+HEADS = ("classifier", "score", "qa_outputs")  # modules that peft saves as a whole unasked
+# Further fields of adapter_config.json that act in training alone, describe, or whose effect is in
+# the tensors. Any other field that is set asks for another computation.
+HARMLESS = {
+    *("inference_mode", "peft_version", "rank_pattern", "lora_dropout", "target_modules"),
+    *("exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
+    *("fan_in_fan_out", "bias", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
+    *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
+    "ensure_weight_tying",
+}
+STARTS = (True, False, "gaussian", "orthogonal", "eva")  # that leave the model's own weights alone
+
+
+@dataclass(frozen=True)
+class AdapterOptions:
+    """rank: r.  alpha: the update is scaled by alpha / r.  dropout: of its input, in training.
+
+    targets: published names of linear layers, or how these end ("query"), or "all-linear"; none:
+        the query and value projections (Hu et al. 2021, section 4.2).
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+
+
+class AdapterConfig(Fields):
+    """The fields of adapter_config.json that are read."""
+
+    peft_type: str
+    base_model_name_or_path: str | None = None
+    revision: str | None = None
+    task_type: str | None = None
+    auto_mapping: dict[str, Any] | None = None
+    r: int = 8
+    lora_alpha: int | float = 8
+    use_rslora: bool = False
+    alpha_pattern: dict[str, int | float] | None = None
+    init_lora_weights: Any = True
+
+    @property
+    def base(self) -> str | None:
+        """The folder, or the name on the hub, of the model to which the adapter belongs."""
+        name = self.base_model_name_or_path or None
+        return f"{name}@{self.revision}" if name and self.revision else name
+
+
+# ----------------------------------------------------------------------------------- adding
+
+
+def add_adapters(
+    model: nn.Module, options: AdapterOptions, also: Iterable[nn.Parameter] = ()
+) -> None:
+    """Give a model adapters, in place: they and the model's heads are trained, the rest is frozen.
+
+    also: further parameters that are trained.
+
+    Raises:
+        ConfigError: the model is no Transformer, or quantized or pruned; it has no such layers; the
+            rank is larger than a layer.
+    """
+    layout = _layout(model)
+    updates: dict[str, dict[str, LowRankUpdate]] = defaultdict(dict)
+    for projection in _targeted(projections_of(layout, model), options.targets or layout.adapted):
+        smaller = min(len(projection.outputs), len(projection.inputs))
+        if options.rank > smaller:
+            raise ConfigError(
+                f"`rank` must be at most {smaller}, the smaller side of the matrix of "
+                f"{projection.name}, but is {options.rank}."
+            )
+        scale = options.alpha / options.rank
+        update = _update(model, projection, options.rank, scale, options.dropout)
+        updates[projection.layer][projection.label] = update
+    insert(model, updates)
+    freeze(model)
+    for parameter in also:
+        parameter.requires_grad_()
+
+
+def _layout(model: nn.Module) -> Layout:
+    """How a model that can have adapters is published.
+
+    Raises:
+        ConfigError: it cannot have any.
+    """
+    if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
+        raise ConfigError(
+            "A model with quantized weights cannot have adapters. Load the folder that they come "
+            "from, without `quantize`."
+        )
+    layout = layout_for(model)
+    if layout is None:
+        kinds = ", ".join(kind for kind in LAYOUTS)
+        raise ConfigError(
+            f"There are no low-rank adapters for {described(model)}: only for Transformers that "
+            f"`transformers` has, too ({kinds})."
+        )
+    config: Any = model.config
+    if config.pruned:
+        raise ConfigError(
+            "A model with pruned heads cannot have adapters: `peft` has no pruned heads. Begin "
+            "with the model before it was pruned."
+        )
+    return layout
+
+
+def _targeted(found: Sequence[Projection], targets: Sequence[str]) -> list[Projection]:
+    """The projections that targets name.
+
+    Raises:
+        ConfigError: a target names none.
+    """
+    for target in targets:
+        if target != ALL and not any(_is_named(one, target) for one in found):
+            known = list(dict.fromkeys(one.label for one in found))
+            raise ConfigError(
+                f"`targets`: the model has no linear layer {target!r}, but {', '.join(known)}, or "
+                f"{ALL} for all of them. {nearest(target, known)}"
+            )
+    return [one for one in found if any(t == ALL or _is_named(one, t) for t in targets)]
+
+
+def _is_named(projection: Projection, target: str) -> bool:
+    return projection.name == target or projection.name.endswith(f".{target}")
+
+
+def _update(
+    model: nn.Module, at: Projection, rank: int, scale: float, dropout: float = 0.0
+) -> LowRankUpdate:
+    weight: Any = model.get_submodule(at.layer).weight
+    return LowRankUpdate(weight, at.rows, rank, scale=scale, dropout=dropout)
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def write_adapter(folder: Path, model: nn.Module, options: AdapterOptions, base: str) -> None:
+    """Write the adapters of a model, and whole what is trained beside them, as `peft` reads them.
+
+    base: the folder, or the name on the hub (perhaps NAME@REVISION), of the model without them.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    plain = merged(model)
+    layout = _layout(plain)
+    tensors: dict[str, Tensor] = {}
+    chosen = _adapted(layout, model)
+    for projection, update in chosen:
+        a, b = projection.theirs(update.A.detach(), update.B.detach())
+        tensors |= {f"{BEFORE}{projection.name}{A}": a, f"{BEFORE}{projection.name}{B}": b}
+    published = layout.names_of(plain).write(plain.state_dict())
+    modules = _new_modules(layout, model)
+    for name, tensor in published.items():
+        if any(name.startswith(f"{module}.") for module in modules):
+            tensors[BEFORE + name] = tensor
+    name, _, revision = base.partition("@") if not Path(base).exists() else (base, "", "")
+    config = _config(layout, plain, options, [one for one, _ in chosen])
+    config |= {"base_model_name_or_path": name, "revision": revision or None}
+    config |= {"modules_to_save": modules or None}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / WEIGHTS, tensors)
+    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+
+
+def _adapted(layout: Layout, model: nn.Module) -> list[tuple[Projection, LowRankUpdate]]:
+    """The adapted projections of a model and their updates."""
+    layers = {
+        name: {update.rows.start: update for update in layer.parts()}
+        for name, layer in adapted(model).items()
+    }
+    return [
+        (projection, layers[projection.layer][projection.rows.start])
+        for projection in projections_of(layout, merged(model))
+        if projection.rows.start in layers.get(projection.layer, ())
+    ]
+
+
+def _new_modules(layout: Layout, model: nn.Module) -> list[str]:
+    """Published names of the modules that are trained as a whole."""
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    plain = merged(model)
+    modules = []
+    for _, ours, theirs in layout.names_of(plain).filled(plain.state_dict()):
+        if trained & {*ours}:
+            for name in theirs:
+                first = name.split(".")[0]
+                modules.append(first if first in HEADS else name.rpartition(".")[0])
+    return list(dict.fromkeys(modules))
+
+
+def _config(
+    layout: Layout, plain: nn.Module, options: AdapterOptions, chosen: Sequence[Projection]
+) -> dict[str, Any]:
+    architecture = layout.architecture_of(plain)
+    task = next((word for ending, word in TASKS.items() if architecture.endswith(ending)), None)
+    kind = {"base_model_class": architecture, "parent_library": "transformers"}
+    targets = options.targets or layout.adapted
+    return {
+        "peft_type": "LORA",
+        "task_type": task,
+        "auto_mapping": None if task else kind,
+        "r": options.rank,
+        "lora_alpha": int(options.alpha) if options.alpha == int(options.alpha) else options.alpha,
+        "lora_dropout": options.dropout,
+        "target_modules": [one.name for one in chosen] if ALL in targets else list(targets),
+        "fan_in_fan_out": any(one.transposed for one in chosen),
+        "bias": "none",
+        "inference_mode": True,
+    }
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+def holds_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / CONFIG).exists()
+
+
+def read_adapter_config(folder: Path) -> AdapterConfig:
+    """adapter_config.json of a folder.
+
+    Raises:
+        ConfigError: it is damaged, is of another kind of adapter, or asks for what is not computed
+            here.
+    """
+    where = folder / CONFIG
+    found: AdapterConfig = read_json(where, AdapterConfig, error=ConfigError)
+    if found.peft_type != "LORA":
+        raise ConfigError(
+            f"{where}: `peft_type` must be LORA, the adapters that this library reads, but is "
+            f"{found.peft_type!r}."
+        )
+    for name, value in (found.model_extra or {}).items():
+        if name not in HARMLESS and value not in (None, False, [], {}, ""):
+            raise ConfigError(
+                f"{where}: `{name}` is {value!r:.80}, which asks for an adapter that this library "
+                "does not compute."
+            )
+    if found.alpha_pattern:
+        raise ConfigError(f"{where}: `alpha_pattern` must be empty: one `lora_alpha` is read.")
+    if found.init_lora_weights not in STARTS:
+        raise ConfigError(
+            f"{where}: `init_lora_weights` is {found.init_lora_weights!r}, which changes the base "
+            "model's own weights. Save the adapter from `peft` as an ordinary one."
+        )
+    return found
+
+
+def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of an adapter's folder, without what `peft` has before their names.
+
+    Raises:
+        CheckpointError: there are none, or the file is damaged.
+    """
+    path = folder / WEIGHTS
+    if not path.exists() and (folder / PICKLED).exists():
+        tensors = read_pickled(folder / PICKLED)
+    else:
+        tensors = read_tensors(path)
+    check_finite(tensors)
+    return {
+        WRAPPERS.sub("", name.removeprefix(BEFORE)): tensor
+        for name, tensor in tensors.items()
+        if ".original_module." not in name  # the base's own, where biases are trained
+    }
+
+
+def read_adapter(
+    about: AdapterConfig,
+    tensors: Mapping[str, Tensor],
+    base: nn.Module,
+    config: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A base model with an adapter, merged: the updates are added to its matrices.
+
+    tensors: those of `read_adapter_tensors`.
+    config: config.json of the adapted model; None: as of the base.
+
+    Raises:
+        ConfigError: the base model cannot have adapters.
+        CheckpointError: the tensors do not fit the model.
+    """
+    layout = _layout(base)
+    whole = {name: t for name, t in tensors.items() if not name.endswith((A, B))}
+    with SkipInit():
+        adapted = layout.with_architecture(base, _architecture(about, layout, base), whole)
+    own, published = layout.write(adapted)
+    own |= _replaced(layout, base, adapted, published, whole)
+    model = from_published(config or own, published)
+    updates: dict[str, dict[str, LowRankUpdate]] = defaultdict(dict)
+    for projection, a, b in _factors(layout, model, tensors):
+        rank = a.size(0)
+        scale = about.lora_alpha / (math.sqrt(rank) if about.use_rslora else rank)
+        update = _update(model, projection, rank, scale)
+        with torch.no_grad():
+            for parameter, factor in zip((update.A, update.B), projection.ours(a, b), strict=True):
+                parameter.copy_(factor)
+        updates[projection.layer][projection.label] = update
+    insert(model, updates)
+    return merged(model)
+
+
+def _architecture(about: AdapterConfig, layout: Layout, base: nn.Module) -> str:
+    """The architecture in which an adapter was trained; the base's where nothing says so."""
+    own = layout.architecture_of(base)
+    endings = tuple(ending for ending, word in TASKS.items() if word == about.task_type)
+    if endings:
+        return own if own.endswith(endings) else layout.family + endings[0]
+    named = (about.auto_mapping or {}).get("base_model_class")
+    return named if isinstance(named, str) else own
+
+
+def _replaced(
+    layout: Layout,
+    base: nn.Module,
+    model: nn.Module,
+    published: dict[str, Tensor],
+    whole: Mapping[str, Tensor],
+) -> dict[str, Any]:
+    """Replace published tensors of a model, in place, by those that an adapter's file has whole.
+
+    Returns the fields of config.json that change.
+
+    Raises:
+        CheckpointError: one has no place in the model, or a new head lacks a tensor.
+    """
+    problems = Problems("the adapter does not fit its base model")
+    bare = {name.removeprefix(layout.prefix): name for name in published}
+    before = {name.removeprefix(layout.prefix) for name in layout.write(base)[1]}
+    found = {name.removeprefix(layout.prefix): tensor for name, tensor in whole.items()}
+    names = layout.names_of(model)
+    problems.add("extra", *(n for n in found if n not in bare and n not in names.duplicates))
+    problems.add("missing", *(n for n in bare if n not in before and n not in found))
+    problems.raise_any()
+    published.update((bare[name], tensor) for name, tensor in found.items() if name in bare)
+    for _, ours, theirs in names.filled(model.state_dict()):
+        if ours[0] in ("embedding.weight", "encoder.embedding.weight"):
+            return {"vocab_size": published[theirs[0]].size(0)}
+    return {}
+
+
+def _factors(
+    layout: Layout, model: nn.Module, tensors: Mapping[str, Tensor]
+) -> list[tuple[Projection, Tensor, Tensor]]:
+    """The adapted projections of a model with their A (r, K) and B (N, r), as published.
+
+    Raises:
+        CheckpointError: a layer is not in the model, lacks a factor, or has another size.
+    """
+    problems = Problems("the adapter does not fit its base model")
+    known = {one.name.removeprefix(layout.prefix): one for one in projections_of(layout, model)}
+    found = []
+    for name in dict.fromkeys(n.removesuffix(A).removesuffix(B) for n in tensors if "lora_" in n):
+        projection = known.get(name.removeprefix(layout.prefix))
+        a, b = tensors.get(name + A), tensors.get(name + B)
+        if projection is None or a is None or b is None:
+            problems.add("extra" if projection is None else "without one of A and B", name)
+            continue
+        must, got = (len(projection.outputs), len(projection.inputs)), (b.size(0), a.size(-1))
+        if must != got or a.dim() != 2 or b.shape[1:] != a.shape[:1]:
+            problems.add("wrong shape", f"{name} must be {must}, but B A is {got}")
+        found.append((projection, a, b))
+    problems.raise_any()
+    return found

@@ -1,0 +1,26 @@
+"""init."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+from regard.cli.console import emit
+from regard.errors import ConfigError
+
+
+def init(
+    task: Annotated[str, Argument(help="What to train: see regard list tasks.")],
+    out: Annotated[Path | None, Argument(metavar="FILE", help="Default: TASK.toml.")] = None,
+) -> None:
+    """Write a recipe with every option of a task, its default and what it means."""
+    from regard.experiments.template import recipe_template
+    from regard.file_writing import write_text
+
+    text, out = recipe_template(task), out or Path(f"{task}.toml")
+    if out.exists():
+        raise ConfigError(f"{out} is there already. Name another file: regard init {task} FILE")
+    write_text(out, text)
+    emit(f"{out}: set its paths, then: regard train {out} --dry-run\n")

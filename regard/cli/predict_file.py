@@ -1,0 +1,313 @@
+"""Prediction for the rows of a table: a copy of the table with the predictions as columns.
+
+in and out      CSV, TSV, JSONL, Parquet, as the ending of each file says
+memory          that of a thousand rows
+"""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from regard.cli.console import to_json
+from regard.cli.input_texts import MAX_TEXTS, Chunk, is_blank
+from regard.data.in_memory import text_columns
+from regard.data.readers import Location, found, read_records, text_of
+from regard.errors import ConfigError, DataError, MissingExtra
+from regard.file_writing import replacing, sync
+
+if TYPE_CHECKING:
+    from regard.tasks.verbs import TaskVerbs
+
+Record = dict[str, Any]  # a row by column
+Predict = Callable[[Chunk], tuple[list[Record], DataError | None]]  # as `LinePredictor.predict`
+OF_EVERY_LINE = ("number", "source", "text", "truncated")  # fields of any task's results
+
+
+def check_output(file: Path, out: Path | None) -> Path:
+    """The file to write, if it can be written.
+
+    Raises:
+        ConfigError: there is none, it has another ending, or it is the file that is read.
+    """
+    if out is None:
+        raise ConfigError(
+            f"--file needs a file for the answers, such as --out answers{_ending(file)}."
+        )
+    if out.suffix not in WRITERS:
+        raise ConfigError(f"--out must end in {', '.join(WRITERS)}, but is {out}.")
+    if out.exists() and file.exists() and out.samefile(file):
+        raise ConfigError(f"--out names the file that is read, {file}. Name another file.")
+    return out
+
+
+def _ending(file: Path) -> str:
+    return file.suffix if file.suffix in WRITERS else ".csv"
+
+
+def check_columns(task: TaskVerbs, columns: Sequence[str], path: Path) -> None:
+    """Check that a task reads a text of so many columns.
+
+    Raises:
+        ConfigError: it reads none from a table, or reads single texts.
+    """
+    if task.name == "multiple-choice":
+        raise ConfigError(
+            "Multiple choice reads questions, one JSON object a line. Use: regard predict MODEL "
+            f"< {path.with_suffix('.jsonl')}"
+        )
+    most = 1 if task.decodes or not task.reads_pairs else 2
+    if len(columns) > most:
+        raise ConfigError(
+            f"A model of {task.name} reads {'one text' if most == 1 else 'a text or a pair'}, but "
+            f"--columns names {len(columns)}: {', '.join(columns)}. Name {most}."
+        )
+
+
+def predict_file(
+    task: TaskVerbs, predict: Predict, path: Path, columns: Sequence[str], out: Path
+) -> int:
+    """Write the rows of a table with their predictions, completely or not at all; their number.
+
+    Raises:
+        ConfigError: the names do not say which columns are texts, or the task reads fewer.
+        DataError: the file cannot be read, or a row has no prediction; the message has its line.
+        CheckpointError: the disk refuses.
+    """
+    count = 0
+    with replacing(out) as temporary:
+        with WRITERS[out.suffix](temporary, path) as writer:
+            for rows in _predicted(task, predict, path, columns):
+                writer.write(rows)
+                count += len(rows)
+        sync(temporary)
+    return count
+
+
+def _predicted(
+    task: TaskVerbs, predict: Predict, path: Path, columns: Sequence[str]
+) -> Iterator[list[Record]]:
+    """The rows with their predictions. All of them have the same columns of predictions.
+
+    Rows before the first that has a text wait for it, since its prediction names the columns.
+    """
+    waiting, names = list[tuple[Record, Record]](), list[str]()
+    for chunk in chunks_of_table(path, columns, task):
+        results, error = predict(chunk)
+        if error is not None:
+            raise error
+        added = [
+            {} if is_blank(text) else prediction_columns(result)
+            for text, result in zip(chunk.texts, results, strict=True)
+        ]
+        waiting += zip(chunk.records, added, strict=True)
+        if not names and (names := list(next(filter(None, added), {}))):
+            _check_new(chunk, names)
+        if names:
+            yield [{**record, **dict.fromkeys(names), **more} for record, more in waiting]
+            waiting = []
+    if waiting:
+        yield [{**record, "prediction": None} for record, _ in waiting]
+
+
+def prediction_columns(result: Mapping[str, Any]) -> Record:
+    """The prediction of a text as columns: `prediction`, and the other fields of the result.
+
+    Fields of a field, such as the probability of each label, are `probabilities.LABEL`. Of several
+    hypotheses it is the best.
+    """
+    fields = {name: value for name, value in result.items() if name not in OF_EVERY_LINE}
+    text = result["text"]
+    if "hypotheses" in fields:
+        best = fields["hypotheses"][0]
+        return {"prediction": text, "score": best["score"], "log_prob": best["log_prob"]}
+    if isinstance(fields.get("value"), float):  # a number, which the text rounds
+        text = fields["value"]
+    columns = {"prediction": text}
+    fields = {name: value for name, value in fields.items() if value != text}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            columns |= {f"{name}.{key}": one for key, one in value.items()}
+        else:
+            columns[name] = value
+    return columns
+
+
+@dataclass(frozen=True)
+class TableChunk(Chunk):
+    """Rows of a table, each with the line of the file on which it begins."""
+
+    lines: list[int]
+    records: list[dict[str, Any]]
+
+    def line(self, index: int) -> int:
+        return self.lines[index]
+
+
+def chunks_of_table(path: Path, columns: Sequence[str], task: TaskVerbs) -> Iterator[TableChunk]:
+    """The rows of a CSV, TSV, JSONL or Parquet file; the texts are tuples of these columns.
+
+    columns: names, or numbers from 0 of a table without a header; (): as the names say. A value
+        that is missing is an empty text.
+
+    Raises:
+        ConfigError: the names do not say which columns are texts.
+        DataError: the file cannot be read, or a value is not a text.
+    """
+    file = read_records(path, header=not (columns and all(map(str.isdecimal, columns))))
+    numbered, first = file.records(), 0
+    while rows := list(islice(numbered, MAX_TEXTS)):
+        columns = columns or _known_columns(path, rows[0][1])
+        check_columns(task, columns, path)
+        texts = [_texts_of(record, columns, (path, line)) for line, record in rows]
+        lines, records = map(list, zip(*rows, strict=True))
+        yield TableChunk(first, texts, str(path), lines, records)
+        first += len(rows)
+    if not first:
+        raise DataError(path, None, "is empty: it has not one row.")
+
+
+def _known_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
+    if found := text_columns(list(record)):
+        return found
+    raise ConfigError(
+        f"{path} has the columns {', '.join(record)}, and their names do not say which of them are "
+        f"texts. Name one, or the two of a pair: --columns {next(iter(record), 'text')}."
+    )
+
+
+def _texts_of(
+    record: Mapping[str, Any], columns: Sequence[str], location: Location
+) -> tuple[str, ...]:
+    values = [(name, found(record, name, location)) for name in columns]
+    return tuple("" if one is None else text_of(name, one, location) for name, one in values)
+
+
+def _check_new(chunk: TableChunk, names: Sequence[str]) -> None:
+    """Check that no column of the input has the name of a column that is added."""
+    if both := {*names} & chunk.records[0].keys():
+        problem = f"has a column {min(both)!r}, which is the name of a column of the predictions."
+        raise DataError(chunk.origin, None, problem, "Rename it.")
+
+
+class TableWriter(ABC):
+    """Writes rows to a file. The first rows say which columns there are."""
+
+    def __init__(self, path: Path, source: Path):
+        self.path, self.source = path, source
+
+    @abstractmethod
+    def write(self, rows: Sequence[Record]) -> None: ...
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *error: object) -> None: ...
+
+
+class TextTableWriter(TableWriter):
+    """A file of text. Half of a surrogate pair, which UTF-8 does not have, becomes an escape."""
+
+    file: IO[str]
+
+    def __enter__(self) -> Self:
+        self.file = self.path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+
+class JsonLinesWriter(TextTableWriter):
+    """One object a line."""
+
+    def write(self, rows: Sequence[Record]) -> None:
+        self.file.writelines(to_json(row) + "\n" for row in rows)
+
+
+class CsvWriter(TextTableWriter):
+    """Columns between commas, after a header; lists and objects are JSON."""
+
+    names: list[str] | None = None
+
+    def write(self, rows: Sequence[Record]) -> None:
+        if self.names is None:
+            self.names = list(rows[0])
+            self._write_lines([self.names])
+        for row in rows:
+            if extra := row.keys() - set(self.names):
+                problem = f"has rows with the field {min(extra)!r}, which the first does not have."
+                raise DataError(self.source, None, problem, "Write --out answers.jsonl instead.")
+        self._write_lines([_cell(row.get(name)) for name in self.names] for row in rows)
+
+    def _write_lines(self, lines: Any) -> None:
+        csv.writer(self.file, lineterminator="\n").writerows(lines)
+
+
+class TsvWriter(CsvWriter):
+    """Columns between tabs, after a header; a tab or line break in a field becomes a space."""
+
+    def _write_lines(self, lines: Any) -> None:
+        for line in lines:
+            fields = (" ".join(cell.replace("\t", " ").splitlines()) for cell in line)
+            self.file.write("\t".join(fields) + "\n")
+
+
+def _cell(value: Any) -> str:
+    """A value as text; nothing is "", and what is neither text nor a date is JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else to_json(value).strip('"')
+
+
+class ParquetWriter(TableWriter):
+    """Parquet; columns have the types of a Parquet input, or of the first rows."""
+
+    writer: Any = None
+
+    def __enter__(self) -> Self:
+        try:
+            import pyarrow.parquet
+        except ImportError as error:
+            raise MissingExtra("pyarrow", "data", "Writing Parquet") from error
+        self.pyarrow = pyarrow
+        self.path.touch()
+        return self
+
+    def write(self, rows: Sequence[Record]) -> None:
+        try:
+            if self.writer is None:
+                self.schema = self._schema(rows)
+                self.writer = self.pyarrow.parquet.ParquetWriter(self.path, self.schema)
+            self.writer.write_table(self.pyarrow.Table.from_pylist(list(rows), self.schema))
+        except (self.pyarrow.ArrowException, TypeError, OverflowError) as error:
+            problem = f"has values whose type differs from that of the first rows: {error}."
+            raise DataError(self.source, None, problem, "Write --out answers.jsonl.") from None
+
+    def _schema(self, rows: Sequence[Record]) -> Any:
+        pyarrow = self.pyarrow
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = {name: pyarrow.array([row.get(name) for row in rows]).type for name in names}
+        kinds = {n: pyarrow.string() if k == pyarrow.null() else k for n, k in columns.items()}
+        if self.source.suffix.lower() == ".parquet":
+            read = pyarrow.parquet.read_schema(self.source)
+            kinds |= {field.name: field.type for field in read}
+        return pyarrow.schema(list(kinds.items()))
+
+    def __exit__(self, *error: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+WRITERS: dict[str, type[TableWriter]] = {
+    ".csv": CsvWriter,
+    ".tsv": TsvWriter,
+    ".jsonl": JsonLinesWriter,
+    ".parquet": ParquetWriter,
+}

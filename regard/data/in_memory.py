@@ -1,0 +1,420 @@
+"""Data in memory: the rows of a DataFrame, a dataset or a list, and files written from them.
+
+rows(dataframe)                     an iterator over the rows, as mappings
+write_jsonl(dataframe, path)        the same rows as JSON lines
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass, is_dataclass
+from difflib import get_close_matches
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.errors import ConfigError, DataError
+from regard.file_writing import replacing, sync
+
+
+def is_path(value: object) -> bool:
+    """Whether this names a file, and is no data itself."""
+    return isinstance(value, str | PathLike)
+
+
+def name_of(data: object) -> str:
+    """What errors call data that have no file: "<DataFrame>"."""
+    return f"<{type(data).__name__}>"
+
+
+def rows(data: Any) -> Iterator[Any]:
+    """The rows of data in memory, in order, each as a mapping by column, a sequence or a text.
+
+    Args:
+        data: a DataFrame of pandas or polars, a dataset of `datasets`, an array of NumPy, a mapping
+            from column to values, or another iterable of rows.
+
+    Raises:
+        DataError: it is none of these, or two columns have the same name.
+    """
+    library, kind = _library(data), type(data).__name__
+    if library == "pandas" and kind == "DataFrame":
+        return _rows_of_pandas(data)
+    if library == "polars" and kind == "DataFrame":
+        return data.iter_rows(named=True)
+    if kind in _HINTS:
+        raise DataError(name_of(data), None, *_HINTS[kind])
+    if library == "datasets" and kind in ("Dataset", "IterableDataset"):
+        return _with_class_names(data)
+    if isinstance(data, np.ndarray):
+        return _rows_of_array(data)
+    if isinstance(data, Mapping):
+        return _rows_of_columns(data)
+    if isinstance(data, bytes | bytearray):
+        raise _no_rows(data)
+    if isinstance(data, Iterable):
+        return iter(data)
+    if isinstance(data, Sized) and hasattr(data, "__getitem__"):  # datasets of PyTorch
+        return (data[index] for index in range(len(data)))
+    raise _no_rows(data)
+
+
+def _library(data: Any) -> str:
+    return type(data).__module__.partition(".")[0]
+
+
+def _no_rows(data: Any) -> DataError:
+    problem = f"must be a table or a list of rows, but is {data!r:.80}."
+    return DataError(name_of(data), None, problem)
+
+
+_TABLES = {
+    *("DataFrame", "LazyFrame", "Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
+}
+_HINTS = {
+    "LazyFrame": ("is not computed yet.", "Give `frame.collect()`."),
+    "DatasetDict": ("holds several datasets.", "Give one of them, such as data['train']."),
+    "IterableDatasetDict": ("holds several datasets.", "Give one of them, such as data['train']."),
+    "Table": ("is a table of Arrow.", "Give a DataFrame: data.to_pandas()."),
+    "Series": ("is one column, without labels.", "Give the DataFrame that it is from."),
+    "set": ("has no order, so that a training could not be repeated.", "Give a list."),
+    "frozenset": ("has no order, so that a training could not be repeated.", "Give a list."),
+}
+
+
+def _rows_of_pandas(frame: Any) -> Iterator[dict[str, Any]]:
+    if frame.columns.nlevels > 1:
+        problem = "has columns with names of several levels (a MultiIndex)."
+        hint = "Name each by one text: data.columns = ['_'.join(map(str, n)) for n in data.columns]"
+        raise DataError(name_of(frame), None, problem, hint)
+    names = _unique(map(str, frame.columns), frame)
+    return (dict(zip(names, row, strict=True)) for row in frame.itertuples(False, None))
+
+
+def _unique(names: Iterable[str], data: Any) -> list[str]:
+    """The names as a list.
+
+    Raises:
+        DataError: a name occurs twice, so that it does not say which column is meant.
+    """
+    counts = Counter(names)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        problem = f"has several columns with the name {twice[0]!r}."
+        raise DataError(name_of(data), None, problem, "Rename or drop all but one of them.")
+    return list(counts)
+
+
+def _with_class_names(dataset: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a dataset of `datasets`; a class label is its name, not its number."""
+    features = dataset.features or {}  # None: of a stream whose columns are not known yet
+    class_labels = {name: kind for name, kind in features.items() if _class_label(kind)}
+    for batch in dataset.with_format(None).iter(batch_size=1000):
+        for name, kind in class_labels.items():
+            batch[name] = [_class_name(value, _class_label(kind)) for value in batch[name]]
+        names = list(batch)
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*batch.values(), strict=True))
+
+
+def _class_label(kind: Any) -> Any:
+    """The `datasets.ClassLabel` of a column, or of the items of a column of lists; or None."""
+    kind = kind[0] if isinstance(kind, list) else getattr(kind, "feature", kind)
+    return kind if hasattr(kind, "int2str") else None
+
+
+def _class_name(value: Any, label: Any) -> Any:
+    if isinstance(value, list):
+        return [_class_name(one, label) for one in value]
+    return value if value is None or value < 0 else label.int2str(value)  # -1: not known
+
+
+def _rows_of_array(array: np.ndarray) -> Iterator[Any]:
+    if not array.ndim:
+        raise _no_rows(array)
+    names = array.dtype.names
+    if names is None:
+        return iter(array.tolist())
+    return (dict(zip(names, row, strict=True)) for row in array.tolist())
+
+
+def _rows_of_columns(data: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
+    names = _unique(map(str, data), data)
+    for name, values in zip(names, data.values(), strict=True):
+        no_column = isinstance(values, str | bytes | Mapping) or is_table(values)
+        if no_column or not (isinstance(values, Sized) and isinstance(values, Iterable)):
+            problem = f"must have a list of values as column {name!r}, but has {values!r:.60}."
+            raise DataError(name_of(data), None, problem)
+    lengths = {name: len(values) for name, values in zip(names, data.values(), strict=True)}
+    if len({*lengths.values()}) > 1:
+        problem = f"has columns of different lengths: {lengths}."
+        raise DataError(name_of(data), None, problem)
+    return (dict(zip(names, row, strict=True)) for row in zip(*data.values(), strict=True))
+
+
+def column_names(data: Any) -> list[str]:
+    """The names of the columns; [] where rows have none.
+
+    An iterator is not touched: it could not be read again.
+    """
+    if is_path(data) or isinstance(data, Iterator):
+        return []
+    if type(data).__name__ == "DataFrame" and not len(data):
+        return list(map(str, data.columns))
+    first = _named(next(islice(rows(data), 1), None))
+    return list(map(str, first)) if isinstance(first, Mapping) else []
+
+
+def _named(row: Any) -> Any:
+    """A row; of a dataclass or a named tuple as a mapping."""
+    if is_dataclass(row) and not isinstance(row, type):
+        return asdict(row)
+    return dict(row._asdict()) if hasattr(row, "_asdict") else row
+
+
+# Names of columns that say what they hold.
+TARGETS = ("label", "labels", "class", "target", "score")
+TEXTS = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
+    *(("text1", "text2"), ("question", "sentence"), ("text",), ("sentence",)),
+)
+
+
+def known_columns(data: Any, besides: Sequence[str | int] = ()) -> tuple[str | int, ...]:
+    """The columns of texts and of their target, by their names; all fields of rows without names.
+
+    Args:
+        besides: columns that are neither.
+
+    Raises:
+        ConfigError: the names do not say which columns they are.
+    """
+    names = [name for name in column_names(data) if name not in besides]
+    if not names:
+        first = next(iter(rows(data)), ())
+        count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
+        return tuple(index for index in range(count) if index not in besides)
+    targets = [name for name in names if name in TARGETS]
+    texts = next((one for one in TEXTS if {*one} <= {*names}), ())
+    if len(targets) == 1 and (texts or len(names) == 2):
+        rest = tuple(name for name in names if name not in targets)
+        return (*(texts or rest), *targets)
+    if len(names) == 2 and not targets:
+        return tuple(names)
+    if len(names) == 1:
+        raise ConfigError(
+            f"Give texts and their target: {name_of(data)} has one column only, {names[0]}."
+        )
+    raise ConfigError(
+        f"{name_of(data)} has the columns {', '.join(names)}, and their names do not say which of "
+        "them are the text and its target. Rename them, to text (or sentence1 and sentence2) and "
+        f"label, or, in a training, name them in this order: columns={names[:2]}."
+    )
+
+
+def text_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns of texts among these names, without a target; () where they do not say so."""
+    rest = [name for name in names if name not in TARGETS]
+    if len(rest) == 1:
+        return tuple(rest)
+    return next((texts for texts in TEXTS if {*texts} <= {*rest}), ())
+
+
+def text_rows(data: Any) -> list[Any]:
+    """The texts of a table, without a target: a text a row, or a tuple of two.
+
+    Raises:
+        ConfigError: which columns hold texts does not follow from their names.
+    """
+    names = column_names(data)
+    texts = text_columns(names)
+    if not names:
+        raise ConfigError(f"Give texts: {name_of(data)} has no column of texts.")
+    if not texts:
+        raise ConfigError(
+            f"Give texts: {name_of(data)} has the columns {', '.join(names)}, and their names do "
+            "not say which of them are texts. Give one column: data['text']."
+        )
+    found = [tuple(row[name] for name in texts) for row in rows(data)]
+    return found if len(texts) > 1 else [text for (text,) in found]
+
+
+def is_table(data: Any) -> bool:
+    """Whether this is a DataFrame or a dataset, which has columns by name."""
+    return _library(data) in ("pandas", "polars", "datasets") and type(data).__name__ in _TABLES
+
+
+# ------------------------------------------------------------------------------------- files
+
+
+def write_jsonl(data: Any, path: Path, columns: Sequence[str | int] = (), where: str = "") -> int:
+    """Write the rows of data as JSON lines, completely or not at all; the number of rows.
+
+    Args:
+        columns: those that are written, none of which may lack a value; (): all of them. A nested
+            field is named `outer.inner`. A number counts the fields of a row that is a sequence,
+            which is written under that number.
+        where: how errors call the data.
+
+    Raises:
+        DataError: a value is missing, or cannot be written as JSON; there are no rows.
+        CheckpointError: the disk refuses.
+    """
+    where = where or name_of(data)
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    names = tuple(map(str, columns))
+    lines = (
+        encode(_record(row, names, _Place(where, number, _library(data)))) + "\n"
+        for number, row in enumerate(rows(data), 1)
+    )
+    return _write(lines, path, where, "row")
+
+
+def write_lines(data: Any, path: Path, where: str = "") -> int:
+    """Write texts as running text, one after the other on lines of their own; their number.
+
+    Args:
+        data: a list or a Series of texts, or a table with one column.
+        where: how errors call the data.
+
+    Raises:
+        DataError: a row is not a text; there are no rows.
+        CheckpointError: the disk refuses.
+    """
+    where = where or name_of(data)
+    texts = data if type(data).__name__ == "Series" else rows(data)
+    lines = (
+        _only_text(row, where, number).rstrip("\n") + "\n" for number, row in enumerate(texts, 1)
+    )
+    return _write(lines, path, where, "text")
+
+
+def _write(lines: Iterable[str], path: Path, where: str, unit: str) -> int:
+    count = 0
+    with replacing(path) as temporary:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            for count, line in enumerate(lines, 1):
+                try:
+                    file.write(line)
+                except UnicodeEncodeError:
+                    problem = "has half of a surrogate pair, which is no character."
+                    hint = "Repair the program that wrote it."
+                    raise DataError(where, count, problem, hint) from None
+        if not count:
+            raise DataError(where, None, f"is empty: it has not one {unit}.")
+        sync(temporary)
+    return count
+
+
+def _only_text(row: Any, where: str, number: int) -> str:
+    fields = list(row.values()) if isinstance(row, Mapping) else row
+    if isinstance(fields, Sequence) and not isinstance(fields, str) and len(fields) == 1:
+        fields = fields[0]
+    if isinstance(fields, str):
+        return fields
+    hint = "Give one column, such as data['text']." if isinstance(row, Mapping) else ""
+    raise DataError(where, number, f"must be a text, but is {row!r:.80}.", hint)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value is, for errors: the data, the row, from 1, and the library of the data."""
+
+    where: str
+    row: int
+    library: str
+
+    def error(self, problem: str, hint: str = "") -> DataError:
+        """The error for this row."""
+        return DataError(self.where, self.row, problem, hint)
+
+
+def _record(row: Any, columns: Sequence[str], place: _Place) -> dict[str, Any]:
+    """The columns of a row, or without any all of them, as JSON has them."""
+    row = _by_name(row, columns, place)
+    wanted = [name if name in row else name.partition(".")[0] for name in columns] or [*row]
+    for name in wanted:
+        if name not in row:
+            close = get_close_matches(name, map(str, row), n=1)
+            hint = f"It has: {', '.join(map(str, row))}."
+            raise place.error(f"has no column {name!r}.", hint + _meant(close))
+        if columns and _is_missing(row[name]):
+            hint = _DROP.get(place.library, "Leave such rows out.").format(name)
+            raise place.error(f"has no value in column {name!r}.", hint)
+    return {str(name): _plain(row[name], name, place) for name in wanted}
+
+
+def _meant(close: Sequence[str]) -> str:
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+_DROP = {
+    "pandas": "Drop such rows first: data.dropna(subset=[{!r}]).",
+    "polars": "Drop such rows first: data.drop_nulls([{0!r}]), or drop_nans([{0!r}]).",
+    "datasets": "Drop such rows first: data.filter(lambda row: row[{!r}] is not None).",
+}
+
+
+def _by_name(row: Any, columns: Sequence[str], place: _Place) -> Mapping[Any, Any]:
+    """A row as a mapping; the fields of a sequence have their numbers as names.
+
+    Raises:
+        DataError: it is one value, or columns are named that a sequence does not have.
+    """
+    row = row if type(row) in (dict, tuple, list) else _named(row)
+    if isinstance(row, Mapping):
+        return row
+    if isinstance(row, str | bytes) or not isinstance(row, Sequence):
+        raise place.error(f"must be a mapping or a sequence of fields, but is {row!r:.80}.")
+    if named := [name for name in columns if not name.isdecimal()]:
+        problem = f"is a {type(row).__name__}, whose fields have no names."
+        raise place.error(problem, f"The column {named[0]!r} is wanted: give mappings.")
+    if columns and len(row) <= max(map(int, columns)):
+        raise place.error(f"has {len(row)} fields, but {max(map(int, columns)) + 1} are wanted.")
+    return {str(index): value for index, value in enumerate(row)}
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, pandas' NA and NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def plain_scalar(value: Any) -> Any:
+    """A number or a truth value as training data have it; None if it is missing."""
+    if type(value) is str:
+        return value
+    if _is_missing(value):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, Tensor) and not value.ndim or _is_numeric(value):
+        return plain_scalar(value.tolist())
+    return value
+
+
+def _is_numeric(value: Any) -> bool:
+    """Whether this is of NumPy, and of a type that Python has, too: times are not."""
+    known = isinstance(value, np.generic) and value.dtype.kind in "biufU"
+    return known and value.dtype != np.longdouble
+
+
+def _plain(value: Any, name: str, place: _Place) -> Any:
+    """A value of a column as JSON has it. True becomes "True", since labels are texts."""
+    value = plain_scalar(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise place.error(f"has a number in column {name!r} that is not finite: {value}.")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one, name, place) for key, one in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, bytes | np.generic):
+        return [_plain(one, name, place) for one in value]
+    problem = f"has a {type(value).__name__} in column {name!r}: {value!r:.60}."
+    raise place.error(problem, "It must be text, a number or a list: convert it, as str() does.")

@@ -1,0 +1,258 @@
+"""Recipes given as keywords in Python, with data in memory instead of files.
+
+    regard.train(task="classification", model="microsoft/MiniLM-L12-H384-uncased",
+                 train=dataframe, valid=0.1, epochs=3, learning_rate=5e-5)
+
+A keyword is a section (`training={"epochs": 3}`), or the name of an option, which goes into the
+section that has it. Data in memory are written into the folder of the run, so that it resumes,
+reports and is repeated like every other run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.data.in_memory import (
+    column_names,
+    is_path,
+    known_columns,
+    name_of,
+    write_jsonl,
+    write_lines,
+)
+from regard.errors import ConfigError, DataError
+from regard.recipe import RawRecipe, names_in, parse, read, section_class, sections_of
+from regard.schema import joined_with_or
+from regard.suggest import nearest
+
+PARTS = ("train", "valid", "test")
+FOLDER = "data"  # of a run folder: data that were in memory
+
+
+def recipe_of(
+    path: str | Path | None, overrides: Sequence[str], keywords: Mapping[str, Any]
+) -> RawRecipe:
+    """The recipe of a file, or an empty one, with what keywords add to it.
+
+    Data in memory stay where the paths of files belong: see `data_in_files`.
+    """
+    if path is not None and not is_path(path):
+        raise ConfigError(
+            f"The first argument is the path of a recipe, but is {name_of(path)}. Data are given "
+            "by name: train=..."
+        )
+    if isinstance(overrides, str):
+        raise ConfigError(f"`overrides` must be a list, but is {overrides!r}.")
+    raw = parse("", overrides) if path is None else read(path, overrides)
+    tables = {**raw.tables}
+    for name, value in keywords.items():
+        if value is not None:
+            tables[name] = _merged(tables.get(name), _plain(name, value))
+    if isinstance(tables.get("model"), str):
+        tables["model"] = {"path": tables["model"]}
+    if path is None and not isinstance(tables.get("model", {}), Mapping):
+        raise ConfigError(f"`model` must be a path, a name or a mapping: {tables['model']!r:.60}.")
+    if path is None and "model" not in {*tables, *(key.split(".")[0] for key in raw.overrides)}:
+        if "task" in tables:
+            raise ConfigError(
+                'Give the model: model="a folder or ORG/NAME", or one with random weights, '
+                'model={"name": "bert"}.'
+            )
+    return replace(raw, tables=tables, keywords=tuple(keywords))
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value of an option as a recipe has it; data in memory as they are, iterators as lists.
+
+    Raises:
+        ConfigError: a recipe cannot have this value.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if name in PARTS:
+        return list(value) if isinstance(value, Iterator) else value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(str(key), one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if isinstance(value, PathLike):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ConfigError(
+        f"`{name}` must be text, a number, a list or a mapping, but is {name_of(value)}."
+    )
+
+
+def _merged(before: Any, value: Any) -> Any:
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
+        return {**before, **{name: _merged(before.get(name), one) for name, one in value.items()}}
+    return value
+
+
+def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
+    """The same recipe, with each keyword that names an option moved into its section.
+
+    Raises:
+        ConfigError: no section has an option of this name, or several have.
+    """
+    top, tables = names_in(schema, ""), dict(raw.tables)
+    for name in {*top} & {*raw.keywords} & {*sections_of(schema)}:
+        if name in tables and not isinstance(tables[name], Mapping):
+            said = f"`{name}` is a section: write {name}={{...}}, but it is {tables[name]!r:.60}."
+            raise ConfigError(said)
+    for name in [name for name in raw.keywords if name not in top and name in tables]:
+        section = _section_with(name, schema)
+        _put(tables, [*section.split("."), name], tables.pop(name))
+    if raw.path is None:
+        given = {*tables, *(key.partition(".")[0] for key in raw.overrides)}
+        for section, what in _NEEDED.items():
+            if section not in given:
+                raise ConfigError(what)
+    return replace(raw, tables=tables)
+
+
+# section -> the error where neither a keyword nor an override is in it
+_NEEDED = {
+    "data": "Give the training data: train=... (a DataFrame, a list of rows, or a file).",
+    "training": "Say how long the training lasts: epochs=3, for instance, or updates=1000.",
+}
+
+
+def _section_with(name: str, schema: Any) -> str:
+    """The dotted name of the section that has an option: of several the outermost."""
+    found = [section for section in sections_of(schema) if name in names_in(schema, section)]
+    depth = min((section.count(".") for section in found), default=0)
+    outermost = [section for section in found if section.count(".") == depth]
+    if len(outermost) == 1:
+        return outermost[0]
+    if outermost:
+        offered = joined_with_or([f'{one}={{"{name}": ...}}' for one in outermost])
+        raise ConfigError(f"`{name}` is an option of several sections: write {offered}.")
+    known = [*names_in(schema, ""), *(n for s in sections_of(schema) for n in names_in(schema, s))]
+    raise ConfigError(f"no section has an option `{name}`. {nearest(name, dict.fromkeys(known))}")
+
+
+def _put(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for section in path[:-1]:
+        tables[section] = tables = {**tables.get(section, {})}
+    tables[path[-1]] = value
+
+
+# -------------------------------------------------------------------------------- data in memory
+
+
+def parts_in_memory(raw: RawRecipe, section: Any) -> dict[str, Any]:
+    """The parts of the data that are in memory: "train", "valid", "test"."""
+    if not {"data", *PARTS} & {*raw.keywords}:  # of a file, which names files
+        return {}
+    data = raw.tables.get("data", {})
+    parts = {part: data[part] for part in PARTS if part in data}
+    return {part: rows for part, rows in parts.items() if not _names_files(rows, section)}
+
+
+def with_placeholder_paths(raw: RawRecipe, schema: Any) -> RawRecipe:
+    """The recipe with paths where data in memory are, so that its options can be checked."""
+    section = section_class(schema, "data")
+    paths = {part: _path(Path(part), section) for part in parts_in_memory(raw, section)}
+    if not paths:
+        return raw
+    return replace(raw, tables={**raw.tables, "data": {**raw.tables["data"], **paths}})
+
+
+def _path(path: Path, section: Any) -> Any:
+    """A path as the section names it."""
+    return [str(path.absolute())] if section.several_files else str(path.absolute())
+
+
+def _names_files(value: Any, section: Any) -> bool:
+    """Whether this says which files to read, or which share of the training data."""
+    several = section.several_files and isinstance(value, list | tuple)
+    return is_path(value) or isinstance(value, int | float) or several and all(map(is_path, value))
+
+
+@contextmanager
+def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawRecipe]:
+    """The recipe with data in memory written to files of the run, which replace them.
+
+    If the body raises an error, what was written is removed.
+
+    Args:
+        schema: of the recipe; [data] says what its files look like.
+        folder: of the run.
+
+    Raises:
+        DataError: the data have no rows, or a row lacks a value.
+        ConfigError: which columns are to be read does not follow from their names.
+    """
+    section = section_class(schema, "data")
+    parts = parts_in_memory(raw, section)
+    if not parts:
+        yield raw
+        return
+    data, existed = dict(raw.tables["data"]), folder.exists()
+    data |= _columns(data, next(iter(parts.values())), section)
+    names: dict[str, str] = {}  # path -> how errors call the data that it holds
+    try:
+        for part, rows in parts.items():
+            path = (folder / FOLDER / part).absolute()
+            path = path.with_suffix(".txt" if section.running_text else ".jsonl")
+            names[str(path)] = where = f"{part}={name_of(rows)}"
+            _write(rows, path, _written_columns(data, part), where, section)
+            data[part] = _path(path, section)
+        yield replace(raw, tables={**raw.tables, "data": data})
+    except BaseException as error:
+        shutil.rmtree(folder / FOLDER if existed else folder, ignore_errors=True)
+        if isinstance(error, DataError) and error.path in names:  # a file that is removed
+            where = names[error.path]
+            raise DataError(where, error.line, error.problem, error.hint) from None
+        raise
+
+
+def _write(rows: Any, path: Path, columns: Sequence[str], where: str, section: Any) -> None:
+    if section.running_text:
+        write_lines(rows, path, where)
+    else:
+        write_jsonl(rows, path, columns, where)
+
+
+def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
+    """The columns that are written of a part; [] are all of them.
+
+    Groups are read only of the training data, of which `valid` is a share.
+    """
+    group = data.get("group") if part == "train" and isinstance(data.get("valid"), float) else None
+    columns = data.get("columns", [])
+    return [*columns, *([group] if columns and group is not None else [])]
+
+
+def _columns(data: Mapping[str, Any], first: Any, section: Any) -> dict[str, Any]:
+    """The options `columns` and `group`, by name; {} where the section has no such options.
+
+    Args:
+        first: one of the parts that are in memory.
+
+    Raises:
+        ConfigError: the columns were not named, and their names do not say which they are.
+    """
+    if section.running_text or "columns" not in section.model_fields:
+        return {}
+    names, group = column_names(first), data.get("group")
+    given = data.get("columns")
+
+    def by_name(column: Any) -> str:
+        known = isinstance(column, int) and 0 <= column < len(names)
+        return names[column] if known else str(column)
+
+    besides = () if group is None else (group, by_name(group))
+    found = known_columns(first, besides) if given is None else given
+    options: dict[str, Any] = {"columns": [by_name(one) for one in found]} if found else {}
+    return options if group is None else options | {"group": by_name(group)}

@@ -1,0 +1,77 @@
+"""A run that was trained: its folder, its scores and curves, and its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.training import Result
+from regard.training.metrics_log import read_events
+
+if TYPE_CHECKING:
+    from regard.visual.picture import PictureColumn
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `regard.train` gives. `folder, result = run` are its two parts.
+
+    A run is a path, that of its folder: `regard.resume(run)`.
+
+    folder: see `regard.train`.  result: how the training ended.
+    """
+
+    folder: Path
+    result: Result
+
+    def __fspath__(self) -> str:
+        """The folder, so that a run is a path: `regard.resume(run)`, `regard.load(run)`."""
+        return str(self.folder)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.folder, self.result))
+
+    @cached_property
+    def model(self) -> Any:
+        """The model as `regard.load` opens it: `run.model.predict(texts)`."""
+        from regard.tasks.folders import load
+
+        return load(self.folder)
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """Those of the last validation, by the names of the metrics."""
+        return self.result.scores
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: logged values and validations, each with its `update`."""
+        return read_events(self.folder)
+
+    @property
+    def curves(self) -> PictureColumn:
+        """The charts of the training: losses, scores, learning rate, speed."""
+        from regard.visual.report import training_curves
+
+        return training_curves(self.events)
+
+    def evaluate(self, data: Any) -> Any:
+        """The scores of the model on other data: a file, or data in memory."""
+        return self.model.evaluate(data)
+
+    def predict(self, texts: Any) -> Any:
+        """The model's results for texts."""
+        return self.model.predict(texts)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the scores and the curves."""
+        from regard.visual.page import fragment
+        from regard.visual.table import Table
+
+        scores = self.scores.items()
+        rows = [[name, "" if value is None else f"{value:.4g}"] for name, value in scores]
+        table = Table.of(["score", ""], rows, str(self.folder)).body() if rows else ""
+        return fragment(table + self.curves.body())

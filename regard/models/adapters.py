@@ -1,0 +1,84 @@
+"""A model with low-rank adapters: `LowRankLinear` in the places of `Linear`.
+
+    insert(model, {"blocks.0.attention.query_key_value": {"query": update}})
+    freeze(model)               the adapters and new parts alone are trained
+    plain = merged(model)       the same function, without adapters
+
+`regard.checkpoints.adapters` chooses the layers by their published names.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from regard.layers.linear import Linear
+from regard.layers.low_rank import LowRankLinear, LowRankUpdate
+from regard.models.encoder_with_heads import EncoderWithHeads
+
+
+def insert(model: nn.Module, updates: Mapping[str, Mapping[str, LowRankUpdate]]) -> None:
+    """Give layers low-rank updates, in place: name of the layer -> name of an update -> itself."""
+    for name, found in updates.items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, Linear)
+        _replace(model, name, LowRankLinear(layer, found))
+
+
+def adapted(model: nn.Module) -> dict[str, LowRankLinear]:
+    """The layers of a model that have low-rank updates, by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, LowRankLinear)}
+
+
+def freeze(model: nn.Module) -> None:
+    """Train the updates and the heads of an encoder alone.
+
+    A head that shares its matrix with the embedding comes out of pre-training, and is frozen, too.
+    """
+    trained: set[int] = set()
+    if isinstance(model, EncoderWithHeads):
+        encoder: Any = model.encoder
+        body = {id(parameter) for parameter in encoder.parameters()}
+        for head in model.heads.values():
+            own = {id(parameter) for parameter in head.parameters()}
+            trained |= own if own.isdisjoint(body) else set()
+    for layer in adapted(model).values():
+        trained |= {id(parameter) for parameter in layer.updates.parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in trained)
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """The same model without adapters; itself if it has none.
+
+    The updates are added to copies of the matrices. All other parameters are those of the model.
+    """
+    if not (layers := adapted(model)):
+        return model
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    made: nn.Module = copy.deepcopy(model, shared)  # type: ignore[arg-type]
+    for name, layer in layers.items():
+        _replace(made, name, layer.merged())
+    return made
+
+
+def insert_like(model: nn.Module, other: nn.Module) -> None:
+    """Give a model new adapters where another of the same configuration has some, in place.
+
+    Parameters that the other does not train are frozen.
+    """
+    for name, layer in adapted(other).items():
+        base = model.get_submodule(name)
+        assert isinstance(base, Linear)
+        _replace(model, name, layer.like(base))
+    trained = {name: parameter.requires_grad for name, parameter in other.named_parameters()}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained[name])
+
+
+def _replace(model: nn.Module, name: str, layer: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, layer)

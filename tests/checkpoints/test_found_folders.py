@@ -1,0 +1,228 @@
+"""Drawn folders, as they are found: the results of `transformers`, or an error that names a field.
+
+The judge is `transformers`: what it computes from the same folder.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from found_folders import HEADS as HEADS_OF
+from found_folders import MUTATIONS, Found, drawn, plain, transformers
+from hard_texts import HARD
+from safetensors.torch import load_file
+from torch import Tensor
+
+from regard import load, save
+from regard.checkpoints.model_folder import open_folder
+from regard.data.batches import Sequences
+from regard.errors import RegardError
+from regard.models.encoder_with_heads import EncoderWithHeads
+
+SAME = dict(atol=2e-5, rtol=1e-4)
+HEADS = {
+    "ForMaskedLM": "masked_lm",
+    "ForSequenceClassification": "classes",
+    "ForTokenClassification": "tags",
+    "ForQuestionAnswering": "span",
+    "ForMultipleChoice": "multiple_choice",
+}
+SPECIALS = [
+    "[MASK]",
+    "<s>",
+    "</s>",
+    "<|endoftext|>",
+    "[CLS]",
+    "<mask>",
+    "[E1]",
+    "new tok",
+    "\t",
+    "\n",
+]
+WORDS = ["the", "a", "in", "cafe", "thing", "e1", "x", ",", "an", "is", "<e>", "don't", "1"]
+
+
+def their_model(found: Found, folder: Path) -> Any:
+    return (
+        getattr(transformers, found.kind)
+        .from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        .eval()
+    )
+
+
+def drawn_ids(found: Found, draw: Random) -> list[list[int]]:
+    """Sequences of any ids, the last of them with padding inside and at the end."""
+    size, pad = found.config["vocab_size"], found.config.get("pad_token_id") or 0
+    others = [i for i in range(size) if i != pad]
+    rows = [draw.choices(others, k=length) for length in (1, 4, 9, 16)]
+    return [*rows, [*rows[1], pad, rows[1][0], pad, pad]]
+
+
+def their_answers(found: Found, model: Any, ids: list[int]) -> Tensor:
+    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
+    if found.ending == "ForMultipleChoice":
+        given = {name: value[None] for name, value in given.items()}
+    if found.family in ("marian", "pegasus"):
+        given["decoder_input_ids"] = given["input_ids"]
+    with torch.no_grad():
+        output = model(**given, return_dict=True)
+    if found.ending == "Model":
+        return output.last_hidden_state[0]
+    if found.ending == "ForQuestionAnswering":
+        return torch.stack([output.start_logits, output.end_logits], -1)[0]
+    return output.logits[0]
+
+
+def our_answers(found: Found, model: Any, ids: list[int]) -> Tensor:
+    batch = Sequences.full(torch.tensor([ids]))
+    with torch.no_grad():
+        if found.ending in HEADS:
+            return model.scores(HEADS[found.ending], batch)[0]
+        if found.ending == "Model":
+            encoder = model.encoder if isinstance(model, EncoderWithHeads) else model
+            return encoder.encode(batch)[0]
+        if found.family in ("marian", "pegasus"):
+            return model.head.logits(model(batch, batch).hidden)[0]
+        return model.head.logits(model(batch.ids).hidden)[0]
+
+
+def opened(folder: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load(folder, device="cpu")
+
+
+def check_answers(found: Found, ours: Any, theirs: Any, draw: Random) -> None:
+    for ids in drawn_ids(found, draw):
+        wanted = their_answers(found, theirs, ids)
+        torch.testing.assert_close(our_answers(found, ours, ids), wanted, **SAME)
+
+
+def their_tokenizer(found: Found, folder: Path) -> Any:
+    if "model_type" in found.config:
+        return transformers.AutoTokenizer.from_pretrained(folder)
+    return None  # it does not know which class to take
+
+
+def check_texts(found: Found, task: Any, model: Any, tokenizer: Any, draw: Random) -> None:
+    """Texts and pairs of any length through both libraries, from the text to the probabilities."""
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 25))) for _ in range(6)] + HARD[::9]
+    for text in texts:
+        wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert task.tokenizer.encode(text).ids == wanted, text
+    if found.ending != "ForSequenceClassification":
+        return
+    limit = min(tokenizer.model_max_length, 24)
+    pairs = [(text,) for text in texts[:6]] + [
+        tuple(" ".join(draw.choices(WORDS, k=draw.randint(1, 18))) for _ in range(2))
+        for _ in range(12)
+    ]
+    found_ones = task.predictions([p if len(p) > 1 else p[0] for p in pairs], too_long="truncate")
+    scores = task.text_scores(task.encoded([p if len(p) > 1 else p[0] for p in pairs], "truncate"))
+    for pair, one, row in zip(pairs, found_ones, scores, strict=True):
+        given = tokenizer(*pair, truncation=True, max_length=limit, return_tensors="pt")
+        accepted = ("input_ids", "attention_mask", "token_type_ids")
+        given = {name: value for name, value in given.items() if name in accepted}
+        if found.family != "bert":
+            given.pop("token_type_ids", None)
+        with torch.no_grad():
+            logits = model(**given).logits[0]
+        torch.testing.assert_close(row, logits, **SAME)
+        check_prediction(found, one, logits)
+
+
+def check_prediction(found: Found, one: Any, logits: Tensor) -> None:
+    """What a prediction says, from their logits as their pipeline takes them."""
+    problem = found.config.get("problem_type")
+    if problem == "regression":
+        values = [*one.numbers.values()]  # there are at least two
+        torch.testing.assert_close(torch.tensor(values), logits, **SAME)
+        return
+    multi = problem == "multi_label_classification"
+    wanted = logits.sigmoid() if multi else logits.softmax(-1)
+    torch.testing.assert_close(torch.tensor([*one.probabilities.values()]), wanted, **SAME)
+
+
+def check_saved(found: Found, task: Any, theirs: Any, out: Path, draw: Random) -> None:
+    """What is saved opens in `transformers` as what it was, with weights of the same type."""
+    save(task, out)
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == [found.kind]
+    stored = {tensor.dtype for tensor in load_file(out / "model.safetensors").values()}
+    assert stored - {torch.int64} == {next(iter(found.tensors.values())).dtype}
+    check_answers(found, opened(out).model, theirs, draw)
+    again = their_model(found, out)
+    for ids in drawn_ids(found, draw)[:2]:
+        wanted = their_answers(found, theirs, ids)
+        torch.testing.assert_close(their_answers(found, again, ids), wanted, **SAME)
+
+
+def check_error(found: Found, error: RegardError, folder: Path) -> None:
+    """It names the folder, and one of the fields that may be refused."""
+    said = str(error)
+    assert str(folder) in said, said
+    assert any(f"`{name}`" in said for name in found.refusable), (said, found.refusable)
+
+
+def one_folder(seed: int, folder: Path) -> bool:
+    """Whether the folder of a seed opens; every other outcome is an error of the test."""
+    draw = Random(seed)
+    source, out = folder / f"{seed}", folder / f"{seed}-saved"
+    source.mkdir()
+    found = drawn(draw, source)
+    try:
+        task = opened(source)
+    except RegardError as error:
+        check_error(found, error, source)
+        return False
+    theirs = their_model(found, source)
+    check_answers(found, task.model, theirs, draw)
+    tokenizer = their_tokenizer(found, source)
+    if tokenizer is not None:
+        check_texts(found, task, theirs, tokenizer, draw)
+    check_saved(found, task, theirs, out, draw)
+    return True
+
+
+@pytest.mark.parametrize("tens", range(10))
+def test_drawn_folders_give_the_results_of_transformers_or_name_a_field(tens, tmp_path):
+    opens = sum(one_folder(seed, tmp_path) for seed in range(10 * tens, 10 * tens + 10))
+    assert opens >= 7
+
+
+def drawn_texts(draw: Random, count: int) -> list[str]:
+    """Words, pieces of hard texts and special tokens, with and without spaces between."""
+    pieces = [*WORDS, *SPECIALS, *(piece for text in HARD for piece in (text, *text.split()))]
+    return [
+        draw.choice(["", " "]).join(draw.choices(pieces, k=draw.randint(0, 6)))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "distilbert", "gpt2", "openai-gpt", "marian"]
+)
+def test_tokenizers_are_equal_on_ten_thousand_drawn_texts(family, tmp_path):
+    draw = Random(3)
+    found = plain(family, HEADS_OF[family][0], draw, tmp_path)
+    for name in ("unknown_fields", "tokenizer_settings", "missing_fields"):
+        MUTATIONS[name](found, draw)
+    found.write(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = drawn_texts(draw, 10_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours = open_folder(tmp_path).tokenizer()
+    wanted = theirs(texts, add_special_tokens=False)["input_ids"]
+    different = [
+        text
+        for text, ids, row in zip(texts, ours.encode_many(texts), wanted, strict=True)
+        if ids != row
+    ]
+    assert not different

@@ -1,0 +1,315 @@
+"""Recipes with low-rank adapters: exact resume, both folders of a run, errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.checkpoints.store import read_tensors
+from regard.errors import ConfigError
+from regard.experiments import runs
+from regard.experiments.estimate import estimate
+from regard.models.adapters import adapted
+from regard.training.interrupt import Interrupted
+
+LINES = "a good film\tgood\nsimply bad\tbad\nvery good fun\tgood\ndull and bad\tbad\n" * 6
+PAIRS = "a good film\tmilf doog\nsimply bad\tylpmis dab\n" * 6
+TEXTS = ["a good film", "simply dull", "fun", "bad and bad"]
+BASE = """
+task = "classification"
+[data]
+train = "reviews.tsv"
+[tokenizer]
+kind = "wordpiece"
+vocab_size = 60
+[model]
+name = "bert"
+d_model = 16
+d_ff = 32
+heads = 2
+layers = 2
+max_length = 32
+[training]
+updates = 2
+"""
+LORA = """
+task = "classification"
+[data]
+train = "other.tsv"
+valid = "other.tsv"
+batch_size = 8
+[model]
+path = "base"
+[model.lora]
+rank = 2
+dropout = 0.1
+[training]
+epochs = 2
+threads = 1
+[training.validation]
+every = 3
+[training.optimizer]
+learning_rate = 1e-2
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with data, a base model `base`, and a recipe that adapts it to other labels."""
+    monkeypatch.chdir(tmp_path)
+    Path("reviews.tsv").write_text(LINES)
+    Path("other.tsv").write_text(LINES.replace("\tgood", "\tyes").replace("\tbad", "\tno"))
+    Path("base.toml").write_text(BASE)
+    Path("lora.toml").write_text(LORA)
+    return tmp_path
+
+
+def base(*overrides: str) -> None:
+    runs.train("base.toml", overrides, out="base", show="none")
+
+
+def tensors(folder: str, name: str) -> dict[str, torch.Tensor]:
+    return read_tensors(Path(folder) / f"{name}.safetensors")
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def same_answers(one, other, texts=TEXTS) -> None:
+    for a, b in zip(one.predictions(texts), other.predictions(texts), strict=True):
+        assert a.label == b.label
+        assert list(a.probabilities.values()) == pytest.approx(list(b.probabilities.values()))
+
+
+def test_both_folders_of_a_run_give_the_same_answers(place):
+    base()
+    runs.train("lora.toml", out="run", show="none")
+    assert sorted(path.name for path in Path("run/adapter").iterdir()) == [
+        *("adapter_config.json", "adapter_model.safetensors", "regard.json"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    ]
+    whole, adapter = runs.load("run"), runs.load("run/adapter")
+    assert not adapted(whole.model) and not adapted(adapter.model)
+    assert adapter.labels == ("no", "yes") and adapter.name == "classification"
+    same_answers(whole, adapter)
+    before, after = tensors("base/model", "model"), tensors("run/model", "model")
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    kinds = {re.sub(r"bert\.encoder\.layer\.\d\.", "", name) for name in changed}
+    assert kinds == {
+        *("attention.self.query.weight", "attention.self.value.weight"),
+        *("bert.pooler.dense.weight", "bert.pooler.dense.bias"),
+        *("classifier.weight", "classifier.bias"),
+    }
+
+
+def test_peft_opens_the_adapter_of_a_run(place):
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    base()
+    runs.train("lora.toml", out="run", show="none")
+    kind = transformers.AutoModelForSequenceClassification
+    config = json.loads(Path("run/adapter/adapter_config.json").read_text())
+    model = kind.from_pretrained(config["base_model_name_or_path"])
+    model = peft.PeftModel.from_pretrained(model, "run/adapter").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained("run/adapter")
+    with torch.no_grad():
+        given = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        found = model(**given).logits.softmax(-1)
+    assert_answers(found)
+
+
+def assert_answers(found: torch.Tensor) -> None:
+    """The probabilities of the run are these."""
+    for ours, theirs in zip(runs.load("run").predictions(TEXTS), found.tolist(), strict=True):
+        assert list(ours.probabilities.values()) == pytest.approx(theirs, abs=1e-5)
+
+
+def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
+    base()
+    runs.train("lora.toml", out="whole", show="none")
+    monkeypatch.setattr("regard.training.loop.Loop.update", stopping_after(4))
+    with pytest.raises(Interrupted):
+        runs.train("lora.toml", out="stopped", show="none")
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    runs.resume("stopped", show="none")
+    for name in ("model/model", "adapter/adapter_model"):
+        assert_equal(tensors("stopped", name), tensors("whole", name))
+    newest = [sorted(Path(run, "checkpoints").iterdir())[-1] for run in ("stopped", "whole")]
+    for name in ("weights", "memory"):
+        assert_equal(tensors(str(newest[0]), name), tensors(str(newest[1]), name))
+
+
+def stopping_after(updates: int):
+    """`Loop.update` that gets a signal."""
+    from regard.training.loop import Loop
+
+    update = Loop.update
+
+    def stopped(loop) -> None:
+        update(loop)
+        if loop.counters.update == updates:
+            loop.interruption.code = 130
+
+    return stopped
+
+
+def test_a_finished_run_gets_a_missing_adapter_and_report_again(place):
+    base()
+    runs.train("lora.toml", out="run", show="none")
+    before = tensors("run/adapter", "adapter_model")
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    for path in Path("run/adapter").iterdir():
+        path.unlink()
+    Path("run/report.html").unlink()
+    runs.resume("run", show="none")
+    assert_equal(tensors("run/adapter", "adapter_model"), before)
+    assert Path("run/report.html").exists()
+    same_answers(runs.load("run"), runs.load("run/adapter"))
+
+
+def test_only_adapters_and_head_are_in_the_optimizer(place):
+    base()
+    made = runs.plan(runs.read_recipe("lora.toml"))
+    trained = {name for name, p in made.task.model.named_parameters() if p.requires_grad}
+    assert trained == {
+        f"encoder.blocks.{layer}.attention.query_key_value.updates.{name}.{factor}"
+        for layer in range(2) for name in ("query", "value") for factor in "AB"
+    } | {f"heads.classes.{part}.{kind}" for part in ("inner.dense", "output")
+         for kind in ("weight", "bias")}  # fmt: skip
+
+
+def test_gpt_trains_the_embedding_of_its_new_special_tokens(place):
+    """A language model learns to classify: its embedding has new rows, which the adapter holds."""
+    recipe = BASE.replace("classification", "language-modeling").replace('"bert"', '"gpt2"')
+    recipe = recipe.replace("d_ff = 32\n", "")
+    Path("base.toml").write_text(recipe)
+    base("data.valid=reviews.tsv", "data.sequence_length=8", "data.batch_size=2")
+    runs.train("lora.toml", ["model.lora.rank=3"], out="run", show="none")
+    same_answers(runs.load("run"), runs.load("run/adapter"))
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained("run/adapter")
+    kind = transformers.GPT2ForSequenceClassification
+    model = kind.from_pretrained("base/model", pad_token_id=tokenizer.pad_token_id)
+    model.resize_token_embeddings(len(tokenizer))
+    model = peft.PeftModel.from_pretrained(model, "run/adapter").eval()
+    with torch.no_grad():
+        found = model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits.softmax(-1)
+    assert_answers(found)
+
+
+def test_a_translation_is_adapted(place):
+    Path("pairs.tsv").write_text(PAIRS)
+    Path("base.toml").write_text("""
+task = "translation"
+[data]
+train = ["pairs.tsv"]
+valid = ["pairs.tsv"]
+[tokenizer]
+kind = "characters"
+[model]
+name = "transformer"
+d_model = 8
+d_ff = 8
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+[training]
+updates = 2
+""")
+    Path("lora.toml").write_text("""
+task = "translation"
+[data]
+train = ["pairs.tsv"]
+valid = ["pairs.tsv"]
+[tokenizer]
+path = "base/model"
+[model]
+path = "base"
+[model.lora]
+rank = 2
+targets = ["all-linear"]
+[training]
+updates = 3
+[training.optimizer]
+learning_rate = 1e-1
+""")
+    base()
+    runs.train("lora.toml", out="run", show="none")
+    whole, adapter = runs.load("run"), runs.load("run/adapter")
+    assert whole.translate("a good") == adapter.translate("a good")
+    for one, other in zip(whole.model.parameters(), adapter.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_training_can_start_from_an_adapter(place):
+    """It is merged; without a tokenizer beside it, that of its base is used."""
+    base()
+    runs.train("lora.toml", out="run", show="none")
+    for path in Path("run/adapter").glob("tokenizer*"):
+        path.unlink()
+    same_answers(runs.load("run"), runs.load("run/adapter"))
+    options = ["model.path=run/adapter", "training.epochs=1"]
+    runs.train("lora.toml", options, out="next", show="none")
+    before, after = tensors("run/model", "model"), tensors("next/model", "model")
+    kept = "bert.encoder.layer.0.attention.self.key.weight"
+    changed = "bert.encoder.layer.0.attention.self.value.weight"
+    assert torch.equal(before[kept], after[kept])
+    assert 0 < (before[changed] - after[changed]).abs().max() < 0.1
+
+
+def test_an_estimate_counts_what_is_trained(place):
+    """Adam's tables are of the adapters and the head alone; both passes cost what they do."""
+    base()
+    found = estimate("lora.toml", measure=False)
+    head = 16 * 16 + 16 + 2 * 16 + 2
+    trained = 2 * 2 * 2 * (16 * 2) + head
+    assert found.memory["adam's tables"] == 2 * 4 * trained
+    whole = Path("lora.toml").read_text().replace("[model.lora]\nrank = 2\ndropout = 0.1\n", "")
+    Path("whole.toml").write_text(whole)
+    assert 0.65 < found.flops / estimate("whole.toml", measure=False).flops < 0.95
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.lora.targets=[\"quary\"]", r"\[model.lora\] `targets`: .* no linear layer 'quary'"),
+        ("model.lora.rank=17", r"\[model.lora\] `rank` must be at most 16"),
+        ("model.lora.rank=0", r"model.lora.rank"),
+        ("model.features.d_model=8", r"\[model.lora\] cannot stand beside \[model.features\]"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_named(override, message, place):
+    base()
+    with pytest.raises(ConfigError, match=message):
+        runs.train("lora.toml", [override], out="run", show="none")
+
+
+def test_a_recurrent_model_has_no_adapters(place):
+    Path("base.toml").write_text("""
+task = "language-modeling"
+[data]
+train = "reviews.tsv"
+valid = "reviews.tsv"
+sequence_length = 8
+batch_size = 2
+[tokenizer]
+kind = "characters"
+[model]
+name = "recurrent"
+d_model = 8
+[training]
+updates = 1
+""")
+    base()
+    recipe = Path("base.toml").read_text().split("[tokenizer]")[0]
+    Path("lora.toml").write_text(
+        f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nupdates = 1\n'
+    )
+    with pytest.raises(ConfigError, match="no low-rank adapters for recurrent"):
+        runs.train("lora.toml", out="run", show="none")

@@ -1,0 +1,110 @@
+"""Recipes that `regard init` writes: complete, valid, and true to the defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ConfigError
+from regard.experiments.estimate import estimate
+from regard.experiments.runs import checked_recipe, read_recipe
+from regard.experiments.template import recipe_template, trained_tasks
+from regard.recipe import parse
+from regard.tasks import TASKS
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import every_task  # noqa: E402
+from test_cli import done, refused  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A folder with an encoder."""
+    folder = tmp_path_factory.mktemp("model") / "bert"
+    every_task.runs.save(every_task.encoder("fill-mask"), folder)
+    return folder
+
+
+def overrides(task: str, model: Path) -> list[str]:
+    return [] if task in ("translation", "language-modeling") else [f"model.path={model}"]
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_the_recipe_of_every_task_is_estimated_once_paths_are_set(tmp_path, model, task):
+    (tmp_path / "new.toml").write_text(recipe_template(task))
+    assert estimate(tmp_path / "new.toml", overrides(task, model), measure=False).flops > 0
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_the_comments_hold_the_defaults(tmp_path, model, task):
+    text = recipe_template(task)
+    assert max(map(len, text.splitlines())) < 121
+    optional = re.sub(r"^# \[[a-z_.]+\]\n.*?(?=^\[|\Z)", "", text, flags=re.M | re.S)
+    filled = re.sub(r"^# (\w+ = (?! ).+)$", r"\1", optional, flags=re.M)
+    assert filled.count("\n# ") < optional.count("\n# ") - 20
+    set_one, set_all = (parse(one, overrides(task, model)) for one in (text, filled))
+    assert checked_recipe(set_one).model_dump() == checked_recipe(set_all).model_dump()
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_every_option_is_there_with_its_description(tmp_path, model, task):
+    text = recipe_template(task)
+    (tmp_path / "new.toml").write_text(text)
+    recipe = read_recipe(tmp_path / "new.toml", overrides(task, model))
+    for name in type(recipe.data).model_fields:
+        assert re.search(rf"^(# )?{name} = ", text, re.M), name
+    assert "# The peak rate; the schedule multiplies it.\n" in text
+    assert tomllib.loads(text)["task"] == task
+
+
+def test_tasks_that_are_not_trained_or_not_known_are_an_error():
+    for task in sorted(TASKS.keys() - {*trained_tasks()}):
+        with pytest.raises(ConfigError, match="Trained are translation, language-modeling"):
+            recipe_template(task)
+    with pytest.raises(ConfigError, match="classification"):
+        recipe_template("clasification")
+
+
+def test_the_command_writes_a_file_and_replaces_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done("init", "tagging")
+    assert Path("tagging.toml").read_text() == recipe_template("tagging")
+    assert "Name another file" in refused("init", "tagging")
+    done("init", "tagging", "other.toml")
+    assert "Did you mean 'tagging'?" in refused("init", "taging")
+
+
+def test_the_wheel_holds_the_recipes(tmp_path):
+    """What is installed lists them: a wheel is built, unpacked and asked."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("regard", "recipes"):
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"]
+    subprocess.run([*command, "-w", "out", "."], cwd=tmp_path, check=True)
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
+    shutil.unpack_archive(wheel, installed, "zip")
+    elsewhere.mkdir()
+    said = subprocess.run(
+        [sys.executable, "-m", "regard.cli", "list", "recipes", "--json"],
+        cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    found = {Path(row["name"]) for row in json.loads(said)}
+    assert {path.name for path in found} == {path.name for path in (ROOT / "recipes").iterdir()}
+    assert all(path.is_relative_to(installed) for path in found)

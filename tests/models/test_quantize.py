@@ -1,0 +1,111 @@
+"""Quantized models give the same with compiled kernels and without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard import ops
+from regard.data.batches import Sequences
+from regard.decoding.start import start
+from regard.layers import panels
+from regard.layers.quantized import QuantizedLinear, QuantizedMatrix
+from regard.models.bert import Bert, BertConfig
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.quantize import prepare
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.wrappers import encoder, generator
+
+WORDS = 70
+SIZES = dict(d_model=64, heads=4, max_length=40)
+MODELS = {
+    "lstm": lambda: RecurrentLanguageModel(RecurrentConfig(WORDS, "lstm", 64, layers=2)),
+    "gpt2": lambda: GPT2(GPT2Config(WORDS, layers=2, **SIZES)),
+    "transformer": lambda: Transformer(
+        TransformerConfig(WORDS, d_ff=96, encoder_layers=2, decoder_layers=2, **SIZES)
+    ),
+    "bert": lambda: Bert(BertConfig(WORDS, d_ff=96, layers=2, **SIZES)),
+}
+
+
+def made(name: str) -> torch.nn.Module:
+    torch.manual_seed(1)
+    model = MODELS[name]()
+    for parameter in model.parameters():
+        std, mean = (0.15, 0.0) if parameter.dim() > 1 else (0.1, parameter.mean().item())
+        torch.nn.init.normal_(parameter, mean=mean, std=std)
+    return model.eval()
+
+
+@torch.no_grad()
+def results(model) -> torch.Tensor:
+    """Logits of a prompt and eight steps; of an encoder the hidden states."""
+    texts = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
+    if isinstance(model, Bert):
+        return encoder(model).encode(texts)[texts.keep]
+    stepping = generator(model)
+    state, tokens = start(stepping, texts)
+    found = []
+    for number in range(8):
+        logits, state = stepping.step((tokens * 7 + 3 * number) % WORDS, state)
+        found.append(logits)
+    return torch.cat(found, 1)
+
+
+def assert_close(found, expected):
+    # Sums in another order differ in the last digits. A number half way between two steps of a
+    # quantized type may then be rounded the other way: rarely, and by one step.
+    difference, largest = (found - expected).abs(), expected.abs().max()
+    assert difference.max() < 5e-2 * largest
+    assert difference.median() < 5e-3 * largest
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_the_same_with_and_without_kernels(name, dtype, request):
+    float32 = results(made(name))
+    model = prepare(made(name), dtype)
+    expected = results(model)
+    with ops.reference():
+        assert_close(results(model), expected)
+    request.getfixturevalue("no_kernels")
+    with pytest.warns(UserWarning, match="save memory, but are slower") as warned:
+        model = prepare(made(name), dtype)
+    assert len(warned) == 1
+    assert any(isinstance(part, QuantizedLinear) for part in model.modules())
+    found = results(model)
+    assert_close(found, expected)
+    error = (found - float32).pow(2).mean().sqrt() / float32.std()
+    assert 0 < error < 0.06
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_a_lookup_dequantizes_the_rows_that_it_reads(no_kernels, monkeypatch, dtype):
+    matrix = QuantizedMatrix(torch.randn(37, 70), dtype)
+    weight = matrix.rows(torch.arange(37))
+
+    def unpack(*arguments):
+        raise AssertionError("the whole matrix became float32")
+
+    monkeypatch.setattr(panels, "unpack", unpack)
+    ids = torch.tensor([[3, 36], [0, 3]])
+    assert torch.equal(matrix.rows(ids), weight[ids])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 16, 37, 64])
+def test_a_product_dequantizes_slices(no_kernels, monkeypatch, dtype, rows):
+    matrix, x = QuantizedMatrix(torch.randn(rows, 70), dtype), torch.randn(5, 70)
+    bias, largest = torch.randn(rows), []
+    expected = matrix(x, bias)
+    unpack = panels.unpack
+
+    def counted(*arguments):
+        largest.append(unpack(*arguments))
+        return largest[-1]
+
+    monkeypatch.setattr(panels, "unpack", counted)
+    monkeypatch.setattr(panels, "SLICE", 16 * 70)
+    torch.testing.assert_close(matrix(x, bias), expected)
+    assert len(largest) == -(-rows // 16) and sum(map(len, largest)) == rows

@@ -1,0 +1,265 @@
+"""`regard.train` with keywords and with data in memory: every task, exact resume, errors."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy
+import pytest
+from tiny_folders import folder
+
+import regard
+from regard.errors import ConfigError, DataError
+from regard.experiments.runs import read_recipe
+from regard.recipe import read
+from regard.training import Callback
+
+pandas = pytest.importorskip("pandas")
+
+TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
+LABELS = ["yes", "no", "yes", "no", "yes", "no"] * 4
+FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
+QUICK = dict(epochs=1, learning_rate=1e-2, show="none")
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return str(folder(tmp_path / "start", "bert", "Model"))
+
+
+def train(**options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return regard.train(**(QUICK | options))
+
+
+def test_a_data_frame_trains_as_its_file_does(start):
+    FRAME.to_json("rows.jsonl", orient="records", lines=True)
+    options = dict(task="classification", model=start, columns=["text", "label"])
+    with_file = train(train="rows.jsonl", valid="rows.jsonl", out="file", **options)
+    with_frame = train(train=FRAME, valid=FRAME, out="frame", **options)
+    assert with_frame.scores == with_file.scores
+    assert with_frame.model.predictions(TEXTS) == with_file.model.predictions(TEXTS)
+
+
+def test_a_run_has_its_folder_scores_curves_and_model(start):
+    run = train(task="classification", model=start, train=FRAME, valid=0.25)
+    where, result = run
+    assert where == run.folder == Path("runs/classification") and result is run.result
+    assert {"accuracy", "loss"} <= {*run.scores}
+    assert "<svg" in run._repr_html_() and "accuracy" in run._repr_html_()
+    assert {*run.model.predict(FRAME)} <= {"yes", "no"}
+    right = sum(a == b for a, b in zip(run.predict(TEXTS), LABELS, strict=True))
+    assert run.evaluate(FRAME)[0].value == pytest.approx(right / len(TEXTS))
+    assert (where / "data/train.jsonl").is_file() and (where / "report.html").is_file()
+
+
+def test_the_report_of_a_classifier_has_scores_of_each_label_and_the_confusion(start):
+    run = train(
+        task="classification", model=start, train=FRAME, valid=0.5, class_weights="balanced"
+    )
+    page = (run.folder / "report.html").read_text()
+    assert "Scores of each label" in page and "Confusion: shares" in page
+    report = run.model.class_report(read_recipe(run.folder / "recipe.toml").data.records("valid"))
+    for one in report.classes:
+        assert f"{one.precision:.3f}" in page and f"{one.recall:.3f}" in page
+
+
+def test_a_second_training_gets_a_folder_of_its_own(start):
+    options = dict(task="classification", model=start, train=FRAME, valid=0.25)
+    assert [train(**options).folder.name for _ in range(3)] == [
+        "classification", "classification-2", "classification-3",
+    ]  # fmt: skip
+
+
+def test_a_run_on_data_in_memory_resumes_to_the_same_weights(start):
+    options = dict(task="classification", model=start, train=FRAME, valid=0.25, batch_size=4)
+    train(**options, epochs=2, out="whole")
+
+    class Stop(Callback):
+        def on_update(self, update):
+            if update.number == 4:
+                raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(**options, epochs=2, out="stopped", checkpoints={"every": 3}, callbacks=[Stop()])
+    recipe = Path("whole/recipe.toml").read_text()
+    assert "every = 0" in recipe
+    regard.resume("stopped", show="none")
+    ours, whole = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
+    assert ours.read_bytes() == whole.read_bytes()
+
+
+def test_rows_of_every_kind_train_the_same_model(start):
+    pairs = list(zip(TEXTS, LABELS, strict=True))
+    kinds = [FRAME, iter(pairs), (row for row in FRAME.to_dict("records")), {**FRAME}, pairs]
+    runs = [train(task="classification", model=start, train=one, valid=0.25) for one in kinds]
+    assert all(run.scores == runs[0].scores for run in runs)
+
+
+def test_a_model_is_evaluated_on_the_kinds_of_labels_that_it_was_trained_on(start):
+    for labels in ([True, False], [1, 0], [1.0, 0.0], ["yes", "no"]):
+        frame = FRAME.assign(label=labels * 12)
+        run = train(task="classification", model=start, train=frame, valid=numpy.float32(0.25))
+        pairs = list(frame.itertuples(False, None))
+        assert run.evaluate(frame) == run.evaluate(pairs) == run.evaluate(iter(pairs))
+
+
+@pytest.mark.parametrize("group", ["author", 2])
+def test_all_rows_of_a_group_are_on_one_side(start, group):
+    frame = FRAME.assign(author=[number % 5 for number in range(len(FRAME))])
+    data = frame if group == "author" else list(frame.itertuples(False, None))
+    run = train(task="classification", model=start, train=data, valid=0.3, group=group)
+    lines = (run.folder / "data/train.jsonl").read_text().splitlines()
+    assert all(len(json.loads(line)) == 3 for line in lines)
+    assert read_recipe(run.folder / "recipe.toml").data.group == str(group)
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("split_seed", [1, 2, 3])
+def test_labels_with_one_row_can_be_on_either_side(start, stratified, split_seed):
+    rare = pandas.DataFrame({"text": TEXTS[:9], "label": [f"rare {n}" for n in range(9)]})
+    run = train(
+        task="classification", model=start, train=pandas.concat([FRAME, rare]), valid=0.3,
+        stratified=stratified, split_seed=split_seed,
+    )  # fmt: skip
+    assert {*rare.label} < {*run.model.labels}
+
+
+def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
+    class Stop(Callback):
+        def on_update(self, update):
+            raise KeyboardInterrupt
+
+    options = dict(task="classification", model=start, train=FRAME, valid=0.25, batch_size=4)
+    with pytest.raises(KeyboardInterrupt):
+        train(**options, out="before", callbacks=[Stop()])
+    Path("before").rename("after")
+    assert regard.resume("after", show="none").scores == train(**options, out="whole").scores
+
+
+def test_a_run_is_the_path_of_its_folder(start):
+    run = train(task="classification", model=start, train=FRAME, valid=0.25)
+    assert regard.resume(run, show="none") == run.result
+    assert regard.load(run).predict(TEXTS) == run.predict(TEXTS)
+
+
+def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
+    run = train(task="classification", model=start, train=FRAME, valid=0.25)
+    recipe = read(run.folder / "recipe.toml")
+    assert recipe.tables["data"]["valid"] == 0.25
+    data = read_recipe(run.folder / "recipe.toml").data
+    train_rows, valid_rows = list(data.records("train")), list(data.records("valid"))
+    assert (len(train_rows), len(valid_rows)) == (18, 6)
+    everything = list(zip(TEXTS, LABELS, strict=True))
+    assert sorted([*train_rows, *valid_rows]) == sorted(everything)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (dict(epoch=3), "no section has an option `epoch`. Did you mean 'epochs'"),
+        (dict(name="x", scheduel=3), "no section has an option `scheduel`"),
+        (dict(valid=1.5), "valid"),
+        (dict(valid=None, training={"epochs": 1, "validation": {"patience": 2}}), "validation"),
+        (dict(columns=["text", "lable"]), "has no column 'lable'. It has: text, label"),
+        (dict(columns="text"), "`data.columns` must be a list"),
+        (dict(columns=[-1, 0]), "columns|column '-1'"),
+        (dict(columns=object()), "`columns` must be text, a number, a list or a mapping"),
+        (dict(model=5), "`model` must be a path, a name or a mapping"),
+        (dict(model=None), "Give the model"),
+        (dict(task=None), "`task` is missing"),
+        (dict(train=None, valid=None), "Give the training data: train="),
+        (dict(epochs=None, learning_rate=None), "how long the training lasts: epochs=3"),
+        (dict(training=3), "`training` is a section: write training={...}, but it is 3"),
+        (dict(data="rows.csv"), "`data` is a section"),
+        (dict(data=FRAME), "`data` must be text, a number, a list or a mapping|`data`"),
+        (dict(tokenizer="bert"), "`tokenizer` is a section"),
+        (dict(recipe=FRAME), "The first argument is the path of a recipe, but is <DataFrame>"),
+        (dict(overrides="seed=3"), "`overrides` must be a list"),
+        (dict(out=5), "`out` must be the path of a folder"),
+        (dict(out="start/config.json/run"), "start/config.json is a file"),
+        (dict(show="loud"), '`show` must be "auto"'),
+        (dict(callbacks=[5]), "`callbacks` must hold objects"),
+        (dict(callbacks=Callback), "`callbacks` must be a list"),
+        (dict(callbacks=None), "`callbacks` must be a list"),
+        (dict(split_seed=-1), "split_seed"),
+        (dict(every=3), "`every` is an option of several sections"),
+        (dict(valid=[("a", "yes")]), "valid=<list>:1: is a tuple, whose fields have no names"),
+        (
+            dict(train=FRAME.assign(label=[["a"]] * 24)),
+            "train=<DataFrame>:1: field 'label' must be",
+        ),
+        (dict(train=FRAME.assign(a=1), group="a"), "one group"),
+        (dict(train=FRAME.assign(label=None)), "has no value in column 'label'"),
+        (dict(train=FRAME[:0]), "is empty"),
+        (dict(train=FRAME.assign(label="one")), "has 1 label"),
+        (dict(model="gone"), "gone"),
+    ],
+)
+def test_errors_name_the_option_and_leave_no_folder(start, options, said):
+    given = dict(task="classification", model=start, train=FRAME, valid=0.25)
+    with pytest.raises((ConfigError, DataError, regard.RegardError), match=said):
+        train(**(given | options))
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_a_recipe_is_changed_by_keywords(start):
+    Path("small.toml").write_text(
+        f'task = "classification"\n[model]\npath = "{start}"\n[data]\ntrain = "rows.tsv"\n'
+        "[training]\nepochs = 1\n"
+    )
+    run = train(recipe="small.toml", train=FRAME, valid=0.5, batch_size=3, seed=7)
+    recipe = read(run.folder / "recipe.toml").tables
+    assert run.folder == Path("runs/small")
+    assert (recipe["data"]["batch_size"], recipe["seed"]) == (3, 7)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(recipe="small.toml", train=FRAME, valid=0.5)
+
+
+TASKS = {
+    "regression": [{"text": text, "score": len(text)} for text in TEXTS],
+    "tagging": [
+        {"words": text.split(), "tags": ["B-A", *["O"] * (len(text.split()) - 1)]} for text in TEXTS
+    ],
+    "question-answering": [
+        {
+            "id": str(n), "context": "the cat sleeps on a mat", "question": "who sleeps ?",
+            "answers": {"text": ["the cat"], "answer_start": [0]},
+        }
+        for n in range(8)
+    ],
+    "multiple-choice": [
+        {"context": "the cat sleeps", "question": "who ?", "choices": ["cat", "dog"], "answer": 0}
+    ] * 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_on_an_encoder_trains_from_records_in_memory(start, task):
+    run = train(task=task, model=start, train=TASKS[task], valid=0.25)
+    assert run.scores and run.model.name == task
+
+
+SMALL = dict(name="recurrent", d_model=8, layers=1)
+
+
+def test_a_language_model_trains_from_texts_in_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [f"{text} ." for text in TEXTS * 5]
+    run = train(
+        task="language-modeling", model=SMALL, train=texts, valid=0.2, kind="words", batch_size=2,
+        sequence_length=8,
+    )  # fmt: skip
+    assert run.scores and run.model.generate("a good", max_tokens=2)
+
+
+def test_a_translation_model_trains_from_pairs_in_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = pandas.DataFrame({"de": TEXTS, "en": [text[::-1] for text in TEXTS]})
+    sizes = dict(name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
+    run = train(task="translation", model=sizes, train=pairs, valid=0.2, kind="words")
+    assert run.scores and run.model.translate(["a good film"])

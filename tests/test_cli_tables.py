@@ -1,0 +1,207 @@
+"""`regard predict --file`: tables in, the same tables with predictions out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import every_task
+import pandas
+import pytest
+from test_cli import done, refused, regard
+
+from regard import load
+from regard.cli import predict_file
+
+ENDINGS = ("csv", "tsv", "jsonl", "parquet")
+TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
+PAIRS = {"question-answering", "next-sentence"}
+WITHOUT = {"multiple-choice", "embedding"}  # they read no texts from columns, or predict nothing
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    return every_task.make(tmp_path_factory.mktemp("tasks"))
+
+
+def table(path: Path, **columns: list[Any]) -> Path:
+    """Written by pandas, which judges what is read."""
+    frame = pandas.DataFrame(columns)
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True, force_ascii=False)
+    else:
+        quoting = csv.QUOTE_NONE if path.suffix == ".tsv" else csv.QUOTE_MINIMAL
+        frame.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False, quoting=quoting)
+    return path
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pandas.read_parquet(path).to_dict("records")
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    quoting = csv.QUOTE_NONE if path.suffix == ".tsv" else csv.QUOTE_MINIMAL
+    separator = "\t" if path.suffix == ".tsv" else ","
+    frame = pandas.read_csv(path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+    return frame.to_dict("records")
+
+
+def columns_of(name: str, texts: list[str]) -> dict[str, list[str]]:
+    """The columns of texts that a task reads, and lines with the same texts."""
+    if name == "fill-mask":
+        return {"text": [text and f"[MASK] {text}" for text in texts]}
+    if name in PAIRS:
+        return {"one": texts, "two": [text and "the cat was sleeping" for text in texts]}
+    return {"text": texts}
+
+
+@pytest.mark.parametrize("name", sorted(every_task.MAKERS.keys() - WITHOUT))
+def test_a_table_has_the_predictions_of_its_lines(folders, tmp_path, name):
+    columns = columns_of(name, TEXTS)
+    decoding = ["--max-tokens", 4] if name.startswith(("language", "translation")) else []
+    lines = ["\t".join(row).strip() for row in zip(*columns.values(), strict=True)]
+    said = done("predict", folders[name], "--json", *decoding, stdin="\n".join(lines) + "\n")
+    wanted = [json.loads(line) for line in said.splitlines()]
+    source = table(tmp_path / "in.csv", number=list(range(5)), **columns)
+    out, names = tmp_path / "out.jsonl", ",".join(columns)
+    done("predict", folders[name], "--file", source, "--columns", names, "--out", out, *decoding)
+    found = rows(out)
+    assert [int(row["number"]) for row in found] == list(range(5))
+    assert all([row[c] for row in found] == texts for c, texts in columns.items())
+    assert [one["prediction"] for one in found][1] is None
+    for row, one in zip(found, wanted, strict=True):
+        if not one["source"]:
+            continue
+        assert row["prediction"] == one.get("value", one["text"])  # a number has all its digits
+        if "probabilities" in one and isinstance(one["probabilities"], dict):
+            scores = {k: row[f"probabilities.{k}"] for k in one["probabilities"]}
+            assert scores == pytest.approx(one["probabilities"])
+        if "hypotheses" in one:
+            assert row["score"] == pytest.approx(one["hypotheses"][0]["score"])
+
+
+@pytest.mark.parametrize("read", ENDINGS)
+@pytest.mark.parametrize("written", ENDINGS)
+def test_every_format_is_read_and_written(folders, tmp_path, read, written):
+    data = {"id": list("abcde"), "text": TEXTS, "label": ["yes"] * 5}
+    source, out = table(tmp_path / f"in.{read}", **data), tmp_path / f"out.{written}"
+    done("predict", folders["classification"], "--file", source, "--out", out)
+    found = rows(out)
+    answers = done("predict", folders["classification"], stdin="\n".join(TEXTS) + "\n")
+    predicted = ["" if pandas.isna(row["prediction"]) else row["prediction"] for row in found]
+    assert predicted == answers.splitlines()
+    assert list(found[0]) == [*data, "prediction", *(f"probabilities.{x}" for x in LABELS)]
+    assert {name: [row[name] for row in found] for name in data} == data
+
+
+LABELS = ("no", "perhaps", "yes")
+
+
+def test_a_pair_is_two_columns_whose_texts_may_have_tabs_and_line_breaks(folders, tmp_path):
+    ones, twos = ["the\tcat", "a\nmat", ""], ["old", "sun\t", "who"]
+    source = table(tmp_path / "in.csv", premise=ones, hypothesis=twos)
+    done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
+    task = load(folders["classification"])
+    wanted = task.predict(list(zip(ones, twos, strict=True)))
+    assert [row["prediction"] for row in rows(tmp_path / "out.csv")] == wanted
+
+
+def test_columns_may_be_numbers_of_a_table_without_a_header(folders, tmp_path):
+    (tmp_path / "in.tsv").write_text("1\tthe cat\n2\tthe mat\n")
+    call = ("predict", folders["classification"], "--file", tmp_path / "in.tsv", "--columns", "1")
+    done(*call, "--out", tmp_path / "out.tsv")
+    assert [row["1"] for row in rows(tmp_path / "out.tsv")] == ["the cat", "the mat"]
+
+
+def test_fields_of_jsonl_keep_their_types_and_may_be_nested(folders, tmp_path):
+    record = {"id": 7, "text": {"en": "the cat"}, "tags": ["a", 1.5, None]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(record) + '\n{"id": 8, "text": {"en": null}}\n')
+    call = ("predict", folders["classification"], "--file", tmp_path / "in.jsonl")
+    done(*call, "--columns", "text.en", "--out", tmp_path / "out.jsonl")
+    first, second = rows(tmp_path / "out.jsonl")
+    assert {name: first[name] for name in record} == record
+    assert second["id"] == 8 and second["prediction"] is None and first["prediction"]
+
+
+def test_rows_are_read_in_parts_of_constant_size(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict_file, "MAX_TEXTS", 2)
+    texts = ["", "", "", "the cat", "mat"]  # the names of the predictions come late
+    source = table(tmp_path / "in.jsonl", text=texts)
+    done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
+    found = rows(tmp_path / "out.csv")
+    assert [row["text"] for row in found] == texts
+    assert [bool(row["prediction"]) for row in found] == [False, False, False, True, True]
+    source = table(tmp_path / "in.jsonl", text=[""] * 5)
+    done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
+    assert rows(tmp_path / "out.csv") == [{"text": "", "prediction": ""}] * 5
+
+
+def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(folders, tmp_path):
+    source = table(tmp_path / "in.csv", text=["a\nmat", "the cat", "cat " * 50])
+    out = tmp_path / "out.csv"
+    out.write_text("before")
+    call = ("predict", folders["classification"], "--file", source, "--out", out)
+    assert f"{source}:5: has 52 tokens" in refused(*call)
+    assert out.read_text() == "before" and {*tmp_path.iterdir()} == {source, out}
+    assert "1 of 3 texts were cut" in regard(*call, "--too-long", "truncate").stderr
+    assert len(rows(out)) == 3
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--file", "in.csv"], "--out answers.csv"),
+        (["--file", "in.csv", "--out", "out.xlsx"], "--out must end in .csv"),
+        (["--file", "in.csv", "--out", "in.csv"], "the file that is read"),
+        (["--file", "missing.csv", "--out", "out.csv"], "missing.csv"),
+        (["--file", "in.txt", "--out", "out.csv"], "must end in one of .tsv, .csv"),
+        (["--file", "in.csv", "--out", "out.csv"], "the columns a, b, c, and"),
+        (["--file", "in.csv", "--columns", "x", "--out", "out.csv"], "It has: a, b, c."),
+        (["--file", "in.csv", "--columns", "a,b,c", "--out", "out.csv"], "Name 2."),
+        (["--file", "in.csv", "--out", "out.csv", "--json"], "--json, --scores"),
+        (["--file", "in.csv", "--out", "out.csv", "a text"], "Leave one out"),
+        (["--out", "out.csv", "a text"], "--columns and --out are for the table"),
+        (["--file", "used.csv", "--columns", "a", "--out", "out.csv"], "'prediction'"),
+        (["--file", "twice.csv", "--columns", "a", "--out", "out.csv"], "more than one column"),
+        (["--file", "empty.csv", "--columns", "a", "--out", "out.csv"], "is empty"),
+        (["--file", "ragged.csv", "--columns", "a", "--out", "out.csv"], "ragged.csv:2: has 1"),
+        (["--file", "odd.jsonl", "--columns", "a", "--out", "out.csv"], "odd.jsonl:1: field 'a'"),
+    ],
+)
+def test_what_cannot_be_done_is_an_error_that_says_what_to_do(
+    folders, tmp_path, monkeypatch, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    table(Path("in.csv"), a=["x"], b=["y"], c=["z"])
+    table(Path("used.csv"), a=["x"], prediction=["y"])
+    for name, content in {
+        "in.txt": "x\n",
+        "twice.csv": "a,a\n1,2\n",
+        "empty.csv": "a,b\n",
+        "ragged.csv": "a,b\n1\n",
+        "odd.jsonl": '{"a": [1]}\n',
+    }.items():
+        Path(name).write_text(content)
+    assert message in refused("predict", folders["classification"], *words)
+    assert not Path("out.csv").exists()
+
+
+def test_tasks_that_read_one_text_take_one_column(folders, tmp_path):
+    source = table(tmp_path / "in.csv", a=["x"], b=["y"])
+    call = ("--file", source, "--columns", "a,b", "--out", tmp_path / "out.csv")
+    assert "reads one text" in refused("predict", folders["translation"], *call)
+    assert "one JSON object a line" in refused("predict", folders["multiple-choice"], *call)
+
+
+def test_a_text_that_is_the_name_of_a_file_gives_a_hint(folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(Path("in.csv"), text=["the cat"])
+    run = regard("predict", folders["classification"], "in.csv")
+    assert run.exit_code == 0 and "Did you mean --file in.csv?" in run.stderr
+    Path("in.txt").write_text("the cat\n")
+    assert "Did you mean < in.txt" in regard("predict", folders["classification"], "in.txt").stderr
+    assert "Did you" not in regard("predict", folders["classification"], "x" * 300).stderr

@@ -1,0 +1,131 @@
+"""Callbacks: what they are told, in which order, and that they leave a run as it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from toy import Toy, options
+
+from regard.errors import MissingExtra
+from regard.training import Callback, MLflowLogger, WandbLogger, resume, train
+
+
+class Recorder(Callback):
+    """All calls: names and arguments."""
+
+    def __init__(self):
+        self.calls = []
+
+    def on_update(self, update):
+        self.calls.append(("update", update))
+
+    def on_log(self, update, values):
+        self.calls.append(("log", (update, dict(values))))
+
+    def on_validation(self, update, scores):
+        self.calls.append(("validation", (update, dict(scores))))
+
+    def on_checkpoint(self, path):
+        assert (path / "manifest.json").is_file()
+        self.calls.append(("checkpoint", path.name))
+
+    def on_end(self, result):
+        self.calls.append(("end", result))
+
+    def of(self, name):
+        return [what for kind, what in self.calls if kind == name]
+
+
+def test_callbacks_are_told_all_that_happens_in_order(tmp_path):
+    seen = Recorder()
+    result = train(Toy(), options(), tmp_path / "run", show="none", callbacks=[seen])
+    assert [one.number for one in seen.of("update")] == list(range(1, 34))
+    assert all(one.norm > 0 and one.learning_rate > 0 for one in seen.of("update"))
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
+    assert [{"update": update, **values} for update, values in seen.of("log")] == lines
+    assert [update for update, _ in seen.of("validation")] == [6, 12, 18, 24, 30, 33, 33]
+    assert "step-000005" in seen.of("checkpoint")
+    assert seen.of("end") == [result] and seen.calls[-1][0] == "end"
+
+
+def test_a_run_with_callbacks_has_the_weights_of_one_without(tmp_path):
+    for name, callbacks in (("with", [Recorder()]), ("without", [])):
+        train(Toy(), options(), tmp_path / name, show="none", callbacks=callbacks)
+    ours, other = (tmp_path / f"{name}/model/model.safetensors" for name in ("with", "without"))
+    assert ours.read_bytes() == other.read_bytes()
+
+
+class Failing(Callback):
+    """Raises an error at one call of one method."""
+
+    def __init__(self, method: str, error: type[Exception]):
+        self.method, self.error = method, error
+
+    def on_update(self, update):
+        if self.method == "update" and update.number == 17:
+            raise self.error("of the callback")
+
+    def on_validation(self, update, scores):
+        if self.method == "validation":
+            raise self.error("of the callback")
+
+    def on_checkpoint(self, path):
+        if self.method == "checkpoint" and path.name == "step-000010":
+            raise self.error("of the callback")
+
+
+@pytest.mark.parametrize("method", ["update", "validation", "checkpoint"])
+@pytest.mark.parametrize("error", [RuntimeError, OSError, KeyboardInterrupt])
+def test_an_error_of_a_callback_ends_the_run_which_then_resumes_exactly(tmp_path, method, error):
+    with pytest.raises(error, match="of the callback"):
+        train(Toy(), options(), tmp_path / "run", show="none", callbacks=[Failing(method, error)])
+    resume(Toy(), options(), tmp_path / "run", show="none")
+    train(Toy(), options(), tmp_path / "whole", show="none")
+    ours, whole = (tmp_path / f"{name}/model/model.safetensors" for name in ("run", "whole"))
+    assert ours.read_bytes() == whole.read_bytes()
+
+
+class Log(list):
+    def method(self, name):
+        return lambda *args, **kwargs: self.append((name, args, kwargs))
+
+
+def test_weights_and_biases_gets_curves_and_final_scores(tmp_path, monkeypatch):
+    log = Log()
+    run = SimpleNamespace(
+        log=log.method("log"), finish=log.method("finish"),
+        summary=SimpleNamespace(update=log.method("summary")),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
+    result = train(
+        Toy(), options(), tmp_path / "run", show="none", callbacks=[WandbLogger(project="toy")]
+    )
+    assert [name for name, _, _ in log[-2:]] == ["summary", "finish"]
+    assert log[-2][1] == (result.scores,)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
+    assert [kwargs["step"] for name, _, kwargs in log if name == "log"] == [
+        line["update"] for line in lines
+    ]
+    assert "train/loss" in log[0][1][0]
+
+
+def test_mlflow_gets_curves_and_final_scores(tmp_path, monkeypatch):
+    log = Log()
+    names = ("start_run", "log_metrics", "end_run")
+    mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    result = train(
+        Toy(), options(), tmp_path / "run", show="none", callbacks=[MLflowLogger(run_name="toy")]
+    )
+    assert log[0] == ("start_run", (), {"run_name": "toy"}) and log[-1][0] == "end_run"
+    assert log[-2][1] == ({"final/loss": result.scores["loss"]},)
+
+
+@pytest.mark.parametrize(("logger", "module"), [(WandbLogger, "wandb"), (MLflowLogger, "mlflow")])
+def test_a_logger_whose_package_is_missing_names_the_install_line(logger, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"regard\[{module}\]"):
+        logger()

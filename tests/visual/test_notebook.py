@@ -1,0 +1,56 @@
+"""The progress of a training in a notebook: one output that is replaced, and safe HTML."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from regard.training.progress import Status
+from regard.visual.notebook import NotebookProgress, in_notebook
+
+STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[str]:
+    """What the output has shown, one HTML text after the other."""
+    found: list[str] = []
+    output = SimpleNamespace(update=found.append)
+
+    def display(html: str, display_id: bool) -> SimpleNamespace:
+        found.append(html)
+        return output
+
+    module = SimpleNamespace(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=module))
+    return found
+
+
+def test_the_bar_and_the_curves_grow_in_one_output(shown):
+    progress = NotebookProgress()
+    progress.show(STATUS)
+    assert 'value="0.2500"' in shown[-1] and "update 5" in shown[-1] and "<svg" not in shown[-1]
+    for update in range(1, 4):
+        progress.on_log(update, {"train/loss": 3.0 - update, "seconds": 1.0})
+    progress.on_end(None)
+    progress.close()
+    assert 'value="1.0000"' in shown[-1] and shown[-1].count("<svg") >= 1
+
+
+def test_messages_are_escaped(shown):
+    NotebookProgress().warn("<script>alert(1)</script>")
+    assert "<script>" not in shown[-1] and "&lt;script&gt;" in shown[-1]
+
+
+def test_a_terminal_is_no_notebook(monkeypatch):
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert not in_notebook()
+    shell = type("TerminalInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert not in_notebook()
+    kernel = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
+    assert in_notebook()
