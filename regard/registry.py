@@ -43,14 +43,6 @@ class Implementation(Generic[P, R]):
     when: Callable[P, bool] | None
     traceable: bool
 
-    def applies(self, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Whether it is turned on and takes these arguments."""
-        if torch.compiler.is_compiling():  # which cannot read a context variable
-            enabled = self.traceable
-        else:
-            enabled = self.name not in _disabled.get()
-        return enabled and (self.when is None or self.when(*args, **kwargs))
-
 
 class Operation(Generic[P, R]):
     """A definition in plain PyTorch, and faster equivalents of it."""
@@ -62,14 +54,21 @@ class Operation(Generic[P, R]):
         self.implementations: list[Implementation[P, R]] = []
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        for implementation in self.implementations:
-            if implementation.applies(*args, **kwargs):
-                return implementation.run(*args, **kwargs)
-        return self.definition(*args, **kwargs)
+        return self._chosen(*args, **kwargs)(*args, **kwargs)
 
     def has_implementation(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether something else than the definition would compute this call."""
-        return any(one.applies(*args, **kwargs) for one in self.implementations)
+        return self._chosen(*args, **kwargs) is not self.definition
+
+    def _chosen(self, *args: P.args, **kwargs: P.kwargs) -> Callable[P, R]:
+        """The first implementation that is turned on and takes these arguments."""
+        traced = torch.compiler.is_compiling()  # which cannot read a context variable
+        disabled = frozenset() if traced else _disabled.get()
+        for one in self.implementations:
+            enabled = one.traceable if traced else one.name not in disabled
+            if enabled and (one.when is None or one.when(*args, **kwargs)):
+                return one.run
+        return self.definition
 
 
 OPERATIONS: dict[str, Operation[..., Any]] = {}

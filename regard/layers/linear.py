@@ -116,8 +116,8 @@ def weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 ops.register(linear_no_grad, "onednn", _onednn_product, when=_takes_onednn_product)
-ops.register(ops.linear, "bfloat16", _in_bfloat16, when=_under_autocast)
 ops.register(ops.linear, "onednn", _by_onednn, when=_in_float32)
+ops.register(ops.linear, "bfloat16", _in_bfloat16, when=_under_autocast)
 
 
 # ------------------------------------------------------------------- one weight, many steps
