@@ -62,7 +62,8 @@ def _progress(quiet: bool) -> Literal["none", "auto"]:
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
-    scores = [f"{name} {value:.4g}" for name, value in result.scores.items() if value is not None]
+    found = result.labelled_scores().items()
+    scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
     text = "  ".join([f"{folder}", *scores, f"update {result.update:,} ({result.reason})"])
     show({"run": folder, **asdict(result)}, text, as_json)
 

@@ -29,7 +29,7 @@ def write_report(folder: Path, task: TaskVerbs, recipe: Any, result: Result) -> 
     report = RunReport(
         title=recipe.name or folder.name,
         facts=_facts(task, recipe, result),
-        scores={recipe.model.name: {k: v for k, v in result.scores.items() if v is not None}},
+        scores={recipe.model.name: _scores(result)},
         events=read_events(folder),
         samples={recipe.model.name: [ReportSample(*row) for row in rows]},
         pictures=[*_classes(task, recipe), *_attention(task, recipe, rows)],
@@ -74,7 +74,12 @@ def _facts(task: TaskVerbs, recipe: Any, result: Result) -> dict[str, str]:
         "time": f"{result.seconds:,.0f} s in updates",
         "weights": result.weights,
         "seed": str(recipe.seed),
-    }
+    } | {f"test {name}": said for name, said in result.test_signatures.items()}
+
+
+def _scores(result: Result) -> dict[str, float]:
+    """Those that are finite."""
+    return {name: n for name, n in result.labelled_scores().items() if n is not None}
 
 
 def _attention(

@@ -46,6 +46,11 @@ class Run:
         """Those of the last validation, by the names of the metrics."""
         return self.result.scores
 
+    @property
+    def test_scores(self) -> dict[str, float | None]:
+        """Those of the recipe's test data, by the names that `regard evaluate` prints."""
+        return self.result.test_scores
+
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl: logged values and validations, each with its `update`."""
@@ -71,7 +76,7 @@ class Run:
         from regard.visual.page import fragment
         from regard.visual.table import Table
 
-        scores = self.scores.items()
+        scores = self.result.labelled_scores().items()
         rows = [[name, "" if value is None else f"{value:.4g}"] for name, value in scores]
         table = Table.of(["score", ""], rows, str(self.folder)).body() if rows else ""
         return fragment(table + self.curves.body())

@@ -387,6 +387,7 @@ def train(
         checked = checked_recipe(raw)
         with raw.locating(type(checked)):
             made = plan(checked)
+            made.task.check_test(checked)
             _check_new(folder)  # reading data takes long: another process may have been quicker
             folder.mkdir(parents=True, exist_ok=True)
             made.task.tokenizer.save(folder / "model")
@@ -524,6 +525,7 @@ def _train(
         seed=made.recipe.seed,
         identity=made.identity(),
         save=lambda model, folder: made.publish(folder),
+        test=lambda: made.task.test(made.recipe),
         show=show,
         callbacks=callbacks,
     )

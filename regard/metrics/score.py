@@ -27,6 +27,17 @@ class Score:
         return f"{self.name} = {self.value:.{self.digits}f} {self.signature}".rstrip()
 
 
+class NamedScore(Protocol):
+    """What a score of any kind has: a `Score`, or the perplexity of a text."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def signature(self) -> str: ...
+
+
 class Metric(Protocol):
     """Fed batch by batch; memory does not grow, or the metric says why it must."""
 

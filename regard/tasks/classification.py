@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.batches import moved
-from regard.data.encoder_inputs import Truncation
+from regard.data.encoder_inputs import Texts, Truncation
 from regard.errors import ConfigError, DataError
 from regard.metrics import Score
 from regard.metrics.class_report import ClassReport
@@ -178,16 +178,20 @@ class Classification(EncoderTask):
             found.append(LabelPrediction(max(named, key=named.__getitem__), named))
         return found
 
+    def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
+        """The texts of rows of one text or two and their target, and the targets (N,)."""
+        return texts_and_targets(rows, self.target)
+
     def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The metrics of the predictions for rows of one text or two and their label."""
-        texts, targets = texts_and_targets(rows, self.target)
+        texts, targets = self.read_to_evaluate(rows)
         self.warn_if_truncated(texts)
         scores = self.text_scores(self.encoded(texts, "truncate"))
         return self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
 
     def class_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
         """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""
-        texts, targets = texts_and_targets(rows, self.target)
+        texts, targets = self.read_to_evaluate(rows)
         self.warn_if_truncated(texts)
         scores = self.text_scores(self.encoded(texts, "truncate"))
         return ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)

@@ -378,11 +378,22 @@ class EncoderTask(EmbedsTexts):
         pair = tuple(sample[0].split(SEPARATOR, 1))
         return None if self.over_limit([pair]) else [pair]
 
-    def test(self, recipe: Any) -> tuple[Sequence[Score], list[Any]]:
-        """The scores on a recipe's test data, none where it names no such data; and no samples."""
-        if recipe.data.test is None:
-            return [], []
-        return self.evaluate(recipe.data.records("test")), []
+    def check_test(self, recipe: Any) -> None:
+        """See `TaskVerbs`."""
+        if recipe.data.test is not None:
+            self.read_to_evaluate(recipe.data.records("test"))
+
+    def read_to_evaluate(self, rows: Any) -> Any:
+        """What `evaluate` scores of a reader's examples.
+
+        Raises:
+            DataError: an example cannot be read, or its target is not valid.
+        """
+        return list(rows)
+
+    def test(self, recipe: Any) -> Sequence[Score]:
+        """See `TaskVerbs`."""
+        return [] if recipe.data.test is None else self.evaluate(recipe.data.records("test"))
 
     def notes(self) -> list[str]:
         """Which examples of the data were left out or truncated, and remarks on the model."""

@@ -477,11 +477,15 @@ class LanguageModeling(EmbedsTexts):
         """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
-    def test(self, recipe: LanguageModelingRecipe) -> tuple[list[Perplexity], list[Any]]:
-        """The perplexity of a recipe's test data, nothing where it names none; and no samples."""
-        if recipe.data.test is None:
-            return [], []
-        return [self.evaluate(recipe.data.records("test"))], []
+    def check_test(self, recipe: LanguageModelingRecipe) -> None:
+        """See `TaskVerbs`."""
+        if recipe.data.test is not None:
+            for _ in recipe.data.records("test").texts():
+                pass
+
+    def test(self, recipe: LanguageModelingRecipe) -> list[Perplexity]:
+        """The perplexity of a recipe's test data, nothing where it names none."""
+        return [] if recipe.data.test is None else [self.evaluate(recipe.data.records("test"))]
 
     # ---- parts
 

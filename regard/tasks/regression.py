@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.batches import moved
-from regard.data.encoder_inputs import Truncation
+from regard.data.encoder_inputs import Texts, Truncation
 from regard.errors import DataError
 from regard.metrics import Score
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -118,9 +118,13 @@ class Regression(EncoderTask):
         scores = self.text_scores(self.encoded(texts, too_long))
         return [NumberPrediction(value) for value in scores[:, 0].tolist()]
 
+    def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
+        """The texts of rows of one text or two and their target, and the targets (N,)."""
+        return texts_and_targets(rows, number_in)
+
     def evaluate(self, rows: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The metrics of the predictions for rows of one text or two and their number."""
-        texts, targets = texts_and_targets(rows, number_in)
+        texts, targets = self.read_to_evaluate(rows)
         self.warn_if_truncated(texts)
         scores = self.text_scores(self.encoded(texts, "truncate"))
         return self.metrics.scores(scores[:, 0].tolist(), targets.tolist())

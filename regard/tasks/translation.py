@@ -325,20 +325,25 @@ class Translation(TaskVerbs):
         translations = self.translate(sources, too_long="truncate", **options)
         return self.scores(translations, references), translations
 
-    def test(self, recipe: TranslationRecipe) -> tuple[list[Score], list[tuple[str, str, str]]]:
-        """The scores on a recipe's test data, and each row's (source, translation, reference).
+    def check_test(self, recipe: TranslationRecipe) -> None:
+        """See `TaskVerbs`."""
+        if recipe.data.test:
+            fields_of(recipe.data.records("test"))
 
-        Both are empty where the recipe names no test data.
-        """
-        if not recipe.data.test:
-            return [], []
-        pairs = list(recipe.data.records("test"))
-        scores, found = self.evaluate(pairs)
-        return scores, [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
+    def test(self, recipe: TranslationRecipe) -> list[Score]:
+        """See `TaskVerbs`."""
+        return self.evaluate(recipe.data.records("test"))[0] if recipe.data.test else []
+
+    def test_samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
+        """The first rows of the test data: (source, translation, reference)."""
+        return self._translated(recipe.data.records("test")) if recipe.data.test else []
 
     def samples(self, recipe: TranslationRecipe) -> list[tuple[str, str, str]]:
         """The first validation rows: (source, translation, reference)."""
-        pairs = list(islice(recipe.data.records("valid"), SAMPLES))
+        return self._translated(recipe.data.records("valid"))
+
+    def _translated(self, rows: RowReader) -> list[tuple[str, str, str]]:
+        pairs = list(islice(rows, SAMPLES))
         found = self.translate([pair[0] for pair in pairs], too_long="truncate")
         return [(pair[0], text, pair[1]) for pair, text in zip(pairs, found, strict=True)]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from regard.data.batches import Batches
     from regard.data.encoder_inputs import InputFormat
     from regard.decoding.hypothesis import Hypothesis
+    from regard.metrics.score import NamedScore
     from regard.recipe import Recipe
     from regard.tasks.predictions import Prediction
     from regard.text import Tokenizer
@@ -102,7 +103,6 @@ class TaskVerbs:
     losses: Callable[..., tuple[dict[str, tuple[Tensor, int]], Any]]
     validate: Callable[[], dict[str, float]]
     samples: Callable[[Any], Sequence[tuple[str, ...]]]
-    test: Callable[[Any], tuple[Sequence[Any], list[Any]]]
     # of tasks that decode
     hypotheses: Callable[..., list[list[Hypothesis]]]
     spelled: Callable[..., list[list[str]]]
@@ -134,6 +134,21 @@ class TaskVerbs:
 
     def notes(self) -> list[str]:
         """What of the data was left out or truncated."""
+        return []
+
+    def check_test(self, recipe: Any) -> None:
+        """Read a recipe's test data, so that an error in them is found before the training.
+
+        Raises:
+            DataError: they cannot be read, or have a target that is not valid.
+        """
+
+    def test(self, recipe: Any) -> Sequence[NamedScore]:
+        """The scores on a recipe's test data; none where it names no such data."""
+        return ()
+
+    def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+        """The first rows of a recipe's test data: (source, output, reference); of some tasks."""
         return []
 
     def published(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from regard.checkpoints.filling import load_weights
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.metrics.score import NamedScore
 from regard.ops import WeightCopies, weight_copies
 from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
 from regard.training.averaging import average
@@ -36,6 +38,13 @@ from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
 from regard.training.stop_conditions import epochs_done, fraction, reason_to_end
 from regard.training.task import Task
+
+Test = Callable[[], Sequence[NamedScore]]
+
+
+def no_test() -> Sequence[NamedScore]:
+    """The scores where there are no test data."""
+    return ()
 
 
 class NonFiniteError(RegardError):
@@ -88,8 +97,8 @@ class Loop:
             return [], compiled_blocks(self.model, self.device, checkpointing=again)
         return blocks_of(self.model) if again else [], []
 
-    def run(self) -> Result:
-        """Update after update until a limit is reached.
+    def run(self, test: Test = no_test) -> Result:
+        """Update after update until a limit is reached; then score the test data.
 
         Raises:
             Interrupted: after a signal, when the training is saved.
@@ -101,7 +110,7 @@ class Loop:
                 if self.validation_is_due():
                     self.validate()
                 if reason := reason_to_end(self.options, self.counters, self.epochs):
-                    return self.finish(reason)
+                    return self.finish(reason, test)
                 self.checkpointer.save_if_due()
                 if self.interruption.code:
                     raise Stopped
@@ -218,15 +227,38 @@ class Loop:
         by_count = at.update % every == 0 if every else int(self.epochs) > at.validated_epochs
         return by_count or bool(reason_to_end(self.options, at, self.epochs))
 
-    def measure(self) -> dict[str, float]:
-        """The task's scores. The random generators stay as they are; a signal interrupts it."""
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """A block that scores. The random generators stay as they are; a signal interrupts it."""
         self.model.eval()
         try:
             with isolated_rng(), torch.no_grad(), self.interruption.leaving_at_once():
-                return self.task.validate()
+                yield
         finally:
             cuda_graphs.forget(self.model)
             self.model.train()
+
+    def measure(self) -> dict[str, float]:
+        """The task's scores on the validation data."""
+        with self.measuring():
+            return self.task.validate()
+
+    def test(self, test: Test) -> tuple[dict[str, float], dict[str, str]]:
+        """The scores of the test data and their signatures; after an error, with a warning, none.
+
+        The weights are published by then: an error in the test data must not make the run one that
+        can never be finished.
+        """
+        try:
+            with self.measuring():
+                found = test()
+        except RegardError as error:
+            self.progress.warn(f"the test data were not scored: {error}")
+            return {}, {}
+        scores = {score.name: score.value for score in found}
+        if scores:
+            self.report.tested(scores)
+        return scores, {score.name: score.signature for score in found}
 
     def validate(self) -> None:
         """Measure; where the score is the best so far, keep and publish these weights."""
@@ -264,8 +296,11 @@ class Loop:
             )
         return scores[name]
 
-    def finish(self, reason: str) -> Result:
-        """Publish the best or the averaged weights, which are in the model afterwards."""
+    def finish(self, reason: str, test: Test) -> Result:
+        """Publish the best or the averaged weights, which are in the model afterwards; test them.
+
+        Where the process ends before result.json is written, a resumed run does all of this again.
+        """
         at = self.counters
         self.checkpointer.save_unless_saved()
         self.checkpointer.prune()  # a process that was killed may have saved and not pruned
@@ -277,11 +312,11 @@ class Loop:
             names = [path.name for path in averaged]
             self.report.validated(self.scores, {"average": names})
         self.publish(self.model, self.folder.model)
-        self.model.eval()
         self.progress.say(f"finished after {reason}: {weights} are in {self.folder.model}")
-        finite = {k: v if math.isfinite(v) else None for k, v in self.scores.items()}
+        tested, signatures = self.test(test)
+        self.model.eval()
         end = at.update, at.tokens, at.seconds, at.best, at.best_update
-        return Result(reason, weights, *end, finite)
+        return Result(reason, weights, *end, _finite(self.scores), _finite(tested), signatures)
 
     def take_published(self) -> str:
         """Fill the model with what is published: the mean of the last checkpoints, or the best.
@@ -310,6 +345,11 @@ class Loop:
             f"Go on with: regard resume {self.folder.path}",
             self.interruption.code,
         )
+
+
+def _finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """The scores, with None for those that are infinite or NaN."""
+    return {name: score if math.isfinite(score) else None for name, score in scores.items()}
 
 
 def _better(score: float, best: float | None, direction: str) -> bool:

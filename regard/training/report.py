@@ -86,6 +86,12 @@ class TrainingReport:
         self.progress.say(f"update {update:,}: validation{what}: {told or 'no scores'}")
         self.callback.on_validation(update, scores)
 
+    def tested(self, scores: Mapping[str, float]) -> None:
+        """The scores of the test data, as a line of metrics.jsonl and as a message."""
+        self._write({f"test/{name}": score for name, score in scores.items()})
+        told = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self.progress.say(f"test data: {told}")
+
     def _write(self, event: Mapping[str, Any]) -> None:
         self.metrics_log.write(self.counters.update, event)
         self.callback.on_log(self.counters.update, event)

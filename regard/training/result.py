@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.errors import CheckpointError
@@ -19,6 +19,8 @@ class Result:
     tokens: predicted tokens, or what else the task counts (examples).
     seconds: spent in updates.  best: the best score of the goal, at `best_update`.
     scores: those of the last validation.
+    test_scores: of the weights in model/ on the test data, by the names that `regard evaluate`
+        prints; empty where there are no test data.  test_signatures: how each was measured.
     """
 
     reason: str
@@ -29,6 +31,13 @@ class Result:
     best: float | None
     best_update: int
     scores: dict[str, float | None]
+    test_scores: dict[str, float | None] = field(default_factory=dict)
+    test_signatures: dict[str, str] = field(default_factory=dict)
+
+    def labelled_scores(self) -> dict[str, float | None]:
+        """The scores with the data that they were measured on: "valid bleu", "test BLEU"."""
+        parts = {"valid": self.scores, "test": self.test_scores}
+        return {f"{part} {name}": n for part, scores in parts.items() for name, n in scores.items()}
 
 
 def read_result(folder: Path) -> Result:

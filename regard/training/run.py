@@ -19,7 +19,7 @@ from regard.file_writing import write_text
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, checked_checkpoint
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop
+from regard.training.loop import Loop, Test, no_test
 from regard.training.malloc import keep_freed_blocks
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress, Show, progress
@@ -43,6 +43,7 @@ def train(
     seed: int = 1,
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
+    test: Test = no_test,
     show: Show | Progress = "auto",
     callbacks: Sequence[Callback] = (),
 ) -> Result:
@@ -51,6 +52,7 @@ def train(
     identity: what must be the same when the run is resumed (recipe, checksums of data, tokenizer),
         as nested tables of plain values. The options and the seed are always part of it.
     save: writes the model's weights into model/: the best ones as they come, and the final ones.
+    test: the scores of the final weights on the test data; it is called once, at the end.
     callbacks: are told what happens; see `Callback`.
 
     Raises:
@@ -72,7 +74,7 @@ def train(
         told = Callbacks(callbacks)
         loop = Loop(task, options, run, now, save, shown, interruption, told)
         start_run(loop, seed)
-        return _finished(loop)
+        return _finished(loop, test)
 
 
 def resume(
@@ -83,6 +85,7 @@ def resume(
     seed: int = 1,
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
+    test: Test = no_test,
     defaults: Mapping[str, Any] | None = None,
     published: Callable[[Path], bool] = Path.is_dir,
     show: Show | Progress = "auto",
@@ -124,7 +127,7 @@ def resume(
         else:
             shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
-        return _finished(loop)
+        return _finished(loop, test)
 
 
 def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
@@ -143,10 +146,10 @@ def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
     loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")
 
 
-def _finished(loop: Loop) -> Result:
+def _finished(loop: Loop, test: Test) -> Result:
     """Train to the end, and mark the run as finished: afterwards there is nothing to resume."""
     keep_freed_blocks()
-    result = loop.run()
+    result = loop.run(test)
     write_text(loop.folder.result, json.dumps(asdict(result), indent=1) + "\n")
     loop.callback.on_end(result)
     return result

@@ -120,7 +120,8 @@ def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
         if axis not in event:
             continue
         for name, value in event.items():
-            if name not in counters and type(value) in (int, float):
+            measured_once = name.startswith("test/")
+            if name not in counters and not measured_once and type(value) in (int, float):
                 curves.setdefault(name, []).append((float(event[axis]), float(value)))
     charts: dict[str, list[Series]] = {}
     units: dict[str, str] = {}

@@ -419,7 +419,7 @@ def test_a_trained_model_is_saved_and_gives_the_scores_of_transformers(tmp_path)
     task = regard.load(run)
     assert task.predict([pair[:2] for pair in asked]) == ["cat", "7", "", "cat"]
     assert (task.input_format.max_length, task.overlap) == (48, 12) and 0 < task.threshold < 1
-    assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].exact == 100
+    assert task.test(read_recipe(tmp_path / "recipe.toml"))[0].exact == 100
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(run / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
     output = model(**tokenizer(*asked[0][:2], return_tensors="pt"))

@@ -314,7 +314,7 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
     assert task.predictions([words])[0].probabilities == pytest.approx(
         logits.softmax(-1).amax(-1).tolist(), abs=1e-5
     )
-    assert task.test(read_recipe(tmp_path / "recipe.toml"))[0][0].value == 1.0
+    assert task.test(read_recipe(tmp_path / "recipe.toml"))[0].value == 1.0
 
 
 def test_tags_of_another_kind_than_entities_need_entities_false(folder, tmp_path):

@@ -9,6 +9,7 @@ is closed, so that it does not outlive the process that started it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -27,7 +28,8 @@ from regard.experiments.estimate import estimate
 from regard.experiments.runs import load, read_recipe, resume, train
 from regard.file_writing import write_text
 from regard.schema import read_json
-from regard.training import Interrupted
+from regard.tasks.verbs import TaskVerbs
+from regard.training import Interrupted, Result
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
 from regard.training.progress import Progress, Show, Silent, Status, clock
@@ -46,11 +48,11 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Prog
     task: Any = load(folder)
     recipe: Any = read_recipe(folder / "recipe.toml")
     _write(1.0, "testing")
-    scores, samples = task.test(recipe)
+    scores, samples = _test_scores(task, recipe, result), task.test_samples(recipe)
     name, direction = task.goal
     items = task.items
     outcome = Outcome(
-        scores=[{k: getattr(s, k) for k in ("name", "value", "signature")} for s in scores],
+        scores=scores,
         goal=(name, direction, result.best),
         curves=_curves(folder, items),
         updates=result.update,
@@ -66,6 +68,20 @@ def measure(folder: Path, path: str, overrides: Sequence[str], show: Show | Prog
     )
     write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
     _write(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
+
+
+def _test_scores(task: TaskVerbs, recipe: Any, result: Result) -> list[dict[str, Any]]:
+    """Those of the training; they are measured where it ended without them."""
+    if result.test_scores:
+        return [
+            {"name": name, "value": math.nan if value is None else value, "signature": signature}
+            for name, signature in result.test_signatures.items()
+            for value in [result.test_scores[name]]
+        ]
+    return [
+        {"name": one.name, "value": one.value, "signature": one.signature}
+        for one in task.test(recipe)
+    ]
 
 
 def _curves(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:

@@ -1,0 +1,192 @@
+"""The test data of a recipe are scored at the end of its training."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.errors import DataError, RegardError
+from regard.experiments.runs import read_recipe
+from regard.metrics.score import Score
+from regard.tasks.classification import Classification
+from regard.training import Callback, Interrupted
+from regard.training.metrics_log import read_events
+
+TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
+LABELS = ["yes", "no", "yes", "no", "yes", "no"] * 4
+ENCODER = dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1, max_length=32)
+QUESTION = {
+    "id": "1", "context": "the cat sleeps on a mat", "question": "who sleeps ?",
+    "answers": {"text": ["the cat"], "answer_start": [0]},
+}  # fmt: skip
+CHOICE = {"context": "the cat sleeps", "question": "who ?", "choices": ["cat", "dog"], "answer": 0}
+TRANSLATOR = dict(
+    name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1
+)
+DATA = {
+    "classification": list(zip(TEXTS, LABELS, strict=True)),
+    "regression": [(text, len(text)) for text in TEXTS],
+    "tagging": [{"words": t.split(), "tags": ["B-A", *["O"] * t.count(" ")]} for t in TEXTS],
+    "question-answering": [{**QUESTION, "id": str(n)} for n in range(8)],
+    "multiple-choice": [CHOICE] * 8,
+    "language-modeling": [f"{text} ." for text in TEXTS * 4],
+    "translation": [(text, text[::-1]) for text in TEXTS],
+}
+MODELS = {
+    "language-modeling": dict(name="recurrent", d_model=8, layers=1),
+    "translation": TRANSLATOR,
+}
+
+
+def options_of(task: str) -> dict:
+    more = {"batch_size": 2, "sequence_length": 8} if task == "language-modeling" else {}
+    kind = "words" if task in MODELS else "wordpiece"
+    return dict(
+        task=task, model=MODELS.get(task, ENCODER), train=DATA[task], valid=0.25,
+        tokenizer={"kind": kind, "vocab_size": 80}, epochs=2, learning_rate=1e-2, threads=1,
+        show="none", **more,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("task", DATA)
+def test_test_scores_equal_those_of_the_opened_model(task):
+    test = DATA[task][: len(DATA[task]) // 2]
+    run = regard.train(**options_of(task), test=test)
+    data = read_recipe(run.folder / "recipe.toml").data.records("test")
+    found = regard.load(run.folder).evaluate(data)
+    scores = (
+        found[0] if task == "translation" else [found] if not isinstance(found, list) else found
+    )
+    assert run.test_scores == pytest.approx({one.name: one.value for one in scores}, rel=1e-5)
+    assert run.result.test_signatures == {one.name: one.signature for one in scores}
+    assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
+    *_, last = read_events(run.folder)
+    assert last == {"update": run.result.update} | {
+        f"test/{name}": value for name, value in run.test_scores.items()
+    }
+    page = (run.folder / "report.html").read_text()
+    for name, value in run.test_scores.items():
+        assert f"test {name}" in page and f"{value:.4g}" in page
+    assert f"test {next(iter(run.test_scores))}" in run._repr_html_()
+    assert not run.test_scores.keys() & {f"valid {name}" for name in run.scores}
+
+
+def test_the_accuracy_on_the_test_data_is_the_share_of_right_predictions():
+    test = DATA["classification"][:7]
+    run = regard.train(**options_of("classification"), test=test)
+    predicted = run.predict([text for text, _ in test])
+    right = sum(one == label for one, (_, label) in zip(predicted, test, strict=True))
+    assert run.test_scores["accuracy"] == pytest.approx(right / 7)
+
+
+def test_test_data_change_no_weights_and_no_validation_score():
+    options = options_of("classification")
+    without = regard.train(**options, out="without")
+    tested = regard.train(**options, out="tested", test=DATA["classification"])
+    assert without.test_scores == {} and tested.scores == without.scores
+    one, other = (Path(f"{name}/model/model.safetensors") for name in ("without", "tested"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
+    options = options_of("classification") | {"test": DATA["classification"]}
+    whole = regard.train(**options, out="whole")
+    evaluate = Classification.test
+
+    def interrupted(self, recipe):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, recipe)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "test", interrupted)
+        with pytest.raises(Interrupted, match="regard resume stopped"):
+            regard.train(**options, out="stopped")
+    assert not Path("stopped/result.json").exists()
+    result = regard.resume("stopped", show="none")
+    assert result.test_scores == whole.test_scores and result.scores == whole.scores
+    one, other = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+    events, wanted = (read_events(Path(name)) for name in ("stopped", "whole"))
+    assert [e for e in events if "test/accuracy" in e] == wanted[-1:] == events[-1:]
+
+
+@pytest.mark.parametrize(
+    ("task", "test", "said"),
+    [
+        ("classification", [("a good film", "perhaps")], "'perhaps', which is none of: no, yes"),
+        ("regression", [("a good film", "much")], "'much' where a number should be"),
+        ("tagging", [{"words": ["a"], "tags": []}], "tags"),
+        ("multiple-choice", [{**CHOICE, "answer": 7}], "answer"),
+        ("question-answering", [{"id": "1", "question": "who ?"}], "context"),
+    ],
+)
+def test_errors_in_test_data_are_raised_before_the_training(task, test, said):
+    class Never(Callback):
+        def on_update(self, update):
+            raise AssertionError("trained")
+
+    with pytest.raises((DataError, RegardError), match=said):
+        regard.train(**options_of(task), test=test, callbacks=[Never()])
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, capsys):
+    def fails(self, recipe):
+        raise RegardError("scores are NaN")
+
+    monkeypatch.setattr(Classification, "test", fails)
+    options = options_of("classification") | {"show": "lines"}
+    run = regard.train(**options, test=DATA["classification"])
+    assert run.test_scores == {} and run.scores
+    assert "the test data were not scored: scores are NaN" in capsys.readouterr().err
+    assert regard.resume(run, show="none") == run.result
+
+
+def test_a_test_score_that_is_not_finite_is_none(monkeypatch):
+    score = Score("accuracy", float("nan"), "count:1", 1)
+    monkeypatch.setattr(Classification, "test", lambda self, recipe: [score])
+    run = regard.train(**options_of("classification"), test=DATA["classification"])
+    assert run.test_scores == {"accuracy": None}
+    assert "test accuracy" in run._repr_html_()
+
+
+def test_the_command_line_prints_test_scores():
+    rows = "".join(f"{text}\t{label}\n" for text, label in DATA["classification"])
+    Path("rows.tsv").write_text(rows)
+    Path("small.toml").write_text(
+        'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.25\ntest = "rows.tsv"\n'
+        '[tokenizer]\nkind = "wordpiece"\nvocab_size = 80\n[model]\nname = "bert"\nd_model = 8\n'
+        "d_ff = 8\nheads = 2\nlayers = 1\n[training]\nupdates = 3\n"
+    )
+    ran = CliRunner().invoke(app, ["train", "small.toml", "--out", "a", "--json", "-q"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["test_scores"].keys() == {"accuracy"} == found["test_signatures"].keys()
+    again = CliRunner().invoke(app, ["resume", "a", "-q"])
+    assert f"test accuracy {found['test_scores']['accuracy']:.4g}" in again.stdout
+    assert "valid accuracy" in again.stdout
+    scored = CliRunner().invoke(app, ["evaluate", "a", "--json"])
+    assert json.loads(scored.stdout)["scores"][0]["value"] == found["test_scores"]["accuracy"]
+
+
+def test_results_of_earlier_versions_are_read_without_test_scores():
+    run = regard.train(**options_of("classification"), test=DATA["classification"])
+    path = run.folder / "result.json"
+    older = {k: v for k, v in asdict(run.result).items() if not k.startswith("test_")}
+    path.write_text(json.dumps(older))
+    result = regard.resume(run, show="none")
+    assert result.test_scores == {} and result.scores == run.scores
