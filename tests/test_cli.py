@@ -114,7 +114,7 @@ def test_train_prints_the_run_and_its_scores(workdir, tmp_path):
     said = done(
         "train", workdir / "transformer.toml", "training.updates=2", "--out", tmp_path / "r"
     )
-    assert said.startswith(f"{tmp_path / 'r'}  bleu ") and said.count("\n") == 1
+    assert said.startswith(f"{tmp_path / 'r'}  valid bleu ") and said.count("\n") == 1
     recipe = (tmp_path / "r" / "recipe.toml").read_text()
     assert "updates = 2" in recipe
 
